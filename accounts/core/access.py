@@ -31,6 +31,7 @@ class Verb(StrEnum):
     ANNOTATE_RELEASE = "release.annotate"
     SET_ALIAS = "alias.set"
     RUN_GATES = "gates.run"
+    SCALE_RELEASE = "release.scale"
     START_ROLLOUT = "rollout.start"
     PAUSE_ROLLOUT = "rollout.pause"
     RESUME_ROLLOUT = "rollout.resume"
@@ -60,6 +61,7 @@ MAY: dict[Role, frozenset[Verb]] = {
             Verb.ANNOTATE_RELEASE,
             Verb.SET_ALIAS,
             Verb.RUN_GATES,
+            Verb.SCALE_RELEASE,
             Verb.START_ROLLOUT,
             Verb.SUPERSEDE_ROLLOUT,
             Verb.RESUME_ROLLOUT,
@@ -86,6 +88,7 @@ MAY: dict[Role, frozenset[Verb]] = {
             Verb.RETIRE_RELEASE,
             Verb.ANNOTATE_RELEASE,
             Verb.SET_ALIAS,
+            Verb.SCALE_RELEASE,
             Verb.START_ROLLOUT,
             Verb.SUPERSEDE_ROLLOUT,
             Verb.RESUME_ROLLOUT,
@@ -119,6 +122,7 @@ DOING: dict[Verb, str] = {
     Verb.ANNOTATE_RELEASE: "write notes and comments on releases",
     Verb.SET_ALIAS: "set aliases",
     Verb.RUN_GATES: "run gates",
+    Verb.SCALE_RELEASE: "say how many replicas run",
     Verb.START_ROLLOUT: "start rollouts",
     Verb.PAUSE_ROLLOUT: "pause rollouts",
     Verb.RESUME_ROLLOUT: "resume rollouts",

@@ -41,7 +41,7 @@ def scale_release(
 
     Raises Refused, Stale, and Invalid: it is no number of replicas, more than the envelope declares, or the environment has none.
     """
-    require(actor, Verb.START_ROLLOUT, release.model.team.slug, release.model.slug)
+    require(actor, Verb.SCALE_RELEASE, release.model.team.slug, release.model.slug)
     _check(release, environment, replicas)
     lock_routes(environment)
     found = Scale.objects.filter(release=release, environment=environment).first()

@@ -6,11 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from accounts.core.access import Role
-from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.core.errors import Invalid, Refused
 from ledger.models import Event
 from registry.core.coupling import changed_parts
@@ -29,6 +27,7 @@ from tests.factories import (
     make_node,
     make_release,
     make_server,
+    resealed,
 )
 from tests.rollout_setup import OBJECTIVES, frozen_now, production, put, release_of, report_for, serves, started
 
@@ -68,21 +67,6 @@ def counting(candidate: Release, rate_per_s: float, **state: Any) -> None:
         model=candidate.model,
         defaults={"state": {"rate_per_s": rate_per_s, **state}, "at": timezone.now()},
     )
-
-
-def resealed(release: Release, **manifest: Any) -> Release:
-    """The release with another manifest, as a factory would have made it."""
-    text = canonical_bytes({**make_manifest(release.model.slug, release.files.get().blob), **manifest})
-    with connection.cursor() as cursor:
-        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        cursor.execute("ALTER TABLE registry_release DISABLE TRIGGER USER")
-        cursor.execute(
-            "UPDATE registry_release SET manifest = %s, digest = %s WHERE id = %s",
-            [text.decode(), sha256_of(text), release.pk],
-        )
-        cursor.execute("ALTER TABLE registry_release ENABLE TRIGGER USER")
-    release.refresh_from_db()
-    return release
 
 
 def test_a_sound_candidate_has_nothing_against_it_and_nothing_is_created() -> None:

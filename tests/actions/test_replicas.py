@@ -1,0 +1,240 @@
+"""How many replicas a release has: what is said, what every agent brings about, and what a lost node leaves to the others."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from accounts.core.access import Actor, Role
+from ledger.core.errors import Invalid, Refused, Stale, Unavailable
+from serving.actions import ensure_deployment, release_deployment
+from serving.actions.nodes import cordon_node, uncordon_node
+from serving.actions.placement import continue_placing, scale_release
+from serving.core.placement import Claim
+from serving.models import Deployment, Node, Scale, Server
+from serving.queries.deployments import answering_servers
+from serving.queries.replicas import replica_plans
+from tests.factories import events_of, make_actor, make_deployment, make_node, make_release, make_server, resealed
+from tests.rollout_setup import production, serves
+
+pytestmark = pytest.mark.django_db
+AGENT = Actor.system("agent:local")
+
+
+@pytest.fixture
+def stable() -> Deployment:
+    """The one server of production's stable release, on the node `local`."""
+    release = make_release()
+    serves(release)
+    deployment = make_deployment(release, production(), state="ready")
+    make_server(deployment)
+    return deployment
+
+
+def scale(one: Deployment, replicas: int, actor: Actor = AGENT, **over: Any) -> Scale:
+    return scale_release(
+        actor=actor, release=one.release, environment=one.environment, replicas=replicas, reason="more users", **over
+    )
+
+
+def nodes_of(one: Deployment) -> list[str]:
+    """Where its replicas are that are to stay."""
+    rows = Deployment.objects.filter(release=one.release, is_wanted=True, drain_asked_at=None).exclude(state="gone")
+    return sorted(rows.values_list("node_id", flat=True))
+
+
+def bring_up(one: Deployment) -> None:
+    """Every replica answers."""
+    for replica in Deployment.objects.filter(release=one.release, is_wanted=True).exclude(state="ready"):
+        Deployment.objects.filter(pk=replica.pk).update(state="ready")
+        make_server(replica)
+
+
+def silence(node: str, seconds: float = 61) -> None:
+    Node.objects.filter(name=node).update(seen_at=timezone.now() - timedelta(seconds=seconds))
+
+
+def test_what_is_wanted_is_placed_and_spread_over_the_nodes(stable: Deployment) -> None:
+    for name in ("b", "c"):
+        make_node(name)
+    scale(stable, 3)
+    assert continue_placing(actor=AGENT) == [] and nodes_of(stable) == ["b", "c", "local"]
+    placed = Deployment.objects.exclude(pk=stable.pk).order_by("slot")
+    assert [one.slot for one in placed] == [1, 2] and {one.reason for one in placed} == {"3 replicas are wanted."}
+    assert continue_placing(actor=AGENT) == [] and Deployment.objects.count() == 3
+    told = events_of("deployment", f"{stable.release.model.slug}/r1@production").get()
+    assert (told.verb, told.facts["replicas"], told.facts["before"]) == ("deployment.scaled", 3, None)
+
+
+def test_what_the_envelope_declares_is_wanted_where_nobody_says_otherwise(stable: Deployment) -> None:
+    resealed(stable.release, envelope={"lifecycle": {"replicas": {"min": 2, "max": 3}}})
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["local", "local"]
+    scale(stable, 1)
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["local"]
+    with pytest.raises(Invalid, match="between 1 and 3: its envelope declares no more"):
+        scale(stable, 4)
+    with pytest.raises(Invalid, match="To take a release out of service, drain it"):
+        scale(stable, 0)
+
+
+def test_what_a_gate_measures_is_one_server() -> None:
+    one = make_deployment(environment=make_environment("staging", is_routed=False))
+    resealed(one.release, envelope={"lifecycle": {"replicas": {"min": 2}}})
+    continue_placing(actor=AGENT)
+    assert Deployment.objects.count() == 1
+    with pytest.raises(Invalid, match="what gates measure there is one server"):
+        scale(one, 2)
+
+
+def test_fewer_are_let_go_and_stable_keeps_the_one_that_answers(stable: Deployment) -> None:
+    make_node("b")
+    scale(stable, 2)
+    continue_placing(actor=AGENT)
+    scale(stable, 1)
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["local"]  # the other did not answer yet
+    left = Deployment.objects.get(node="b")
+    assert not left.is_wanted and left.reason == "1 are wanted, and there are 2."
+    assert stable.release.scales.get().version == 2
+
+
+def test_a_lost_nodes_replica_is_placed_elsewhere_and_dropped_once_that_answers(stable: Deployment) -> None:
+    make_node("b")
+    scale(stable, 2)
+    continue_placing(actor=AGENT)
+    bring_up(stable)
+    make_node("c")
+    silence("b", 59)
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["b", "local"]  # an agent that restarts moves nothing
+    silence("b")
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["c", "local"]
+    lost = Deployment.objects.get(node="b")
+    assert lost.is_wanted and lost.drain_reason == "Nothing has been heard of node b for too long."
+    continue_placing(actor=AGENT)
+    lost.refresh_from_db()
+    assert (
+        lost.is_wanted and not Server.objects.get(deployment=lost).is_serving
+    )  # others answer: users are not sent there
+    bring_up(stable)
+    continue_placing(actor=AGENT)
+    lost.refresh_from_db()
+    assert not lost.is_wanted and nodes_of(stable) == ["c", "local"]  # its agent, when it is back, finds this
+    assert continue_placing(actor=AGENT) == [] and Deployment.objects.count() == 3
+
+
+def test_the_last_server_keeps_its_traffic_while_its_node_is_silent(stable: Deployment) -> None:
+    make_node("b")
+    silence("local")
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["b"] and answering_servers().get().deployment == stable
+    bring_up(stable)
+    continue_placing(actor=AGENT)
+    stable.refresh_from_db()
+    assert not stable.is_wanted and answering_servers().get().deployment.node_id == "b"
+
+
+def test_where_no_node_was_heard_of_it_is_not_the_nodes_that_are_lost(stable: Deployment) -> None:
+    """The database was away, or the clock jumped: nothing is moved by whoever looks first."""
+    make_node("b")
+    for name in ("local", "b"):
+        silence(name, 600)
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["local"]
+
+
+def test_room_is_held_from_the_moment_that_a_replica_is_placed(stable: Deployment) -> None:
+    resealed(stable.release, envelope={"host": {"memory_mib_min": 600}})
+    Node.objects.filter(name="local").update(facts={"memory_bytes": 1500 << 20})
+    Deployment.objects.filter(pk=stable.pk).update(claim=Claim(600).as_json())
+    scale(stable, 3)
+    (trouble,) = continue_placing(actor=AGENT)
+    assert "300 MiB of memory are left of 1500, and it declares 600" in trouble and "No node has room" in trouble
+    assert nodes_of(stable) == ["local", "local"]
+    assert Deployment.objects.get(slot=1).claim == {"memory_mib": 600, "devices": {}}
+    make_node("b")
+    assert continue_placing(actor=AGENT) == [] and nodes_of(stable) == ["b", "local", "local"]
+
+
+def test_a_node_that_contradicts_the_envelope_is_refused_with_the_reason() -> None:
+    release = make_release()
+    resealed(release, envelope={"host": {"memory_mib_min": 600}})
+    make_node(facts={"memory_bytes": 500 << 20})
+    with pytest.raises(Unavailable, match="local: The node has 500 MiB of memory; it asks for 600") as refused:
+        ensure_deployment(actor=AGENT, release=release, environment=production(), reason="")
+    assert refused.value.code == "fits_nowhere" and refused.value.facts["nodes"]
+
+
+def test_what_is_no_longer_wanted_forgets_how_many_it_had(stable: Deployment) -> None:
+    scale(stable, 2)
+    continue_placing(actor=AGENT)
+    serves(make_release(stable.release.model))
+    release_deployment(actor=AGENT, release=stable.release, environment=stable.environment, reason="replaced")
+    assert nodes_of(stable) == [] and not Scale.objects.exists()
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == []
+
+
+def test_an_uncordoned_node_keeps_what_it_has_and_the_other_goes(stable: Deployment) -> None:
+    make_node("b")
+    cordon_node(actor=AGENT, node=stable.node, reason="")
+    Deployment.objects.filter(pk=stable.pk).update(drain_asked_at=timezone.now())
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["b"]
+    uncordon_node(actor=AGENT, node=stable.node, expected_version=2)
+    assert nodes_of(stable) == ["b", "local"]
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["local"]
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_who_may_say_how_many(role: Role, stable: Deployment) -> None:
+    actor = make_actor(role, team=stable.release.model.team.slug)
+    if role in (Role.MODEL_TEAM, Role.RELEASE_MANAGER):
+        assert scale(stable, 2, actor).changed_by == actor.name
+    else:
+        with pytest.raises(Refused):
+            scale(stable, 2, actor)
+
+
+def test_who_saw_another_number_changes_nothing(stable: Deployment) -> None:
+    scale(stable, 2, expected_version=0)
+    with pytest.raises(Stale):
+        scale(stable, 3, expected_version=0)
+    assert scale(stable, 2, expected_version=1).version == 1  # it is so already
+    assert scale(stable, 3, expected_version=1).version == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_agents_at_once_place_each_replica_once(stable: Deployment) -> None:
+    make_node("b")
+    scale(stable, 5)
+    together = Barrier(4)
+
+    def place() -> None:
+        together.wait()
+        for _ in range(3):
+            continue_placing(actor=AGENT)
+        connection.close()
+
+    threads = [Thread(target=place) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(Deployment.objects.values_list("slot", flat=True)) == [0, 1, 2, 3, 4]
+
+
+def test_a_look_asks_as_much_for_many_as_for_one(stable: Deployment, django_assert_max_num_queries: Any) -> None:
+    for _ in range(20):
+        make_server(make_deployment(make_release(stable.release.model), production(), state="ready"))
+    with django_assert_max_num_queries(6):
+        assert len(replica_plans()) == 21
