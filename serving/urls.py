@@ -5,11 +5,12 @@ from __future__ import annotations
 from django.urls import path
 
 from serving.api import environments as api
-from serving.api import node_fit, nodes, release_check
+from serving.api import node_fit, nodes, release_check, replicas
 
 urlpatterns = [
     path("models/<slug:slug>/releases:check", release_check.ReleaseCheckView.as_view(), name="release-check"),
     path("models/<slug:slug>/releases/<str:name>/fit", node_fit.FitView.as_view(), name="release-fit"),
+    path("models/<slug:slug>/releases/<str:name>/replicas", replicas.ReplicasView.as_view(), name="release-replicas"),
     path("environments", api.EnvironmentsView.as_view(), name="environments"),
     path("environments/<slug:slug>", api.EnvironmentView.as_view(), name="environment"),
     path("nodes", nodes.NodesView.as_view(), name="nodes"),

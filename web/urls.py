@@ -38,6 +38,7 @@ from web.pages import (
     release_files,
     release_tabs,
     releases,
+    replicas,
     reviews,
     rollout_list,
     rollouts,
@@ -126,6 +127,11 @@ urlpatterns = [
         "models/<slug:slug>/r/<int:number>/deployments/",
         require_GET(release_tabs.deployments),
         name="release_deployments",
+    ),
+    path(
+        "models/<slug:slug>/r/<int:number>/deployments/scale/",
+        posted(replicas.scale, "release_deployments", "slug", "number"),
+        name="release_scale",
     ),
     path(
         "models/<slug:slug>/r/<int:number>/provenance/",

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event
-from ledger.core.errors import DomainError, Invalid
+from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import Release
 from serving.actions.deployments import drain_deployment, mark_serving
 from serving.actions.draining import continue_draining
@@ -39,11 +39,18 @@ def scale_release(
 ) -> Scale:
     """How many replicas the release is to have there from now on. Saying what is so already changes nothing.
 
-    Raises Refused, Stale, and Invalid: it is no number of replicas, more than the envelope declares, or the environment has none.
+    Raises Refused, Stale, StateChanged (it has no server there), and Invalid: it is no number of replicas, more than the envelope
+    declares, or the environment has no gateway.
     """
     require(actor, Verb.SCALE_RELEASE, release.model.team.slug, release.model.slug)
     _check(release, environment, replicas)
     lock_routes(environment)
+    if not replica_plans(environment, release):
+        raise StateChanged(
+            "not_deployed",
+            f"{release.model.slug} {release.name} has no server in {environment.slug}. A rollout brings it there: "
+            f"sluicegate rollout start {release.model.slug}/{release.name}",
+        )
     found = Scale.objects.filter(release=release, environment=environment).first()
     require_version(found.version if found else 0, expected_version, f"The scale of {release.name}")
     if found is not None and found.replicas == replicas:

@@ -124,7 +124,7 @@ def fit_in(demand: Demand, spot: Spot) -> Claim | str:
     if not demand.devices or spot.devices is None:
         return Claim(demand.memory_mib)
     wanted = _alike(demand, spot.devices)
-    held = _held(spot.held)
+    held = _taken(spot.held)
     free_ones = sorted(
         (room, name)
         for name, device in wanted.items()
@@ -143,7 +143,7 @@ def _alike(demand: Demand, devices: Mapping[str, Device]) -> dict[str, Device]:
     return slices or {name: one for name, one in devices.items() if not one.profile}
 
 
-def _held(claims: Iterable[Claim]) -> dict[str, list[int | None]]:
+def _taken(claims: Iterable[Claim]) -> dict[str, list[int | None]]:
     held: dict[str, list[int | None]] = {}
     for claim in claims:
         for name, mib in claim.devices.items():

@@ -76,7 +76,7 @@ def _too_many(wanted: int, kept: Sequence[Replica]) -> list[ReplicaStep]:
     return found
 
 
-def wanted_of(scaled: int | None, declared: int | None) -> int:
+def desired_replicas(scaled: int | None, declared: int | None) -> int:
     """How many are wanted: what was said for the environment, else the least that the envelope declares, and one at least."""
     return min(max(scaled if scaled is not None else declared or 1, 1), MOST_REPLICAS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -13,9 +14,9 @@ from registry.hooks.usage import usages_of
 from serving.core.draining import Drainable, Fate, fate_of, serves_users
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Node
-from serving.queries.deployments import answering_servers, live_deployments
+from serving.queries.deployments import live_deployments
 from serving.queries.placement import Fleet, fleet_now, place_for
-from serving.queries.replicas import Key, wanted_replicas
+from serving.queries.replicas import Key, desired_by_place, observed
 from serving.queries.routes import all_routes
 
 #: Of whom a use is not asked: routes and deployments are looked at here, and an alias needs no server.
@@ -52,18 +53,16 @@ def drain_plan(deployments: Iterable[Deployment]) -> list[DrainStep]:
     releases = {one.release_id for one in mine}
     uses = usages_of(releases, but=_NOT_ASKED) if releases else {}
     stable = set(all_routes().filter(stable__in=releases).values_list("stable_id", "environment_id"))
-    twins = list(live_deployments().filter(release__in=releases, is_wanted=True))
-    answering = set(answering_servers().filter(deployment__in=twins).values_list("deployment_id", flat=True))
-    wanted, fleet = wanted_replicas(mine), fleet_now().about
-    return [_step(one, uses.get(one.release_id, []), stable, twins, answering, wanted, fleet) for one in mine]
+    twins = list(observed(live_deployments()).filter(release__in=releases, is_wanted=True))
+    wanted, fleet = desired_by_place(twins), fleet_now().about
+    return [_step(one, uses.get(one.release_id, []), stable, twins, wanted, fleet) for one in mine]
 
 
 def _step(
     one: Deployment,
     uses: Iterable[str],
     stable: set[tuple[UUID, int]],
-    twins: Iterable[Deployment],
-    answering: set[int],
+    twins: Iterable[Any],
     wanted: Mapping[Key, int],
     fleet: Fleet,
 ) -> DrainStep:
@@ -73,10 +72,10 @@ def _step(
         for twin in twins
         if (twin.release_id, twin.environment_id) == key and twin.pk != one.pk and twin.drain_asked_at is None
     ]
-    ready = sorted({twin.node_id for twin in others if twin.pk in answering})
-    is_spare = sum(twin.pk in answering for twin in others) >= wanted[key]
+    ready = sorted({twin.node_id for twin in others if twin.answers})
+    is_spare = sum(twin.answers for twin in others) >= wanted.get(key, 1)
     # Of those that stay, the one that has taken its place is the newest.
-    replacement = max(others, key=lambda twin: twin.pk) if len(others) >= wanted[key] else None
+    replacement = max(others, key=lambda twin: twin.pk) if len(others) >= wanted.get(key, 1) else None
     is_stable = key in stable
     has_failed = replacement is not None and replacement.state == DeploymentState.FAILED
     target = (

@@ -25,7 +25,7 @@ _ZONE = "topology.kubernetes.io/zone"
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Occupant:
     """What a live deployment holds of its node. `is_staying`: it is wanted, and nothing takes its place."""
 
     claim: Claim
@@ -39,7 +39,7 @@ class Fleet:
     """The nodes that take deployments, the last heard of first, and what is held of each."""
 
     nodes: tuple[Node, ...]
-    held: Mapping[str, Sequence[_Held]]
+    held: Mapping[str, Sequence[_Occupant]]
 
     @property
     def about(self) -> Fleet:
@@ -54,10 +54,10 @@ def is_silent(node: Node) -> bool:
 def fleet_now() -> Fleet:
     """Two queries."""
     nodes = tuple(Node.objects.filter(cordoned_at=None).order_by(LAST_HEARD_OF))
-    held: dict[str, list[_Held]] = {}
+    held: dict[str, list[_Occupant]] = {}
     columns = ("node_id", "claim", "release_id", "environment_id", "is_wanted", "drain_asked_at")
     for node, claim, release, environment, is_wanted, asked in live_deployments().values_list(*columns):
-        one = _Held(claim_of(claim), release, environment, is_wanted and asked is None)
+        one = _Occupant(claim_of(claim), release, environment, is_wanted and asked is None)
         held.setdefault(node, []).append(one)
     return Fleet(nodes, held)
 

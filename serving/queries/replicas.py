@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
+from django.db.models import Exists, OuterRef, QuerySet, Subquery
+from django.db.models.functions import JSONObject
 from django.utils import timezone
 
 from registry.models import Release
 from registry.queries import manifests_of
-from serving.core.lifecycle import DeploymentState
-from serving.core.replicas import Replica, ReplicaStep, steps_to, wanted_of
+from serving.core.lifecycle import LIVE, DeploymentState
+from serving.core.replicas import Replica, ReplicaStep, desired_replicas, steps_to
 from serving.models import Deployment, Environment, Node, Scale
 from serving.queries.deployments import answering_servers, live_deployments
 
@@ -34,19 +37,43 @@ class Declared:
 
 
 @dataclass(frozen=True)
+class Said:
+    """How many replicas somebody asked for, as a `Scale` has it."""
+
+    replicas: int
+    version: int
+    reason: str
+    changed_by: str
+    changed_at: datetime
+
+
+@dataclass(frozen=True)
 class ReplicaPlan:
     """A release in an environment: how many replicas it is to have, those that it has, and what is to be done now.
 
-    `declared` by its envelope. `scale`: what somebody said; None where nobody did.
+    `declared` by its envelope. `said`: None where nobody said how many.
     """
 
     release: Release
     environment: Environment
     wanted: int
     declared: Declared
-    scale: Scale | None
+    said: Said | None
     replicas: tuple[Replica, ...]
     steps: tuple[ReplicaStep, ...]
+
+    @property
+    def version(self) -> int:
+        """Of what was said; 0 where nobody said anything."""
+        return self.said.version if self.said else 0
+
+    @property
+    def reason(self) -> str:
+        return self.said.reason if self.said else ""
+
+    @property
+    def changed_by(self) -> str:
+        return self.said.changed_by if self.said else ""
 
     @property
     def answering(self) -> int:
@@ -55,58 +82,74 @@ class ReplicaPlan:
 
 
 def replica_plans(environment: Environment | None = None, release: Release | None = None) -> list[ReplicaPlan]:
-    """Of every release with a replica that is to stay, in environments with gateways: what a gate measures is one server. Five
+    """Of every release with a replica that is to stay, in environments with gateways: what a gate measures is one server. Two
     queries, however many there are."""
-    rows = live_deployments().filter(environment__is_routed=True).defer("release__manifest").order_by("pk")
+    rows = observed(live_deployments())
     rows = rows if environment is None else rows.filter(environment=environment)
     rows = rows if release is None else rows.filter(release=release)
-    mine: dict[Key, list[Deployment]] = {}
-    for one in rows:
-        mine.setdefault((one.release_id, one.environment_id), []).append(one)
-    mine = {key: every for key, every in mine.items() if any(one.is_wanted for one in every)}
-    if not mine:
-        return []
-    rows_of_scale = Scale.objects.filter(release__in={release for release, _ in mine})
-    scales = {(one.release_id, one.environment_id): one for one in rows_of_scale}
-    here = [one.pk for every in mine.values() for one in every]
-    answering = set(answering_servers().filter(deployment__in=here).values_list("deployment_id", flat=True))
-    lost, declared = lost_nodes(), declared_replicas(release for release, _ in mine)
-    return [_plan(every, declared[key[0]], scales.get(key), lost, answering) for key, every in mine.items()]
+    return plans_of(rows.order_by("pk"))
 
 
-def _plan(
-    every: list[Deployment], declared: Declared, scale: Scale | None, lost: Iterable[str], answering: set[int]
-) -> ReplicaPlan:
+def observed(deployments: QuerySet[Deployment]) -> QuerySet[Deployment]:
+    """The deployments with what `plans_of` looks at besides: whether each `answers`, what was `said` of their number, and whether any
+    node was `heard` of lately."""
+    servers = answering_servers().order_by().filter(deployment=OuterRef("pk"))
+    columns = {name: name for name in ("replicas", "version", "reason", "changed_by", "changed_at")}
+    scale = Scale.objects.filter(release=OuterRef("release"), environment=OuterRef("environment"))
+    heard = Node.objects.filter(seen_at__gte=timezone.now() - LOST_AFTER)
+    return deployments.annotate(
+        answers=Exists(servers), said=Subquery(scale.values(told=JSONObject(**columns))[:1]), heard=Exists(heard)
+    )
+
+
+def plans_of(deployments: Iterable[Any]) -> list[ReplicaPlan]:
+    """One plan for each release and environment of these `observed` deployments that has some. One query, where an envelope is
+    not known yet."""
+    by_place: dict[Key, list[Any]] = {}
+    for one in deployments:
+        if one.environment.is_routed and one.state in LIVE:
+            by_place.setdefault((one.release_id, one.environment_id), []).append(one)
+    by_place = {key: every for key, every in by_place.items() if any(one.is_wanted for one in every)}
+    declared = declared_replicas(release for release, _ in by_place) if by_place else {}
+    return [_plan(every, declared[key[0]]) for key, every in by_place.items()]
+
+
+def _plan(every: Sequence[Any], declared: Declared) -> ReplicaPlan:
     crowd = Counter(one.node_id for one in every if one.is_wanted)
     replicas = tuple(
         Replica(
             one.pk,
             one.slot,
             one.node_id,
-            answers=one.pk in answering,
+            answers=one.answers,
             has_failed=one.state == DeploymentState.FAILED,
             is_leaving=not one.is_wanted or one.drain_asked_at is not None,
-            is_lost=one.node_id in lost,
+            is_lost=one.heard and is_lost(one.node),
             crowd=crowd[one.node_id],
         )
         for one in every
     )
-    wanted = wanted_of(scale.replicas if scale else None, declared.least)
     first = every[0]
-    return ReplicaPlan(
-        first.release, first.environment, wanted, declared, scale, replicas, tuple(steps_to(wanted, replicas))
+    said = (
+        Said(**{**first.said, "changed_at": datetime.fromisoformat(first.said["changed_at"])}) if first.said else None
     )
+    wanted = desired_replicas(said.replicas if said else None, declared.least)
+    steps = tuple(steps_to(wanted, replicas))
+    return ReplicaPlan(first.release, first.environment, wanted, declared, said, replicas, steps)
 
 
-def wanted_replicas(deployments: Iterable[Deployment]) -> dict[Key, int]:
-    """How many are wanted of each of these deployments' releases, where each is. Two queries."""
-    mine = [(one.release_id, one.environment_id, one.environment.is_routed) for one in deployments]
-    rows = Scale.objects.filter(release__in={release for release, _, _ in mine})
-    scaled = {(one.release_id, one.environment_id): one.replicas for one in rows}
-    declared = declared_replicas(release for release, _, _ in mine)
+def desired_by_place(deployments: Iterable[Any]) -> dict[Key, int]:
+    """How many are wanted of each of these `observed` deployments' releases, where each is. One query, where an envelope is not
+    known yet."""
+    rows = list(deployments)
+    declared = declared_replicas(one.release_id for one in rows) if rows else {}
     return {
-        (release, where): wanted_of(scaled.get((release, where)), declared[release].least) if is_routed else 1
-        for release, where, is_routed in mine
+        (one.release_id, one.environment_id): desired_replicas(
+            one.said["replicas"] if one.said else None, declared[one.release_id].least
+        )
+        if one.environment.is_routed
+        else 1
+        for one in rows
     }
 
 
@@ -127,16 +170,25 @@ def declared_replicas(releases: Iterable[UUID]) -> dict[UUID, Declared]:
     return {key: Declared() for key in asked} | known | found
 
 
+def learn_declared(release: Release) -> None:
+    """Of a release that was read whole nobody need ask the database."""
+    if release.manifest:
+        _DECLARED.setdefault(release.pk, _declared(release.manifest))
+
+
 def _declared(manifest: str) -> Declared:
     document = json.loads(manifest or "{}")
     said = ((document.get("envelope") or {}).get("lifecycle") or {}).get("replicas") or {}
     return Declared(said.get("min"), said.get("max"))
 
 
+def is_lost(node: Node) -> bool:
+    """Whether nothing has been heard of the node for `LOST_AFTER`. Where nobody was heard of, it is not the nodes that are lost."""
+    return node.seen_at is None or timezone.now() - node.seen_at > LOST_AFTER
+
+
 def lost_nodes() -> set[str]:
-    """Nodes of which nothing has been heard for `LOST_AFTER`. None at all where nobody was heard of: then it is not the nodes that
-    are lost, but whoever looks."""
-    since = timezone.now() - LOST_AFTER
-    heard = dict(Node.objects.values_list("name", "seen_at"))
-    lost = {name for name, at in heard.items() if at is None or at < since}
-    return set() if len(lost) == len(heard) else lost
+    """The names of those that are lost; none at all where no node was heard of, and whoever looks may be what is lost."""
+    every = list(Node.objects.only("name", "seen_at"))
+    lost = {one.name for one in every if is_lost(one)}
+    return set() if len(lost) == len(every) else lost

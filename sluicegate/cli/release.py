@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from accounts.core.quantities import size_text
 from registry.core.oms import SIGNATURE_FILE
-from sluicegate.cli import capacity, collection, diff, exits, export, fit, gates, review, verify
+from sluicegate.cli import capacity, collection, diff, exits, export, fit, gates, review, scale, verify
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.fetching import fetch_file
 from sluicegate.cli.output import Output, short
@@ -39,6 +39,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     diff.add_to(verbs)
     fit.add_to(verbs)
     capacity.add_envelope_to(verbs)
+    scale.add_to(verbs)
     verify.add_to(verbs)
     collection.add_release_verbs(verbs)
     export.add_to(verbs)

@@ -19,7 +19,16 @@ from serving.core.placement import Claim
 from serving.models import Deployment, Node, Scale, Server
 from serving.queries.deployments import answering_servers
 from serving.queries.replicas import replica_plans
-from tests.factories import events_of, make_actor, make_deployment, make_node, make_release, make_server, resealed
+from tests.factories import (
+    events_of,
+    make_actor,
+    make_deployment,
+    make_environment,
+    make_node,
+    make_release,
+    make_server,
+    resealed,
+)
 from tests.rollout_setup import production, serves
 
 pytestmark = pytest.mark.django_db

@@ -115,6 +115,13 @@ ASKS: dict[str, Ask] = {
     f"GET {RELEASE}/gate-runs": Ask(V.READ),
     f"POST {RELEASE}/gate-runs": Ask(V.RUN_GATES, lambda w: {}),
     f"GET {RELEASE}/headers": Ask(V.READ),
+    f"GET {RELEASE}/replicas": Ask(V.READ),
+    f"POST {RELEASE}/replicas": Ask(
+        V.SCALE_RELEASE,
+        lambda w: {"environment": w.environment.slug, "replicas": 2},
+        lambda w: {"If-Match": "*"},
+        also=frozenset({409}),  # no server of it is there
+    ),
     f"POST {RELEASE}/capacity-plan": Ask(V.READ, lambda w: {"peak_per_s": 10}),
     f"GET {RELEASE}/measured-envelope": Ask(V.READ, also=frozenset({404})),  # nothing was measured
     f"GET {RELEASE}/mlbom": Ask(V.READ),

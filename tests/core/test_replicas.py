@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.core.replicas import MOST_REPLICAS, Replica, ReplicaStep, What, share_of, steps_to, wanted_of
+from serving.core.replicas import MOST_REPLICAS, Replica, ReplicaStep, What, desired_replicas, share_of, steps_to
 
 
 def replica(slot: int, **over: Any) -> Replica:
@@ -91,7 +91,7 @@ def test_it_ends_with_as_many_as_are_wanted_each_in_a_slot_of_its_own(replicas: 
     [(None, None, 1), (None, 3, 3), (2, 3, 2), (None, 0, 1), (None, 10_000, MOST_REPLICAS)],
 )
 def test_how_many_are_wanted(scaled: int | None, declared: int | None, wanted: int) -> None:
-    assert wanted_of(scaled, declared) == wanted
+    assert desired_replicas(scaled, declared) == wanted
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from registry.hooks.usage import usages_of
 from registry.queries.signature_state import signatures_of, wrong_manifest_of
 from serving.queries.deployments import deployments_of
 from serving.queries.node_fit import fits_of
+from serving.queries.replicas import learn_declared, observed, plans_of
 from validators.queries import gate_runs, latest_report, reports_of
 from validators.queries.expiry import expired_of
 from web.pages.release_frame import frame, readable_release
@@ -54,10 +55,17 @@ def gates(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 
 @login_required
 def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Where it runs and ran, what uses it, and which nodes it fits."""
-    found = readable_release(actor_of(request), slug, number)
+    """Its replicas, where it runs and ran, what uses it, and which nodes it fits."""
+    actor = actor_of(request)
+    found = readable_release(actor, slug, number)
+    learn_declared(found)
+    rows = list(observed(deployments_of(found))[:MOST_DEPLOYMENTS])
+    for one in rows:
+        one.release = found
     facts = {
-        "rows": deployments_of(found)[:MOST_DEPLOYMENTS],
+        "replicas": plans_of(rows),
+        "may_scale": may(actor, Verb.SCALE_RELEASE, found.model.team.slug, slug),
+        "rows": rows,
         "used_by": usages_of([found.pk]).get(found.pk, []),
         "fits": fits_of(found),
     }

@@ -1,0 +1,74 @@
+"""REST view of a release's replicas: how many each environment is to have, which it has, and saying how many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.api.requests import IF_MATCH_OR_ANY, PlainText, StrictSerializer, actor_of, read_body, version_or_any
+from accounts.api.responses import OnePage, versioned
+from registry.queries import visible_release
+from serving.actions.nodes import LONGEST_REASON
+from serving.actions.placement import scale_release
+from serving.core.replicas import MOST_REPLICAS
+from serving.queries import get_environment
+from serving.queries.replicas import ReplicaPlan, replica_plans
+
+
+class ReplicaOut(serializers.Serializer[Any]):
+    """One server that is to stay, or that is leaving."""
+
+    deployment = serializers.IntegerField(source="key")
+    slot = serializers.IntegerField()
+    node = serializers.CharField()
+    answers = serializers.BooleanField(help_text="it answered a real inference and is not known to be broken")
+    has_failed = serializers.BooleanField()
+    is_leaving = serializers.BooleanField(help_text="it is drained, or another takes its place")
+    is_lost = serializers.BooleanField(help_text="nothing has been heard of its node for too long")
+
+
+class ReplicasOut(serializers.Serializer[Any]):
+    """A release in an environment."""
+
+    environment = serializers.CharField(source="environment.slug")
+    wanted = serializers.IntegerField(help_text="what was said, else the least that its envelope declares, else 1")
+    declared_min = serializers.IntegerField(source="declared.least", allow_null=True)
+    declared_max = serializers.IntegerField(source="declared.most", allow_null=True)
+    version = serializers.IntegerField(help_text="for If-Match; 0: nobody has said how many")
+    reason = serializers.CharField(allow_blank=True, help_text="what was said with the number")
+    changed_by = serializers.CharField(allow_blank=True)
+    answering = serializers.IntegerField(help_text="replicas that answer and are to stay")
+    replicas = ReplicaOut(many=True)
+
+
+class ReplicasPage(OnePage):
+    results = ReplicasOut(many=True)
+
+
+class ScaleIn(StrictSerializer):
+    environment = PlainText()
+    replicas = serializers.IntegerField(min_value=1, max_value=MOST_REPLICAS)
+    reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
+
+
+class ReplicasView(APIView):
+    @extend_schema(operation_id="releases_replicas", responses=ReplicasPage)
+    def get(self, request: Request, slug: str, name: str) -> Response:
+        """The release's replicas in each environment that has some: a handful, so there is one page."""
+        release = visible_release(actor_of(request), slug, name)
+        return Response(ReplicasPage({"results": replica_plans(release=release)}).data)
+
+    @extend_schema(operation_id="releases_scale", request=ScaleIn, responses=ReplicasOut, parameters=[IF_MATCH_OR_ANY])
+    def post(self, request: Request, slug: str, name: str) -> Response:
+        """How many replicas the release is to have in an environment from now on. Agents bring them about."""
+        actor, data = actor_of(request), read_body(ScaleIn, request)
+        release, environment = visible_release(actor, slug, name), get_environment(data.pop("environment"))
+        version = version_or_any(request)
+        scale_release(actor=actor, release=release, environment=environment, expected_version=version, **data)
+        found: list[ReplicaPlan] = replica_plans(environment, release)
+        return versioned(ReplicasOut(found[0]))

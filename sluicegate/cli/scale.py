@@ -1,0 +1,57 @@
+"""`sluicegate release replicas` and `release scale`: how many servers a release has, and is to have."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from sluicegate.cli import exits
+from sluicegate.cli.output import Output
+from sluicegate.cli.session import connect
+from sluicegate.client.names import release_path
+
+
+def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    told = verbs.add_parser("replicas", help="Show a release's replicas in each environment")
+    told.add_argument("release", metavar="RELEASE")
+    told.set_defaults(run=run_replicas)
+    scale = verbs.add_parser("scale", help="Say how many replicas of a release an environment is to have")
+    scale.add_argument("release", metavar="RELEASE")
+    scale.add_argument("replicas", type=int, metavar="N")
+    scale.add_argument("--environment", default="production", metavar="ENVIRONMENT", help="(production)")
+    scale.add_argument("--reason", default="", help="told in the log")
+    scale.set_defaults(run=run_scale)
+
+
+def run_replicas(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        found = client.get(f"{release_path(arguments.release)}/replicas")["results"]
+    rows = (
+        [one["environment"], one["wanted"], one["answering"], replica["node"], replica["slot"], _state(replica)]
+        for one in found
+        for replica in one["replicas"]
+    )
+    columns = ("environment", "wanted", "answer", "node", "slot", "state")
+    output.table(found, columns, rows, empty=f"{arguments.release} has no server anywhere. A rollout brings it there.")
+    return exits.OK
+
+
+def run_scale(arguments: argparse.Namespace, output: Output) -> int:
+    body = {"environment": arguments.environment, "replicas": arguments.replicas, "reason": arguments.reason}
+    with connect(arguments.server) as client:
+        found = client.post(f"{release_path(arguments.release)}/replicas", body, is_any_version=True)
+    said = f"{arguments.release} is to have {_counted(found['wanted'])} in {found['environment']}; {found['answering']} answer now."
+    output.result(found, [said, f"See them come: sluicegate release replicas {arguments.release}"])
+    return exits.OK
+
+
+def _counted(replicas: int) -> str:
+    return f"{replicas} replica{'s' * (replicas != 1)}"
+
+
+def _state(replica: dict[str, Any]) -> str:
+    if replica["is_lost"]:
+        return "its node is lost"
+    if replica["is_leaving"]:
+        return "leaving"
+    return "failed" if replica["has_failed"] else "answers" if replica["answers"] else "comes up"

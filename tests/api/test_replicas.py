@@ -1,0 +1,103 @@
+"""A release's replicas over the API, on the command line and on its page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from accounts.actions import actor_for, issue_token
+from accounts.core.access import Role
+from registry.models import Release
+from serving.models import Scale
+from tests.api.cli_world import Run, run, tokens  # noqa: F401
+from tests.factories import make_deployment, make_model, make_release, make_server, make_user
+from tests.pages.test_model_tabs import HOSTILE, signed_in
+from tests.rollout_setup import production, serves
+
+pytestmark = pytest.mark.django_db
+URL = "/api/v1/models/sentiment/releases/r1/replicas"
+
+
+@pytest.fixture
+def release() -> Release:
+    found = make_release(make_model("sentiment"))
+    serves(found)
+    make_server(make_deployment(found, production(), state="ready"))
+    return found
+
+
+@pytest.fixture
+def dev() -> Client:
+    user = make_user("dev", is_admin=True)
+    token = issue_token(user=user, name="test", actor=actor_for(user))
+    return Client(headers={"Authorization": f"Bearer {token}"})
+
+
+def said(dev: Client, replicas: Any, version: str = "*", **over: Any) -> Any:
+    body = {"environment": "production", "replicas": replicas, **over}
+    return dev.post(URL, body, "application/json", headers={"If-Match": version})
+
+
+def test_what_there_is_and_what_is_wanted(dev: Client, release: Release) -> None:
+    (told,) = dev.get(URL).json()["results"]
+    (one,) = told.pop("replicas")
+    assert told == {
+        "environment": "production", "wanted": 1, "declared_min": None, "declared_max": None, "version": 0,
+        "reason": "", "changed_by": "", "answering": 1,
+    }  # fmt: skip
+    assert (one["node"], one["slot"], one["answers"], one["is_lost"]) == ("local", 0, True, False)
+    answer = said(dev, 3, '"0"', reason="more users")
+    assert answer.status_code == 200 and answer.headers["ETag"] == '"1"'
+    assert (answer.json()["wanted"], answer.json()["changed_by"], answer.json()["reason"]) == (3, "dev", "more users")
+
+
+@pytest.mark.parametrize("replicas", [0, -1, 101, "many", None, 2.5])
+def test_what_is_no_number_of_replicas_is_refused(dev: Client, release: Release, replicas: Any) -> None:
+    assert said(dev, replicas).status_code == 422 and not Scale.objects.exists()
+
+
+def test_what_cannot_be_scaled_is_told_with_the_next_step(dev: Client, release: Release) -> None:
+    assert said(dev, 2, environment="nowhere").status_code == 404
+    assert said(dev, 2, '"7"').json()["code"] == "stale"
+    make_release(release.model)
+    answer = dev.post(URL.replace("r1", "r2"), {"environment": "production", "replicas": 2}, "application/json")
+    assert answer.status_code == 428  # which version, or any
+    headers = {"If-Match": "*"}
+    body = {"environment": "production", "replicas": 2}
+    answer = dev.post(URL.replace("r1", "r2"), body, "application/json", headers=headers)
+    assert (
+        answer.json()["code"] == "not_deployed" and "sluicegate rollout start sentiment/r2" in answer.json()["detail"]
+    )
+
+
+def test_the_command_line_says_how_many_and_shows_them(run: Run, release: Release) -> None:  # noqa: F811
+    code, found = run("admin", "release", "scale", "sentiment/r1", "2", "--reason", "more users")
+    assert (code, found["wanted"], found["answering"]) == (0, 2, 1)
+    code, found = run("admin", "release", "replicas", "sentiment/r1")
+    assert code == 0 and found[0]["replicas"][0]["node"] == "local"
+
+
+def test_the_page_says_how_many_and_takes_another_number(release: Release) -> None:
+    member = signed_in(make_user("ana", team=release.model.team.slug))
+    page = reverse("release_deployments", args=["sentiment", 1])
+    form = reverse("release_scale", args=["sentiment", 1])
+    assert "<strong>1 of 1</strong> answer" in member.get(page).content.decode()
+    body = {"environment": "production", "replicas": "3", "reason": HOSTILE, "version": "0"}
+    assert member.post(form, body).headers["Location"] == page
+    shown = member.get(page).content.decode()
+    assert "<strong>1 of 3</strong> answer" in shown and HOSTILE not in shown
+    for wrong in ({"replicas": "many"}, {"replicas": "0"}, {"version": "0"}, {"environment": "nowhere"}):
+        answer = member.post(form, {**body, "version": "1", **wrong})
+        assert answer.status_code >= 400 and "Replicas in production" in answer.content.decode()
+    assert Scale.objects.get().replicas == 3
+
+
+def test_a_viewer_sees_the_replicas_and_no_form(release: Release) -> None:
+    viewer = signed_in(make_user("vi", team=release.model.team.slug, role=Role.VIEWER))
+    assert "Replicas in production" in (
+        shown := viewer.get(reverse("release_deployments", args=["sentiment", 1])).content.decode()
+    )
+    assert reverse("release_scale", args=["sentiment", 1]) not in shown

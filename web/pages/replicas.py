@@ -1,0 +1,53 @@
+"""Saying how many replicas of a release an environment is to have, by a form of the release's deployments."""
+
+from __future__ import annotations
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+
+from accounts.api.requests import actor_of
+from ledger.core.errors import Invalid
+from serving.actions.placement import scale_release
+from serving.core.replicas import MOST_REPLICAS
+from serving.queries import get_environment
+from web.pages.forms import act, optional_reason_in, version_in
+from web.pages.release_frame import readable_release
+from web.pages.release_tabs import deployments
+
+
+@login_required
+def scale(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    actor = actor_of(request)
+    release = readable_release(actor, slug, number)
+
+    def verb() -> None:
+        environment = get_environment(request.POST.get("environment", ""))
+        scale_release(
+            actor=actor,
+            release=release,
+            environment=environment,
+            replicas=_replicas_in(request),
+            reason=optional_reason_in(request),
+            expected_version=version_in(request),
+        )
+
+    return act(
+        request,
+        verb,
+        done="The nodes' agents bring them about.",
+        then=reverse("release_deployments", args=[slug, number]),
+        page=lambda: deployments(request, slug=slug, number=number),
+    )
+
+
+def _replicas_in(request: HttpRequest) -> int:
+    given = request.POST.get("replicas", "").strip()
+    if not given.isascii() or not given.isdigit() or len(given) > 6:
+        raise Invalid(
+            "replicas_out_of_range",
+            f"“{given[:20]}” is no number of replicas; say one from 1 to {MOST_REPLICAS}.",
+            least=1,
+            most=MOST_REPLICAS,
+        )
+    return int(given)
