@@ -145,6 +145,7 @@ if PROMETHEUS_URL and urlsplit(PROMETHEUS_URL).scheme not in {"http", "https"}:
 
 #: This node's series of the DCGM exporter in that Prometheus, such as Hostname="gpu-7"; empty: NVML alone is asked.
 DCGM_SELECTOR = env.text("SLUICEGATE_DCGM_SELECTOR")
+NODE_DOMAIN = env.text("SLUICEGATE_NODE_DOMAIN")
 
 #: A folder's path, or s3://bucket/prefix.
 BLOB_STORE = env.text("SLUICEGATE_BLOB_STORE", str(STATE_DIR / "blobs"))

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.db import InterfaceError, OperationalError, connection
 
 from accounts.core.access import Actor
@@ -236,5 +237,6 @@ def facts(launcher: NodeLauncher) -> dict[str, Any]:
         "tensorrt": tensorrt.availability(),
         "containment": launcher.containment(),
         **hardware(),
+        **({"domain": settings.NODE_DOMAIN} if settings.NODE_DOMAIN else {}),
         **({"missing": why} if (why := launcher.missing()) else {}),
     }
