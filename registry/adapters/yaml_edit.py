@@ -19,7 +19,9 @@ def with_engine(text: str, engine: Mapping[str, Any]) -> str:
     if before.mistakes or not isinstance(before.document, dict):
         raise ValueError("it is not a mapping of fields")
     envelope = {**(before.document.get("envelope") or {}), "engine": dict(engine)}
-    after = _edited(text, yaml.compose(text, Loader=yaml.SafeLoader), envelope)
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    assert isinstance(root, yaml.MappingNode)  # it was read as one
+    after = _edited(text, root, envelope)
     read = read_text(after)
     if read.mistakes or read.document != {**before.document, "envelope": envelope}:
         raise ValueError("envelope.engine cannot be replaced in it without changing something else")

@@ -26,7 +26,7 @@ _ARGUMENTS: Final[dict[str, list[Any]]] = {
     "cuInit": [c_uint],
     "cuGetErrorString": [c_int, POINTER(c_char_p)],
     "cuDeviceGet": [POINTER(c_int), c_int],
-    "cuDeviceGetName": [c_char_p, c_int, c_int],
+    "cuDeviceGetName": [c_void_p, c_int, c_int],
     "cuDeviceGetAttribute": [POINTER(c_int), c_int, c_int],
     "cuDevicePrimaryCtxRetain": [POINTER(c_void_p), c_int],
     "cuDevicePrimaryCtxRelease_v2": [c_int],

@@ -206,7 +206,7 @@ class Plan:
 def _log(trt: Any) -> Any:
     """A logger that keeps errors, and lets everything else go. Its class needs the module that it is for."""
 
-    class Log(trt.ILogger):  # type: ignore[misc, name-defined]
+    class Log(trt.ILogger):
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
             self.errors: list[str] = []
