@@ -85,41 +85,50 @@ def load() -> Any:
     return tensorrt
 
 
-def build(onnx: Path, profile: Sequence[InputProfile], options: BuildOptions) -> bytes:
-    """The plan, whole. The number formats are those of the graph (a strongly typed network).
+class Graph:
+    """An ONNX graph that TensorRT has read, to be built into a plan. The number formats are the graph's own (strongly typed)."""
 
-    Raises BadGraph with the parser's errors, and TensorRTError with the log's where the build itself failed: TensorRT does
-    not tell a graph that it cannot build from a device that is too small or too busy.
-    """
-    trt = load()
-    log = _log(trt)
-    builder = trt.Builder(log)
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, log)
-    if not parser.parse_from_file(str(onnx)):
-        errors = [_words(parser.get_error(at)) for at in range(parser.num_errors)]
-        raise BadGraph(f"TensorRT {trt.__version__} cannot read {onnx.name}", errors or log.errors)
-    _check_inputs(network, profile)
-    config = builder.create_builder_config()
-    shapes = builder.create_optimization_profile()
-    for one in profile:
-        try:
-            shapes.set_shape(one.input, one.min, one.opt, one.max)
-        except ValueError as error:
-            raise BadGraph(f"the input {one.input} cannot have these shapes: {error}", log.errors) from error
-    if config.add_optimization_profile(shapes) < 0:
-        raise BadGraph("the graph's inputs cannot have the declared shapes", log.errors)
-    if options.version_compatible:
-        config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
-    if options.hardware_compatibility != "none":
-        level = getattr(trt.HardwareCompatibilityLevel, options.hardware_compatibility.upper())
-        config.hardware_compatibility_level = level
-    if not options.tf32:
-        config.clear_flag(trt.BuilderFlag.TF32)
-    plan = builder.build_serialized_network(network, config)
-    if plan is None:
-        raise TensorRTError(f"TensorRT {trt.__version__} built no plan from {onnx.name}", log.errors)
-    return bytes(plan)
+    def __init__(self, onnx: Path, profile: Sequence[InputProfile]) -> None:
+        """Raises BadGraph with the parser's errors."""
+        trt = self._trt = load()
+        self._name, self._profile, self._log = onnx.name, profile, _log(trt)
+        self._builder = trt.Builder(self._log)
+        self._network = self._builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        parser = trt.OnnxParser(self._network, self._log)
+        if not parser.parse_from_file(str(onnx)):
+            errors = [_words(parser.get_error(at)) for at in range(parser.num_errors)]
+            raise BadGraph(f"TensorRT {trt.__version__} cannot read {onnx.name}", errors or self._log.errors)
+        self._parser = parser  # what the network holds of the weights is the parser's
+        found = {self._network.get_input(at).name for at in range(self._network.num_inputs)}
+        if found != {one.input for one in profile}:
+            declared = ", ".join(one.input for one in profile)
+            raise BadGraph(f"the graph has the inputs {', '.join(sorted(found))}, and serving declares {declared}")
+
+    def build(self, options: BuildOptions) -> bytes:
+        """The plan, whole; it takes minutes. Raises BadGraph for shapes that the graph cannot have, and TensorRTError with the
+        log's words where the build failed: TensorRT does not tell a graph that it cannot build from a device that is too small.
+        """
+        trt = self._trt
+        config = self._builder.create_builder_config()
+        shapes = self._builder.create_optimization_profile()
+        for one in self._profile:
+            try:
+                shapes.set_shape(one.input, one.min, one.opt, one.max)
+            except ValueError as error:
+                raise BadGraph(f"the input {one.input} cannot have these shapes: {error}", self._log.errors) from error
+        if config.add_optimization_profile(shapes) < 0:
+            raise BadGraph("the graph's inputs cannot have the declared shapes", self._log.errors)
+        if options.version_compatible:
+            config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+        if options.hardware_compatibility != "none":
+            level = getattr(trt.HardwareCompatibilityLevel, options.hardware_compatibility.upper())
+            config.hardware_compatibility_level = level
+        if not options.tf32:
+            config.clear_flag(trt.BuilderFlag.TF32)
+        plan = self._builder.build_serialized_network(self._network, config)
+        if plan is None:
+            raise TensorRTError(f"TensorRT {trt.__version__} built no plan from {self._name}", self._log.errors)
+        return bytes(plan)
 
 
 class Plan:
@@ -223,10 +232,3 @@ def _words(error: Any) -> str:
     name, operator = error.node_name(), error.node_operator()
     said = " ".join(str(error.desc()).split())
     return f"node {error.node()} {name!r} ({operator}): {said}" if operator else said
-
-
-def _check_inputs(network: Any, profile: Sequence[InputProfile]) -> None:
-    found = {network.get_input(at).name for at in range(network.num_inputs)}
-    if found != {one.input for one in profile}:
-        declared = ", ".join(one.input for one in profile)
-        raise BadGraph(f"the graph has the inputs {', '.join(sorted(found))}, and serving declares {declared}")

@@ -109,17 +109,17 @@ def _outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _build(asked: Asked, output: Output) -> dict[str, Any]:
-    trt = tensorrt.load()
-    reference = OnnxReference(asked.onnx)  # before the long work
-    declared = asked.declared
+    trt, declared = tensorrt.load(), asked.declared
     options = tensorrt.BuildOptions(
         version_compatible=declared.get("version_compatible", False),
         hardware_compatibility=declared.get("hardware_compatibility", "none"),
         tf32=declared.get("precision") != "fp32",
     )
     with Cuda() as cuda:
+        graph = tensorrt.Graph(asked.onnx, asked.profile)
+        reference = OnnxReference(asked.onnx)  # before the long work
         output.say(f"Building with TensorRT {trt.__version__} on {cuda.name}; this takes minutes.")
-        plan = tensorrt.build(asked.onnx, asked.profile, options)
+        plan = graph.build(options)
         loose = asked.folder / LOOSE_PLAN
         _write_whole(loose, plan)
         found = {"plan": str(loose), **_outcome(lambda: compared(asked, plan, cuda, reference))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,10 @@ def with_foreign_operator(path: Path) -> Path:
     return path
 
 
+def build(onnx: Path, profile: Sequence[InputProfile], options: tensorrt.BuildOptions) -> bytes:
+    return tensorrt.Graph(onnx, profile).build(options)
+
+
 def refusal(work: Callable[[], Any], kind: type[tensorrt.TensorRTError]) -> tensorrt.TensorRTError:
     with pytest.raises(kind) as caught:
         work()
@@ -66,7 +70,7 @@ def refusal(work: Callable[[], Any], kind: type[tensorrt.TensorRTError]) -> tens
 def test_a_plan_answers_as_its_graph_does(here: str, graph: Path) -> None:
     reference = OnnxReference(graph)
     with Cuda() as device:
-        plan = tensorrt.build(graph, PROFILE, PLAIN)
+        plan = build(graph, PROFILE, PLAIN)
         with tensorrt.Plan(plan, device) as loaded:
             assert (loaded.inputs, loaded.outputs) == (["x"], ["y"])
             for batch in (1, 4, 8, 1):
@@ -80,7 +84,7 @@ def test_a_plan_answers_as_its_graph_does(here: str, graph: Path) -> None:
 def test_a_plan_is_what_the_registry_takes(here: str, graph: Path) -> None:
     with Cuda() as device:
         assert device.name and float(device.compute_capability) >= 5
-        plan = tensorrt.build(graph, PROFILE, PLAIN)
+        plan = build(graph, PROFILE, PLAIN)
     path = graph.with_name("model.plan")
     path.write_bytes(plan)
     with path.open("rb") as file:
@@ -88,7 +92,7 @@ def test_a_plan_is_what_the_registry_takes(here: str, graph: Path) -> None:
 
 
 def test_a_request_beyond_the_profile_is_the_plans_fault(here: str, graph: Path) -> None:
-    with Cuda() as device, tensorrt.Plan(tensorrt.build(graph, PROFILE, PLAIN), device) as loaded:
+    with Cuda() as device, tensorrt.Plan(build(graph, PROFILE, PLAIN), device) as loaded:
         too_many = np.zeros((9, INPUTS), np.float32)
         assert "does not take x of the shape [9, 8]" in str(
             refusal(lambda: loaded.run({"x": too_many}), tensorrt.BadPlan)
@@ -103,25 +107,25 @@ def test_a_request_beyond_the_profile_is_the_plans_fault(here: str, graph: Path)
 
 def test_a_graph_that_is_none_is_told_in_the_parsers_words(here: str, graph: Path) -> None:
     graph.write_bytes(b"no graph at all")
-    error = refusal(lambda: tensorrt.build(graph, PROFILE, PLAIN), tensorrt.BadGraph)
+    error = refusal(lambda: build(graph, PROFILE, PLAIN), tensorrt.BadGraph)
     assert "cannot read model.onnx" in str(error) and error.details and all(error.details)
 
 
 def test_an_operator_that_is_not_known_is_named(here: str, graph: Path) -> None:
-    error = refusal(lambda: tensorrt.build(with_foreign_operator(graph), PROFILE, PLAIN), tensorrt.BadGraph)
+    error = refusal(lambda: build(with_foreign_operator(graph), PROFILE, PLAIN), tensorrt.BadGraph)
     assert any("Sparkle" in detail for detail in error.details)
 
 
 def test_a_graph_with_other_inputs_than_declared_is_refused(here: str, graph: Path) -> None:
     other = (InputProfile("pixels", (1, 8), (4, 8), (8, 8)),)
-    error = refusal(lambda: tensorrt.build(graph, other, PLAIN), tensorrt.BadGraph)
+    error = refusal(lambda: build(graph, other, PLAIN), tensorrt.BadGraph)
     assert str(error) == "the graph has the inputs x, and serving declares pixels"
 
 
 def test_shapes_that_the_graph_cannot_have_build_no_plan(here: str, graph: Path) -> None:
     wider = (InputProfile("x", (1, 9), (4, 9), (8, 9)),)
     with Cuda():
-        error = refusal(lambda: tensorrt.build(graph, wider, PLAIN), tensorrt.TensorRTError)
+        error = refusal(lambda: build(graph, wider, PLAIN), tensorrt.TensorRTError)
     assert error.details or "shapes" in str(error)
 
 
@@ -133,7 +137,7 @@ def test_a_plan_of_other_bytes_does_not_load(here: str, graph: Path) -> None:
 
 def test_a_plan_for_later_versions_needs_leave_to_run_its_own_code(here: str, graph: Path) -> None:
     with Cuda() as device:
-        plan = tensorrt.build(graph, PROFILE, tensorrt.BuildOptions(version_compatible=True))
+        plan = build(graph, PROFILE, tensorrt.BuildOptions(version_compatible=True))
         with tensorrt.Plan(plan, device, host_code=True) as loaded:
             assert loaded.run({"x": np.zeros((1, INPUTS), np.float32)})["y"].shape == (1, 16)
         refusal(lambda: tensorrt.Plan(plan, device), tensorrt.TensorRTError)
@@ -145,9 +149,9 @@ def test_a_plan_for_later_versions_needs_leave_to_run_its_own_code(here: str, gr
 def test_options_and_number_formats_reach_the_builder(library: FakeCudaLibrary, graph: Path) -> None:
     from tests.fakes import tensorrt as fake
 
-    tensorrt.build(graph, PROFILE, PLAIN)
+    build(graph, PROFILE, PLAIN)
     assert fake.built == {"flags": {fake.BuilderFlag.TF32}, "level": 0, "network": 0b10}
-    tensorrt.build(graph, PROFILE, tensorrt.BuildOptions(tf32=False, hardware_compatibility="ampere_plus"))
+    build(graph, PROFILE, tensorrt.BuildOptions(tf32=False, hardware_compatibility="ampere_plus"))
     assert (fake.built["flags"], fake.built["level"].name) == (set(), "AMPERE_PLUS")
 
 
@@ -166,7 +170,7 @@ def test_what_this_machine_cannot_do_is_told_with_the_logs_words(
     from tests.fakes import tensorrt as fake
 
     def whole() -> None:
-        with Cuda() as device, tensorrt.Plan(tensorrt.build(graph, PROFILE, PLAIN), device) as loaded:
+        with Cuda() as device, tensorrt.Plan(build(graph, PROFILE, PLAIN), device) as loaded:
             loaded.run({"x": np.zeros((1, INPUTS), np.float32)})
 
     monkeypatch.setattr(fake, "refuses_to", {fails})
@@ -179,7 +183,7 @@ def test_what_this_machine_cannot_do_is_told_with_the_logs_words(
 def test_a_driver_that_fails_in_the_middle_leaves_nothing_held(
     library: FakeCudaLibrary, graph: Path, call: str
 ) -> None:
-    with Cuda() as device, tensorrt.Plan(tensorrt.build(graph, PROFILE, PLAIN), device) as loaded:
+    with Cuda() as device, tensorrt.Plan(build(graph, PROFILE, PLAIN), device) as loaded:
         library.broken[call] = 700
         with pytest.raises(CudaError, match=rf"{call} failed: a failure that a test asked for \[700\]"):
             loaded.run({"x": np.zeros((1, INPUTS), np.float32)})
@@ -213,7 +217,7 @@ def test_an_output_whose_size_the_data_decide_is_not_compared(library: FakeCudaL
     path.write_bytes(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
     )
-    with Cuda() as device, tensorrt.Plan(tensorrt.build(path, PROFILE, PLAIN), device) as loaded:
+    with Cuda() as device, tensorrt.Plan(build(path, PROFILE, PLAIN), device) as loaded:
         error = refusal(lambda: loaded.run({"x": np.ones((1, INPUTS), np.float32)}), tensorrt.TensorRTError)
     assert "depends on the data" in str(error)
 
@@ -229,7 +233,7 @@ def test_a_tensor_that_numpy_has_no_type_for_is_not_compared(library: FakeCudaLi
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
     )
     with Cuda() as device:
-        plan = tensorrt.build(path, PROFILE, PLAIN)
+        plan = build(path, PROFILE, PLAIN)
         assert "numpy has no type" in str(refusal(lambda: tensorrt.Plan(plan, device), tensorrt.TensorRTError))
 
 

@@ -37,10 +37,9 @@ _SEVERITY: Final = (Agreement.PASSED, Agreement.UNKNOWN, Agreement.FAILED)
 @dataclass(frozen=True)
 class Tolerance:
     """`relative`: what an element may be off by, in parts of its own size, or of its row's rms where that is larger. None:
-    there is none that is known. `cosine`: what a row's direction may be off by; None is not judged."""
+    there is none that is known."""
 
     relative: float | None
-    cosine: float | None
     source: str
 
 
@@ -55,7 +54,10 @@ class Answered:
 
 @dataclass
 class OutputAgreement:
-    """One output over all requests. `off_by_batch` is how far the plan's answers to one item are apart in different batches."""
+    """One output over all requests. `off_by_batch` is how far the plan's answers to one item are apart in different batches.
+
+    `cosine_distance` is told and not judged: elements within the tolerance leave it below the tolerance's square.
+    """
 
     output: str
     data_type: str
@@ -82,14 +84,15 @@ def tolerance_of(data_type: str, precision: str | None, stated: float | None) ->
     Integers must be equal. Floats may differ as whole networks do by rounding: see `validators.core.ruler`.
     """
     if not data_type.startswith(("FP", "BF")):
-        return Tolerance(0.0, None, "integers are equal or not")
+        return Tolerance(0.0, "integers are equal or not")
     if stated is not None:
-        return Tolerance(stated, None, "stated")
+        return Tolerance(stated, "stated")
     if precision is not None and precision not in _FORMATS:
-        return Tolerance(None, None, f"none is known for {precision}")
+        return Tolerance(None, f"none is known for {precision}")
     formats = [data_type] if precision is None else [data_type, _FORMATS[precision]]
-    relative, cosine = (rounding_of(compare, formats) for compare in ("largest_relative_error", "cosine"))
-    return Tolerance(relative, cosine, f"rounding of {' and '.join(dict.fromkeys(formats))}")
+    return Tolerance(
+        rounding_of("largest_relative_error", formats), f"rounding of {' and '.join(dict.fromkeys(formats))}"
+    )
 
 
 def judge_plan(
@@ -213,11 +216,6 @@ def _verdict(
             f"{one.beyond} of {one.elements} elements are beyond {within:g}, the worst {one.largest_relative:.2g} off"
         )
         return Agreement.FAILED, f"{said} ({one.worst_request})."
-    if one.tolerance.cosine is not None and one.cosine_distance > one.tolerance.cosine:
-        return (
-            Agreement.FAILED,
-            f"a row's cosine is {one.cosine_distance:.2g} below 1, {one.tolerance.cosine:g} is allowed.",
-        )
     if one.off_by_batch > within:
         return Agreement.FAILED, f"the plan's answers to one item differ by {one.off_by_batch:.2g} from batch to batch."
     if len(seen) < len(rows):
