@@ -7,7 +7,7 @@ The shapes of an input that `envelope.engine.optimization_profiles` names are ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,13 @@ class InputProfile:
     min: tuple[int, ...]
     opt: tuple[int, ...]
     max: tuple[int, ...]
+
+    def fits(self, graph: Sequence[int]) -> bool:
+        """Whether the graph's input, with -1 where it takes any size, can have each of the three."""
+        return all(
+            len(shape) == len(graph) and all(own in (-1, size) for own, size in zip(graph, shape, strict=True))
+            for shape in (self.min, self.opt, self.max)
+        )
 
     def as_json(self) -> dict[str, Any]:
         """An entry of `envelope.engine.optimization_profiles`."""

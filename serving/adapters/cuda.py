@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # the command line runs without numpy until arrays are at han
 
 #: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _MAJOR, _MINOR = 75, 76
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+#: CU_STREAM_DEFAULT: such a stream waits for copies, which may go on after they returned and are on the default stream.
+_WAITS_FOR_COPIES = 0
 _LONGEST_NAME = 256
 _DRIVER_VERSION: Final = Path("/sys/module/nvidia/version")
 #: Without these, ctypes would cut an address to 32 bits.
@@ -69,7 +70,7 @@ class Cuda:
         self.compute_capability = f"{self._attribute(_MAJOR)}.{self._attribute(_MINOR)}"
         self._call("cuDevicePrimaryCtxRetain", byref(context), self._device)
         self._call("cuCtxSetCurrent", context)
-        self._call("cuStreamCreate", byref(stream), _NON_BLOCKING)
+        self._call("cuStreamCreate", byref(stream), _WAITS_FOR_COPIES)
         self.stream = int(stream.value or 0)
 
     def __enter__(self) -> Cuda:

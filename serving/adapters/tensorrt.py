@@ -92,17 +92,22 @@ class Graph:
         """Raises BadGraph with the parser's errors."""
         trt = self._trt = load()
         self._name, self._profile, self._log = onnx.name, profile, _log(trt)
-        self._builder = trt.Builder(self._log)
+        self._builder = _started(trt.Builder, self._log)
         self._network = self._builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = trt.OnnxParser(self._network, self._log)
         if not parser.parse_from_file(str(onnx)):
             errors = [_words(parser.get_error(at)) for at in range(parser.num_errors)]
             raise BadGraph(f"TensorRT {trt.__version__} cannot read {onnx.name}", errors or self._log.errors)
         self._parser = parser  # what the network holds of the weights is the parser's
-        found = {self._network.get_input(at).name for at in range(self._network.num_inputs)}
-        if found != {one.input for one in profile}:
+        tensors = [self._network.get_input(at) for at in range(self._network.num_inputs)]
+        shapes = {one.name: tuple(one.shape) for one in tensors}
+        if shapes.keys() != {one.input for one in profile}:
             declared = ", ".join(one.input for one in profile)
-            raise BadGraph(f"the graph has the inputs {', '.join(sorted(found))}, and serving declares {declared}")
+            raise BadGraph(f"the graph has the inputs {', '.join(sorted(shapes))}, and serving declares {declared}")
+        for one in profile:
+            if not one.fits(shapes[one.input]):
+                said = f"{one.input} is {list(shapes[one.input])} in the graph (-1 is any size)"
+                raise BadGraph(f"{said}, and the plan is to take {list(one.min)} to {list(one.max)}")
 
     def build(self, options: BuildOptions) -> bytes:
         """The plan, whole; it takes minutes. Raises BadGraph for shapes that the graph cannot have, and TensorRTError with the
@@ -138,7 +143,7 @@ class Plan:
         """`host_code`: the plan may bring its own runtime, as one that loads in later versions does. Raises TensorRTError."""
         self._trt, self._cuda = load(), cuda
         self._log = _log(self._trt)
-        runtime = self._trt.Runtime(self._log)
+        runtime = _started(self._trt.Runtime, self._log)
         if host_code:
             runtime.engine_host_code_allowed = True
         engine = runtime.deserialize_cuda_engine(plan)
@@ -153,6 +158,8 @@ class Plan:
         self.outputs = [name for name in names if name not in self.inputs]
         self._runtime, self._engine, self._context = runtime, engine, context  # each needs those before it
         self._kinds = {name: self._kind(name) for name in names}
+        if any(engine.get_tensor_location(name) != self._trt.TensorLocation.DEVICE for name in names):
+            raise TensorRTError("an input or output holds a shape, which is not compared")
 
     def __enter__(self) -> Plan:
         return self
@@ -184,8 +191,6 @@ class Plan:
     def _give(self, held: ExitStack, name: str, array: npt.NDArray[Any]) -> None:
         if array.dtype != self._kinds[name]:
             raise BadPlan(f"the plan takes {name} as {self._kinds[name]}, declared is {array.dtype}")
-        if self._engine.is_shape_inference_io(name):
-            raise TensorRTError(f"the input {name} holds a shape, which is not compared")
         if not self._context.set_input_shape(name, tuple(array.shape)):
             raise BadPlan(f"the plan does not take {name} of the shape {list(array.shape)}", self._log.errors)
         address = held.enter_context(self._cuda.memory(array.nbytes))
@@ -210,6 +215,14 @@ class Plan:
             return np.dtype(self._trt.nptype(kind))
         except TypeError:
             raise TensorRTError(f"{name} is {kind}, for which numpy has no type: it is not compared") from None
+
+
+def _started(kind: Any, log: Any) -> Any:
+    """A builder or a runtime. Raises TensorRTError: a factory that gave nothing is a TypeError of the bindings."""
+    try:
+        return kind(log)
+    except TypeError as error:
+        raise TensorRTError("TensorRT cannot be started here", log.errors or [str(error)]) from error
 
 
 def _log(trt: Any) -> Any:

@@ -161,8 +161,12 @@ def _put_in_place(asked: Asked, loose: Path, engine: dict[str, Any]) -> Path:
         said = f"The plan passed, and {document} cannot be written: {error}."
         raise refuse(said, f"Write envelope.engine: {json.dumps(engine)}, and move {loose} to {PLAN}.") from error
     place = asked.folder / PLAN
-    place.parent.mkdir(exist_ok=True)
-    os.replace(loose, place)
+    try:
+        place.parent.mkdir(exist_ok=True)
+        os.replace(loose, place)
+    except OSError as error:
+        said = f"The plan passed, and cannot be moved to {place}: {error.strerror}."
+        raise refuse(said, "Make it writable, and repeat the command.") from error
     _write_whole(document, text.encode())
     return place
 

@@ -124,9 +124,8 @@ def test_a_graph_with_other_inputs_than_declared_is_refused(here: str, graph: Pa
 
 def test_shapes_that_the_graph_cannot_have_build_no_plan(here: str, graph: Path) -> None:
     wider = (InputProfile("x", (1, 9), (4, 9), (8, 9)),)
-    with Cuda():
-        error = refusal(lambda: build(graph, wider, PLAIN), tensorrt.TensorRTError)
-    assert error.details or "shapes" in str(error)
+    error = refusal(lambda: build(graph, wider, PLAIN), tensorrt.BadGraph)
+    assert str(error) == "x is [-1, 8] in the graph (-1 is any size), and the plan is to take [1, 9] to [8, 9]"
 
 
 def test_a_plan_of_other_bytes_does_not_load(here: str, graph: Path) -> None:
@@ -158,6 +157,8 @@ def test_options_and_number_formats_reach_the_builder(library: FakeCudaLibrary, 
 @pytest.mark.parametrize(
     ("fails", "says"),
     [
+        ("builder", "cannot be started here"),
+        ("runtime", "cannot be started here"),
         ("build", "built no plan from model.onnx"),
         ("load", "does not load the plan"),
         ("context", "there is no execution context"),
@@ -235,6 +236,17 @@ def test_a_tensor_that_numpy_has_no_type_for_is_not_compared(library: FakeCudaLi
     with Cuda() as device:
         plan = build(path, PROFILE, PLAIN)
         assert "numpy has no type" in str(refusal(lambda: tensorrt.Plan(plan, device), tensorrt.TensorRTError))
+
+
+def test_a_tensor_that_holds_a_shape_is_not_compared(
+    library: FakeCudaLibrary, graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.fakes import tensorrt as fake
+
+    monkeypatch.setattr(fake, "shape_tensors", {"y"})
+    with Cuda() as device:
+        plan = build(graph, PROFILE, PLAIN)
+        assert "holds a shape" in str(refusal(lambda: tensorrt.Plan(plan, device), tensorrt.TensorRTError))
 
 
 # where it is not

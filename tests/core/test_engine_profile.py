@@ -100,3 +100,11 @@ def test_what_no_plan_can_keep_is_refused(
 def test_without_a_batch_axis_a_profile_of_other_dimensions_is_told_so() -> None:
     _, [problem] = profile_of(serving(X, most=0), declared("x", [1, 8], [1, 8], [1, 8]))
     assert problem.message == "x has 1 dimensions, the profile has 2."
+
+
+@pytest.mark.parametrize(
+    ("graph", "fits"),
+    [((-1, 8), True), ((-1, -1), True), ((1, 8), False), ((-1, 9), False), ((-1,), False), ((16, 8), False)],
+)
+def test_a_graph_whose_sizes_are_fixed_otherwise_does_not_fit(graph: tuple[int, ...], fits: bool) -> None:
+    assert InputProfile("x", (1, 8), (4, 8), (16, 8)).fits(graph) is fits

@@ -59,9 +59,12 @@ class FakeCudaLibrary:
     def _cuCtxSetCurrent(self, context: int) -> int:
         return 0 if context == CONTEXT else _INVALID_VALUE
 
-    def _cuStreamCreate(self, to: Any, flags: int) -> None:
+    def _cuStreamCreate(self, to: Any, flags: int) -> int:
+        if flags != 0:  # it would not wait for copies
+            return _INVALID_VALUE
         to[0] = STREAM
         self.held.append("stream")
+        return 0
 
     def _cuStreamSynchronize(self, stream: int) -> int:
         return 0 if stream == STREAM else _INVALID_VALUE

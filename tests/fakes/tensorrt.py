@@ -23,8 +23,10 @@ from tests.model_files import plan_file
 __version__ = "10.3.0"
 #: (output, answer) → the answer that is given instead.
 fault: Callable[[str, Any], Any] = lambda name, answer: answer  # noqa: E731
-#: "build", "load", "context", "execute".
+#: "builder", "build", "runtime", "load", "context", "execute".
 refuses_to: set[str] = set()
+#: Names of inputs and outputs that hold shapes, and so lie on the host.
+shape_tensors: set[str] = set()
 #: Of the last build.
 built: dict[str, Any] = {}
 
@@ -96,6 +98,17 @@ class TensorIOMode(IntEnum):
     NONE = 0
     INPUT = 1
     OUTPUT = 2
+
+
+class TensorLocation(IntEnum):
+    DEVICE = 0
+    HOST = 1
+
+
+def _start(what: str, logger: ILogger) -> None:
+    if what in refuses_to:
+        logger.log(Severity.INTERNAL_ERROR, "[cudaInitializer] CUDA initialization failure with error: 35")
+        raise TypeError("pybind11::init(): factory function returned nullptr")
 
 
 class _Tensor:
@@ -197,6 +210,7 @@ class _Config:
 class Builder:
     def __init__(self, logger: ILogger) -> None:
         assert logger.is_ready, "ILogger.__init__ was not called"
+        _start("builder", logger)
         self.logger = logger
 
     def create_network(self, flags: int = 0) -> _Network:
@@ -210,7 +224,7 @@ class Builder:
 
     def build_serialized_network(self, network: _Network, config: _Config) -> bytearray | None:
         shapes = config.profiles[0].shapes
-        for one in network.inputs:
+        for one in network.inputs:  # each was looked at before, which is no reason to trust it
             sizes = shapes.get(one.name, [])
             is_fitting = sizes and all(
                 len(size) == len(one.shape) and all(a in (-1, b) for a, b in zip(one.shape, size, strict=True))
@@ -234,6 +248,7 @@ class Runtime:
     engine_host_code_allowed = False
 
     def __init__(self, logger: ILogger) -> None:
+        _start("runtime", logger)
         self.logger = logger
 
     def deserialize_cuda_engine(self, plan: bytes) -> _Engine | None:
@@ -272,8 +287,8 @@ class _Engine:
     def get_tensor_dtype(self, name: str) -> DataType:
         return self.tensors[name].dtype
 
-    def is_shape_inference_io(self, name: str) -> bool:
-        return False
+    def get_tensor_location(self, name: str) -> TensorLocation:
+        return TensorLocation.HOST if name in shape_tensors else TensorLocation.DEVICE
 
     def create_execution_context(self) -> _Context | None:
         return None if "context" in refuses_to else _Context(self)
