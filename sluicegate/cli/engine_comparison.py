@@ -46,7 +46,7 @@ def compared(asked: Asked, plan: bytes, cuda: Cuda, reference: OnnxReference) ->
     inputs, outputs = tensors_of(serving, "inputs"), tensors_of(serving, "outputs")
     has_batch_axis = serving["max_batch_size"] > 0
     examples = [] if asked.examples is None else _examples(asked, has_batch_axis=has_batch_axis)
-    answered: list[plan_agreement.Answered] = []
+    answered: list[plan_agreement.AnswerPair] = []
     unknown = ""
     requests = plan_requests.plan_requests(
         inputs, asked.profile, has_batch_axis=has_batch_axis, seed=asked.seed, examples=examples
@@ -61,7 +61,7 @@ def compared(asked: Asked, plan: bytes, cuda: Cuda, reference: OnnxReference) ->
             except (GraphError, CudaError, tensorrt.TensorRTError) as error:
                 unknown = f"{request.name}: {error}"
                 break
-            answered.append(plan_agreement.Answered(replace(request, inputs={}), graph, own))
+            answered.append(plan_agreement.AnswerPair(replace(request, inputs={}), graph, own))
     verdict, reason, found = plan_agreement.judge_plan(
         outputs,
         answered,

@@ -12,7 +12,7 @@ import pytest
 from registry.core.engine_profile import InputProfile
 from validators.core.contract import Tensor
 from validators.core.distances import cosine_distance
-from validators.core.plan_agreement import Agreement, Answered, OutputAgreement, judge_plan, tolerance_of
+from validators.core.plan_agreement import Agreement, AnswerPair, OutputAgreement, judge_plan, tolerance_of
 from validators.core.plan_requests import PlanRequest, plan_requests
 
 PROFILE = (InputProfile("x", (1, 6), (4, 6), (8, 6)),)
@@ -29,7 +29,7 @@ def graph(request: PlanRequest) -> Any:
 def judged(
     plan: Model, own: Model = graph, output: Tensor = Y, **options: Any
 ) -> tuple[Agreement, str, OutputAgreement]:
-    answered = [Answered(one, {output.name: own(one)}, {output.name: plan(one)}) for one in REQUESTS]
+    answered = [AnswerPair(one, {output.name: own(one)}, {output.name: plan(one)}) for one in REQUESTS]
     said = {"precision": None, "stated": None, "has_batch_axis": True, **options}
     verdict, reason, [found] = judge_plan([output], answered, **said)
     return verdict, reason, found
@@ -212,10 +212,30 @@ def test_answers_that_differ_less_than_the_tolerance_are_unknown() -> None:
     assert judged(nearly, nearly, stated=1e-7)[0] is Agreement.PASSED
 
 
+def test_answers_that_tell_batches_apart_and_no_items_are_unknown() -> None:
+    def size(request: PlanRequest) -> Any:
+        return np.full((len(request.items), 3), len(request.items), np.float32)
+
+    assert judged(size, size)[0] is Agreement.UNKNOWN
+
+
+def test_items_of_other_dims_are_others() -> None:
+    wide = (InputProfile("x", (1, 2), (2, 3), (4, 6)),)
+    free = Tensor("x", "FP32", (-1,))
+    options: dict[str, Any] = {"precision": None, "stated": None, "has_batch_axis": True}
+
+    def summed(request: PlanRequest) -> dict[str, Any]:
+        return {"y": request.inputs["x"].sum(axis=1, keepdims=True) * np.ones((1, 3), np.float32)}
+
+    asked = plan_requests((free,), wide, has_batch_axis=True, seed=1)
+    verdict, _, [found] = judge_plan([Y], [AnswerPair(one, summed(one), summed(one)) for one in asked], **options)
+    assert verdict is Agreement.PASSED and found.notes == [], "the graph depends on no batch"
+
+
 def test_nothing_asked_and_nothing_declared_is_unknown() -> None:
     options: dict[str, Any] = {"precision": None, "stated": None, "has_batch_axis": True}
     assert judge_plan([Y], [], **options)[:2] == (Agreement.UNKNOWN, "Nothing was compared.")
-    one = Answered(REQUESTS[0], {}, {})
+    one = AnswerPair(REQUESTS[0], {}, {})
     assert judge_plan([], [one], **options)[0] is Agreement.UNKNOWN
 
 
@@ -223,7 +243,7 @@ def test_nothing_asked_and_nothing_declared_is_unknown() -> None:
 
 
 def test_an_output_that_the_plan_lacks_or_shapes_otherwise_fails() -> None:
-    answered = [Answered(one, {"y": graph(one)}, {"z": graph(one)}) for one in REQUESTS]
+    answered = [AnswerPair(one, {"y": graph(one)}, {"z": graph(one)}) for one in REQUESTS]
     verdict, reason, _ = judge_plan([Y], answered, precision=None, stated=None, has_batch_axis=True)
     assert verdict is Agreement.FAILED and "lacks output y" in reason
     assert judged(lambda one: graph(one)[:, :2])[0] is Agreement.FAILED
@@ -260,7 +280,7 @@ def test_the_worst_output_gives_the_verdict() -> None:
         return {"good": graph(request), "bad": off(request, by)}
 
     outputs = [replace(Y, name="good"), replace(Y, name="bad")]
-    answered = [Answered(one, both(one, 0), both(one, 0.1)) for one in REQUESTS]
+    answered = [AnswerPair(one, both(one, 0), both(one, 0.1)) for one in REQUESTS]
     verdict, reason, found = judge_plan(outputs, answered, precision=None, stated=None, has_batch_axis=True)
     assert verdict is Agreement.FAILED and reason.startswith("bad: ")
     assert [one.verdict for one in found] == [Agreement.PASSED, Agreement.FAILED]
@@ -269,8 +289,8 @@ def test_the_worst_output_gives_the_verdict() -> None:
 def test_a_model_without_a_batch_axis_is_compared_answer_by_answer() -> None:
     bare = list(plan_requests((X,), (InputProfile("x", (6,), (6,), (6,)),), has_batch_axis=False, seed=1))
     options: dict[str, Any] = {"precision": None, "stated": None, "has_batch_axis": False}
-    right = [Answered(one, {"y": graph(one)}, {"y": graph(one)}) for one in bare]
-    wrong = [Answered(one, {"y": graph(one)}, {"y": off(one, 0.1)}) for one in bare]
+    right = [AnswerPair(one, {"y": graph(one)}, {"y": graph(one)}) for one in bare]
+    wrong = [AnswerPair(one, {"y": graph(one)}, {"y": off(one, 0.1)}) for one in bare]
     assert judge_plan([Y], right, **options)[0] is Agreement.PASSED
     assert judge_plan([Y], wrong, **options)[0] is Agreement.FAILED
     assert judge_plan([Y], right[:1], **options)[0] is Agreement.UNKNOWN, "one answer alone tells no items apart"

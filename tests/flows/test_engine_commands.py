@@ -96,6 +96,30 @@ def test_a_plan_that_passes_is_put_into_the_folder_with_what_it_was_built_for(
     assert output["elements"] == (4 + 4 + 3 * 8) * OUTPUTS and output["largest_absolute"] < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("engine", "flags", "level"),
+    [
+        ({"precision": "fp32"}, set(), "NONE"),
+        ({}, {"TF32"}, "NONE"),
+        (
+            {"version_compatible": True, "hardware_compatibility": "ampere_plus"},
+            {"TF32", "VERSION_COMPATIBLE"},
+            "AMPERE_PLUS",
+        ),
+    ],
+)
+def test_what_the_envelope_asks_of_the_plan_is_what_is_built(
+    here: FakeCudaLibrary, folder: Path, engine: dict[str, Any], flags: set[str], level: str
+) -> None:
+    from tests.fakes import tensorrt as fake
+
+    write(folder, {"envelope": {"accelerator": {"vendor": "nvidia"}, "engine": engine}})
+    assert main(["engine", "build", str(folder)]) == 0
+    assert ({flag.name for flag in fake.built["flags"]}, fake.built["level"].name) == (flags, level)
+    written = yaml.safe_load((folder / "release.yaml").read_text())["envelope"]["engine"]
+    assert engine.items() <= written.items()
+
+
 def test_people_read_the_numbers_and_the_verdict_last(
     here: FakeCudaLibrary, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

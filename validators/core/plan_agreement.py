@@ -44,7 +44,7 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnswerPair:
     """One request, and what each of the two made of it."""
 
     request: PlanRequest
@@ -97,7 +97,7 @@ def tolerance_of(data_type: str, precision: str | None, stated: float | None) ->
 
 def judge_plan(
     outputs: Sequence[Tensor],
-    answered: Sequence[Answered],
+    answered: Sequence[AnswerPair],
     *,
     precision: str | None,
     stated: float | None,
@@ -118,7 +118,7 @@ def judge_plan(
 
 
 def _judge(
-    tensor: Tensor, answered: Sequence[Answered], one: OutputAgreement, *, has_batch_axis: bool
+    tensor: Tensor, answered: Sequence[AnswerPair], one: OutputAgreement, *, has_batch_axis: bool
 ) -> tuple[Agreement, str]:
     """Fills the numbers of `one`; gives its verdict and the reason."""
     for each in answered:
@@ -150,7 +150,7 @@ class _Row:
     differs: int  # elements that are not equal, before they became floats
 
 
-def _broken(tensor: Tensor, each: Answered, *, has_batch_axis: bool) -> tuple[Agreement, str] | None:
+def _broken(tensor: Tensor, each: AnswerPair, *, has_batch_axis: bool) -> tuple[Agreement, str] | None:
     """What is no answer at all. An answer that the graph itself does not give as declared says nothing of the plan."""
     size = len(each.request.items) if has_batch_axis else None
     for arrays, verdict, who in ((each.graph, Agreement.UNKNOWN, "graph"), (each.plan, Agreement.FAILED, "plan")):
@@ -168,7 +168,7 @@ def _broken(tensor: Tensor, each: Answered, *, has_batch_axis: bool) -> tuple[Ag
     return None
 
 
-def _rows(name: str, each: Answered, *, has_batch_axis: bool) -> Iterator[_Row]:
+def _rows(name: str, each: AnswerPair, *, has_batch_axis: bool) -> Iterator[_Row]:
     graph, plan = each.graph[name], each.plan[name]
     pairs = zip(graph, plan, strict=True) if has_batch_axis else [(graph, plan)]
     for item, (expected, got) in zip(each.request.items, pairs, strict=True):
@@ -229,11 +229,12 @@ def _verdict(
 
 
 def _tells_items_apart(rows: Sequence[_Row], usual: float, within: float) -> bool:
-    """Whether two different items of one pool have answers that are farther apart than the tolerance."""
+    """Whether two items of one pool, each asked alone, have answers that are farther apart than the tolerance."""
     first: dict[int, _Row] = {}
-    pairs = [(first.setdefault(row.request.pool, row), row) for row in rows]
+    alone = [row for row in rows if row.request.is_alone]
+    pairs = [(first.setdefault(row.request.pool, row), row) for row in alone]
     return any(
         _errors(one.graph, other.graph, usual).max(initial=0.0) > within
         for one, other in pairs
-        if one.item != other.item and one.graph.shape == other.graph.shape
+        if one.graph.shape == other.graph.shape
     )
