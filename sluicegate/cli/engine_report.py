@@ -28,7 +28,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     for one in found.get("outputs", []):
         yield from _output(one)
     yield from (f"  {detail}" for detail in found["details"])
-    if "plan" in found:
+    if "engine" in found:  # it was built just now
         yield f"The plan is {found['plan']}" + ("." if found["verdict"] == "passed" else ", which push does not send.")
     yield f"{found['verdict']}: {found['reason']}"
 

@@ -272,6 +272,18 @@ def test_a_device_that_fails_is_unknown(
     assert told(capsys, "build", folder)[0] == 2
 
 
+def test_people_are_told_where_a_built_plan_lies_and_nothing_of_where_a_compared_one_goes(
+    here: FakeCudaLibrary, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["engine", "build", str(folder)]) == 0
+    assert f"The plan is {folder / 'artifact' / 'model.plan'}." in capsys.readouterr().out.splitlines()
+    fault(monkeypatch, lambda name, answer: answer * 1.05)
+    assert main(["engine", "compare", str(folder)]) == 1
+    assert "push" not in capsys.readouterr().out, "this one would be sent"
+    assert main(["engine", "build", str(folder)]) == 1
+    assert f"The plan is {folder / 'model.plan'}, which push does not send." in capsys.readouterr().out.splitlines()
+
+
 def test_a_plan_that_takes_less_than_declared_fails(
     here: FakeCudaLibrary, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
