@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,12 @@ def without_waiting() -> None:
 def comes_up(deployment: Deployment) -> None:
     Deployment.objects.filter(pk=deployment.pk).update(timings={"fetch_s": 0.5, "load_s": 1.5, "warmup_s": 0.2})
     serve(deployment)
+
+
+def came_up(deployment: Deployment) -> None:
+    """A minute ago, so that its GPUs were read before the first gate."""
+    comes_up(deployment)
+    Server.objects.update(started_at=timezone.now() - timedelta(minutes=1))
 
 
 def fails(deployment: Deployment) -> None:
@@ -270,9 +277,14 @@ GATE_RUNS = [
     WorkerVictim("load passes", "passed", policy=LOAD),
     WorkerVictim("resources hold", "passed", policy=RESOURCES),
     WorkerVictim("capacity proven", "passed", policy=CAPACITY, prepare=without_waiting),
-    WorkerVictim("gpu well", "passed", policy=GPU, prepare=partial(reads_gpus, "well"), envelope=NVIDIA),
+    WorkerVictim("gpu well", "passed", came_up, policy=GPU, prepare=partial(reads_gpus, "well"), envelope=NVIDIA),
     WorkerVictim(
-        "gpu at fault", "errored", policy=GPU_AT_FAULT, prepare=partial(reads_gpus, "remap_failed"), envelope=NVIDIA
+        "gpu at fault",
+        "errored",
+        came_up,
+        policy=GPU_AT_FAULT,
+        prepare=partial(reads_gpus, "remap_failed"),
+        envelope=NVIDIA,
     ),
     WorkerVictim("never ready", "errored", agent=fails),
     WorkerVictim("died too often", "errored", beforehand=has_died_too_often),
