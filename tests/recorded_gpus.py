@@ -33,7 +33,7 @@ def _follow(library: RecordedLibrary, told: Path) -> None:
                 one["pid"] = now["pid"] if one["pid"] == RECORDED_PID else one["pid"]
         return read(reader)
 
-    GpuReader.read = following  # type: ignore[method-assign]
+    GpuReader.read = following  # type: ignore[method-assign,assignment]
 
 
 def _processes(library: RecordedLibrary) -> list[dict[str, Any]]:
