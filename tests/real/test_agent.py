@@ -69,6 +69,7 @@ class Machine:
     def __init__(self, database: str, state: Path) -> None:
         self.database, self.state, self.name = database, state, f"n{uuid.uuid4().hex[:6]}"
         self.servers, self.agents = state / "servers", list[subprocess.Popen[bytes]]()
+        self.program = ["manage.py"]
         self._lock = (state / "stack.lock").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
@@ -84,7 +85,7 @@ class Machine:
             "SLUICEGATE_SERVING_VENV": str(made.VENV),
             "SLUICEGATE_DRIFT_CHECK_EVERY_S": "0.5",
         }
-        command = [sys.executable, "manage.py", "agent", "--node", self.name]
+        command = [sys.executable, *self.program, "agent", "--node", self.name]
         with (self.state / "agent.log").open("ab") as log:
             self.agents.append(subprocess.Popen(command, cwd=PROJECT, env=env, stdout=log, stderr=log))
 
@@ -100,11 +101,13 @@ class Machine:
     def free_lock(self) -> None:
         self._lock.close()
 
-    def deploy(self, kind: str) -> Deployment:
+    def deploy(self, kind: str, *, accelerator: dict[str, Any] | None = None) -> Deployment:
         store = FolderStore(self.state / "blobs", max_bytes=1 << 30)
         blobs = made.MemoryBlobs()
         model = f"{kind}-{uuid.uuid4().hex[:6]}"
         manifest = getattr(made, kind)(blobs, model)
+        if accelerator:
+            manifest["envelope"] = {"accelerator": accelerator}
         for sha256 in blobs.data:
             store.put_stream(blobs.open(sha256), sha256)
         data = canonical_bytes(manifest)

@@ -70,7 +70,8 @@ class Window:
 class Watch:
     """What the node's agent read since the server `server` came up at `since_s`; `why_not` is why there are no readings.
 
-    `unwatched` are gates that measured, but not this server, or not so that anybody could tell when.
+    `unwatched` are gates that measured, but not this server, or not so that anybody could tell when. `is_read`: the agent reads GPUs
+    there, so that there will be a reading where there is none yet.
     """
 
     server: int
@@ -79,6 +80,7 @@ class Watch:
     unwatched: Sequence[str] = ()
     readings: Sequence[GpuReading] = ()
     why_not: str = ""
+    is_read: bool = False
 
 
 def window_of(gate: str, evidence: Mapping[str, Any], ended_s: float) -> Window | None:

@@ -48,7 +48,7 @@ def judge_resources(
     checks = [
         *_peaks(readings, envelope),
         leak,
-        *_opens(opened, policy),
+        *opens(opened, policy),
         *_computes(cpu_ms, policy),
     ]
     verdict = worst_of(check.verdict for check in checks)
@@ -134,7 +134,7 @@ def grows(growth: Growth | None, readings: int, requests: int, policy: Mapping[s
     return Judgement(Verdict.UNDECIDED, f"Whether it leaks is not proven: its memory grew by {between}, {over}.")
 
 
-def _opens(growth: Growth | None, policy: Mapping[str, Any]) -> list[Judgement]:
+def opens(growth: Growth | None, policy: Mapping[str, Any]) -> list[Judgement]:
     """Connections come and go with the load, so that only proven growth speaks."""
     if growth is None or growth.low <= policy["max_growth_files"] or growth.is_slowing:
         return []
