@@ -100,7 +100,7 @@ def open_files(policy: Mapping[str, Any], kind: str, left: float, readings: int,
         every = dice.uniform(30, 300)
         held += np.floor(0.1 * ((at + dice.uniform(0, every)) % every))
     points = list(zip(at.tolist(), held.tolist(), strict=True))
-    found = opens(growth_of(points, confidence=0.975), policy)
+    found = opens(growth_of(points, confidence=0.975), requests, policy)
     return found[0].verdict if found else Verdict.PASSED
 
 
