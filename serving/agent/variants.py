@@ -7,8 +7,6 @@ what was measured on one that ended is worth nothing. A server that a killed age
 
 from __future__ import annotations
 
-import logging
-
 from django.utils import timezone
 
 from accounts.core.access import Actor
@@ -21,7 +19,6 @@ from serving.core.variants import Batching
 from serving.models import Variant
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
 
-log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 0.25
 
 
@@ -36,20 +33,28 @@ class VariantReconciler:
     def step(self) -> float | None:
         """Takes the next step for the row; seconds until the next one, or None when the variant is over."""
         variant = queries.live_variants().filter(pk=self.variant_id).first()
-        if variant is None:
-            return self._stop()
-        if not is_wanted(variant):
-            return self._end(variant, "it was measured, or whoever asked for it is gone")
-        if self._running is None and variant.ready_at is not None:
-            return self._end(variant, "the node's agent began anew")
-        if self._running is None:
+        why = "its row is gone" if variant is None else self._why_over(variant)
+        if variant is not None and not why and self._running is None:
             try:
                 self._running = self._brought_up(variant)
             except (LaunchError, InferenceError) as error:
-                return self._end(variant, f"{error.reason}: {error.message}")
-        elif not self._launcher.is_alive(self._running):
-            return self._end(variant, "its server process ended")
-        return _LOOK_EVERY_S
+                why = f"{error.reason}: {error.message}"
+        if not why:
+            return _LOOK_EVERY_S
+        if self._running is not None:
+            self._launcher.stop(self._running, grace_s=self._pace.stop_grace)
+            self._running = None
+        if variant is not None:  # the server first: once the row says that it is over, the next may come up
+            actions.end_variant(actor=self._actor, variant=variant, reason=why)
+        return None
+
+    def _why_over(self, variant: Variant) -> str:
+        """Empty while it is to come up, or to stay."""
+        if not variant.deployment.is_wanted or variant.until <= timezone.now():
+            return "it was measured, or whoever asked for it is gone"
+        if self._running is None:
+            return "the node's agent began anew" if variant.ready_at else ""
+        return "" if self._launcher.is_alive(self._running) else "its server process ended"
 
     def _brought_up(self, variant: Variant) -> RunningServer:
         """Raises LaunchError and InferenceError; nothing is left of its server then."""
@@ -74,17 +79,3 @@ class VariantReconciler:
             self._launcher.stop(running, grace_s=self._pace.stop_grace)
             raise
         return running
-
-    def _end(self, variant: Variant, reason: str) -> None:
-        """The server first: once the row says so, the next variant may come up."""
-        self._stop()
-        actions.end_variant(actor=self._actor, variant=variant, reason=reason)
-
-    def _stop(self) -> None:
-        if self._running is not None:
-            self._launcher.stop(self._running, grace_s=self._pace.stop_grace)
-            self._running = None
-
-
-def is_wanted(variant: Variant) -> bool:
-    return variant.deployment.is_wanted and variant.until > timezone.now()

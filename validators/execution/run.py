@@ -35,6 +35,7 @@ from validators.execution.gates import Baseline, GateContext, run_gate
 from validators.execution.gpu_watch import watch_of
 from validators.execution.last_words import with_last_words
 from validators.execution.staging import Ready, staged, withdraw
+from validators.execution.variants import served
 from validators.models import GateResult, GateRun
 from validators.queries.expiry import place_under
 from validators.queries.report_facts import report_facts
@@ -203,6 +204,7 @@ class _Run:
             items=items,
             baseline=self._baseline(stack, len(items)) if run.gate == "golden" else None,
             seen=seen_sizes(release.model) if run.gate in _ALONE else None,
+            variants=None if self.gate_run.environment.is_routed else partial(served, ready.deployment, actor=ACTOR),
             gpus=lambda: watch_of(self.gate_run, server_before(ready.deployment, run.started_at or timezone.now())),
             **(self._use_under_load() if run.gate == "resources" else {}),
         )
