@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,9 @@ class _Sweep:
     generators: Generators
     tell: Callable[[float], None]
     variants: Variants
-    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.began = time.monotonic()
 
     @property
     def load(self) -> Mapping[str, Any]:
