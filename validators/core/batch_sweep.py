@@ -186,8 +186,8 @@ def _advice(
         more = {at: found for at in others if (found := rows[at]["points"][step]["more_per_s"]) and found["low"] > 0}
         if more:
             best = max(more, key=lambda at: more[at]["value"])
-            alike = [at for at in more if at != best and not _is_told(tried[best], tried[at], step, confidence)]
-            return best, alike, _said(rows, best, alike, more[best], own.points[step].rate_per_s)
+            alike = [at for at in more if at != best and not _differs(tried[best], tried[at], step, confidence)]
+            return best, alike, _advised(rows, best, alike, more[best], own.points[step].rate_per_s)
     return (
         None,
         [],
@@ -199,12 +199,12 @@ def _is_worse(row: Mapping[str, Any]) -> bool:
     return any(point["more_per_s"] and point["more_per_s"]["high"] < 0 for point in row["points"])
 
 
-def _is_told(one: Tried, other: Tried, step: int, confidence: float) -> bool:
+def _differs(one: Tried, other: Tried, step: int, confidence: float) -> bool:
     found = difference(_good(one.points[step]), _good(other.points[step]), confidence=confidence)
     return found is not None and found.is_seen
 
 
-def _said(
+def _advised(
     rows: Sequence[Mapping[str, Any]], best: int, alike: Sequence[int], more: Mapping[str, float], rate_per_s: float
 ) -> str:
     also = f" Not told from it: {'; '.join(words(rows[at]) for at in alike)}." if alike else ""

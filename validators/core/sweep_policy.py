@@ -16,7 +16,7 @@ LEAST_RUN_S = 5
 SWEEP = Record(
     {
         "max_queue_delay_us": may(ListOf(Integer(0, 1_000_000, unit="microseconds"), most=8), []),
-        "max_batch_size": may(ListOf(Integer(1, 65_536, unit="items"), most=8), []),
+        "max_batch_size": may(ListOf(Integer(1, 65_536, unit="items"), most=4), []),
         "of_proven": may(ListOf(Number(0.05, 2), least=1, most=4), [0.5, 0.9, 1.2]),
         "budget_s": may(Number(20, 3600, unit="seconds"), 240),
     }
