@@ -113,6 +113,8 @@ def test_no_difference_is_said_and_who_answers_sooner_all_the_same() -> None:
     sooner = evidence(tried(OWN, 0, 0), tried(OTHER, 0, 0, seed=2, took_ms=4), tried(OWN, 0, 0, seed=4))
     assert sooner["best"] is None
     assert "; at 96 requests/s max_batch_size 4, max_queue_delay_us 0 answers " in sooner["says"]
+    drifting = evidence(tried(OWN, 0, 0), tried(OTHER, 0, 0, seed=2, took_ms=4), tried(OWN, 0, 0, seed=4, took_ms=8))
+    assert drifting["says"] == alike["says"], "its own was sooner too"
 
 
 def test_a_machine_that_did_not_stay_as_it_was_advises_nothing() -> None:

@@ -32,7 +32,8 @@ from serving import actions, queries
 from serving.adapters.triton import TritonServer
 from serving.core.gpu import reading_of
 from serving.core.routes import CHANGE_CHANNEL
-from serving.models import Deployment, Environment, Node, Server
+from serving.core.variants import Batching
+from serving.models import Deployment, Environment, Node, Server, Variant
 from serving.ports import InferenceError
 from tests.contracts import serving_models as made
 from tests.triton_rig import kill_servers
@@ -278,6 +279,42 @@ def test_a_killed_agent_leaves_its_servers_and_the_next_one_adopts_them(machine:
     os.kill(server.pid, signal.SIGKILL)  # while nobody watches
     machine.start_agent()
     assert machine.ready(deployment, recoveries=1).pid != server.pid
+
+
+def test_another_batching_comes_up_beside_the_own_and_goes_with_whoever_asked(machine: Machine) -> None:
+    """Also where the agent is killed meanwhile: the next one sweeps it, and adopts the release's own."""
+    deployment = machine.deploy("doubling")
+    own = machine.ready(deployment)
+
+    def asked(batching: Batching) -> Variant:
+        made_row = actions.ask_variant(actor=SYSTEM, deployment=deployment, batching=batching, for_s=300)
+        assert made_row is not None
+
+        def is_up() -> bool:
+            made_row.refresh_from_db()
+            return made_row.ready_at is not None or made_row.ended_at is not None
+
+        assert eventually(is_up) and made_row.ended_at is None, made_row.end_reason
+        return made_row
+
+    def is_over(variant: Variant) -> bool:
+        variant.refresh_from_db()
+        return variant.ended_at is not None
+
+    first = asked(Batching(2, 500))
+    configs = [path.read_text() for path in machine.servers.glob("*/repository/*/config.pbtxt")]
+    assert sorted("max_batch_size: 2" in text for text in configs) == [False, True]
+    assert any("max_queue_delay_microseconds: 500" in text for text in configs)
+    actions.prolong_variant(actor=SYSTEM, variant=first, for_s=0)
+    assert eventually(lambda: is_over(first))
+    assert [str(path) for path in machine.servers.iterdir() if path.is_dir()] == [own.folder]
+
+    second = asked(Batching(4, 0))
+    machine.kill_agent(signal.SIGKILL)
+    machine.start_agent()
+    assert eventually(lambda: is_over(second)) and second.end_reason == "the node's agent began anew"
+    assert [str(path) for path in machine.servers.iterdir() if path.is_dir()] == [own.folder]
+    assert machine.ready(deployment).pid == own.pid and deployment.recoveries == 0 and ask(own, 1) == [2, 2, 2, 2]
 
 
 def test_a_second_agent_on_the_same_servers_waits_until_the_first_is_gone(machine: Machine) -> None:

@@ -215,7 +215,10 @@ def _advised(
 
 
 def _sooner(rows: Sequence[Mapping[str, Any]], others: Sequence[int]) -> str:
-    """Which of them answers soonest on average at the greatest rate, where that is seen."""
+    """Which of them answers soonest on average at the greatest rate, where that is seen, and no such thing of the own, again."""
+    again = rows[-1]["points"][-1]["later_ms"]
+    if again is None or again["low"] > 0 or again["high"] < 0:  # latencies in a row hang together more than parts of a run tell
+        return ""
     found = [(rows[at]["points"][-1], at) for at in others]
     seen = [
         (point["later_ms"]["value"], at) for point, at in found if point["later_ms"] and point["later_ms"]["high"] < 0
