@@ -19,7 +19,7 @@ from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.execution import gates
 from validators.execution.gates import batch_sweep
-from validators.execution.gates.context import NotServed
+from validators.execution.gates.context import NotServed, OutOfTime
 from validators.execution.runners import load as load_runner
 
 SECTION = {"max_batch_size": [1, 2, 8], "of_proven": [0.5, 1.4], "budget_s": 240}
@@ -36,7 +36,7 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.schedules: dict[int, list[Floats]] = {}
         self.ended: list[int] = []
-        self.kept = 0
+        self.kept = self.drives = 0
         monkeypatch.setattr(load_runner, "drive", self.drive)
 
     def drive(
@@ -47,6 +47,7 @@ class Bench:
         self.schedules.setdefault(size, []).append(schedule)
         progress(0)
         is_enough([], 0.0)
+        self.drives += 1
         free_s, attempts = 0.0, []
         for at, due in enumerate(schedule.tolist()):
             free_s = max(due, free_s) + (0.006 if size == 2 else 0.012)
@@ -63,6 +64,7 @@ class Bench:
         serving = batching.within(SERVING)
         yield FakeInferenceServer({"m": FakeModel(serving, lambda tensors: {"y": tensors["x"]})}), self._keep
         self.ended.append(batching.max_batch_size)
+        beat()  # while it goes
 
     def _keep(self) -> None:
         self.kept += 1
@@ -142,7 +144,21 @@ def test_a_gate_that_is_stopped_in_the_middle_gives_the_server_up(monkeypatch: p
 
 def test_what_no_time_is_left_for_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch)
-    clock = iter(range(0, 10_000, 60))
-    monkeypatch.setattr(batch_sweep, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(batch_sweep, "time", SimpleNamespace(monotonic=lambda: 100 * bench.drives))
     rows = found(bench).evidence["sweep"]["rows"]
     assert rows[0]["why"] == "" and [row["why"] for row in rows[1:3]] == ["no time was left"] * 2
+
+
+def test_a_gate_that_is_out_of_time_in_its_sweep_keeps_what_its_search_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+
+    def progress(done: int, total: int) -> None:
+        if bench.ended:
+            raise OutOfTime
+
+    judged = found(bench, progress=progress)
+    assert judged.verdict is Verdict.PASSED, judged.reason
+    rows = judged.evidence["sweep"]["rows"]
+    assert [row["why"] for row in rows if row["max_batch_size"] != 8] == ["", *["no time was left"] * 3]
+    assert rows[0]["points"], "what was measured before counts"
+    assert judged.evidence["sweep"]["best"] is None

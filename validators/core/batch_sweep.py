@@ -35,8 +35,8 @@ class SweepPlan:
 
     @property
     def last_begin_s(self) -> float:
-        """After so many seconds another batching would no longer be done in time."""
-        return self.budget_s - self.run_s * len(self.shares)
+        """After so many seconds another batching might no longer be done in time."""
+        return self.budget_s - self.start_s - self.run_s * len(self.shares)
 
 
 def plan_of(section: Mapping[str, Any], serving: Mapping[str, Any]) -> SweepPlan:
@@ -217,7 +217,9 @@ def _advised(
 def _sooner(rows: Sequence[Mapping[str, Any]], others: Sequence[int]) -> str:
     """Which of them answers soonest on average at the greatest rate, where that is seen, and no such thing of the own, again."""
     again = rows[-1]["points"][-1]["later_ms"]
-    if again is None or again["low"] > 0 or again["high"] < 0:  # latencies in a row hang together more than parts of a run tell
+    if (
+        again is None or again["low"] > 0 or again["high"] < 0
+    ):  # latencies in a row hang together more than parts of a run tell
         return ""
     found = [(rows[at]["points"][-1], at) for at in others]
     seen = [

@@ -14,11 +14,13 @@ from serving.core.variants import Batching
 from serving.ports import InferenceError, PreparedRequests
 from validators.core.batch_sweep import Point, SweepPlan, Tried, as_evidence, plan_of, words_of
 from validators.core.load import arrivals, generator_limit, summarise
-from validators.execution.gates.context import GateContext, NotServed, Variants
+from validators.execution.gates.context import GateContext, NotServed, OutOfTime, Variants
 from validators.execution.gates.load_payloads import Payloads, requests_to
 from validators.execution.gates.stage_watch import StageWatch
 from validators.execution.runners import load as load_runner
 from validators.execution.runners.generators import Generators
+
+_NO_TIME = "no time was left"
 
 
 def sweep_batchings(
@@ -74,15 +76,17 @@ class _Sweep:
         declared = int(self.context.serving["max_batch_size"])
         if batching.max_batch_size > declared:
             return Tried(batching, why=f"the release declares max_batch_size {declared}")
-        if time.monotonic() - self.began > self.plan.last_begin_s:
-            return Tried(batching, why="no time was left")
+        if self._elapsed_s > self.plan.last_begin_s:
+            return Tried(batching, why=_NO_TIME)
+        points: tuple[Point, ...] = ()
         try:
             with self.variants(batching, wait_s=self.plan.start_s, beat=self._tell) as (server, keep):
                 context = replace(self.context, server=server)
                 requests = requests_to(server, context.serving, self.payloads, context)
-                return Tried(batching, tuple(self._point(context, requests, share, keep) for share in self.plan.shares))
+                points = tuple(self._point(context, requests, share, keep) for share in self.plan.shares)
         except (NotServed, InferenceError) as error:
-            return Tried(batching, why=str(error))
+            return Tried(batching, points, "" if points else str(error))
+        return Tried(batching, points)
 
     def _point(self, context: GateContext, requests: PreparedRequests, share: float, keep: Callable[[], None]) -> Point:
         rate, seed = share * self.proven_per_s, int(self.load["seed"]) + self.plan.shares.index(share)
@@ -103,5 +107,15 @@ class _Sweep:
         summary = summarise(attempts, duration_s=self.plan.run_s, slo_ms=float(self.load["slo_ms"]))
         return Point(rate, summary, took_ms, watch.split(), generator_limit(summary, max_lag_ms=math.inf))
 
+    @property
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self.began
+
     def _tell(self) -> None:
-        self.tell(time.monotonic() - self.began)
+        """Raises NotServed once the time is over, of the gate too: what its search found stands without the rest of the sweep."""
+        try:
+            self.tell(self._elapsed_s)
+        except OutOfTime:
+            raise NotServed(_NO_TIME) from None
+        if self._elapsed_s > self.plan.budget_s:
+            raise NotServed(_NO_TIME)

@@ -34,6 +34,10 @@ class Baseline:
         return self.answers is None and self.server is not None
 
 
+class OutOfTime(Exception):
+    """The gate has had all the time that its policy gives it."""
+
+
 class NotServed(Exception):
     """Why the release has no server under another batching, or has none any more."""
 
@@ -52,7 +56,7 @@ class Variants(Protocol):
 
 @dataclass(frozen=True)
 class GateContext:
-    """All that a gate may know. `progress(done, total)` may raise, which ends the gate without a verdict.
+    """All that a gate may know. `progress(done, total)` may raise, which ends the gate without a verdict: OutOfTime, or what ends the run.
 
     The count of done work never falls; more work than expected raises the total.
     """
