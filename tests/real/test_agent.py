@@ -37,6 +37,7 @@ from serving.models import Deployment, Environment, Node, Server, Variant
 from serving.ports import InferenceError
 from tests.contracts import serving_models as made
 from tests.triton_rig import kill_servers
+from validators.execution.variants import served
 
 pytestmark = pytest.mark.real("triton")
 PROJECT = Path(__file__).resolve().parents[2]
@@ -286,30 +287,23 @@ def test_another_batching_comes_up_beside_the_own_and_goes_with_whoever_asked(ma
     deployment = machine.deploy("doubling")
     own = machine.ready(deployment)
 
-    def asked(batching: Batching) -> Variant:
-        made_row = actions.ask_variant(actor=SYSTEM, deployment=deployment, batching=batching, for_s=300)
-        assert made_row is not None
-
-        def is_up() -> bool:
-            made_row.refresh_from_db()
-            return made_row.ready_at is not None or made_row.ended_at is not None
-
-        assert eventually(is_up) and made_row.ended_at is None, made_row.end_reason
-        return made_row
-
     def is_over(variant: Variant) -> bool:
         variant.refresh_from_db()
         return variant.ended_at is not None
 
-    first = asked(Batching(2, 500))
-    configs = [path.read_text() for path in machine.servers.glob("*/repository/*/config.pbtxt")]
-    assert sorted("max_batch_size: 2" in text for text in configs) == [False, True]
-    assert any("max_queue_delay_microseconds: 500" in text for text in configs)
-    actions.prolong_variant(actor=SYSTEM, variant=first, for_s=0)
-    assert eventually(lambda: is_over(first))
+    with served(deployment, Batching(2, 500), actor=SYSTEM, wait_s=60, beat=lambda: None) as (server, keep):
+        answer = server.infer(deployment.release.model.slug, {"x": np.full((2, 4), 3, np.float32)}, timeout_s=30)
+        assert answer.outputs["y"][1].tolist() == [6, 6, 6, 6]
+        with pytest.raises(InferenceError, match="batch"):
+            server.infer(deployment.release.model.slug, {"x": np.full((3, 4), 3, np.float32)}, timeout_s=30)
+        keep()
+        configs = [path.read_text() for path in machine.servers.glob("*/repository/*/config.pbtxt")]
+        assert sorted("max_batch_size: 2" in text for text in configs) == [False, True]
+        assert any("max_queue_delay_microseconds: 500" in text for text in configs)
     assert [str(path) for path in machine.servers.iterdir() if path.is_dir()] == [own.folder]
 
-    second = asked(Batching(4, 0))
+    second = actions.ask_variant(actor=SYSTEM, deployment=deployment, batching=Batching(4, 0), for_s=300)
+    assert second is not None and eventually(lambda: Variant.objects.get(pk=second.pk).ready_at is not None)
     machine.kill_agent(signal.SIGKILL)
     machine.start_agent()
     assert eventually(lambda: is_over(second)) and second.end_reason == "the node's agent began anew"
