@@ -299,6 +299,12 @@ def test_other_batchings_are_advised_drawn_and_listed_with_those_that_did_not_lo
     assert "9/s (6.5 to 11.5)" in page and "not measured: load_failed: no memory" in page
     assert "57.5/s" in page and page.count("its own</span>") == 2
     lines, differences = sweep_plots(sweep)
+    assert lines.columns[1:] == (
+        "max_batch_size 8, in time a second",
+        "max_batch_size 8, p95",
+        "max_batch_size 8, items in a run",
+    )
+    assert [one.label for one in lines.key] == ["max_batch_size 8"]
     assert len(lines.rows) == 2 and "the same requests each" in lines.caption, lines.rows
     assert [one[0] for one in differences.rows] == ["8 items, 1000 µs, 60/s", "8 items, 0 µs, again, 60/s"]
     assert sweep_plots({"rows": [], "says": "No other batching was tried: no rate is proven."}) == []

@@ -8,8 +8,8 @@ from typing import Any
 from validators.core.batch_sweep import words
 from web.plots import Axis, Estimate, Panel, Plot, Series, Unit, forest, panels
 
-#: Looks of lines: a policy names no more batch sizes.
-_LOOKS = ("s1", "s2", "s3", "s4")
+#: Looks of lines: a policy names four batch sizes at most, and the release's own may be another.
+_LOOKS = ("s1", "s2", "s3", "s4", "stable")
 
 
 def sweep_plots(sweep: Mapping[str, Any]) -> list[Plot]:
