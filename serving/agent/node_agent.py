@@ -25,7 +25,7 @@ from ledger.core.errors import DomainError
 from registry.queries import manifest_of
 from serving import actions, queries
 from serving.actions.draining import continue_draining
-from serving.agent import tensorrt
+from serving.adapters import tensorrt
 from serving.agent.drift import drift_of
 from serving.agent.gpu_meter import GpuMeter
 from serving.agent.hardware import hardware
