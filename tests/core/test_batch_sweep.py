@@ -55,7 +55,7 @@ def test_each_batching_is_tried_once_and_the_own_first_and_last() -> None:
     plan = plan_of(section(), SERVING)
     assert plan.batchings == (OWN, Batching(4, 0), Batching(4, 1000), Batching(8, 0), OWN)
     assert (plan.shares, plan.run_s, plan.start_s) == ((0.5, 0.9, 1.2), 8, 16.0)
-    assert plan.last_begin_s == 240 - 40
+    assert [plan.last_begin_s(at) for at in (1, 4)] == [240 - 64, 240 - 24], "the own, again, is not to be left out"
     without = {"max_batch_size": 8}
     assert plan_of(section(max_queue_delay_us=[]), without).batchings == (
         Batching(8, None),

@@ -33,10 +33,11 @@ class SweepPlan:
     run_s: int  # each run
     start_s: float  # for a server to come up
 
-    @property
-    def last_begin_s(self) -> float:
-        """After so many seconds another batching might no longer be done in time."""
-        return self.budget_s - self.start_s - self.run_s * len(self.shares)
+    def last_begin_s(self, at: int) -> float:
+        """After so many seconds this batching would no longer be done in time, or would leave none for the own, again."""
+        loads_s = self.run_s * len(self.shares)
+        is_last = at == len(self.batchings) - 1
+        return self.budget_s - loads_s - (0.0 if is_last else self.start_s + loads_s)
 
 
 def plan_of(section: Mapping[str, Any], serving: Mapping[str, Any]) -> SweepPlan:

@@ -76,7 +76,7 @@ class _Sweep:
         declared = int(self.context.serving["max_batch_size"])
         if batching.max_batch_size > declared:
             return Tried(batching, why=f"the release declares max_batch_size {declared}")
-        if self._elapsed_s > self.plan.last_begin_s:
+        if self._elapsed_s > self.plan.last_begin_s(at):
             return Tried(batching, why=_NO_TIME)
         points: tuple[Point, ...] = ()
         try:
