@@ -159,6 +159,7 @@ class LaunchSpec:
     digest: str  # sha256:<64 hex>
     manifest: dict[str, Any]
     folder: Path  # release-named; created by the launcher, removed by it
+    serving: dict[str, Any] | None = None  # in the place of the manifest's, for a server that no user reaches
 
 
 @dataclass(frozen=True)

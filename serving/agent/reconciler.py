@@ -145,7 +145,12 @@ class DeploymentReconciler:
         if deployment.state == S.LOADING:
             self._move(deployment, S.WARMING, _loudly(deployment, "the server loaded it"), timings=timings)
         began = time.monotonic()
-        self._warm_up(deployment)
+        warmup.warm_up(
+            self._attached_client(),
+            deployment.release.model.slug,
+            self._manifest_of(deployment)["serving"],
+            timeout_s=self._pace.warmup_timeout,
+        )
         timings["warmup_s"] = round(time.monotonic() - began, 3)
         assert self._server is not None
         self._server.deployment = deployment
@@ -158,27 +163,6 @@ class DeploymentReconciler:
                 actor=self._actor, server=self._server, is_serving=True, reason="it answered its warm-up requests"
             )
         return deployment
-
-    def _warm_up(self, deployment: Deployment) -> None:
-        """Raises LaunchError("warmup_failed")."""
-        serving = self._manifest_of(deployment)["serving"]
-        try:
-            for tensors in warmup.requests(serving):
-                answer = self._attached_client().infer(
-                    deployment.release.model.slug, tensors, timeout_s=self._pace.warmup_timeout
-                )
-                warmup.check(answer, serving)
-        except ValueError as error:
-            raise LaunchError(
-                "warmup_failed", f"A warm-up request cannot be made: {error}. Correct serving.warmup and push again."
-            ) from error
-        except InferenceError as error:
-            hint = (
-                ""
-                if serving.get("warmup")
-                else " It was made up from the declared inputs; give real ones in serving.warmup."
-            )
-            raise LaunchError("warmup_failed", f"A warm-up request failed: {error.message}{hint}") from error
 
     def _setback(self, reason: str, message: str) -> float:
         """A try failed: another after a pause, or the deployment has failed."""
