@@ -34,6 +34,7 @@ from serving.core.health import (
     verdict,
 )
 from serving.core.lifecycle import DeploymentState
+from serving.core.placement import claim_of
 from serving.models import Deployment, Server
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
 
@@ -120,7 +121,13 @@ class DeploymentReconciler:
         release = deployment.release
         folder = self._launcher.folder_for(deployment.pk, release.model.slug, release.name)
         spec = LaunchSpec(
-            deployment.pk, release.model.slug, release.name, release.digest or "", manifest_of(release), folder
+            deployment.pk,
+            release.model.slug,
+            release.name,
+            release.digest or "",
+            manifest_of(release),
+            folder,
+            devices=devices_of(deployment),
         )
         began = time.monotonic()
         running = self._launcher.start(spec)
@@ -343,6 +350,11 @@ class DeploymentReconciler:
     def _move(self, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any) -> None:
         actions.record_state(actor=self._actor, deployment=deployment, to=to, reason=reason, **changes)
         self._since = time.monotonic()
+
+
+def devices_of(deployment: Deployment) -> tuple[str, ...]:
+    """The devices that it was given, by the names that CUDA takes; empty where they were only counted."""
+    return tuple(name for name in claim_of(deployment.claim).devices if name.startswith(("GPU-", "MIG-")))
 
 
 def load_timeout_of(envelope: dict[str, Any], *, default_s: float) -> float:

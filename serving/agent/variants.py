@@ -14,7 +14,7 @@ from registry.queries import manifest_of
 from serving import actions, queries
 from serving.agent import warmup
 from serving.agent.node_launcher import Connect, NodeLauncher
-from serving.agent.reconciler import AgentTimings, load_timeout_of
+from serving.agent.reconciler import AgentTimings, devices_of, load_timeout_of
 from serving.core.variants import Batching
 from serving.models import Variant
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
@@ -63,7 +63,14 @@ class VariantReconciler:
         serving = Batching(variant.max_batch_size, variant.max_queue_delay_us).within(manifest["serving"])
         folder = self._launcher.folder_for(variant.deployment_id, model, release.name)
         spec = LaunchSpec(
-            variant.deployment_id, model, release.name, release.digest or "", manifest, folder, serving=serving
+            variant.deployment_id,
+            model,
+            release.name,
+            release.digest or "",
+            manifest,
+            folder,
+            devices=devices_of(variant.deployment),
+            serving=serving,
         )
         running = self._launcher.start(spec)
         try:
