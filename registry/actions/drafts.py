@@ -24,6 +24,7 @@ from registry.core.lifecycle import ReleaseState
 from registry.core.schema import Problem
 from registry.core.serving import against_contract
 from registry.core.spec import Spec, parse_spec, read_spec, refuse
+from registry.core.timeouts import against_objectives
 from registry.models import Blob, Release, ReleaseFile, ServedModel
 from registry.storage import Readable, store
 
@@ -59,6 +60,7 @@ def create_draft(
         )
     if read is not None:
         problems += against_contract(read.serving, model.contract)
+        problems += against_objectives(read.serving, read.envelope, model.objectives)
     listed, of_files = read_files(
         [] if files is None else files, read.backend if read and files else None, settings.MAX_UPLOAD_BYTES
     )

@@ -9,6 +9,7 @@ from registry.core.ownership import OWNERSHIP
 from registry.core.schema import Json, ListOf, Number, Object, Problem, Record, Text, may, need, repeated
 from registry.core.serving import TENSOR
 from registry.core.spec import SLUG
+from registry.core.timeouts import of_objectives
 
 CONTRACT: Final = Record({"inputs": may(ListOf(TENSOR, most=200), []), "outputs": may(ListOf(TENSOR, most=200), [])})
 _LONGEST_S: Final = 600  # as long as gateways wait at most; see serving.core.routes.Limits
@@ -66,15 +67,7 @@ def read_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[Pro
     read = SETTINGS.read(settings, "", problems)
     if not isinstance(read, dict):
         return {}, problems
-    objectives = read.get("objectives", {})
-    if objectives.get("attempt_timeout_s", 0) > objectives.get("timeout_s", _LONGEST_S):
-        problems.append(
-            Problem(
-                "objectives.attempt_timeout_s",
-                f"it is longer than objectives.timeout_s, which is {objectives['timeout_s']}.",
-                "Give the whole request at least the time of one attempt.",
-            )
-        )
+    problems += of_objectives(read.get("objectives", {}))
     for side in ("inputs", "outputs"):
         names = [tensor.get("name") for tensor in read.get("contract", {}).get(side, [])]
         problems += [

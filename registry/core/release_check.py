@@ -19,6 +19,7 @@ from registry.core.located import Located, TextPlace, in_document
 from registry.core.schema import Problem
 from registry.core.serving import SERVING, against_contract
 from registry.core.spec import RUNTIME, Spec, read_spec
+from registry.core.timeouts import against_objectives
 
 _NO_DIGEST: Final = "0" * 64
 _NO_TEXT: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]|^.{10001}", re.DOTALL)
@@ -53,8 +54,14 @@ class Checked:
     plan_tensorrt: str | None = None  # that built the engine plan, by its header
 
 
-def check(candidate: Candidate, slug: str, contract: Mapping[str, Any], max_bytes: int) -> Checked:
-    """All that can be said. `slug` and `contract` are the model's, `max_bytes` the most that one file may have."""
+def check(
+    candidate: Candidate,
+    slug: str,
+    contract: Mapping[str, Any],
+    max_bytes: int,
+    objectives: Mapping[str, Any] | None = None,
+) -> Checked:
+    """All that can be said. `slug`, `contract` and `objectives` are the model's, `max_bytes` the most that one file may have."""
     document = candidate.document if isinstance(candidate.document, Mapping) else {}
     spec, found = read_spec(document)
     if document.get("model") not in (None, slug):
@@ -62,6 +69,7 @@ def check(candidate: Candidate, slug: str, contract: Mapping[str, Any], max_byte
         found = [*found, Problem("model", said, f"Write {slug}, or choose the other model.")]
     if spec is not None:
         found = [*found, *against_contract(spec.serving, contract)]
+        found = [*found, *against_objectives(spec.serving, spec.envelope, objectives or {})]
     listed, of_files = _files(candidate, spec, max_bytes)
     known = {
         file["path"]: (file["size_bytes"], candidate.findings[file["path"]].facts)

@@ -39,7 +39,7 @@ def check_release(model: ServedModel, document: Any, files: Sequence[Mapping[str
     findings = {path: one for path, (head, size) in heads.items() if (one := inspect_head(path, head, size))}
     listed = [{key: file[key] for key in ("path", "size_bytes", "sha256") if key in file} for file in files]
     candidate = _read(document, listed, findings)
-    checked = check(candidate, model.slug, model.contract, settings.MAX_UPLOAD_BYTES)
+    checked = check(candidate, model.slug, model.contract, settings.MAX_UPLOAD_BYTES, model.objectives)
     configs = {path: head for path, (head, size) in heads.items() if path in CONFIG_FILES and len(head) == size}
     if checked.spec is None or not configs:
         return checked

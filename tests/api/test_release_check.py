@@ -143,6 +143,19 @@ def test_the_contract_and_the_graph_are_held_against_it(api: Callable[..., Any])
     assert answer.json()["suggested_serving"] == CONTRACT
 
 
+def test_its_declared_latency_is_held_against_the_models_time_outs(api: Callable[..., Any]) -> None:
+    user = person("dev")
+    served_model(actor_for(user), objectives={"attempt_timeout_s": 1})
+    text = TEXT + (
+        "envelope:\n  performance:\n    - {hardware: L4, workload: own, source: declared, latency_ms: {p99: 1500}}\n"
+    )
+    answer = check(api(user), text, [one("artifact/model.onnx", ONNX)])
+    assert [field for _, _, _, field in problems(answer)] == ["envelope.performance[0].latency_ms.p99"]
+    document = yaml.safe_load(text)
+    refused = api(user).post("/api/v1/models/sentiment/releases", {"spec": document}, format="json")
+    assert [error["field"] for error in refused.json()["errors"]] == ["envelope.performance[0].latency_ms.p99"]
+
+
 def test_config_pbtxt_is_told_by_line(dev: Any) -> None:
     config = b'name: "sentiment"\nmax_batch_size: 8\n'
     files = [one("artifact/model.onnx", ONNX, head=False), one("config.pbtxt", config)]
