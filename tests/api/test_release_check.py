@@ -152,7 +152,7 @@ def test_its_declared_latency_is_held_against_the_models_time_outs(api: Callable
     answer = check(api(user), text, [one("artifact/model.onnx", ONNX)])
     assert [field for _, _, _, field in problems(answer)] == ["envelope.performance[0].latency_ms.p99"]
     document = yaml.safe_load(text)
-    refused = api(user).post("/api/v1/models/sentiment/releases", {"spec": document}, format="json")
+    refused = api(user).post("/api/v1/models/sentiment/releases", document, format="json")
     assert [error["field"] for error in refused.json()["errors"]] == ["envelope.performance[0].latency_ms.p99"]
 
 
