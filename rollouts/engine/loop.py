@@ -25,7 +25,7 @@ from ledger.queries.clock import DatabaseClock
 from rollouts.actions.engine_effects import commit_tick, lift_rollout_fences, release_previous
 from rollouts.actions.tick_records import join_old_blocks
 from rollouts.core.counter_deltas import Reading
-from rollouts.core.decision import Action
+from rollouts.core.decision import OPENING, Action
 from rollouts.core.evaluate import evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.tick import Tick
@@ -35,7 +35,8 @@ from rollouts.engine.lag_metrics import LagMetrics
 from rollouts.engine.latency import LatencyRecorder
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.rollback import check_zero_acknowledged, continue_rollback
-from rollouts.engine.tick_input import tick_input
+from rollouts.engine.surge import ensure_replicas
+from rollouts.engine.tick_input import tick_input, with_proofs
 from rollouts.engine.tick_writer import Hold, TickWriter
 from rollouts.engine.timings import DEFAULT_LIMITS, DEFAULT_TIMINGS, EngineLimits, EngineTimings
 from rollouts.engine.wakeup import Wakeup
@@ -250,6 +251,8 @@ class Engine:
             desired = ensure_desired_state(entry, world)
             given = tick_input(entry, world, counters, self._external_of(entry), desired)
             tick = evaluate(given, gone_over_s=self.timings.gone_over_s)
+            if tick.decision.action in OPENING and entry.proven is None:
+                tick = evaluate(with_proofs(entry, given), gone_over_s=self.timings.gone_over_s)
             if tick.decision.action is Action.ROLL_BACK:
                 entry.mark_written(commit_tick(rollout, tick, fence=world.fence))
             elif tick.is_effect or tick.warning or _is_rolling_back(entry):
@@ -257,6 +260,8 @@ class Engine:
             else:
                 hold = self.writer.defer(entry, tick)
                 holds += [hold] if hold is not None else []
+            if tick.decision.action not in {Action.ROLL_BACK, Action.CANCEL}:
+                ensure_replicas(entry, world)
 
     def _apply_effects(self, effects: list[Effect], world: WorldState) -> None:
         """Effects that are no rollback, and what is left to do of rollbacks. What does not fit goes first next time."""
