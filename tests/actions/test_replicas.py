@@ -251,6 +251,7 @@ def test_a_look_asks_as_much_for_many_as_for_one(stable: Deployment, django_asse
 
 def test_a_manifest_that_cannot_be_read_declares_nothing_and_blinds_nobody(stable: Deployment) -> None:
     with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         cursor.execute("ALTER TABLE registry_release DISABLE TRIGGER USER")
         cursor.execute("UPDATE registry_release SET manifest = '{' WHERE id = %s", [stable.release_id])
         cursor.execute("ALTER TABLE registry_release ENABLE TRIGGER USER")
