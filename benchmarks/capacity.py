@@ -3,7 +3,8 @@
 Run `python -m benchmarks.capacity [--searches 80] [--first-seed 20000]`; some three minutes on one core. Seeded; the search's constants
 were chosen on seeds below 1000. Each server's true limit, the greatest rate at which 99 % of the requests are within
 the objective, is found first in runs of 20,000 s. Claims are in parts of it: none is a search that proved nothing and
-counts as 0 in the median; too much is a claim above the limit. Seconds are of simulated load.
+counts as 0 in the median; too much is a claim above the limit. Seconds are of simulated load. Then the gate's verdict, passed / failed of
+all, on releases that declare a part of the limit: up to 1 a failure is an error, beyond it a pass is one.
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from validators.core.capacity import Declared, Measured, judge_capacity
 from validators.core.capacity_search import HOPELESS_AFTER_S, Ended, Run, SearchPlan, Step, is_hopeless, next_step
+from validators.core.load import summarise
+from validators.core.verdict import Verdict
 
 Floats = npt.NDArray[np.float64]
 #: (seconds at which requests are due, dice) → seconds until each is answered.
 Server = Callable[[Floats, np.random.Generator], Floats]
 FIRST_SEED, _TRUTH_S, _TRUTH_SEED = 20_000, 20_000.0, 99
+#: What envelopes declare, in parts of the true limit.
+DECLARED = (0.5, 0.8, 0.95, 1.1, 1.25, 1.5)
 
 
 def one_queue(cv: float, mean_s: float = 0.01) -> Server:
@@ -90,12 +96,20 @@ def run_of(step: Step, world: World, dice: np.random.Generator) -> Run:
     return Run(step, tuple(counts[0].tolist()), tuple(counts[1].tolist()))
 
 
-def search(world: World, plan: SearchPlan, seed: int) -> tuple[float, int]:
-    """(the rate that it claims, 0 for none; the seconds of load that it took)."""
+def search(world: World, plan: SearchPlan, seed: int) -> tuple[Ended, list[Run]]:
+    """How it ended, and its runs."""
     dice, runs = np.random.default_rng(seed), []
     while not isinstance(step := next_step(runs, plan), Ended):
         runs.append(_given_up(run_of(step, world, dice), plan))
-    return (step.claim.step.rate_per_s if step.claim else 0.0), sum(len(one.over_per_window) for one in runs)
+    return step, runs
+
+
+def judged(found: tuple[Ended, list[Run]], plan: SearchPlan, declared_per_s: float) -> Verdict:
+    """The gate's verdict on a search of a release that declares so much."""
+    blank = summarise([], duration_s=1.0, slo_ms=1.0)
+    measured = [Measured(run, blank) for run in found[1]]
+    declared = Declared(declared_per_s, 0)
+    return judge_capacity(found[0], measured, plan, slo_ms=1.0, hardware="", declared=declared).verdict
 
 
 def _given_up(run: Run, plan: SearchPlan) -> Run:
@@ -120,7 +134,7 @@ def limit_of(world: World, quantile: float) -> float:
 
 
 def main() -> None:
-    """Prints the table of docs/gates.md."""
+    """Prints the two tables of docs/gates.md."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.capacity", description=__doc__)
     parser.add_argument("--searches", type=int, default=80, help="for each cell (80)")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED, help=f"the first search's ({FIRST_SEED})")
@@ -129,18 +143,26 @@ def main() -> None:
         "| server; p99 objective | limit | budget, confidence | too much | none | 5 % | median | 95 % | seconds, most |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
+    verdicts = []
     for name, world in WORLDS.items():
         limit = limit_of(world, PLAN.quantile)
         for told, plan in PLANS.items():
             found = [search(world, plan, asked.first_seed + at) for at in range(asked.searches)]
-            parts = np.array([rate / limit for rate, _ in found])
+            parts = np.array([(ended.claim.step.rate_per_s if ended.claim else 0.0) / limit for ended, _ in found])
             low, middle, high = np.quantile(parts, [0.05, 0.5, 0.95])
-            seconds = [seconds for _, seconds in found]
+            seconds = [sum(len(one.over_per_window) for one in runs) for _, runs in found]
+            cells = [[judged(one, plan, share * limit) for one in found] for share in DECLARED]
+            counts = (f"{cell.count(Verdict.PASSED)} / {cell.count(Verdict.FAILED)}" for cell in cells)
+            verdicts.append(f"| {name} | {told} | {' | '.join(counts)} |")
             print(
                 f"| {name} | {limit:.1f}/s | {told} | {int((parts > 1).sum())} of {len(parts)} | {int((parts == 0).sum())} "
                 f"| {low:.2f} | {middle:.3f} | {high:.3f} | {np.median(seconds):.0f}, {max(seconds)} |",
                 flush=True,
             )
+    print(
+        f"\n| declares, of the limit | budget, confidence | {' | '.join(f'{one:g}' for one in DECLARED)} |\n|{'---|' * 8}"
+    )
+    print("\n".join(verdicts))
 
 
 if __name__ == "__main__":

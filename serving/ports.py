@@ -159,6 +159,8 @@ class LaunchSpec:
     digest: str  # sha256:<64 hex>
     manifest: dict[str, Any]
     folder: Path  # release-named; created by the launcher, removed by it
+    devices: tuple[str, ...] = ()  # UUIDs of the GPUs and MIG slices that it was given; empty: whatever there is
+    serving: dict[str, Any] | None = None  # in the place of the manifest's, for a server that no user reaches
 
 
 @dataclass(frozen=True)

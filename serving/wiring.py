@@ -15,7 +15,7 @@ from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from serving.agent.server_shim import is_locked
 from serving.core.gpu import GpuReading
-from serving.models import Server
+from serving.models import Server, Variant
 from serving.ports import ExternalMetrics, RunningServer
 
 
@@ -36,7 +36,7 @@ def blob_cache() -> BlobCache:
     return BlobCache(settings.STATE_DIR / "blob-cache", store(), max_bytes=settings.BLOB_CACHE_BYTES)
 
 
-def inference_server(server: Server | RunningServer) -> TritonServer:
+def inference_server(server: Server | Variant | RunningServer) -> TritonServer:
     """A client of a server. The caller closes it."""
     return TritonServer(server.host, server.http_port, server.grpc_port)
 

@@ -13,6 +13,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from serving.adapters.tensorrt import availability
 from tests import browser_rig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,6 +53,10 @@ PARTS: dict[str, tuple[Callable[[], bool], str]] = {
     "jq": (lambda: shutil.which("jq") is not None, "install jq"),
     "s3": (_weed, "run `make setup`"),
     "gpu": (lambda: Path("/dev/nvidiactl").exists(), "a machine with an NVIDIA GPU"),
+    "tensorrt": (
+        lambda: availability().startswith("TensorRT "),
+        "install sluicegate[gpu] on a machine with an NVIDIA GPU",
+    ),
     "root": (lambda: os.geteuid() == 0, "run as root"),
     "chromium": (browser_rig.is_here, "run `.ci/chromium`, or install chromium, and `make setup` for Playwright"),
     "prometheus": (lambda: prometheus() is not None, "install Debian's package prometheus"),

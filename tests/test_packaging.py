@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+
+from tests.registry_samples import release_yaml
 
 pytestmark = pytest.mark.slow  # processes of its own
 
@@ -135,6 +138,22 @@ def test_what_runs_the_service_says_what_to_install(command: str) -> None:
     done = without_server(command)
     assert done.returncode == 3
     assert "Next: Install sluicegate[server]" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_an_engine_plan_is_unknown_where_only_the_command_line_is_installed(tmp_path: Path) -> None:
+    changes = {
+        "runtime.backend": "tensorrt",
+        "serving.inputs": [{"name": "x", "data_type": "FP32", "dims": [8]}],
+        "serving.warmup": [],
+        "serving.instance_group": [{"kind": "gpu", "count": 1}],
+        "envelope": {"accelerator": {"vendor": "nvidia"}},
+    }
+    (tmp_path / "release.yaml").write_text(json.dumps(release_yaml(changes)))
+    (tmp_path / "model.onnx").touch()
+    done = without_server("engine", "build", str(tmp_path))
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.startswith("unknown: not available here: ")
 
 
 def test_every_package_of_the_service_is_imported() -> None:

@@ -44,6 +44,7 @@ QUIET = {
     "tests/real/test_gates.py": "measures how many requests a server takes",
     "tests/real/test_candidates.py": "asks servers at steady rates, and is late where it does not run",
     "tests/real/test_bound.py": "counts what is in flight at a steady rate",
+    "tests/real/test_gpu_gate.py": "asks servers at a steady rate, and is late where it does not run",
 }
 #: Files that compare rates and short times with what the machine can do, and what any other beside them would spoil.
 ALONE = {

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -277,7 +278,7 @@ class LocalLauncher:
             self._venv,
             layers,
             argv=(*argv, *hidden),
-            env=self._environment(),
+            env=self._environment() | visible_devices(spec.devices),
             bounds=containment.bounds_of(spec.manifest.get("envelope") or {}, layers),
         )
         places = range(len(argv), len(argv) + len(hidden))
@@ -361,6 +362,11 @@ class LocalLauncher:
                 process.wait()
         server_shim.clear_shared_memory(f"sg{folder.name.rpartition('-')[2]}_")
         scratch.remove(folder)
+
+
+def visible_devices(devices: Sequence[str]) -> dict[str, str]:
+    """What keeps a server to the devices that it was given: CUDA shows it no others. Nothing where none were named."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
 
 
 def free_ports() -> dict[str, int]:

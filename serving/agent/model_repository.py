@@ -50,7 +50,8 @@ def write(spec: LaunchSpec, blobs: Blobs, repository: Path) -> None:
         raise LaunchError(
             "runtime_mismatch", f"This node cannot run the backend {backend!r}; it runs {', '.join(SERVER_BACKENDS)}."
         )
-    for path, content in tree(spec.manifest, spec.model).items():
+    manifest = spec.manifest if spec.serving is None else {**spec.manifest, "serving": spec.serving}
+    for path, content in tree(manifest, spec.model).items():
         target = repository / spec.model / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, bytes):

@@ -13,6 +13,7 @@ import os
 import platform
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from registry.queries import manifest_of
 from serving import actions, queries
 from serving.actions.draining import continue_draining
 from serving.actions.placement import continue_placing
-from serving.agent import tensorrt
+from serving.adapters import tensorrt
 from serving.agent.drift import drift_of
 from serving.agent.gpu_meter import GpuMeter
 from serving.agent.hardware import hardware
@@ -34,6 +35,7 @@ from serving.agent.meter import read_servers
 from serving.agent.node_launcher import Connect, NodeLauncher
 from serving.agent.process_use import use_of
 from serving.agent.reconciler import AgentTimings, DeploymentReconciler
+from serving.agent.variants import VariantReconciler
 from serving.core.lifecycle import DeploymentState
 from serving.models import Server
 from serving.ports import LaunchError
@@ -68,7 +70,7 @@ class Agent:
         self._pace, self._drift_check_every_s = pace or AgentTimings(), drift_check_every_s
         self._actor = Actor.system(f"agent:{node}")
         self._gpus = gpus or GpuMeter()
-        self._threads: dict[int, threading.Thread] = {}
+        self._threads: dict[str, threading.Thread] = {}
         self._stop = threading.Event()
         self._troubles: list[str] = []
 
@@ -194,17 +196,19 @@ class Agent:
             actions.record_drift(actor=self._actor, server=server, drift=drift)
 
     def _dispatch(self) -> None:
-        self._threads = {pk: thread for pk, thread in self._threads.items() if thread.is_alive()}
+        self._threads = {name: thread for name, thread in self._threads.items() if thread.is_alive()}
         for pk in queries.live_deployments().filter(node=self._node).values_list("pk", flat=True):
-            if pk not in self._threads:
-                thread = threading.Thread(target=self._reconcile, args=(pk,), name=f"deployment-{pk}", daemon=True)
-                self._threads[pk] = thread
-                thread.start()
+            self._in_thread(f"deployment-{pk}", partial(DeploymentReconciler, pk))
+        for pk in queries.live_variants().filter(deployment__node=self._node).values_list("pk", flat=True):
+            self._in_thread(f"variant-{pk}", partial(VariantReconciler, pk))
 
-    def _reconcile(self, deployment_id: int) -> None:
-        reconciler = DeploymentReconciler(
-            deployment_id, actor=self._actor, launcher=self._launcher, connect=self._connect, pace=self._pace
-        )
+    def _in_thread(self, name: str, make: Callable[..., DeploymentReconciler | VariantReconciler]) -> None:
+        if name not in self._threads:
+            self._threads[name] = threading.Thread(target=self._reconcile, args=(name, make), name=name, daemon=True)
+            self._threads[name].start()
+
+    def _reconcile(self, name: str, make: Callable[..., DeploymentReconciler | VariantReconciler]) -> None:
+        reconciler = make(actor=self._actor, launcher=self._launcher, connect=self._connect, pace=self._pace)
         try:
             while not self._stop.is_set():
                 try:
@@ -213,7 +217,7 @@ class Agent:
                     _wait_for_store(error)
                     delay = 1.0
                 except Exception:
-                    log.exception("deployment %s: a step failed; it is tried again", deployment_id)
+                    log.exception("%s: a step failed; it is tried again", name)
                     delay = 2.0
                 if delay is None:
                     return

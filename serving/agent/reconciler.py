@@ -34,6 +34,7 @@ from serving.core.health import (
     verdict,
 )
 from serving.core.lifecycle import DeploymentState
+from serving.core.placement import claim_of
 from serving.models import Deployment, Server
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
 
@@ -120,7 +121,13 @@ class DeploymentReconciler:
         release = deployment.release
         folder = self._launcher.folder_for(deployment.pk, release.model.slug, release.name)
         spec = LaunchSpec(
-            deployment.pk, release.model.slug, release.name, release.digest or "", manifest_of(release), folder
+            deployment.pk,
+            release.model.slug,
+            release.name,
+            release.digest or "",
+            manifest_of(release),
+            folder,
+            devices=devices_of(deployment),
         )
         began = time.monotonic()
         running = self._launcher.start(spec)
@@ -145,7 +152,12 @@ class DeploymentReconciler:
         if deployment.state == S.LOADING:
             self._move(deployment, S.WARMING, _loudly(deployment, "the server loaded it"), timings=timings)
         began = time.monotonic()
-        self._warm_up(deployment)
+        warmup.warm_up(
+            self._attached_client(),
+            deployment.release.model.slug,
+            self._manifest_of(deployment)["serving"],
+            timeout_s=self._pace.warmup_timeout,
+        )
         timings["warmup_s"] = round(time.monotonic() - began, 3)
         assert self._server is not None
         self._server.deployment = deployment
@@ -158,27 +170,6 @@ class DeploymentReconciler:
                 actor=self._actor, server=self._server, is_serving=True, reason="it answered its warm-up requests"
             )
         return deployment
-
-    def _warm_up(self, deployment: Deployment) -> None:
-        """Raises LaunchError("warmup_failed")."""
-        serving = self._manifest_of(deployment)["serving"]
-        try:
-            for tensors in warmup.requests(serving):
-                answer = self._attached_client().infer(
-                    deployment.release.model.slug, tensors, timeout_s=self._pace.warmup_timeout
-                )
-                warmup.check(answer, serving)
-        except ValueError as error:
-            raise LaunchError(
-                "warmup_failed", f"A warm-up request cannot be made: {error}. Correct serving.warmup and push again."
-            ) from error
-        except InferenceError as error:
-            hint = (
-                ""
-                if serving.get("warmup")
-                else " It was made up from the declared inputs; give real ones in serving.warmup."
-            )
-            raise LaunchError("warmup_failed", f"A warm-up request failed: {error.message}{hint}") from error
 
     def _setback(self, reason: str, message: str) -> float:
         """A try failed: another after a pause, or the deployment has failed."""
@@ -359,6 +350,11 @@ class DeploymentReconciler:
     def _move(self, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any) -> None:
         actions.record_state(actor=self._actor, deployment=deployment, to=to, reason=reason, **changes)
         self._since = time.monotonic()
+
+
+def devices_of(deployment: Deployment) -> tuple[str, ...]:
+    """The devices that it was given, by the names that CUDA takes; empty where they were only counted."""
+    return tuple(name for name in claim_of(deployment.claim).devices if name.startswith(("GPU-", "MIG-")))
 
 
 def load_timeout_of(envelope: dict[str, Any], *, default_s: float) -> float:

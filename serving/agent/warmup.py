@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from serving.ports import Inference, InferenceError
+from serving.ports import Inference, InferenceError, InferenceServer, LaunchError
 
 NUMPY_TYPES: dict[str, Any] = {
     "BOOL": np.bool_,
@@ -25,6 +25,24 @@ NUMPY_TYPES: dict[str, Any] = {
     "BYTES": np.object_,
 }
 FILLER = "warm-up"
+
+
+def warm_up(server: InferenceServer, model: str, serving: dict[str, Any], *, timeout_s: float) -> None:
+    """Asks every warm-up request once, `timeout_s` for each. Raises LaunchError("warmup_failed")."""
+    try:
+        for tensors in requests(serving):
+            check(server.infer(model, tensors, timeout_s=timeout_s), serving)
+    except ValueError as error:
+        raise LaunchError(
+            "warmup_failed", f"A warm-up request cannot be made: {error}. Correct serving.warmup and push again."
+        ) from error
+    except InferenceError as error:
+        hint = (
+            ""
+            if serving.get("warmup")
+            else " It was made up from the declared inputs; give real ones in serving.warmup."
+        )
+        raise LaunchError("warmup_failed", f"A warm-up request failed: {error.message}{hint}") from error
 
 
 def requests(serving: dict[str, Any]) -> list[dict[str, npt.NDArray[Any]]]:

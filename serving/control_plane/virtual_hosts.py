@@ -51,6 +51,18 @@ _ELSEWHERE = {
         "update_frequency": 1,
     },
 }
+#: Where there is no other release, on another replica than before, which Envoy draws anew so often.
+_ANOTHER_REPLICA = {
+    "retry_host_predicate": [
+        {
+            "name": "envoy.retry_host_predicates.previous_hosts",
+            "typed_config": {
+                "@type": _TYPES + "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
+            },
+        }
+    ],
+    "host_selection_retry_max_attempts": "5",
+}
 
 
 def vhost_name(model: str) -> str:
@@ -198,6 +210,7 @@ def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
                 "per_try_timeout": _seconds(limits.attempt_timeout_s),
                 "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.010s"},
                 "retry_priority": _ELSEWHERE,
+                **_ANOTHER_REPLICA,
             },
             # Without this an attempt that is late counts as one that was cut, which is never tried again. It goes on until there
             # is an answer, and the user gets the first one.
@@ -242,6 +255,7 @@ def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
                 "retry_on": "connect-failure,refused-stream",
                 "num_retries": 1,
                 "retry_priority": _ELSEWHERE,
+                **_ANOTHER_REPLICA,
             },
         },
     }

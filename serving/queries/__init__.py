@@ -25,6 +25,7 @@ from serving.queries.deployments import (
     server_of,
 )
 from serving.queries.readings import gpu_readings_of, last_reading, measured_servers, readings_of
+from serving.queries.variants import live_variants
 
 __all__ = [
     "all_environments",
@@ -44,6 +45,7 @@ __all__ = [
     "is_last_of_stable",
     "last_reading",
     "live_deployments",
+    "live_variants",
     "measured_servers",
     "node_facts",
     "nodes",

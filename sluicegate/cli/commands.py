@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "model": Command("model", "Create, list and show models"),
     "push": Command("push", "Send a release folder: release.yaml, artifact/… and tokenizer/…"),
     "check": Command("check", "Every mistake of a release folder at once, sending nothing"),
+    "engine": Command("engine", "Build a TensorRT plan from ONNX and compare the two, on this machine"),
     "draft": Command("draft", "List and discard drafts of releases"),
     "release": Command("release", "List, show, compare, verify and fetch releases"),
     "keys": Command("release", "Show the public keys that verify releases and reports"),

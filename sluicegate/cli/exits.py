@@ -2,7 +2,8 @@
 
 0  ok
 1  a gate failed or stayed undecided, a digest did not match, or the rollout was rolled back or never got live
-2  infrastructure: a server cannot be reached, answered 5xx or 429, or a check broke (verdict errored)
+2  infrastructure: a server cannot be reached, answered 5xx or 429, or a check broke (verdict errored) or could not tell
+   here (an engine plan's verdict unknown)
 3  refused: by permission, policy, state or validation (any other 4xx), by a local check, or wrong usage
 4  the wait ended and the rollout did not: --timeout passed, or it is paused
 """
@@ -22,6 +23,11 @@ def of_status(status: int) -> int:
 def of_verdict(verdict: str) -> int:
     """passed → 0 · errored → 2, because the check broke and says nothing of the release · all else → 1."""
     return {"passed": OK, "errored": INFRASTRUCTURE}.get(verdict, FAILED)
+
+
+def of_agreement(verdict: str) -> int:
+    """passed → 0 · failed → 1, the plan is bad · unknown → 2, which says nothing of it."""
+    return {"passed": OK, "failed": FAILED}.get(verdict, INFRASTRUCTURE)
 
 
 def of_rollout(state: str) -> int:

@@ -11,7 +11,8 @@ import pytest
 from ledger.models import Event
 from registry.models import Release, ServedModel
 from serving import actions, queries
-from serving.agent.reconciler import load_timeout_of
+from serving.agent.launcher import visible_devices
+from serving.agent.reconciler import devices_of, load_timeout_of
 from serving.agent.warmup import array
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Environment, Node, Server
@@ -321,3 +322,14 @@ def test_folders_of_servers_are_named_after_their_release(world: World) -> None:
     world.until(S.READY)
     folder = Path(queries.current_servers()[0].folder)
     assert folder.name.startswith(f"doubling-{world.row.release.name}-{world.row.pk}-")
+
+
+def test_a_server_is_told_which_devices_it_was_given(world: World) -> None:
+    """By the names that CUDA takes; devices that were only counted have none."""
+    for devices, told in (({"GPU-1": 9, "MIG-2": None}, ("GPU-1", "MIG-2")), ({"0": 9}, ()), ({}, ())):
+        Deployment.objects.update(claim={"memory_mib": 0, "devices": devices})
+        assert devices_of(Deployment.objects.get()) == told
+    Deployment.objects.update(claim={"memory_mib": 0, "devices": {"GPU-1": 9}})
+    world.until(S.READY)
+    (spec,) = world.launcher.started
+    assert visible_devices(spec.devices) == {"CUDA_VISIBLE_DEVICES": "GPU-1"} and visible_devices(()) == {}

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +28,7 @@ from tests.gate_setup import POLICY, Stage, developer, model, release, stage, va
 from validators.core.answered import answered_of
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
-from validators.execution.gates import GATES, GateContext
+from validators.execution.gates import GATES, GateContext, gpu
 from validators.models import GateResult
 from validators.queries.expiry import reusable
 
@@ -178,3 +180,28 @@ def test_the_meter_keeps_what_a_gate_may_ask_for_and_the_last_reading_always() -
     NodeGpuReading.objects.update(at=tried.started_at - timedelta(hours=2))
     record_gpus(actor=AGENT, node=node, reading=kept, is_kept=True)
     assert NodeGpuReading.objects.count() == 1, "for an hour"
+
+
+def test_a_load_begins_when_its_gpu_was_read_on_that_very_server(
+    stage: Stage, developer: Actor, model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent at rest reads every five seconds only, and a small server is up sooner."""
+    with replayed("well"):
+        reading = GpuReader().read()
+    Node.objects.update(gpus=reading.as_json())
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            record_gpus(actor=AGENT, node="local", reading=replace(reading, at_s=time.time()), is_kept=True)
+
+    def load_gate(context: GateContext) -> Judgement:
+        assert context.gpus().readings
+        return Judgement(Verdict.PASSED, "It holds.", {"began_s": time.time()})
+
+    monkeypatch.setattr(gpu, "time", SimpleNamespace(sleep=sleep, time=time.time))
+    monkeypatch.setitem(GATES, "load", load_gate)
+    made = with_gate(model, gates=("load", "gpu"))
+    run = validated(developer, made)
+    assert verdicts(run)["load"] == "passed" and len(waited) >= 3

@@ -15,7 +15,10 @@ from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.core.test_capacity_plan import CAPACITY, COLD, LOAD
 from tests.factories import make_model, make_release, make_user
 from tests.rollout_setup import report_for
+from validators.models import Report
+from validators.queries import capacity
 from validators.queries.capacity import proven_per_s
+from validators.queries.gate_runs import is_authentic
 
 pytestmark = pytest.mark.django_db
 RELEASE = "/api/v1/models/sentiment/releases/r1"
@@ -101,6 +104,20 @@ def test_what_the_server_held_stands_beside_what_was_declared(dev: Client, relea
     assert found == {"host": {"memory_mib_min": 300}}
     report_for(release, gates=gates(capacity=CAPACITY))
     assert list(dev.get(f"{RELEASE}/measured-envelope").json()) == ["host", "performance"]
+
+
+def test_a_signature_is_checked_once(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
+    report_for(release, gates=gates(resources={"peaks": {"memory_bytes": 300 * 2**20}}))
+    report_for(release, gates=gates(capacity=CAPACITY))
+    checked: list[str] = []
+
+    def checks(report: Report) -> bool:
+        checked.append(report.digest)
+        return is_authentic(report)
+
+    monkeypatch.setattr(capacity, "is_authentic", checks)
+    assert set(capacity.measured_envelope(release)) == {"host", "performance"}
+    assert len(checked) == len(set(checked)) == 2
 
 
 def test_the_command_line_plans_and_prints_the_envelope(run: Run, release: Release) -> None:  # noqa: F811

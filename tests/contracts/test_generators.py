@@ -1,12 +1,13 @@
 """A load that several processes send: it is one load, whoever of them is lost is missed, and none outlives who started it."""
 
+# ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +15,16 @@ import numpy as np
 import pytest
 
 from ledger.adapters.linux_processes import children_of, is_running, started_at_ticks
-from serving.adapters.triton import TritonServer
-from serving.ports import GRPC, HTTP, PreparedRequests
+from serving.ports import HTTP, PreparedRequests
 from tests.gateway_rig import wait_until
-from tests.stub_server import Backend, Loop
+from tests.stub_requests import backend, requests  # noqa: F401
+from tests.stub_server import Backend
 from validators.core.load import Attempt
 from validators.execution.runners import generators, load
 from validators.execution.runners.generators import GeneratorLost, Generators
 from validators.execution.runners.load import IsEnough
 
-BATCHES = [{"x": np.ones((1, 4), np.float32)}]
 FAR_S = 3600.0
-
-
-@pytest.fixture
-def backend() -> Iterator[Backend]:
-    loop = Loop()
-    made = Backend(loop, "stub").start()
-    yield made
-    made.stop()
-    loop.close()
-
-
-@pytest.fixture(params=[GRPC, HTTP])
-def requests(backend: Backend, request: Any) -> Iterator[PreparedRequests]:
-    server = TritonServer("127.0.0.1", backend.http_port, backend.grpc_port)
-    yield server.prepared("sentiment", BATCHES, protocol=request.param)
-    server.close()
 
 
 def drive(requests: PreparedRequests, schedule: Any, count: int, **how: Any) -> list[Attempt]:
@@ -122,14 +106,62 @@ def test_a_process_that_is_lost_takes_the_run_with_it(
     assert processes(os.getpid()) == set()
 
 
-def test_a_process_that_falls_silent_is_not_waited_for(
+def test_a_process_that_does_not_stop_is_not_waited_for(
     requests: PreparedRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "_PROGRESS_EVERY_S", 0.05)
     monkeypatch.setattr(generators, "_GRACE_S", 0.1)
-    with pytest.raises(GeneratorLost, match="fell silent"):
+    monkeypatch.setattr(generators, "_SILENCE_S", FAR_S)
+    with pytest.raises(GeneratorLost, match="did not come to its end"):
         drive(requests, [0.0] * 4 + [FAR_S] * 4, 2, timeout_s=1, is_enough=once_four_ended(signal.SIGSTOP, True))
     assert processes(os.getpid()) == set()
+
+
+def test_a_process_that_is_stopped_ends_the_run(requests: PreparedRequests, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clock stands still, so nothing can be enough, and its last request is due in an hour."""
+    monkeypatch.setattr(load, "_PROGRESS_EVERY_S", 0.05)
+    monkeypatch.setattr(generators, "_SILENCE_S", 1.0)
+    with pytest.raises(GeneratorLost, match="fell silent"):
+        drive(requests, [0.0] * 4 + [FAR_S] * 4, 2, is_enough=once_four_ended(signal.SIGSTOP, False))
+    assert processes(os.getpid()) == set()
+
+
+def test_who_has_sent_its_share_holds_up_nobody(
+    backend: Backend, requests: PreparedRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has two requests at once, the other its second in an hour: the clock goes on without the first."""
+    monkeypatch.setattr(load, "_PROGRESS_EVERY_S", 0.05)
+    alone: list[float] = []
+
+    def look(attempts: Sequence[Attempt], now_s: float) -> bool:
+        if len(processes(os.getpid())) == 1:
+            alone.append(now_s)
+        return now_s > alone[0] + 1 if alone else False
+
+    found = drive(requests, [0.0, 0.0, 0.0, FAR_S], 2, is_enough=look)
+    assert [one.at for one in found] == [0, 1, 2]
+
+
+class Cancelled(Exception):
+    pass
+
+
+@pytest.mark.timeout(60)
+def test_a_load_that_is_cancelled_waits_for_nobody_to_begin(
+    requests: PreparedRequests, program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "_PROGRESS_EVERY_S", 0.05)
+    monkeypatch.setattr(generators, "_START_S", FAR_S)
+    program("exec sleep 3600")
+    told: list[int] = []
+
+    def progress(sent: int) -> None:
+        told.append(sent)
+        if len(told) > 1:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        drive(requests, np.zeros(4), 2, progress=progress)
 
 
 @pytest.fixture
@@ -175,12 +207,26 @@ STARTER = """
 import sys
 import numpy as np
 from serving.adapters.triton import TritonServer
-from validators.execution.runners import load
+from validators.execution.runners import generators, load
 from validators.execution.runners.generators import Generators
 server = TritonServer("127.0.0.1", int(sys.argv[1]), int(sys.argv[2]))
 requests = server.prepared("sentiment", [{"x": np.ones((1, 4), np.float32)}])
 load.drive(requests, np.array([0.0, 0.0, 3600.0, 3600.0]), timeout_s=60, progress=lambda sent: None, generators=Generators(2))
 """
+
+
+def test_no_process_goes_on_for_a_starter_that_is_stopped(backend: Backend) -> None:
+    ours = STARTER.replace("load.drive", "generators._SILENCE_S = 1.0; load.drive")
+    starter = subprocess.Popen([sys.executable, "-c", ours, str(backend.http_port), str(backend.grpc_port)])
+    try:
+        wait_until(lambda: backend.hits == 2, "a request of each")
+        crew = {pid: started_at_ticks(pid) for pid in processes(starter.pid)}
+        starter.send_signal(signal.SIGSTOP)
+        wait_until(lambda: not any(is_running(pid, ticks or 0) for pid, ticks in crew.items()), "their end")
+    finally:
+        starter.kill()
+        starter.wait()
+    assert len(crew) == 2
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])

@@ -1,35 +1,13 @@
 """Requests that were made beforehand, on a server that fails as it is told: what each protocol says of it is the same."""
 
+# ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
 import pytest
 
-from serving.adapters.triton import TritonServer
-from serving.ports import GRPC, HTTP, InferenceError, PreparedRequests
-from tests.stub_server import FULL, Backend, Loop
-
-BATCHES = [{"x": np.ones((1, 4), np.float32)}]
-
-
-@pytest.fixture
-def backend() -> Iterator[Backend]:
-    loop = Loop()
-    made = Backend(loop, "stub")
-    made.start()
-    yield made
-    made.stop()
-    loop.close()
-
-
-@pytest.fixture(params=[GRPC, HTTP])
-def requests(backend: Backend, request: Any) -> Iterator[PreparedRequests]:
-    server = TritonServer("127.0.0.1", backend.http_port, backend.grpc_port)
-    yield server.prepared("sentiment", BATCHES, protocol=request.param)
-    server.close()
+from serving.ports import InferenceError, PreparedRequests
+from tests.stub_requests import backend, requests  # noqa: F401
+from tests.stub_server import FULL, Backend
 
 
 @pytest.mark.parametrize(

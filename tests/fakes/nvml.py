@@ -62,7 +62,8 @@ class RecordedLibrary:
 
     def _nvmlShutdown(self) -> int:
         self.opened -= 1
-        self._sets.clear()
+        if not self.opened:  # others may have it open too: the driver counts them
+            self._sets.clear()
         return _SUCCESS
 
     def _nvmlErrorString(self, code: int) -> bytes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,27 @@ from django.db.models import F
 from django.utils import timezone
 
 import validators.execution.exclusive
+import validators.execution.gpu_watch
 import validators.execution.run
 import validators.tasks
+from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.core.lifecycle import JobState
 from ledger.models import Job
 from ledger.tasks import run_job
+from serving.agent.gpu_reader import GpuReader
+from serving.core.gpu import GpuReading, with_servers
 from serving.core.use import Reading, Use
 from serving.models import Deployment, Server
-from tests.factories import make_admin, make_environment, make_model, make_node, make_release
+from tests.factories import (
+    make_admin,
+    make_blob,
+    make_environment,
+    make_manifest,
+    make_model,
+    make_node,
+    make_release,
+)
+from tests.fakes.nvml import replayed
 from tests.fakes.ports import FakeInferenceServer, FakeModel
 from tests.gate_setup import LoadClock
 from tests.kills import checks, databases
@@ -64,6 +79,12 @@ CAPACITY = {
     "load": {"rate_per_s": 20, "slo_ms": 60_000, "slo_quantile": 0.9},
     "capacity": {"most_per_s": 20, "budget_s": 20},
 }
+#: The same load beside the gpu gate, on a GPU that was well; and one that no server's objective holds, on a GPU that was broken.
+GPU = {**LOAD, "gates": ["contract", "load", "gpu"]}
+GPU_AT_FAULT = {**GPU, "load": {**LOAD["load"], "slo_ms": 1e-3, "slo_quantile": 0.9}}  # type: ignore[dict-item]
+NVIDIA = {"accelerator": {"vendor": "nvidia", "memory_mib_min": 9000}}
+#: The agent's readings come so much later than what they tell of, so that the gate has to wait for the last.
+GPU_LAG_S = 1.2
 
 
 def judge_text(tensors: dict[str, Any]) -> dict[str, Any]:
@@ -91,6 +112,23 @@ def steady(_: Server, *, since_s: float, until_s: float) -> list[Reading]:
     return [Reading(float(at_s), use) for at_s in np.arange(since_s, until_s, 0.01)]
 
 
+def reads_gpus(recording: str) -> None:
+    """For this process: the agent reads every half second what this recording says, of the server's own process."""
+    with replayed(recording) as library:
+        reader = GpuReader()
+        reader.read()
+        library.at = 1
+        told = reader.read()
+    since_s = time.time() - 3600
+
+    def readings(node: str, *, since_s: float) -> list[GpuReading]:
+        seen = with_servers(heard, {4242: Server.objects.latest("pk").pk})
+        return [replace(seen, at_s=float(at_s)) for at_s in np.arange(since_s, time.time() - GPU_LAG_S, 0.5)]
+
+    heard = replace(told, gpus=tuple(replace(gpu, xids_since_s=since_s) for gpu in told.gpus))
+    validators.execution.gpu_watch.gpu_readings_of = readings
+
+
 def without_waiting() -> None:
     """For this process, requests are due one after the other as fast as they can be sent."""
     LoadClock(pytest.MonkeyPatch())
@@ -99,6 +137,12 @@ def without_waiting() -> None:
 def comes_up(deployment: Deployment) -> None:
     Deployment.objects.filter(pk=deployment.pk).update(timings={"fetch_s": 0.5, "load_s": 1.5, "warmup_s": 0.2})
     serve(deployment)
+
+
+def came_up(deployment: Deployment) -> None:
+    """A minute ago, so that its GPUs were read before the first gate."""
+    comes_up(deployment)
+    Server.objects.update(started_at=timezone.now() - timedelta(minutes=1))
 
 
 def fails(deployment: Deployment) -> None:
@@ -141,6 +185,7 @@ class WorkerVictim:
     beforehand: Callable[[], object] = lambda: None
     policy: Mapping[str, Any] = field(default_factory=lambda: POLICY)
     prepare: Callable[[], object] = lambda: None
+    envelope: Mapping[str, Any] = field(default_factory=dict)
     kind: str = "worker"
     can_freeze: bool = True
 
@@ -162,7 +207,9 @@ class WorkerVictim:
         golden, _ = actions.add_golden_set(actor=admin, model=model, data=golden_lines())
         model.gate_policy = {**self.policy, "golden": {**self.policy["golden"], "set": golden.digest}}
         model.save()
-        actions.request_gate_run(actor=admin, release=make_release(model))
+        manifest = canonical_bytes({**make_manifest(model.slug, make_blob()), "envelope": self.envelope})
+        release = make_release(model, manifest=manifest.decode(), digest=sha256_of(manifest))
+        actions.request_gate_run(actor=admin, release=release)
         self.beforehand()
         databases.use("postgres")
 
@@ -230,6 +277,15 @@ GATE_RUNS = [
     WorkerVictim("load passes", "passed", policy=LOAD),
     WorkerVictim("resources hold", "passed", policy=RESOURCES),
     WorkerVictim("capacity proven", "passed", policy=CAPACITY, prepare=without_waiting),
+    WorkerVictim("gpu well", "passed", came_up, policy=GPU, prepare=partial(reads_gpus, "well"), envelope=NVIDIA),
+    WorkerVictim(
+        "gpu at fault",
+        "errored",
+        came_up,
+        policy=GPU_AT_FAULT,
+        prepare=partial(reads_gpus, "remap_failed"),
+        envelope=NVIDIA,
+    ),
     WorkerVictim("never ready", "errored", agent=fails),
     WorkerVictim("died too often", "errored", beforehand=has_died_too_often),
 ]

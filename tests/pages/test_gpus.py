@@ -21,12 +21,21 @@ from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.core.test_gpu_health import judged
 from tests.factories import make_node, make_user
 from tests.fakes.nvml import replayed
+from tests.pages.gallery import hardware
 from tests.pages.markup import squeezed
 from tests.pages.test_gate_run_page import judge, member, running, shown  # noqa: F401
 from tests.pages.test_model_tabs import HOSTILE, signed_in
 from validators.models import GateResult, GateRun
 
 pytestmark = pytest.mark.django_db
+
+
+def test_the_pictured_machine_that_is_silent_was_read_before_it_fell_silent() -> None:
+    for name in hardware.READ:
+        make_node(name)
+    hardware.gpus_are_read()
+    ages_s = {one.name: time.time() - one.gpus["at_s"] for one in Node.objects.all()}
+    assert ages_s.pop(hardware.SILENT) >= hardware.SILENT_S > max(ages_s.values())
 
 
 def read(name: str, frame: int = 0, *, ago: timedelta = timedelta()) -> None:

@@ -19,6 +19,7 @@ from validators.core.kept_requests import KeepRule
 from validators.core.policy import PROTOCOLS, Policy
 from validators.core.proof import sizing
 from validators.core.seen_sizes import LEAST_SEEN
+from validators.core.sweep_policy import most_batchings, run_s
 
 #: Slices of a golden set that are told one by one, the smallest of those that are judged first: it certifies least.
 MOST_SLICES: Final = 5
@@ -164,6 +165,14 @@ def _capacity(own: Mapping[str, Any]) -> Iterator[Demand]:
     wrong = f"wrongly in no more than {(1 - own['confidence']) * 100:.3g} % of all runs"
     certifies = f"the objective at the proven rate, up to {own['most_per_s']:g}/s, {wrong}; not that higher rates fail"
     yield Demand("capacity", "capacity.budget_s", demands, _says(certifies), None, float(own["budget_s"]))
+    if sweep := own.get("sweep"):
+        rates = ", ".join(f"{share:g}" for share in sorted(sweep["of_proven"]))
+        demands = (
+            f"Nothing. Of a proven rate {rates} times as much are asked of {most_batchings(sweep)} servers in turn, {run_s(sweep)} s each: "
+            "the release's own batching, the others, its own again."
+        )
+        advises = "Nothing: it advises which batching answers more in time, where that can be told from chance."
+        yield Demand("capacity", "capacity.sweep", demands, advises, 0.0, float(sweep["budget_s"]))
 
 
 def _gpu(own: Mapping[str, Any]) -> Iterator[Demand]:

@@ -70,7 +70,8 @@ class Window:
 class Watch:
     """What the node's agent read since the server `server` came up at `since_s`; `why_not` is why there are no readings.
 
-    `unwatched` are gates that measured, but not this server, or not so that anybody could tell when.
+    `unwatched` are gates that measured, but not this server, or not so that anybody could tell when. `is_read`: the agent reads GPUs
+    there, so that there will be a reading where there is none yet.
     """
 
     server: int
@@ -79,14 +80,18 @@ class Watch:
     unwatched: Sequence[str] = ()
     readings: Sequence[GpuReading] = ()
     why_not: str = ""
+    is_read: bool = False
 
 
 def window_of(gate: str, evidence: Mapping[str, Any], ended_s: float) -> Window | None:
-    """When the gate sent its requests; the wait for its machine is no part of it. None for one that sent none."""
+    """When the gate sent its requests; neither the wait for its machine nor a sweep after it, on other servers, is a part of it.
+
+    None for one that sent none.
+    """
     if (answered := answered_of(evidence)) is not None:
         return Window(gate, answered.began_s, answered.ended_s)
     began_s = evidence.get("began_s")
-    return None if began_s is None else Window(gate, float(began_s), ended_s)
+    return None if began_s is None else Window(gate, float(began_s), float(evidence.get("searched_until_s", ended_s)))
 
 
 def own_gpus(watch: Watch) -> set[str]:

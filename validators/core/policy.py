@@ -27,7 +27,7 @@ from registry.core.schema import (
     may,
     need,
 )
-from validators.core import json_shape
+from validators.core import json_shape, sweep_policy
 from validators.core.expiry import FACTS, USUAL
 from validators.core.gpu_checks import CHECKS, MEASURING
 from validators.core.proof import sizing
@@ -177,6 +177,7 @@ _CAPACITY = Record(
         "budget_s": may(Number(20, 3600, unit="seconds"), 600),
         "confidence": may(_CONFIDENCE, 0.9),
         "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict"), "block"),
+        "sweep": may(_OrNone(sweep_policy.SWEEP)),
     }
 )
 _GPU = Record(
@@ -285,8 +286,8 @@ def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | No
     for gate in ON_DEMAND:
         if gate not in read["gates"]:
             del read[gate]
-    if "capacity" in read and read["capacity"]["first_per_s"] is None:
-        read["capacity"]["first_per_s"] = read["load"]["rate_per_s"]
+    if "capacity" in read:
+        read["capacity"] = _searched(read["capacity"], read["load"])
     return Policy(read, digest_of(read))
 
 
@@ -336,6 +337,15 @@ def _inherited(load: Mapping[str, Any], objectives: Mapping[str, Any]) -> dict[s
     return out
 
 
+def _searched(capacity: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, Any]:
+    """The capacity section with nothing left open. Without a sweep it says nothing of one, as before there were any."""
+    first = capacity["first_per_s"]
+    out = {**capacity, "first_per_s": load["rate_per_s"] if first is None else first}
+    if out.get("sweep") is None:
+        out.pop("sweep", None)
+    return out
+
+
 def _quantile(max_frac: Any) -> float:
     """The quantile of which an objective on slow requests speaks, within what a load gate can test."""
     return _QUANTILE if max_frac is None else round(min(_MOST_QUANTILE, max(_LEAST_QUANTILE, 1 - float(max_frac))), 9)
@@ -362,6 +372,7 @@ def _contradictions(read: Mapping[str, Any]) -> list[Problem]:
     if "capacity" in gates and capacity.get("budget_s", 0) > read.get("gate_timeout_s", 0):
         fix = "Raise gate_timeout_s to more than that, or search for a shorter time."
         problems.append(Problem("capacity.budget_s", "it is longer than any gate may take, gate_timeout_s.", fix))
+    problems += sweep_policy.problems_of(capacity, float(read.get("gate_timeout_s") or 0))
     for name, own in (read.get("environments") or {}).items():
         if set(_gates_of(read)) <= set(own.get("advisory") or ()):
             fix = "Leave one out, which must pass before a release enters."

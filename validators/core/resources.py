@@ -48,7 +48,7 @@ def judge_resources(
     checks = [
         *_peaks(readings, envelope),
         leak,
-        *_opens(opened, policy),
+        *opens(opened, answered.requests, policy),
         *_computes(cpu_ms, policy),
     ]
     verdict = worst_of(check.verdict for check in checks)
@@ -134,10 +134,14 @@ def grows(growth: Growth | None, readings: int, requests: int, policy: Mapping[s
     return Judgement(Verdict.UNDECIDED, f"Whether it leaks is not proven: its memory grew by {between}, {over}.")
 
 
-def _opens(growth: Growth | None, policy: Mapping[str, Any]) -> list[Judgement]:
-    """Connections come and go with the load, so that only proven growth speaks."""
+def opens(growth: Growth | None, requests: int, policy: Mapping[str, Any]) -> list[Judgement]:
+    """Connections come and go with the load, so that only proven growth speaks, of `min_requests` or more: a generator that opens ever
+    more of them looks like a leak at first."""
     if growth is None or growth.low <= policy["max_growth_files"] or growth.is_slowing:
         return []
+    if requests < policy["min_requests"]:
+        asked = f"it answered {requests} requests, and {policy['min_requests']} are asked for"
+        return [Judgement(Verdict.UNDECIDED, f"Whether it leaves files open is not proven: {asked}.")]
     allowed = f"over {growth.requests} requests; {policy['max_growth_files']:g} are allowed"
     return [Judgement(Verdict.FAILED, f"It leaves {growth.per_request:.2f} files open for each request, {allowed}.")]
 

@@ -32,4 +32,5 @@ def watch_of(gate_run: GateRun, server: Server | None) -> Watch:
         unwatched,
         gpu_readings_of(node.name, since_s=since_s),
         last.unknown if last else "",
+        is_read=bool(last and last.gpus),
     )

@@ -32,9 +32,11 @@ from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.exclusive import Disturbed, alone_on
 from validators.execution.gates import Baseline, GateContext, run_gate
+from validators.execution.gates.context import OutOfTime
 from validators.execution.gpu_watch import watch_of
 from validators.execution.last_words import with_last_words
 from validators.execution.staging import Ready, staged, withdraw
+from validators.execution.variants import served
 from validators.models import GateResult, GateRun
 from validators.queries.expiry import place_under
 from validators.queries.report_facts import report_facts
@@ -51,10 +53,6 @@ log = structlog.get_logger(__name__)
 
 class Interrupted(Exception):
     """The gate run is no longer this worker's: it was cancelled, or another worker has the job."""
-
-
-class _GateTimedOut(Exception):
-    pass
 
 
 def execute_gate_run(pk: int, beat: Beat) -> None:
@@ -158,7 +156,7 @@ class _Run:
                 return run_gate(run.gate, self._context(run, ready, server, stack, keep))
         except Disturbed as other:
             return Judgement(Verdict.ERRORED, f"The load was not alone: {other}.")
-        except _GateTimedOut:
+        except OutOfTime:
             return Judgement(
                 Verdict.ERRORED, f"The gate was not done after {self.policy.gate_timeout_s:g} s, its time limit."
             )
@@ -203,6 +201,7 @@ class _Run:
             items=items,
             baseline=self._baseline(stack, len(items)) if run.gate == "golden" else None,
             seen=seen_sizes(release.model) if run.gate in _ALONE else None,
+            variants=None if self.gate_run.environment.is_routed else partial(served, ready.deployment, actor=ACTOR),
             gpus=lambda: watch_of(self.gate_run, server_before(ready.deployment, run.started_at or timezone.now())),
             **(self._use_under_load() if run.gate == "resources" else {}),
         )
@@ -261,7 +260,7 @@ class _Run:
 
         def progress(done: int, total: int) -> None:
             if time.monotonic() > deadline:
-                raise _GateTimedOut
+                raise OutOfTime
             if keep is not None:
                 keep()
             if done == total or time.monotonic() - self._told_at >= _TELL_EVERY_S:

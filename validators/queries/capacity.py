@@ -35,7 +35,7 @@ def plan_basis_of(release: Release) -> PlanBasis | None:
     """What the newest report with a capacity proves, else the newest whose load gate passed; None where there is neither."""
     found = [
         PlanBasis(basis, report.created_at)
-        for report, basis in _proven(release, lambda body, digest: basis_of(body, digest, _hardware(body)))
+        for report, basis in _read(_counting(release), lambda body, digest: basis_of(body, digest, _hardware(body)))
     ]
     return next((one for one in found if one.basis.gate == "capacity"), next(iter(found), None))
 
@@ -55,9 +55,10 @@ def measured_envelope(release: Release) -> dict[str, Any]:
     """
     declared = manifest_of(release).get("envelope") or {}
     found: dict[str, Any] = {}
-    for _, host in _proven(release, lambda body, _: measured_host(body))[:1]:
+    reports = _counting(release)
+    for _, host in _read(reports, lambda body, _: measured_host(body))[:1]:
         found["host"] = {**(declared.get("host") or {}), **host}
-    for _, entry in _proven(release, measured_entry)[:1]:
+    for _, entry in _read(reports, measured_entry)[:1]:
         found["performance"] = with_measured(declared.get("performance") or (), entry)
     if found:
         return found
@@ -69,12 +70,19 @@ def measured_envelope(release: Release) -> dict[str, Any]:
     )
 
 
-def _proven(release: Release, read: Callable[[dict[str, Any], str], _T | None]) -> list[tuple[Report, _T]]:
-    """What can be read from the release's authentic reports whose measurements count, the newest first."""
+def _counting(release: Release) -> list[tuple[Report, dict[str, Any]]]:
+    """The release's authentic reports whose measurements count, with their bodies, the newest first."""
     reports = [one for one in reports_of(release)[:_MOST_REPORTS] if is_authentic(one)]
     bodies = [(report, json.loads(report.body)) for report in reports]
-    read_of = [(report, read(body, report.digest)) for report, body in bodies if counts(body)]
-    return [(report, one) for report, one in read_of if one is not None]
+    return [(report, body) for report, body in bodies if counts(body)]
+
+
+def _read(
+    reports: list[tuple[Report, dict[str, Any]]], read: Callable[[dict[str, Any], str], _T | None]
+) -> list[tuple[Report, _T]]:
+    """What can be read from them, in their order."""
+    found = [(report, read(body, report.digest)) for report, body in reports]
+    return [(report, one) for report, one in found if one is not None]
 
 
 def _hardware(body: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from accounts.core.quantities import share_text
 from validators.core.compare import Paired, drop_interval
+from web.pages.sweep_plots import sweep_plots
 from web.plots import (
     Axis,
     Estimate,
@@ -33,7 +34,8 @@ def plots_of(gate: str, evidence: Evidence, policy: Mapping[str, Any], others: S
     if gate == "load":
         found = [latency_plot(evidence), rate_plot(evidence, others)]
     elif gate == "capacity":
-        found = [capacity_plot(evidence), stage_plot(evidence), batch_plot(evidence)]
+        sweep = sweep_plots(evidence.get("sweep") or {})
+        found = [capacity_plot(evidence), stage_plot(evidence), batch_plot(evidence), *sweep]
     elif gate == "golden":
         found = [slice_plot(evidence, policy)]
     elif gate == "resources":

@@ -19,7 +19,7 @@ from web.pages.policy_form import FIELDS, NAMES, Field, fields_of, from_fields
 LABELS: Final = {"objectives": "Objectives", "gate_policy": "Gate policy", "rollout_policy": "Rollout policy"}
 #: Characters of a text that somebody sends.
 _LONGEST: Final = 256 << 10
-_NUMBER, _TEXT, _FLAG, _LIST = "number", "text", "flag", "list"
+_NUMBER, _TEXT, _FLAG, _LIST, _NUMBERS = "number", "text", "flag", "list", "numbers"
 #: (path, label, unit, what it is) of each setting that has a field here; the text has all of them.
 _WORDS: Final = {
     "objectives": (
@@ -61,6 +61,14 @@ _WORDS: Final = {
         ("resources.max_cpu_ms", "A request may compute", "milliseconds of CPU time, or none", _NUMBER),
         ("resources.min_requests", "Memory is watched for", "requests at least", _NUMBER),
         ("resources.max_soak_s", "With a soak of at most", "seconds", _NUMBER),
+        (
+            "capacity.sweep.max_queue_delay_us",
+            "Queue delays that are tried",
+            "microseconds, with commas between",
+            _NUMBERS,
+        ),
+        ("capacity.sweep.max_batch_size", "Batch sizes that are tried", "items, with commas between", _NUMBERS),
+        ("capacity.sweep.budget_s", "Other batchings take at most", "seconds", _NUMBER),
         ("evidence.max_age_days", "Evidence holds for", "days, or none", _NUMBER),
         ("kept_requests.most", "Mirrored requests kept", "requests; empty: none", _NUMBER),
         ("kept_requests.max_age_days", "They are kept for at most", "days", _NUMBER),
@@ -224,8 +232,9 @@ def _value(text: str, label: str, kind: str) -> Any:
     """The value typed, `_ABSENT` for an empty field. Raises Invalid."""
     if not text:
         return _ABSENT
-    if kind == _LIST:
-        return [one for one in re.split(r"[\s,;→]+", text) if one]
+    if kind in (_LIST, _NUMBERS):
+        words = [one for one in re.split(r"[\s,;→]+", text) if one]
+        return words if kind == _LIST else [_number(one, label) for one in words]
     if kind == _TEXT:
         return text
     if text.lower() == "none":
@@ -234,6 +243,11 @@ def _value(text: str, label: str, kind: str) -> Any:
         if text.lower() not in ("yes", "no"):
             raise Invalid("policy_field", f"{label}: write yes or no in place of “{text[:40]}”.")
         return text.lower() == "yes"
+    return _number(text, label)
+
+
+def _number(text: str, label: str) -> float:
+    """Raises Invalid."""
     if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,12})?", text):
         raise Invalid("policy_field", f"{label}: “{text[:40]}” is not a number; write it in digits, such as 5 or 0.25.")
     return float(text) if "." in text else int(text)

@@ -128,7 +128,7 @@ def panels(
         return "".join(parts), y0 + BELOW
 
     xs, columns, rows = _table(every, across, stack)
-    key = [Key(one.look, one.label) for one in every]
+    key = list(dict.fromkeys(Key(one.look, one.label) for one in every))  # a line of several panels is told once
     at = [across.at(value) or 0.0 for value in xs]
     return plot_of(title, caption, draw, (x.label or "x", *columns), rows, name=name, key=key, at=at)
 
@@ -224,4 +224,10 @@ def _table(
             text_of(table.get(x), unit_of.get(id(one), Unit.NUMBER)) for one, table in zip(every, tables, strict=True)
         ]
         rows.append([text_of(x, across.unit), *cells])
-    return xs, [one.label for one in every], rows
+    labels = [one.label for one in every]
+    columns = [
+        f"{one.label}, {panel.y.label}" if labels.count(one.label) > 1 else one.label
+        for panel in stack
+        for one in panel.series
+    ]
+    return xs, columns, rows

@@ -23,7 +23,7 @@ from rollouts.models import AATestRecord, Rollout
 from serving.models import Environment, Gateway, Node, Route
 from tests.factories import make_environment, make_team, make_user
 from tests.pages.gallery.clock import StoryClock
-from tests.pages.gallery.hardware import gpus_are_read, requests_are_kept, watched_run
+from tests.pages.gallery.hardware import SILENT, SILENT_S, gpus_are_read, requests_are_kept, watched_run
 from tests.pages.gallery.releases import (
     CODE,
     IMAGE,
@@ -319,5 +319,5 @@ def everybody_is_heard() -> None:
     Node.objects.update(seen_at=now)
     Gateway.objects.update(seen_at=now)
     Node.objects.filter(name="gpu-2").update(cordoned_at=now, cordoned_by="ada", cordon_reason="New memory on Tuesday.")
-    Node.objects.filter(name="gpu-3").update(seen_at=now - timedelta(minutes=7), facts={})
+    Node.objects.filter(name=SILENT).update(seen_at=now - timedelta(seconds=SILENT_S), facts={})
     gpus_are_read()

@@ -12,7 +12,7 @@ from validators.execution.gates.cold_start import cold_start_gate
 from validators.execution.gates.context import Baseline, GateContext
 from validators.execution.gates.contract import contract_gate
 from validators.execution.gates.golden import golden_gate
-from validators.execution.gates.gpu import excused, gpu_gate
+from validators.execution.gates.gpu import await_reading, excused, gpu_gate
 from validators.execution.gates.load import load_gate
 from validators.execution.gates.resources import resources_gate
 
@@ -33,9 +33,11 @@ GATES: dict[str, Callable[[GateContext], Judgement]] = {
 def run_gate(name: str, context: GateContext) -> Judgement:
     """The gate's judgement; a server that is gone, or a set that does not fit, is `errored`, as the check did not happen."""
     try:
+        is_watched = name in MEASURING and "gpu" in context.policy.gates
+        if is_watched:
+            await_reading(context)
         found = GATES[name](context)
-        is_excusable = name in MEASURING and found.verdict is Verdict.FAILED and "gpu" in context.policy.gates
-        return excused(found, name, context) if is_excusable else found
+        return excused(found, name, context) if is_watched and found.verdict is Verdict.FAILED else found
     except InferenceError as error:
         return Judgement(
             Verdict.ERRORED, f"The server of {context.release} could not be asked: {error.message} [{error.reason}]"

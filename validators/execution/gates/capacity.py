@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from validators.core.capacity import Measured, declared_for, judge_capacity, plan_of
-from validators.core.capacity_search import Ended, Purpose, Run, Step, is_hopeless, next_step
+from validators.core.capacity_search import BATCHES_SHARE, Ended, Purpose, Run, Step, is_hopeless, next_step
 from validators.core.load import Attempt, Floats, arrivals, generator_limit, max_lag_ms, summarise
 from validators.core.proof import WINDOW_S
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates.batch_curve import batch_curve
+from validators.execution.gates.batch_sweep import sweep_batchings
 from validators.execution.gates.context import GateContext
 from validators.execution.gates.load_looks import settled
 from validators.execution.gates.load_payloads import payloads_of, requests_to
@@ -22,8 +23,6 @@ from validators.execution.runners.generators import Generators
 
 #: A look reads every attempt so far, on a core that the sender needs too.
 _LOOK_EVERY_S = 15.0
-#: Of the budget, and beside it, for what batches cost.
-_BATCHES_SHARE = 0.05
 
 
 def capacity_gate(context: GateContext) -> Judgement:
@@ -39,7 +38,8 @@ class _CapacityGate:
 
     def __init__(self, context: GateContext) -> None:
         self.context, self.load = context, context.policy.of("load")
-        self.plan = plan_of(context.policy.of("capacity"), self.load)
+        section = context.policy.of("capacity")
+        self.plan, self.sweep = plan_of(section, self.load), section.get("sweep")
         self.slo_ms = float(self.load["slo_ms"])
         self.payloads = payloads_of(context)
         self.requests = requests_to(context.server, context.serving, self.payloads, context)
@@ -48,6 +48,22 @@ class _CapacityGate:
         self.began_s = time.time()
 
     def found(self) -> Judgement:
+        """The search's judgement; a sweep adds to its evidence alone."""
+        judged = self._searched()
+        if self.sweep is not None:
+            is_sound = judged.verdict is not Verdict.ERRORED
+            judged.evidence["searched_until_s"] = round(time.time(), 3)
+            judged.evidence["sweep"] = sweep_batchings(
+                self.context,
+                self.sweep,
+                proven_per_s=judged.evidence["capacity_per_s"] if is_sound else None,
+                payloads=self.payloads,
+                generators=self.generators,
+                tell=lambda seconds: self._tell(self._spent_s + int(seconds)),
+            )
+        return judged
+
+    def _searched(self) -> Judgement:
         batches = self._batches()
         while not isinstance(step := next_step([one.run for one in self.measured], self.plan), Ended):
             self.context.say(f"{step.purpose.value}: {step.rate_per_s:.4g} requests/s for {step.seconds:g} s")
@@ -81,20 +97,18 @@ class _CapacityGate:
         self.context.say("asks for one item, two, four … in a request, one request after another")
         return batch_curve(
             self.context,
-            seconds=_BATCHES_SHARE * self.plan.budget_s,
-            beat=lambda: self.context.progress(0, math.ceil(self.plan.budget_s)),
+            seconds=BATCHES_SHARE * self.plan.budget_s,
+            beat=lambda: self._tell(0),
         )
 
     def _measure(self, step: Step) -> Measured:
         schedule = arrivals(step.rate_per_s, step.seconds, seed=self.load["seed"] + len(self.measured))
-        spent_s = sum(len(one.run.over_per_window) for one in self.measured)
-        total_s = math.ceil(self.plan.budget_s)
-
+        spent_s = self._spent_s
         looked_s = 0.0
 
         def is_enough(attempts: Sequence[Attempt], now_s: float) -> bool:
             nonlocal looked_s
-            self.context.progress(min(total_s, spent_s + int(now_s)), total_s)
+            self._tell(min(math.ceil(self.plan.budget_s), spent_s + int(now_s)))
             if step.purpose is not Purpose.CONFIRM or now_s < looked_s + _LOOK_EVERY_S:
                 return False
             looked_s = now_s
@@ -115,6 +129,14 @@ class _CapacityGate:
         lasted_s = _lasted_s(schedule, attempts, step.seconds)
         summary = summarise(attempts, duration_s=lasted_s, slo_ms=self.slo_ms, kinds=self.payloads.kinds)
         return Measured(Run(step, summary.over_per_window, summary.sent_per_window), summary, stages)
+
+    @property
+    def _spent_s(self) -> int:
+        return sum(len(one.run.over_per_window) for one in self.measured)
+
+    def _tell(self, done_s: int) -> None:
+        total_s = math.ceil(self.plan.budget_s) + (math.ceil(self.sweep["budget_s"]) if self.sweep else 0)
+        self.context.progress(min(done_s, total_s), total_s)
 
     def _run_of(self, step: Step, attempts: Sequence[Attempt], seconds: int) -> Run:
         """The run's first seconds."""

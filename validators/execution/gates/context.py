@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from serving.core.use import Reading
+from serving.core.variants import Batching
 from serving.ports import InferenceServer
 from validators.core.contract import Tensor, tensors_of
 from validators.core.golden_set import GoldenItem, Label
@@ -32,9 +34,29 @@ class Baseline:
         return self.answers is None and self.server is not None
 
 
+class OutOfTime(Exception):
+    """The gate has had all the time that its policy gives it."""
+
+
+class NotServed(Exception):
+    """Why the release has no server under another batching, or has none any more."""
+
+
+class Variants(Protocol):
+    """Brings the release up under another batching, on a server of its own beside the one that the gates ask."""
+
+    def __call__(
+        self, batching: Batching, *, wait_s: float, beat: Callable[[], None]
+    ) -> AbstractContextManager[tuple[InferenceServer, Callable[[], None]]]:
+        """The server, and what keeps it: it ends by itself where that is not called for some seconds. Both it and `beat`,
+        which is called while the server comes and goes, may raise. Raises NotServed, also after `wait_s`, and so does what keeps it.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class GateContext:
-    """All that a gate may know. `progress(done, total)` may raise, which ends the gate without a verdict.
+    """All that a gate may know. `progress(done, total)` may raise, which ends the gate without a verdict: OutOfTime, or what ends the run.
 
     The count of done work never falls; more work than expected raises the total.
     """
@@ -60,6 +82,7 @@ class GateContext:
     readings: Callable[[float, float], Sequence[Reading]] = (
         lambda since_s, until_s: ()
     )  # of the server, by the Unix clock
+    variants: Variants | None = None  # None where users may be on the release's servers
     gpus: Callable[[], Watch] = lambda: Watch(0, 0.0)  # what the node's agent read of its GPUs so far
 
     @property

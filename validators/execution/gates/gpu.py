@@ -13,7 +13,8 @@ from validators.core.gpu_health import judge_gpu
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates.context import GateContext
 
-#: A reading after the last measurement is waited for so often, so long each time: the agent reads every second.
+#: A reading before the first measurement and one after the last are waited for so often, so long each time: the agent reads every
+#: second, but every five until it has seen that a server came up.
 _LOOKS, _LOOK_EVERY_S = 20, 0.5
 #: What a failure becomes that is not the release's.
 _EXCUSES: Final = {Finding.NODE: Verdict.ERRORED, Finding.PERF_INVALID: Verdict.UNDECIDED}
@@ -22,6 +23,18 @@ _EXCUSES: Final = {Finding.NODE: Verdict.ERRORED, Finding.PERF_INVALID: Verdict.
 def gpu_gate(context: GateContext) -> Judgement:
     """Was the GPU well and undisturbed, and did the release keep to it?"""
     return _judged(context, context.gpus)
+
+
+def await_reading(context: GateContext) -> None:
+    """Before a measurement: the first reading since the server came up, as a measurement that began unseen proves nothing."""
+    if not _declares(context):
+        return
+    for _ in range(_LOOKS):
+        watch = context.gpus()
+        if watch.readings or not watch.is_read:
+            return
+        context.say("waiting for the first reading of its GPU")
+        time.sleep(_LOOK_EVERY_S)
 
 
 def excused(failed: Judgement, gate: str, context: GateContext) -> Judgement:
@@ -44,7 +57,10 @@ def _judged(context: GateContext, read: Callable[[], Watch]) -> Judgement:
         context.progress(look, _LOOKS)
         time.sleep(_LOOK_EVERY_S)
         watch = read()
-    declares = uses_gpu({"envelope": context.envelope, "serving": context.serving})
     accelerator = context.envelope.get("accelerator") or {}
     declared_mib = accelerator.get("memory_mib_peak_declared") or accelerator.get("memory_mib_min")
-    return judge_gpu(watch, context.policy.of("gpu"), declares=declares, declared_mib=declared_mib)
+    return judge_gpu(watch, context.policy.of("gpu"), declares=_declares(context), declared_mib=declared_mib)
+
+
+def _declares(context: GateContext) -> bool:
+    return uses_gpu({"envelope": context.envelope, "serving": context.serving})

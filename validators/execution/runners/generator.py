@@ -1,7 +1,8 @@
 """One of the processes that send a load: `python -m validators.execution.runners.generator`, which `generators` starts.
 
 It reads a line of JSON, bodies and a schedule, says that it is ready, and sends from the instant that the next line tells. A few times
-a second it tells which attempts ended. It stops when it is told to, and ends at once when its input does: its starter is gone.
+a second it tells which attempts ended. It stops when it is told to, and ends at once when its input does, as its starter is gone, or
+when its starter has said nothing for as long as it said it might: one that is stopped ends no load.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def main() -> None:
     )
     _say(run, 0)
     run.began = json.loads(source.readline())["began"]
-    threading.Thread(target=_obey, args=(source, run), daemon=True).start()
+    heard = threading.Event()
+    threading.Thread(target=_obey, args=(source, run, heard), daemon=True).start()
+    threading.Thread(target=_end_in_silence, args=(heard, told["silence_s"]), daemon=True).start()
     _send(run)
 
 
@@ -66,10 +69,21 @@ def _say(run: LoadRun, read: int, cpu_s: float | None = None) -> int:
     return len(new)
 
 
-def _obey(source: BinaryIO, run: LoadRun) -> None:
-    if source.readline():
-        run.stopped.set()
-        source.readline()
+def _obey(source: BinaryIO, run: LoadRun, heard: threading.Event) -> None:
+    """Every line says that its starter is there; some say more."""
+    while line := source.readline():
+        heard.set()
+        if "stop" in json.loads(line):
+            run.stopped.set()
+    os._exit(1)
+
+
+def _end_in_silence(heard: threading.Event, silence_s: float) -> None:
+    """In a thread of its own: what this process tells is held up when nobody reads it."""
+    while heard.wait(silence_s):
+        heard.clear()
+    sys.stderr.write(f"its starter said nothing for {silence_s:g} s\n")
+    sys.stderr.flush()
     os._exit(1)
 
 

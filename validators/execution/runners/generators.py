@@ -1,7 +1,8 @@
 """A load from several processes, where one core is not enough: each sends its share of one schedule, by the clock that all of them have.
 
 They are programs of their own and no forks, since a worker that is a pool's child may have no children of its own kind. What they
-are to send they get through a pipe; when that ends, as it does with their starter, so do they.
+are to send they get through a pipe; when that ends, as it does with their starter, so do they. Either side takes a long silence of the
+other for its end: a process that is stopped keeps its pipes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ USUAL_COST_S, _BUSY_FRAC = 0.0005, 0.5
 _LEAST_SENT = 200
 #: To begin, and from the last time-out to the last word: who takes longer is ended.
 _START_S, _GRACE_S = 60.0, 10.0
+#: Both sides speak several times as often.
+_SILENCE_S = 5.0
 #: From the clock's last look to the first request, by when each process is ready to send.
 _RUN_UP_S = 0.3
 _LOOK_EVERY_S = 0.05
@@ -84,14 +87,15 @@ class GeneratorsRun:
 
     @property
     def now_s(self) -> float:
-        """Seconds since the run began, as far as all have told what ended."""
-        return min((one.now_s for one in self._crew), default=0.0)
+        """Seconds since the run began, as far as all have told what ended; who sent its whole share has told all of it."""
+        going = [one.now_s for one in self._crew if not one.has_ended]
+        return min(going, default=max((one.now_s for one in self._crew), default=0.0))
 
     def send_all(self) -> None:
         try:
             with self._started():
-                self._begin()
-                self._await_all()
+                if self._begin():
+                    self._await_all()
         except BaseException as failure:  # carried to the caller's thread
             self.failure = failure
 
@@ -106,31 +110,45 @@ class GeneratorsRun:
                 for one in self._crew:
                     one.end()
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
+        """Whether they send: not if it is enough before they are ready."""
         began = time.perf_counter()
         while not all(one.is_ready.wait(_LOOK_EVERY_S) or one.is_over for one in self._crew):
+            if self.stopped.is_set():
+                return False
             if time.perf_counter() > began + _START_S:
                 raise GeneratorLost(f"a generator process had not begun after {_START_S:g} s")
         began = time.perf_counter() + _RUN_UP_S
         for one in self._crew:
-            one.say({"began": began})
+            one.heard_at = began  # who was ready early had nothing to tell
+        self._say_to_all({"began": began})
+        return True
 
     def _await_all(self) -> None:
-        until, is_told = time.perf_counter() + float(self.schedule[-1]) + self.timeout_s + _GRACE_S, False
+        until, is_told, said = time.perf_counter() + float(self.schedule[-1]) + self.timeout_s + _GRACE_S, False, 0.0
         while going := [one for one in self._crew if not one.is_over]:
             going[0].reader.join(_LOOK_EVERY_S)
+            now = time.perf_counter()
             for one in self._crew:
                 if one.is_over:
                     one.own_cpu_s()  # or it was lost, and the others need not go on
-                elif self.stopped.is_set() and not is_told:
-                    one.say({"stop": True})
+                elif now > one.heard_at + _SILENCE_S:
+                    raise GeneratorLost(f"a generator process fell silent: it told nothing for {_SILENCE_S:g} s")
             if self.stopped.is_set() and not is_told:
-                is_told, until = True, time.perf_counter() + self.timeout_s + _GRACE_S
-            if time.perf_counter() > until:
-                raise GeneratorLost("a generator process fell silent")
+                is_told, until = True, now + self.timeout_s + _GRACE_S
+                self._say_to_all({"stop": True})
+            elif now > said + _SILENCE_S / 5:
+                said = now
+                self._say_to_all({})
+            if now > until:
+                raise GeneratorLost("a generator process did not come to its end")
         self.cpu_s = sum(one.own_cpu_s() for one in self._crew)
         if not self.stopped.is_set() and len(self.attempts) != len(self.schedule):
             raise GeneratorLost(f"{len(self.attempts)} of {len(self.schedule)} requests were told of")
+
+    def _say_to_all(self, told: dict[str, Any]) -> None:
+        for one in self._crew:
+            one.say(told)
 
 
 class _Generator:
@@ -140,6 +158,7 @@ class _Generator:
         self.run, self.first = run, first
         self.sent, self.now_s = 0, 0.0
         self.is_ready = threading.Event()
+        self.heard_at = 0.0  # by `time.perf_counter`
         self._cpu_s: float | None = None
         self._last_words = last_words
         self._process = subprocess.Popen(
@@ -157,6 +176,11 @@ class _Generator:
     def is_over(self) -> bool:
         return not self.reader.is_alive()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its whole share was sent, and told of."""
+        return self._cpu_s is not None
+
     def _hand_over(self) -> None:
         run, step = self.run, len(self.run.slots)
         parcel = {name: value for name, value in asdict(run.parcel).items() if name != "bodies"}
@@ -170,6 +194,7 @@ class _Generator:
                 "step": step,
                 "slots": run.slots[self.first],
                 "timeout_s": run.timeout_s,
+                "silence_s": _SILENCE_S,
             },
             *run.parcel.bodies,
             own.tobytes(),
@@ -194,6 +219,7 @@ class _Generator:
                 one = Attempt(due_s, sent_s, done_s, error, is_refused, at, is_sent, tuple(came_s))
                 self.run.attempts.append(one)
             self.sent, self.now_s, self._cpu_s = told["sent"], told["now_s"], told["cpu_s"]
+            self.heard_at = time.perf_counter()
             self.is_ready.set()
 
     def own_cpu_s(self) -> float:

@@ -17,7 +17,7 @@ WHERE numbered.id = serving_deployment.id AND numbered.slot > 0
 class Migration(migrations.Migration):
     dependencies = [
         ("registry", "0014_storage_plan"),
-        ("serving", "0014_gpu_readings"),
+        ("serving", "0015_variant"),
     ]
 
     operations = [

@@ -1,0 +1,179 @@
+"""How often the gates' smaller judges are wrong, and what they catch: errors, classes, the first token, the first inference, open files.
+
+Run `python -m benchmarks.judges [--runs 300]`; five minutes on one core. Seeded, apart from what the constants were chosen by. Each is the
+gate's own judgement, under the policy's defaults but for what a row says. Cells are passed / failed of all runs in percent, where one
+verdict is told alone, failed. Up to the limit (1 ×) a failure is an error, and beyond it a pass is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from validators.core.cold_start import judge_cold_start
+from validators.core.first_response import judge_first
+from validators.core.growth import growth_of
+from validators.core.load import Attempt, LoadSummary, judge_load, summarise
+from validators.core.policy import parse_policy
+from validators.core.request_classes import ClassSummary
+from validators.core.resources import opens
+from validators.core.verdict import Verdict
+
+SEED = 20261124
+Counts = npt.NDArray[np.int64]
+Dice = np.random.Generator
+#: Shares of requests by class: three thirds by size of what is no longest one.
+CLASSES = {"short": 0.2917, "medium": 0.2917, "long": 0.2916, "longest": 0.125}
+OBJECTIVES = {
+    "99 % at 20/s": {"rate_per_s": 20, "slo_ms": 100, "slo_quantile": 0.99},
+    "95 % at 8/s": {"rate_per_s": 8, "slo_ms": 100, "slo_quantile": 0.95},
+}
+MULTIPLES = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
+TIMES = [f"{one:g} ×" for one in MULTIPLES]
+#: What comes and goes beside files that stay open.
+FILES = ("connections come and go", "connections are kept, ever more", "closed together, now and then")
+IN_TIME = summarise([Attempt(0.0, 0.0, 0.01)], duration_s=1.0, slo_ms=100.0)
+
+
+def load_section(**load: Any) -> dict[str, Any]:
+    return parse_policy({"load": load}).of("load")
+
+
+def measured(sent: Counts, over: Counts, **more: Any) -> LoadSummary:
+    """A run of one count of requests a second, with so many over; sent in time, and answered."""
+    return replace(
+        IN_TIME, requests=int(sent.sum()), over=int(over.sum()), over_per_window=tuple(over.tolist()),
+        sent_per_window=tuple(sent.tolist()), **more,
+    )  # fmt: skip
+
+
+def errors(policy: Mapping[str, Any], requests: int, share: float, dice: Dice) -> Verdict:
+    """Of so many requests, each of which fails by itself."""
+    summary = replace(IN_TIME, requests=requests, errors=int(dice.binomial(requests, share)))
+    return judge_load(summary, policy).verdict
+
+
+def classes(policy: Mapping[str, Any], usual: float, longest: float, dice: Dice) -> Verdict:
+    """Of four classes, of which the longest has its own share over."""
+    seconds = round(policy["max_duration_s"])
+    sent = {name: dice.poisson(policy["rate_per_s"] * share, seconds) for name, share in CLASSES.items()}
+    over = {name: dice.binomial(sent[name], longest if name == "longest" else usual) for name in CLASSES}
+    told = tuple(
+        ClassSummary(name, int(sent[name].sum()), 0, int(over[name].sum()), 0.0, {}, tuple(over[name].tolist()),
+                     tuple(sent[name].tolist()))
+        for name in CLASSES
+    )  # fmt: skip
+    return judge_load(measured(sum(sent.values()), sum(over.values()), classes=told), policy).verdict
+
+
+def first_token(policy: Mapping[str, Any], whole: float, first: float, dice: Dice) -> Verdict:
+    """Of whole answers and first responses, each over by itself."""
+    sent = dice.poisson(policy["rate_per_s"], round(policy["max_duration_s"]))
+    answers, responses = (measured(sent, dice.binomial(sent, share)) for share in (whole, first))
+    return judge_first(judge_load(answers, policy), answers, responses, policy).verdict
+
+
+def first_inference(policy: Mapping[str, Any], excess_ms: float, cv: float, stalled: float, dice: Dice) -> Verdict:
+    """Of inferences of 50 ms, lognormal, the first of which takes `excess_ms` more; the share `stalled` of all meets a stall of 1.5 s."""
+    spread = np.sqrt(np.log1p(cv**2))
+    took = 50 * dice.lognormal(-(spread**2) / 2, spread, policy["inferences"])
+    took += 1500 * (dice.random(len(took)) < stalled)
+    took[0] += excess_ms
+    return judge_cold_start({"load_s": 1.0}, took.tolist(), policy, {}).verdict
+
+
+def open_files(policy: Mapping[str, Any], kind: str, left: float, readings: int, requests: int, dice: Dice) -> Verdict:
+    """Of a server that leaves `left` files open for each request, beside what comes and goes."""
+    at = np.linspace(0, requests, readings)
+    held = np.floor(left * at + dice.uniform()) + 40
+    if kind == FILES[0]:
+        held += dice.poisson(8, readings)
+    elif kind == FILES[1]:
+        held += np.minimum(32, np.floor(at / 20))
+    else:
+        every = dice.uniform(30, 300)
+        held += np.floor(0.1 * ((at + dice.uniform(0, every)) % every))
+    points = list(zip(at.tolist(), held.tolist(), strict=True))
+    found = opens(growth_of(points, confidence=0.975), requests, policy)
+    return found[0].verdict if found else Verdict.PASSED
+
+
+def row(judge: Callable[[Dice], Verdict], runs: int, *key: int) -> str:
+    """passed / failed, in percent. `key` seeds the cell apart from the others."""
+    dice = np.random.default_rng([SEED, *key])
+    found = [judge(dice) for _ in range(runs)]
+    return f"{100 * found.count(Verdict.PASSED) / runs:.1f} / {100 * found.count(Verdict.FAILED) / runs:.1f}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    print(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for one in rows:
+        print(f"| {' | '.join(one)} |", flush=True)
+
+
+def main() -> None:
+    """Prints the tables of docs/gates.md."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.judges", description=__doc__)
+    parser.add_argument("--runs", type=int, default=300, help="for each cell (300)")
+    runs = parser.parse_args().runs
+    of_errors(runs)
+    for at, (name, told) in enumerate(OBJECTIVES.items()):
+        of_latency(name, told, at, runs)
+    of_cold_starts(runs)
+    of_open_files(runs)
+
+
+def of_errors(runs: int) -> None:
+    policy = load_section(duration_s=10)
+    table(["errors; .1 % allowed, requests", *TIMES], (
+        [str(count), *(row(partial(errors, policy, count, m * 0.001), runs, 1, count, at) for at, m in enumerate(MULTIPLES))]
+        for count in (160, 547, 2188, 10_000)
+    ))  # fmt: skip
+
+
+def of_latency(name: str, told: Mapping[str, Any], at: int, runs: int) -> None:
+    policy, streams, share = load_section(**told), load_section(**told, ttft_slo_ms=50), 1 - told["slo_quantile"]
+    kinds: dict[str, Callable[[float], Callable[[Dice], Verdict]]] = {
+        "every class over": lambda over: partial(classes, policy, over, over),
+        "the longest over, others 0.1 ×": lambda over: partial(classes, policy, 0.1 * share, over),
+        "first tokens over, answers 0.1 ×": lambda over: partial(first_token, streams, 0.1 * share, over),
+        "answers over, first tokens 0.1 ×": lambda over: partial(first_token, streams, over, 0.1 * share),
+    }
+    table([name, *TIMES], (
+        [kind, *(row(judge(m * share), runs, 2 + which, at, n) for n, m in enumerate(MULTIPLES))]
+        for which, (kind, judge) in enumerate(kinds.items())
+    ))  # fmt: skip
+
+
+def of_cold_starts(runs: int) -> None:
+    policy, more_ms = parse_policy({}).of("cold_start"), (0, 500, 900, 1000, 1100, 2000)
+    table(["first inference slower by, ms", *map(str, more_ms)], (
+        [
+            f"cv {cv:g}, {stalled:.0%} stalled",
+            *(row(partial(first_inference, policy, ms, cv, stalled), runs, 6, at, n) for n, ms in enumerate(more_ms)),
+        ]
+        for at, (cv, stalled) in enumerate([(0.1, 0.0), (1.0, 0.0), (0.1, 0.01), (0.1, 0.05)])
+    ))  # fmt: skip
+
+
+def of_open_files(runs: int) -> None:
+    policy, left = parse_policy({"gates": ["resources"]}).of("resources"), (0.0, 0.01, 0.02, 0.04, 0.1)
+    table(["open files; .02 allowed", "requests", *(f"{one:g} a request" for one in left)], (
+        [
+            kind, str(requests),
+            *(row(partial(open_files, policy, kind, one, readings, requests), runs, 7, at, requests, n)
+              for n, one in enumerate(left)),
+        ]
+        for at, kind in enumerate(FILES)
+        for readings, requests in ((120, 600), (400, 2000), (1200, 6000))
+    ))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""One section of a release.yaml written anew, and nothing else of the text touched: a person's comments and order stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from registry.adapters.json_yaml import read_text, write_text
+
+
+def with_engine(text: str, engine: Mapping[str, Any]) -> str:
+    """The text with this as its `envelope.engine`. Comments inside that section go with it.
+
+    Raises ValueError where the text is no mapping, or is written in a way in which the section cannot be replaced.
+    """
+    before = read_text(text)
+    if before.mistakes or not isinstance(before.document, dict):
+        raise ValueError("it is not a mapping of fields")
+    envelope = {**(before.document.get("envelope") or {}), "engine": dict(engine)}
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    assert isinstance(root, yaml.MappingNode)  # it was read as one
+    after = _edited(text, root, envelope)
+    read = read_text(after)
+    if read.mistakes or read.document != {**before.document, "envelope": envelope}:
+        raise ValueError("envelope.engine cannot be replaced in it without changing something else")
+    return after
+
+
+def _edited(text: str, root: yaml.MappingNode, envelope: Mapping[str, Any]) -> str:
+    outer = _member(root, "envelope")
+    if outer is None:
+        return f"{text.rstrip()}\n{write_text({'envelope': envelope})}"
+    key, value = outer
+    if not isinstance(value, yaml.MappingNode) or value.flow_style or not value.value:
+        return _replaced(text, key, value, "envelope", envelope)
+    inner = _member(value, "engine")
+    if inner is not None:
+        return _replaced(text, *inner, "engine", envelope["engine"])
+    end, column = _end(text, value), value.value[0][0].start_mark.column
+    return f"{text[:end]}\n{' ' * column}{_block('engine', envelope['engine'], column)}{text[end:]}"
+
+
+def _member(node: yaml.MappingNode, name: str) -> tuple[yaml.Node, yaml.Node] | None:
+    return next(((key, value) for key, value in node.value if key.value == name), None)
+
+
+def _replaced(text: str, key: yaml.Node, value: yaml.Node, name: str, content: Any) -> str:
+    start = key.start_mark
+    return text[: start.index] + _block(name, content, start.column) + text[max(start.index, _end(text, value)) :]
+
+
+def _block(name: str, content: Any, column: int) -> str:
+    """The member as lines, all but the first indented, without a last line end."""
+    return write_text({name: content}).rstrip("\n").replace("\n", "\n" + " " * column)
+
+
+def _end(text: str, node: yaml.Node) -> int:
+    """Where the node's own last character is followed by others: its end mark is only at the next token, behind comments."""
+    while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        node = last[1] if isinstance(node, yaml.MappingNode) else last
+    return len(text[: node.end_mark.index].rstrip())

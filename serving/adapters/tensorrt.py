@@ -1,0 +1,247 @@
+"""TensorRT, where it is installed: whether it can be used here, building an engine plan from an ONNX graph, and running one.
+
+Only what versions 10 and 11 have in common is used. Source: NVIDIA/TensorRT 11.1, python/src (the bindings and their
+docstrings) and include/NvInferRuntime.h; TensorRT 11.4, "Removed Python APIs and Replacements".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:  # the agent asks for `availability` alone, and the plan's own modules for the rest
+    import numpy as np
+    import numpy.typing as npt
+
+    from registry.core.engine_profile import InputProfile
+    from serving.adapters.cuda import Cuda
+
+_DEVICE: Final = Path("/dev/nvidiactl")
+#: NVIDIA's wheel, and those of one CUDA version.
+_PACKAGES: Final = ("tensorrt", "tensorrt-cu13", "tensorrt-cu12")
+_OLDEST: Final = 10
+_MOST_ERRORS: Final = 20
+
+
+class TensorRTError(Exception):
+    """TensorRT could not do what was asked, for a reason that may lie in this machine. `details` are its own words."""
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.details = tuple(details[:_MOST_ERRORS])
+
+
+class BadGraph(TensorRTError):
+    """TensorRT cannot read the ONNX graph, or the graph is not what was declared: no other machine would do better."""
+
+
+class BadPlan(TensorRTError):
+    """The plan does not take what it was declared to take."""
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What the envelope's `engine` asks of a plan. `tf32`: whether products of 32-bit floats may be rounded to TF32."""
+
+    version_compatible: bool = False
+    hardware_compatibility: str = "none"
+    tf32: bool = True
+
+
+def availability() -> str:
+    """`TensorRT <version>`, or `not available here: <why>`. Nothing is loaded, so asking costs nothing."""
+    if find_spec("tensorrt") is None:
+        return "not available here: the tensorrt package is not installed; install sluicegate[gpu] on a machine with an NVIDIA GPU"
+    if not _DEVICE.exists():
+        return "not available here: the tensorrt package is installed, but this machine has no NVIDIA device"
+    return f"TensorRT {_version()}"
+
+
+def _version() -> str:
+    for package in _PACKAGES:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return "of a version that its package does not tell"
+
+
+def load() -> Any:
+    """The module. Raises TensorRTError where it is absent, broken or too old."""
+    why = availability()
+    if not why.startswith("TensorRT "):
+        raise TensorRTError(why)
+    try:
+        import tensorrt
+    except (ImportError, OSError) as error:
+        raise TensorRTError(f"not available here: the tensorrt package cannot be imported: {error}") from error
+    if int(tensorrt.__version__.split(".")[0]) < _OLDEST:
+        raise TensorRTError(f"not available here: TensorRT {tensorrt.__version__} is older than {_OLDEST}")
+    return tensorrt
+
+
+class Graph:
+    """An ONNX graph that TensorRT has read, to be built into a plan. The number formats are the graph's own (strongly typed)."""
+
+    def __init__(self, onnx: Path, profile: Sequence[InputProfile]) -> None:
+        """Raises BadGraph with the parser's errors."""
+        trt = self._trt = load()
+        self._name, self._profile, self._log = onnx.name, profile, _log(trt)
+        self._builder = _started(trt.Builder, self._log)
+        self._network = self._builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        parser = trt.OnnxParser(self._network, self._log)
+        if not parser.parse_from_file(str(onnx)):
+            errors = [_words(parser.get_error(at)) for at in range(parser.num_errors)]
+            raise BadGraph(f"TensorRT {trt.__version__} cannot read {onnx.name}", errors or self._log.errors)
+        self._parser = parser  # what the network holds of the weights is the parser's
+        tensors = [self._network.get_input(at) for at in range(self._network.num_inputs)]
+        shapes = {one.name: tuple(one.shape) for one in tensors}
+        if shapes.keys() != {one.input for one in profile}:
+            declared = ", ".join(one.input for one in profile)
+            raise BadGraph(f"the graph has the inputs {', '.join(sorted(shapes))}, and serving declares {declared}")
+        for one in profile:
+            if not one.fits(shapes[one.input]):
+                said = f"{one.input} is {list(shapes[one.input])} in the graph (-1 is any size)"
+                raise BadGraph(f"{said}, and the plan is to take {list(one.min)} to {list(one.max)}")
+
+    def build(self, options: BuildOptions) -> bytes:
+        """The plan, whole; it takes minutes. Raises BadGraph for shapes that the graph cannot have, and TensorRTError with the
+        log's words where the build failed: TensorRT does not tell a graph that it cannot build from a device that is too small.
+        """
+        trt = self._trt
+        config = self._builder.create_builder_config()
+        shapes = self._builder.create_optimization_profile()
+        for one in self._profile:
+            try:
+                shapes.set_shape(one.input, one.min, one.opt, one.max)
+            except ValueError as error:
+                raise BadGraph(f"the input {one.input} cannot have these shapes: {error}", self._log.errors) from error
+        if config.add_optimization_profile(shapes) < 0:
+            raise BadGraph("the graph's inputs cannot have the declared shapes", self._log.errors)
+        if options.version_compatible:
+            config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+        if options.hardware_compatibility != "none":
+            level = getattr(trt.HardwareCompatibilityLevel, options.hardware_compatibility.upper())
+            config.hardware_compatibility_level = level
+        if not options.tf32:
+            config.clear_flag(trt.BuilderFlag.TF32)
+        plan = self._builder.build_serialized_network(self._network, config)
+        if plan is None:
+            raise TensorRTError(f"TensorRT {trt.__version__} built no plan from {self._name}", self._log.errors)
+        return bytes(plan)
+
+
+class Plan:
+    """A plan that is loaded on a device, to be run request by request by its first optimization profile; a context manager."""
+
+    def __init__(self, plan: bytes, cuda: Cuda, *, host_code: bool = False) -> None:
+        """`host_code`: the plan may bring its own runtime, as one that loads in later versions does. Raises TensorRTError."""
+        self._trt, self._cuda = load(), cuda
+        self._log = _log(self._trt)
+        runtime = _started(self._trt.Runtime, self._log)
+        if host_code:
+            runtime.engine_host_code_allowed = True
+        engine = runtime.deserialize_cuda_engine(plan)
+        if engine is None:
+            raise TensorRTError(f"TensorRT {self._trt.__version__} does not load the plan", self._log.errors)
+        context = engine.create_execution_context()
+        if context is None:
+            raise TensorRTError("there is no execution context for the plan", self._log.errors)
+        names = [engine.get_tensor_name(at) for at in range(engine.num_io_tensors)]
+        is_input = self._trt.TensorIOMode.INPUT
+        self.inputs = [name for name in names if engine.get_tensor_mode(name) == is_input]
+        self.outputs = [name for name in names if name not in self.inputs]
+        self._runtime, self._engine, self._context = runtime, engine, context  # each needs those before it
+        self._kinds = {name: self._kind(name) for name in names}
+        if any(engine.get_tensor_location(name) != self._trt.TensorLocation.DEVICE for name in names):
+            raise TensorRTError("an input or output holds a shape, which is not compared")
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Lets go of what lies on the device while the device is still held, each before what it needs."""
+        del self._context, self._engine, self._runtime
+
+    def run(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """The outputs by name. Raises BadPlan for inputs that the plan does not take, TensorRTError and CudaError else."""
+        if set(inputs) != set(self.inputs):
+            raise BadPlan(f"the plan has the inputs {', '.join(self.inputs)}, and the request {', '.join(inputs)}")
+        self._log.errors.clear()
+        with ExitStack() as held:
+            for name, array in inputs.items():
+                self._give(held, name, array)
+            shapes = {name: tuple(self._context.get_tensor_shape(name)) for name in self.outputs}
+            found = {}
+            for name, shape in shapes.items():
+                if any(size < 0 for size in shape):
+                    raise TensorRTError(f"the size of the output {name} depends on the data, which is not compared")
+                found[name] = held.enter_context(self._cuda.memory(self._bytes(name, shape)))
+                self._address(name, found[name])
+            if not self._context.execute_async_v3(self._cuda.stream):
+                raise TensorRTError("TensorRT did not run the request", self._log.errors)
+            self._cuda.synchronize()
+            return {name: self._cuda.download(at, shapes[name], self._kinds[name]) for name, at in found.items()}
+
+    def _give(self, held: ExitStack, name: str, array: npt.NDArray[Any]) -> None:
+        if array.dtype != self._kinds[name]:
+            raise BadPlan(f"the plan takes {name} as {self._kinds[name]}, declared is {array.dtype}")
+        if not self._context.set_input_shape(name, tuple(array.shape)):
+            raise BadPlan(f"the plan does not take {name} of the shape {list(array.shape)}", self._log.errors)
+        address = held.enter_context(self._cuda.memory(array.nbytes))
+        self._cuda.upload(address, array)
+        self._address(name, address)
+
+    def _address(self, name: str, address: int) -> None:
+        if not self._context.set_tensor_address(name, address):
+            raise TensorRTError(f"TensorRT takes no memory for {name}", self._log.errors)
+
+    def _bytes(self, name: str, shape: tuple[int, ...]) -> int:
+        size = self._kinds[name].itemsize
+        for one in shape:
+            size *= one
+        return size
+
+    def _kind(self, name: str) -> np.dtype[Any]:
+        import numpy as np
+
+        kind = self._engine.get_tensor_dtype(name)
+        try:
+            return np.dtype(self._trt.nptype(kind))
+        except TypeError:
+            raise TensorRTError(f"{name} is {kind}, for which numpy has no type: it is not compared") from None
+
+
+def _started(kind: Any, log: Any) -> Any:
+    """A builder or a runtime. Raises TensorRTError: a factory that gave nothing is a TypeError of the bindings."""
+    try:
+        return kind(log)
+    except TypeError as error:
+        raise TensorRTError("TensorRT cannot be started here", log.errors or [str(error)]) from error
+
+
+def _log(trt: Any) -> Any:
+    """A logger that keeps errors, and lets everything else go. Its class needs the module that it is for."""
+
+    class Log(trt.ILogger):
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.errors: list[str] = []
+
+        def log(self, severity: Any, msg: str) -> None:
+            if severity <= trt.ILogger.Severity.ERROR:
+                self.errors.append(" ".join(msg.split()))
+
+    return Log()
+
+
+def _words(error: Any) -> str:
+    """A parser's error as a sentence: which node, and what is wrong with it."""
+    name, operator = error.node_name(), error.node_operator()
+    said = " ".join(str(error.desc()).split())
+    return f"node {error.node()} {name!r} ({operator}): {said}" if operator else said
