@@ -179,9 +179,10 @@ class Engine:
            rollback at once. What else there is to write is deferred.
         6. Write the deferred holds in batches, then the effects, as far as the tick has room for them.
         7. Wait shortly for the acknowledgement of rollbacks.
-        8. In a whole turn: join old blocks, release what nobody can go back to any more, note the lag.
+        8. Ask for the servers that the weights ahead take, as far as the tick has room for that.
+        9. In a whole turn: join old blocks, release what nobody can go back to any more, note the lag.
 
-        Exit at any of 5 to 8: the lease was lost within the turn.
+        Exit at any of 5 to 9: the lease was lost within the turn.
         """
         began = time.monotonic()
         late_s, self._is_late_s = (self._is_late_s, 0.0) if is_whole else (0.0, self._is_late_s)
@@ -229,6 +230,7 @@ class Engine:
         self.writer.flush_holds(holds)
         self._apply_effects(effects, world)
         self._await_rollback_ack(entries, world)
+        self._ask_ahead(entries, world)
 
     def _tick_one(
         self,
@@ -260,12 +262,10 @@ class Engine:
             else:
                 hold = self.writer.defer(entry, tick)
                 holds += [hold] if hold is not None else []
-            if tick.decision.action not in {Action.ROLL_BACK, Action.CANCEL}:
-                ensure_replicas(entry, world)
 
     def _apply_effects(self, effects: list[Effect], world: WorldState) -> None:
         """Effects that are no rollback, and what is left to do of rollbacks. What does not fit goes first next time."""
-        until = time.monotonic() + max(0.05, self.timings.effects_share * self.tick_s)
+        until = self._room_until()
         place = {pk: number for number, pk in enumerate(self._deferred)}
         effects.sort(key=lambda one: (not _is_rolling_back(one[0]), place.get(one[0].rollout.pk, len(place))))
         self._deferred = []
@@ -300,6 +300,21 @@ class Engine:
                     is_over = one.rollout.stable is None or check_zero_acknowledged(one, fresh)
                 if is_over:
                     left.remove(one)
+
+    def _ask_ahead(self, entries: list[RolloutEntry], world: WorldState) -> None:
+        """Last in a turn, since nothing becomes safer by it. Who finds no room is asked for in the next one: an ask that was
+        heard is not repeated."""
+        until = self._room_until()
+        for one in entries:
+            if time.monotonic() > until:
+                break
+            with self.writer.one(one.rollout):
+                ensure_replicas(one, world)
+            self.lead.keep()
+
+    def _room_until(self) -> float:
+        """Until when what is not urgent may take from now on, by the clock of the turns."""
+        return time.monotonic() + max(0.05, self.timings.effects_share * self.tick_s)
 
     # -- around a turn ----------------------------------------------------------------------------------------------
 

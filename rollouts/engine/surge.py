@@ -16,7 +16,7 @@ RETRY_S = 10.0
 def ensure_replicas(entry: RolloutEntry, world: WorldState) -> None:
     """Asks for the servers that the weight ahead takes, where fewer are to be; never for fewer. Nothing, where one will do.
 
-    For a tick that is decided: a rollback waits for nobody here. What cannot be had is told by the next tick, and raises nothing.
+    For the end of a turn: a rollback waits for nobody here. What cannot be had is told by the next tick, and raises nothing.
     """
     rollout, place = entry.rollout, entry.places[0]
     if place not in world.serving:
