@@ -157,7 +157,7 @@ def test_stable_with_another_server_is_not_the_last(stable: World, release: Rele
     row = queries.live_deployments().get(pk=stable.row.pk)
     assert queries.is_last_of_stable(row)
     other = Deployment.objects.create(
-        release=release, environment=production, node=Node.objects.create(name="two"), state=S.READY
+        release=release, environment=production, node=Node.objects.create(name="two"), state=S.READY, slot=1
     )
     server = Server.objects.create(
         deployment=other, http_port=5, grpc_port=6, metrics_port=7, pid=8, folder="/b", is_serving=True
