@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import transaction
 
+from accounts.core.quantities import weight_text
 from ledger.actions import append_event
 from ledger.actions.transitions import reread
 from ledger.core.errors import Stale, StateChanged
@@ -20,6 +21,7 @@ from rollouts.core.tick import Outcome, Tick, outcome_of
 from rollouts.models import Rollout
 from rollouts.queries.release_usage import is_in_use
 from serving.actions import ensure_deployment
+from serving.actions.placement import scale_release
 from serving.actions.routes import lock_routes, set_route
 from serving.models import Deployment, Route
 
@@ -135,6 +137,20 @@ def ask_for_candidate(rollout: Rollout, *, fence: int) -> Deployment:
         release=rollout.candidate,
         environment=rollout.environment,
         reason=f"Rollout {rollout.pk} prepares it.",
+    )
+
+
+@transaction.atomic
+def ask_for_replicas(rollout: Rollout, replicas: int, weight_bp: int, *, fence: int) -> None:
+    """So many servers of the candidate are to be, for this weight. Raises what `scale_release` does, and StateChanged."""
+    _lock(rollout, fence)
+    reason = f"Rollout {rollout.pk} goes to {weight_text(weight_bp)} next, if that is proven."
+    scale_release(
+        actor=ENGINE,
+        release=rollout.candidate,
+        environment=rollout.environment,
+        replicas=replicas,
+        reason=reason,
     )
 
 

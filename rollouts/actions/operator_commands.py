@@ -18,6 +18,7 @@ from rollouts.actions.preconditions import (
     lock_and_check,
     refuse_frozen,
     refuse_unapproved,
+    refuse_without_room,
     require_reason,
     transition_with_record,
 )
@@ -94,8 +95,8 @@ def _stage_in(plan: Policy, state: RolloutState, step_index: int) -> Step:
 def advance(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
     """To the next stage without waiting for proof: from shadowing to the first step, from the last one to the bake.
 
-    Breach is watched as before. Raises Refused("frozen", "approval_missing") and, while baking,
-    StateChanged("still_baking"): what promotes is evidence, or `promote_now`.
+    Breach is watched as before. Raises Refused("frozen", "approval_missing"), StateChanged("needs_replicas", "no_room") and,
+    while baking, StateChanged("still_baking"): what promotes is evidence, or `promote_now`.
     """
     rollout = lock_and_check(actor, Verb.ADVANCE_ROLLOUT, rollout, expected_version, _FORWARD, "advance")
     if rollout.state == S.BAKING:
@@ -109,6 +110,7 @@ def advance(*, actor: Actor, rollout: Rollout, expected_version: int, reason: st
     weight_bp = plan.bake.weight_bp if is_last else plan.steps[index].weight_bp
     refuse_frozen(plan, "Advance")
     refuse_unapproved(rollout, plan, [BAKE if is_last else plan.stage_name(index)], "Advancing")
+    refuse_without_room(rollout, weight_bp, "Advancing")
     said = f"Advanced to {weight_bp / 100:g} % by {actor.name} without waiting for proof: {why}"
     return _opened(
         rollout,
@@ -128,7 +130,7 @@ def promote_now(*, actor: Actor, rollout: Rollout, expected_version: int, reason
     """Straight to the bake's weight, and from there to the promotion, unless something is proven broken or cannot be told.
 
     What is skipped is the wait: every stage on the way that needs approvals must have them.
-    Raises Refused("frozen", "approval_missing") and StateChanged("already_promoting").
+    Raises Refused("frozen", "approval_missing") and StateChanged("already_promoting", "needs_replicas", "no_room").
     """
     rollout = lock_and_check(actor, Verb.PROMOTE_NOW, rollout, expected_version, _FORWARD, "promote now")
     if rollout.promote_now:
@@ -146,6 +148,7 @@ def promote_now(*, actor: Actor, rollout: Rollout, expected_version: int, reason
         return transition_with_record(
             rollout, S.BAKING, actor, "promote_now", said, verb=verb, facts=facts, promote_now=True
         )
+    refuse_without_room(rollout, plan.bake.weight_bp, "Promoting now")
     return _opened(
         rollout,
         S.BAKING,

@@ -11,11 +11,15 @@ from accounts.core.access import Actor, Verb, require, require_version
 from ledger.core.errors import Invalid, Refused, StateChanged
 from rollouts.actions.transitions import move, record
 from rollouts.core.approvals import missing
+from rollouts.core.decision import Code
 from rollouts.core.freeze import frozen
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy
+from rollouts.core.shortage import shortage_at
+from rollouts.core.snapshot import Identity
 from rollouts.models import Rollout
 from rollouts.queries.approvals import approvals_of
+from rollouts.queries.room import room_of, routed_per_s
 
 
 def lock_and_check(
@@ -76,6 +80,24 @@ def refuse_unapproved(rollout: Rollout, plan: Policy, stages: Iterable[str], wor
         "approval_missing",
         f"{word} skips waiting, not approvals; given so far: {said}. Ask those who may approve, then repeat.",
         missing=left,
+    )
+
+
+def refuse_without_room(rollout: Rollout, weight_bp: int, word: str) -> None:
+    """Raises StateChanged("needs_replicas", "no_room") where the weight would leave either arm without the servers that it takes."""
+    stable = rollout.stable
+    names = (rollout.candidate.name, stable.name if stable is not None else "")
+    who = Identity(rollout.pk, stable is not None, *names)
+    found = shortage_at(room_of(rollout), weight_bp, routed_per_s(rollout), who)
+    if found is None:
+        return
+    code = "needs_replicas" if found.code is Code.NEEDS_REPLICAS else "no_room"
+    release = f"{rollout.model.slug}/{found.release}"
+    raise StateChanged(
+        code,
+        f"{word} skips waiting for proof, not for servers: {found.said}. More of them come by "
+        f"`sluicegate release scale {release} N --environment {rollout.environment.slug}`, then repeat.",
+        **found.facts,
     )
 
 

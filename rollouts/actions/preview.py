@@ -29,8 +29,9 @@ from rollouts.actions.start import (
 )
 from rollouts.core.capacity import shortage
 from rollouts.core.decision import listed
-from rollouts.core.policy import Policy, Source
+from rollouts.core.policy import FULL_BP, Policy, Source
 from rollouts.core.preview import PolicyPreview, preview
+from rollouts.core.room import Room
 from rollouts.models import Rollout
 from rollouts.queries.approvals import MOST_NAMES, approvers_of
 from rollouts.queries.beside import Beside, beside
@@ -42,7 +43,9 @@ from rollouts.queries.rollout_view import frozen_view
 from rollouts.queries.traffic import Traffic, supposed
 from serving.models import Environment, Route
 from serving.queries import live_deployments
+from serving.queries.answering import NONE_SERVING, serving_of
 from serving.queries.node_fit import Places, nodes_for, places_for, why_refused
+from serving.queries.placement import most_that_fit
 from serving.queries.routes import warm_route
 from serving.wiring import external_metrics
 from validators.queries import closest_report
@@ -242,8 +245,7 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         yield Warned("no_node", "warning", f"No node that runs {image} has been heard of lately. Start one.")
         return
     if stable is not None:
-        said = f"{candidate.name} will have one server: should that have a bad spell, it cannot be told from a fault of the release"
-        yield Warned("one_server", "note", f"{said}, and the release is taken back. Two servers would tell.")
+        yield from _of_replicas(asked, stable)
     held = {
         f"{one.release.model.slug} {one.release.name}": manifest_of(one.release)["envelope"]
         for one in live_deployments().filter(node=node, is_wanted=True).defer(None)
@@ -253,6 +255,25 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
     if why:
         said = f"Node {node.name} may not hold the candidate beside what it must keep: {why}."
         yield Warned("no_capacity_for_rollback", "warning", f"{said} Free room, or add a node.")
+
+
+def _of_replicas(asked: _Asked, stable: Release) -> Iterator[Warned]:
+    """What the candidate has on its way to as many servers as stable is to have."""
+    candidate, environment, place = asked.candidate, asked.environment, (asked.environment.pk, str(stable.pk))
+    room = Room(serving_of([place[1]]).get(place, NONE_SERVING).wanted)
+    plan = asked.plan.facing(has_stable=True)
+    weights = [*(step.weight_bp for step in plan.steps), plan.bake.weight_bp, FULL_BP]
+    alone = [weight_bp for weight_bp in weights if room.needed_at(weight_bp) == 1]
+    if alone:
+        till = "" if alone[-1] == FULL_BP else f" up to {weight_text(alone[-1])}"
+        said = f"{candidate.name} will have one server{till}: should that have a bad spell, it cannot be told from a fault of the release"
+        yield Warned("one_server", "note", f"{said}, and the release is taken back. Two servers would tell.")
+    needed = room.needed_at(FULL_BP)
+    if needed == 1 or (fit := most_that_fit(candidate, environment, needed)) >= needed:
+        return
+    stop = next(weight_bp for weight_bp in weights if room.needed_at(weight_bp) > fit)
+    said = f"{weight_text(stop)} needs {room.needed_at(stop)} servers of {candidate.name}, and the nodes have room for {fit}"
+    yield Warned("needs_replicas", "warning", f"{said}: the rollout would wait there. Free room, or add a node.")
 
 
 def _of_traffic(asked: _Asked) -> Iterator[Warned]:

@@ -2,7 +2,7 @@
 
 Order of questions: is it broken? (beats everything, in every live state) · can we tell? (if not: hold, never advance) ·
 is it long enough and proven? (advance, bake, promote; past the deadline: what the policy says) · may it be opened now?
-(approvals, freeze windows).
+(approvals, freeze windows, servers).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from rollouts.core.decision import OPENING, Action, Code, Decision, facts_of, ho
 from rollouts.core.freeze import frozen
 from rollouts.core.inconclusive import inconclusive_because, is_late, late, undecided
 from rollouts.core.lifecycle import LIVE, RolloutState
-from rollouts.core.policy import OnUndecided, Source
+from rollouts.core.policy import FULL_BP, OnUndecided, Source
 from rollouts.core.rollback_rules import breach, is_fix
+from rollouts.core.shortage import shortage_at
 from rollouts.core.snapshot import Judged, Snapshot
 
 
@@ -197,10 +198,11 @@ def _overdue(s: Snapshot) -> Decision:
 
 
 def _opened(s: Snapshot, decision: Decision) -> Decision:
-    """The decision, unless it would open in a freeze window or without the approvals that the policy asks for."""
+    """The decision, unless it would open in a freeze window, without the approvals that the policy asks for, or without the
+    servers that the weight takes."""
     if decision.action not in OPENING or decision.code is Code.PROMOTING:
         return decision
-    held = _frozen(s) or _unapproved(s, decision)
+    held = _frozen(s) or _unapproved(s, decision) or _crowded(s, decision)
     return replace(held, facts={**decision.facts, **held.facts, "held": decision.action.value}) if held else decision
 
 
@@ -226,3 +228,23 @@ def _unapproved(s: Snapshot, decision: Decision) -> Decision | None:
     left = wanted - given
     said = f"Ready to go on, but {stage} needs {left} more approval{'s' * (left > 1)}."
     return Decision(Action.HOLD, Code.AWAITING_APPROVAL, said, {"stage": stage, "given": given, "wanted": wanted})
+
+
+def _crowded(s: Snapshot, decision: Decision) -> Decision | None:
+    """Copies are answered by one server, and by nobody where that has no room."""
+    if decision.action is Action.SHADOW:
+        return None
+    weight_bp = {
+        Action.PROMOTE: FULL_BP,
+        Action.BAKE: s.policy.bake.weight_bp,
+        Action.ADVANCE: s.policy.steps[min(s.desired.step_index + 1, len(s.policy.steps) - 1)].weight_bp,
+    }.get(decision.action, s.policy.steps[0].weight_bp)
+    room = s.observed.room
+    found = shortage_at(room, weight_bp, s.routed_per_s, s.identity)
+    if found is None:
+        return None
+    if found.code is Code.NO_ROOM:
+        return Decision(Action.HOLD, Code.NO_ROOM, f"Ready to go on, but {found.said}.", found.facts)
+    left = room.needed_at(weight_bp) - room.candidate
+    said = f"Ready to go on, but {found.said}: waiting for {'one' if left == 1 else left} more. {room.why}".rstrip()
+    return Decision(Action.HOLD, Code.NEEDS_REPLICAS, said, found.facts)

@@ -58,6 +58,8 @@ class Code(StrEnum):
     # waiting
     PAUSED = "paused"
     FROZEN = "frozen"
+    NEEDS_REPLICAS = "needs_replicas"
+    NO_ROOM = "no_room"
     AWAITING_APPROVAL = "awaiting_approval"
     NEED_MORE = "need_more"
     UNDECIDED = "undecided"

@@ -97,6 +97,7 @@ def _record(given: TickInput, state: EngineState, s: Snapshot) -> TickRecord:
         lost="both" if len(lost) == 2 else "".join(lost),
         server_since=state.server_since,
         hardware=s.observed.hardware,
+        room=s.observed.room.as_json(),
         is_settling=any(not state.readings.get(name, read).is_settled for name, read in given.readings.items()),
     )
     external = {}

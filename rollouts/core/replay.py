@@ -13,6 +13,7 @@ from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy, Source
+from rollouts.core.room import Room
 from rollouts.core.snapshot import Desired, Identity, Judged, Observed, People, take_snapshot
 from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord, stage_name
 
@@ -173,4 +174,5 @@ class ReplayedRollout:
             server_since=mark.server_since,
             problem=mark.problem,
             hardware=mark.hardware,
+            room=Room.from_json(mark.room),
         )

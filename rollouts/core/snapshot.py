@@ -12,6 +12,7 @@ from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Guard, Policy, Source, Step
 from rollouts.core.request_mix import SIZES, Mix, mix_of
+from rollouts.core.room import UNKNOWN_ROOM, Room
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ class Observed:
     source_problems: Mapping[str, str] = field(default_factory=dict)  # by guard: why its source says nothing
     waited_s: float = 0.0  # preparing: since the rollout was started
     deployment_problem: str = ""  # preparing: a sentence, why the candidate's deployment does not come
+    room: Room = UNKNOWN_ROOM  # what the servers of both arms can take
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,12 @@ class Snapshot:
         """The candidate's share of the user requests that were split since the step began; None before any."""
         routed = self.evidence.routed_candidate + self.evidence.routed_stable
         return self.evidence.routed_candidate / routed if routed else None
+
+    @property
+    def routed_per_s(self) -> float | None:
+        """User requests a second of both arms since the step began; None before any."""
+        routed = self.evidence.routed_candidate + self.evidence.routed_stable
+        return routed / self.elapsed_s if routed and self.elapsed_s else None
 
 
 def judged_all(state: EngineState, policy: Policy, *, has_stable: bool) -> tuple[Judged, ...]:

@@ -43,6 +43,7 @@ class TickContext:
     server_since: float | None = None  # when the candidate's newest server came
     hardware: str = ""
     is_settling: bool = False  # answers were still on their way since the last change of weight
+    room: Mapping[str, Any] = field(default_factory=dict)  # of `Room`; empty where nothing of it was checked
 
 
 _FIELDS = tuple(one.name for one in fields(TickContext))

@@ -25,7 +25,7 @@ from ledger.queries.clock import DatabaseClock
 from rollouts.actions.engine_effects import commit_tick, lift_rollout_fences, release_previous
 from rollouts.actions.tick_records import join_old_blocks
 from rollouts.core.counter_deltas import Reading
-from rollouts.core.decision import Action
+from rollouts.core.decision import OPENING, Action
 from rollouts.core.evaluate import evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.tick import Tick
@@ -35,7 +35,8 @@ from rollouts.engine.lag_metrics import LagMetrics
 from rollouts.engine.latency import LatencyRecorder
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.rollback import check_zero_acknowledged, continue_rollback
-from rollouts.engine.tick_input import tick_input
+from rollouts.engine.surge import ensure_replicas
+from rollouts.engine.tick_input import tick_input, with_proofs
 from rollouts.engine.tick_writer import Hold, TickWriter
 from rollouts.engine.timings import DEFAULT_LIMITS, DEFAULT_TIMINGS, EngineLimits, EngineTimings
 from rollouts.engine.wakeup import Wakeup
@@ -178,9 +179,10 @@ class Engine:
            rollback at once. What else there is to write is deferred.
         6. Write the deferred holds in batches, then the effects, as far as the tick has room for them.
         7. Wait shortly for the acknowledgement of rollbacks.
-        8. In a whole turn: join old blocks, release what nobody can go back to any more, note the lag.
+        8. Ask for the servers that the weights ahead take, as far as the tick has room for that.
+        9. In a whole turn: join old blocks, release what nobody can go back to any more, note the lag.
 
-        Exit at any of 5 to 8: the lease was lost within the turn.
+        Exit at any of 5 to 9: the lease was lost within the turn.
         """
         began = time.monotonic()
         late_s, self._is_late_s = (self._is_late_s, 0.0) if is_whole else (0.0, self._is_late_s)
@@ -228,6 +230,7 @@ class Engine:
         self.writer.flush_holds(holds)
         self._apply_effects(effects, world)
         self._await_rollback_ack(entries, world)
+        self._ask_ahead(entries, world)
 
     def _tick_one(
         self,
@@ -250,6 +253,8 @@ class Engine:
             desired = ensure_desired_state(entry, world)
             given = tick_input(entry, world, counters, self._external_of(entry), desired)
             tick = evaluate(given, gone_over_s=self.timings.gone_over_s)
+            if tick.decision.action in OPENING and entry.proven is None:
+                tick = evaluate(with_proofs(entry, given), gone_over_s=self.timings.gone_over_s)
             if tick.decision.action is Action.ROLL_BACK:
                 entry.mark_written(commit_tick(rollout, tick, fence=world.fence))
             elif tick.is_effect or tick.warning or _is_rolling_back(entry):
@@ -260,7 +265,7 @@ class Engine:
 
     def _apply_effects(self, effects: list[Effect], world: WorldState) -> None:
         """Effects that are no rollback, and what is left to do of rollbacks. What does not fit goes first next time."""
-        until = time.monotonic() + max(0.05, self.timings.effects_share * self.tick_s)
+        until = self._room_until()
         place = {pk: number for number, pk in enumerate(self._deferred)}
         effects.sort(key=lambda one: (not _is_rolling_back(one[0]), place.get(one[0].rollout.pk, len(place))))
         self._deferred = []
@@ -295,6 +300,21 @@ class Engine:
                     is_over = one.rollout.stable is None or check_zero_acknowledged(one, fresh)
                 if is_over:
                     left.remove(one)
+
+    def _ask_ahead(self, entries: list[RolloutEntry], world: WorldState) -> None:
+        """Last in a turn, since nothing becomes safer by it. Who finds no room is asked for in the next one: an ask that was
+        heard is not repeated."""
+        until = self._room_until()
+        for one in entries:
+            if time.monotonic() > until:
+                break
+            with self.writer.one(one.rollout):
+                ensure_replicas(one, world)
+            self.lead.keep()
+
+    def _room_until(self) -> float:
+        """Until when what is not urgent may take from now on, by the clock of the turns."""
+        return time.monotonic() + max(0.05, self.timings.effects_share * self.tick_s)
 
     # -- around a turn ----------------------------------------------------------------------------------------------
 

@@ -9,14 +9,17 @@ from rollouts.core.counter_deltas import Reading
 from rollouts.core.evaluate import TickInput
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import Source
+from rollouts.core.room import Room
 from rollouts.core.snapshot import Desired, Identity, Observed, People
 from rollouts.engine.desired_state import DesiredState
 from rollouts.engine.gateway_counters import CounterSnapshot
-from rollouts.engine.world import RolloutEntry, Serving, WorldState
+from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.models import Rollout
 from rollouts.queries.obstacles import report_problem
 from rollouts.queries.prober_tallies import STALE_S
+from rollouts.queries.room import proven_rates
 from serving.core.hardware import difference as hardware_difference
+from serving.queries.answering import Serving
 
 S = RolloutState
 
@@ -89,7 +92,24 @@ def _observed(
         source_problems=source_problems,
         waited_s=at - (rollout.started_at or rollout.created_at).timestamp(),
         deployment_problem=desired.deployment_problem,
+        room=_room(entry, serving),
     )
+
+
+def _room(entry: RolloutEntry, serving: tuple[Serving, Serving]) -> Room:
+    candidate, stable = serving
+    whole = stable if entry.places[1] is not None else candidate
+    proven = entry.proven or (None, None)
+    why = entry.surge.why if entry.surge is not None else ""
+    return Room(whole.wanted, candidate.count, stable.count, *proven, why=why)
+
+
+def with_proofs(entry: RolloutEntry, given: TickInput) -> TickInput:
+    """The same with what the servers of both arms are proven for. Reads reports, once in the entry's life: for a tick that opens."""
+    entry.proven = proven_rates(entry.rollout)
+    candidate, stable = entry.proven
+    room = replace(given.observed.room, proven_candidate=candidate, proven_stable=stable)
+    return replace(given, observed=replace(given.observed, room=room))
 
 
 def _external(

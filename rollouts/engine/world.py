@@ -29,10 +29,20 @@ from rollouts.queries.approvals import approvals_of
 from rollouts.queries.prober_tallies import wrong_readings
 from serving.models import Deployment, Gateway, Route
 from serving.queries import among, environments_by_id, gateways_in, live_deployments, node_facts
+from serving.queries.answering import NONE_SERVING, Place, Serving, serving_of
+from serving.queries.replicas import learn_declared
 from serving.queries.routes import Ack, acknowledgements, routes_between
 
 S = RolloutState
-Place = tuple[int, str]  # environment, release
+
+
+@dataclass(frozen=True)
+class SurgeAsk:
+    """So many servers of the candidate were asked for. `why`: a sentence, why they do not come; empty where that is not known."""
+
+    needed: int
+    at: float
+    why: str = ""
 
 
 @dataclass
@@ -52,6 +62,8 @@ class RolloutEntry:
         0  # quiet ticks since the row was last written; should the engine die, the next reading has their counts
     )
     unwritten: tuple[Tick, Outcome] | None = None  # the last of them
+    proven: tuple[float | None, float | None] | None = None  # requests/s of a server, by arm; None: not looked at yet
+    surge: SurgeAsk | None = None  # the last time that servers of the candidate were asked for ahead of a weight
 
     @property
     def needs_fast_poll(self) -> bool:
@@ -95,19 +107,6 @@ class RolloutEntry:
         """The tick stays in memory."""
         self.engine_state, self.history = outcome.engine_state, outcome.history
         self.ahead, self.unwritten = self.ahead + 1, (tick, outcome)
-
-
-@dataclass(frozen=True)
-class Serving:
-    """The servers of one release in one environment that answer real inferences."""
-
-    count: int = 0
-    newest_at: float | None = None
-    nodes: frozenset[str] = frozenset()
-    has_drifted: bool = False  # files under one of them are not those that were sealed
-
-
-NONE_SERVING = Serving()
 
 
 @dataclass(frozen=True)
@@ -185,6 +184,9 @@ class EngineCache:
         rollout.engine_state = {}  # it is in the entry now, and would only take memory
         history = OpenSegment.from_json(state.get("history", {}))
         policy = self._policy_of(rollout)
+        for release in (rollout.candidate, rollout.stable):
+            if release is not None:
+                learn_declared(release)
         asks = any(guard.source is Source.PROMETHEUS for guard in policy.guards)
         where, stable = rollout.environment_id, rollout.stable_id
         return RolloutEntry(
@@ -229,7 +231,7 @@ def load_world(
     environments = {rollout.environment_id for rollout in rollouts}
     routes = routes_between(models, environments)
     probed = [one.rollout.pk for one in known if any(guard.source is Source.PROBER for guard in one.policy.guards)]
-    serving = _serving(known)
+    serving = serving_of({place[1] for one in known for place in one.places if place is not None})
     return WorldState(
         now=now,
         fence=fence,
@@ -243,28 +245,6 @@ def load_world(
         wrong=wrong_readings(probed) if probed else {},
         approvals=approvals_of([one.rollout for one in known if one.awaits_approval], now=now),
     )
-
-
-# Grouped here and not in Python, because there are twice as many servers as rollouts. A server whose deployment is being
-# drained answers still, but not for long.
-_SERVING = """
-SELECT deployment.environment_id, deployment.release_id::text, count(*), extract(epoch FROM max(server.started_at))::float8,
-       string_agg(DISTINCT deployment.node_id, ' '), bool_or(server.drift <> '[]'::jsonb)
-FROM serving_server server JOIN serving_deployment deployment ON deployment.id = server.deployment_id
-WHERE server.ended_at IS NULL AND server.is_serving AND deployment.is_wanted AND deployment.release_id = ANY(%s::uuid[])
-GROUP BY deployment.environment_id, deployment.release_id
-"""
-
-
-def _serving(known: Iterable[RolloutEntry]) -> dict[Place, Serving]:
-    wanted = {place[1] for one in known for place in one.places if place is not None}
-    with connection.cursor() as cursor:
-        cursor.execute(_SERVING, [f"{{{','.join(wanted)}}}"])
-        rows = cursor.fetchall()
-    return {
-        (where, release): Serving(count, at, frozenset(nodes.split()), has_drifted)
-        for where, release, count, at, nodes, has_drifted in rows
-    }
 
 
 def _deployments(preparing: Collection[Rollout]) -> dict[Place, Deployment]:

@@ -16,11 +16,13 @@ from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import Release
 from serving.actions.deployments import drain_deployment, mark_serving
 from serving.actions.draining import continue_draining
-from serving.actions.placing import place_replica
+from serving.actions.placing import place_replica, why_nowhere
 from serving.actions.routes import lock_routes
+from serving.core.lifecycle import DeploymentState
 from serving.core.replicas import MOST_REPLICAS, ReplicaStep, What
 from serving.models import Deployment, Environment, Scale
-from serving.queries.deployments import answering_servers
+from serving.queries.deployments import answering_servers, deployments_in
+from serving.queries.placement import fleet_now, place_for
 from serving.queries.replicas import ReplicaPlan, declared_replicas, lost_nodes, replica_plans
 
 #: One agent at a time places; the others go on with what else they have to do. Any number that nobody else uses.
@@ -90,6 +92,16 @@ def _check(release: Release, environment: Environment, replicas: int) -> None:
             least=1,
             most=most,
         )
+
+
+def why_not_placed(release: Release, environment: Environment) -> str:
+    """Why replicas of the release that are wanted there do not come, as a sentence; empty where they are only on their way."""
+    plans = replica_plans(environment, release)
+    if any(step.what is What.PLACE for plan in plans for step in plan.steps):
+        choice = place_for(release, environment, fleet_now())
+        return "" if choice.node else why_nowhere(release, choice).message
+    failed = deployments_in(release, environment).filter(is_wanted=True, state=DeploymentState.FAILED).first()
+    return "" if failed is None else f"The one on node {failed.node_id} failed: {failed.reason}"
 
 
 def continue_placing(*, actor: Actor) -> list[str]:

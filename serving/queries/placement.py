@@ -85,6 +85,22 @@ def place_for(release: Release, environment: Environment, fleet: Fleet, *, but: 
     return choose(demand_of(manifest_of(release)["envelope"]), spots)
 
 
+def most_that_fit(release: Release, environment: Environment, most: int) -> int:
+    """How many replicas of the release, up to `most`, the environment would have if they were placed one by one on the nodes that
+    are heard of. Two queries."""
+    fleet = fleet_now().about
+    held = {node: list(every) for node, every in fleet.held.items()}
+    count = sum(
+        one.is_staying and (one.release, one.environment) == (release.pk, environment.pk)
+        for every in held.values()
+        for one in every
+    )
+    while count < most and (choice := place_for(release, environment, Fleet(fleet.nodes, held))).node:
+        held.setdefault(choice.node, []).append(_Occupant(choice.claim, release.pk, environment.pk, True))
+        count += 1
+    return count
+
+
 def _refusal(release: Release, node: Node, its: Fit) -> str:
     if its.verdict is Verdict.NO:
         return its.reasons[0].message

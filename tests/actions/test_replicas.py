@@ -18,7 +18,7 @@ from serving.actions.placement import continue_placing, scale_release
 from serving.core.placement import Claim
 from serving.models import Deployment, Node, Scale, Server
 from serving.queries.deployments import answering_servers
-from serving.queries.replicas import replica_plans
+from serving.queries.replicas import Declared, declared_replicas, replica_plans
 from tests.factories import (
     events_of,
     make_actor,
@@ -247,3 +247,12 @@ def test_a_look_asks_as_much_for_many_as_for_one(stable: Deployment, django_asse
         make_server(make_deployment(make_release(stable.release.model), production(), state="ready"))
     with django_assert_max_num_queries(6):
         assert len(replica_plans()) == 21
+
+
+def test_a_manifest_that_cannot_be_read_declares_nothing_and_blinds_nobody(stable: Deployment) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        cursor.execute("ALTER TABLE registry_release DISABLE TRIGGER USER")
+        cursor.execute("UPDATE registry_release SET manifest = '{' WHERE id = %s", [stable.release_id])
+        cursor.execute("ALTER TABLE registry_release ENABLE TRIGGER USER")
+    assert declared_replicas([stable.release_id]) == {stable.release_id: Declared()}

@@ -18,6 +18,7 @@ from rollouts.actions.preview import preview_rollout
 from rollouts.core.capacity import shortage
 from rollouts.models import AATestRecord, Observation, Rollout
 from rollouts.queries.traffic import traffic_of
+from serving.models import Deployment, Scale
 from sluicegate.cli.preview import lines
 from tests.factories import (
     make_actor,
@@ -169,6 +170,29 @@ def test_stable_without_a_server_and_a_node_that_is_full() -> None:
     assert "no_capacity_for_rollback" not in codes(candidate)
     production().deployments.get().servers.update(is_serving=False)
     assert "no serving server" in message(candidate, "no_capacity_for_rollback")
+
+
+def test_servers_that_the_nodes_have_no_room_for_are_told_before() -> None:
+    candidate = over_stable()
+    stable, node = Release.objects.get(model=candidate.model, number=1), make_node()
+    node.facts = {"memory_bytes": 1400 << 20}
+    node.save()
+    resealed(candidate, envelope={"host": {"memory_mib_min": 400}})
+    Deployment.objects.update(claim={"memory_mib": 400, "devices": {}})
+    plan = {"steps": [{**STAGE, "weight_pct": weight} for weight in (25, 50)], "bake": STAGE}
+    assert "r2 will have one server: should" in message(candidate, "one_server", plan)
+    scale = Scale.objects.create(release=stable, environment=production(), replicas=4, changed_by="test")
+    assert "r2 will have one server up to 25 %: should" in message(candidate, "one_server", plan)
+    assert message(candidate, "needs_replicas", plan) == (
+        "95 % needs 4 servers of r2, and the nodes have room for 2: the rollout would wait there. Free room, or add a node."
+    )
+    Scale.objects.filter(pk=scale.pk).update(replicas=2)
+    assert "needs_replicas" not in codes(candidate, plan)
+    make_node("silent", facts={"memory_bytes": 9000 << 20}, seen_at=timezone.now() - timedelta(seconds=40))
+    Scale.objects.filter(pk=scale.pk).update(replicas=4)
+    assert codes(candidate, plan)["needs_replicas"] == "warning"
+    Scale.objects.filter(pk=scale.pk).update(replicas=10)
+    assert "one_server" not in codes(candidate, plan)
 
 
 def test_a_node_that_the_candidate_does_not_fit() -> None:

@@ -17,6 +17,7 @@ from tests.factories import make_model, make_release, make_user
 from tests.rollout_setup import report_for
 from validators.models import Report
 from validators.queries import capacity
+from validators.queries.capacity import proven_per_s
 from validators.queries.gate_runs import is_authentic
 
 pytestmark = pytest.mark.django_db
@@ -50,7 +51,9 @@ def test_a_plan_rests_on_the_newest_report_that_proves_a_capacity(dev: Client, r
     assert (plan(dev)["replicas"], plan(dev)["basis"]) == (None, None)
     report_for(release, gates=gates(load=LOAD))
     assert (plan(dev)["replicas"], plan(dev)["basis"]["gate"]) == (7, "load")  # 100 / 19.9, and one
+    assert proven_per_s(release) is None  # what a load gate held is no limit
     report = report_for(release, gates=gates(capacity=CAPACITY, cold_start=COLD))
+    assert proven_per_s(release) == 50.3
     report_for(release, gates=gates(load=LOAD))  # newer, and it tells less
     found = plan(dev, prices_per_hour={"NVIDIA L4": 1.2}, mean_per_s=50)
     assert (found["serving"], found["replicas"], found["in_rollout"], found["cost_per_hour"]) == (2, 3, 6, 3.6)

@@ -127,6 +127,30 @@ def test_a_person_who_comes_between_the_look_and_the_write_wins(monkeypatch: pyt
     assert (paused.state, paused.tick) == ("paused", before[0] + 1)
 
 
+def test_servers_ahead_of_a_weight_are_asked_for_last_and_do_not_hold_up_the_next_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(models=3)
+    world.until_shifting()
+    broken = world.rollouts[-1]
+    world.fake_of(broken).set_arm(str(broken.candidate.digest), is_up=False)
+    clock, order = Clock(monkeypatch), []
+
+    def slow(entry: Any, _: Any) -> None:
+        order.append(str(entry.rollout.state))
+        clock.go_on(5.0)  # of a tick that lasts one
+
+    monkeypatch.setattr(engine_module, "ensure_replicas", slow)
+    world.engine.timings = replace(world.engine.timings, effects_share=0.4)
+    for _ in range(4):
+        order.clear()
+        world.turn()
+        assert len(order) == 1
+        if broken.state == "rolling_back":
+            break
+    assert order == ["rolling_back"]  # a suspect is looked at first, and was written before anything was asked for
+
+
 def test_a_rollback_is_written_before_any_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(models=4)
     world.until_shifting()

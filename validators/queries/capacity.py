@@ -40,6 +40,13 @@ def plan_basis_of(release: Release) -> PlanBasis | None:
     return next((one for one in found if one.basis.gate == "capacity"), next(iter(found), None))
 
 
+def proven_per_s(release: Release) -> float | None:
+    """Requests a second that one server of the release is proven for, by the newest authentic report with a capacity; None where
+    nothing proves one. What a load gate held is no limit."""
+    found = plan_basis_of(release)
+    return found.basis.per_s if found is not None and found.basis.gate == "capacity" else None
+
+
 def measured_envelope(release: Release) -> dict[str, Any]:
     """The release's envelope as far as it was measured, each part by the newest report that tells it. Raises NotFound.
 

@@ -1,0 +1,59 @@
+"""Why a weight may not be opened for want of servers: too few answer, or they are not proven for what they would get.
+
+Premises: servers of a release are alike and share its requests evenly, as where its capacity was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from accounts.core.quantities import weight_text
+from rollouts.core.decision import Code
+from rollouts.core.policy import FULL_BP
+from rollouts.core.room import Room
+from rollouts.core.snapshot import Identity
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """`said` is a sentence without its full stop, and begins in the middle of another. `release`: the one that lacks servers."""
+
+    code: Code
+    said: str
+    release: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def shortage_at(room: Room, weight_bp: int, per_s: float | None, who: Identity) -> Shortage | None:
+    """What keeps the candidate from this weight, in basis points; None where nothing does, as far as is known.
+
+    `per_s`: requests a second of both arms together, None where nobody counted.
+    """
+    needed = room.needed_at(weight_bp)
+    facts: dict[str, Any] = {"weight_bp": weight_bp, "needed": needed, "answering": room.candidate}
+    if room.candidate < needed and needed > 1:
+        few = f"{room.candidate or 'none'} {'answers' if room.candidate == 1 else 'answer'}"
+        said = f"{weight_text(weight_bp)} needs {needed} servers of {who.candidate_name}, and {few}"
+        return Shortage(Code.NEEDS_REPLICAS, said, who.candidate_name, facts)
+    if per_s is None:
+        return None
+    share = per_s * weight_bp / FULL_BP
+    if room.proven_candidate is not None and share > (most := room.proven_candidate * room.candidate):
+        gets = f"at {weight_text(weight_bp)} {who.candidate_name} would get"
+        facts |= {"per_s": round(share, 2), "proven_per_s": round(most, 2)}
+        return Shortage(Code.NO_ROOM, _over(gets, share, room.candidate, most), who.candidate_name, facts)
+    if who.has_stable and room.proven_stable is not None and per_s > (most := room.proven_stable * room.stable):
+        gets = f"{who.stable_name}, the way back, may have to take"
+        facts |= {"per_s": round(per_s, 2), "proven_per_s": round(most, 2)}
+        return Shortage(Code.NO_ROOM, _over(gets, per_s, room.stable, most), who.stable_name, facts)
+    return None
+
+
+def _over(gets: str, per_s: float, servers: int, most: float) -> str:
+    its = f"its {servers} servers are" if servers != 1 else "its one server is"
+    return f"{gets} {_rate(per_s)} requests/s; {its} proven for {_rate(most)}"
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.3g}"

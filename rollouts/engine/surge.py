@@ -1,0 +1,41 @@
+"""Servers of the candidate are asked for ahead of the weight that takes them, so that they are warm when it is proven."""
+
+from __future__ import annotations
+
+from ledger.core.errors import DomainError
+from rollouts.actions.engine_effects import ask_for_replicas
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.room import Room, weight_ahead
+from rollouts.engine.world import RolloutEntry, SurgeAsk, WorldState
+from serving.actions.placement import why_not_placed
+
+#: Servers that do not come are asked about again this often.
+RETRY_S = 10.0
+
+
+def ensure_replicas(entry: RolloutEntry, world: WorldState) -> None:
+    """Asks for the servers that the weight ahead takes, where fewer are to be; never for fewer. Nothing, where one will do.
+
+    For the end of a turn: a rollback waits for nobody here. What cannot be had is told by the next tick, and raises nothing.
+    """
+    rollout, place = entry.rollout, entry.places[0]
+    if place not in world.serving:
+        return  # its first server is not placed yet
+    serving = world.serving_at(place)
+    stable = world.serving_at(entry.places[1]) if rollout.stable_id is not None else serving
+    weight_bp = weight_ahead(entry.policy, RolloutState(rollout.state), rollout.step_index)
+    needed = Room(stable.wanted).needed_at(weight_bp)
+    if needed <= min(max(serving.count, 1), serving.wanted):
+        entry.surge = None
+        return
+    asked = entry.surge
+    if asked is not None and asked.needed == needed and world.at - asked.at < RETRY_S:
+        return
+    entry.surge = SurgeAsk(needed, world.at)
+    try:
+        if serving.wanted < needed:
+            ask_for_replicas(rollout, needed, weight_bp, fence=world.fence)
+        elif asked is not None:
+            entry.surge = SurgeAsk(needed, world.at, why_not_placed(rollout.candidate, rollout.environment))
+    except DomainError as error:
+        entry.surge = SurgeAsk(needed, world.at, error.message)

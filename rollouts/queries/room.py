@@ -1,0 +1,32 @@
+"""What the servers of a rollout's arms can take, as the database knows it now."""
+
+from __future__ import annotations
+
+from rollouts.core.engine_state import EngineState
+from rollouts.core.room import Room
+from rollouts.models import Rollout
+from serving.queries.answering import NONE_SERVING, serving_of
+from validators.queries.capacity import proven_per_s
+
+
+def proven_rates(rollout: Rollout) -> tuple[float | None, float | None]:
+    """Requests a second that one server of the candidate and one of stable are proven for; None where nothing proves it."""
+    return proven_per_s(rollout.candidate), proven_per_s(rollout.stable) if rollout.stable is not None else None
+
+
+def room_of(rollout: Rollout) -> Room:
+    """As the engine sees it, for a person's verb."""
+    where, candidate, stable = rollout.environment_id, str(rollout.candidate_id), str(rollout.stable_id)
+    serving = serving_of([candidate, *([stable] if rollout.stable_id else [])])
+    own, other = (serving.get((where, one), NONE_SERVING) for one in (candidate, stable))
+    whole = other if rollout.stable_id else own
+    return Room(whole.wanted, own.count, other.count, *proven_rates(rollout))
+
+
+def routed_per_s(rollout: Rollout) -> float | None:
+    """User requests a second of both arms since the step began, as the engine last wrote them; None before any."""
+    state, began = EngineState.from_json(rollout.engine_state), rollout.step_started_at
+    routed = state.step.candidate.routed + state.step.stable.routed
+    if not routed or began is None or state.read_at is None or state.read_at <= began.timestamp():
+        return None
+    return routed / (state.read_at - began.timestamp())

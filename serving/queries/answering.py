@@ -1,0 +1,57 @@
+"""How many servers of a release answer in an environment, and how many are to: for many releases in one look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db import connection
+
+from serving.core.replicas import desired_replicas
+from serving.queries.replicas import declared_replicas
+
+Place = tuple[int, str]  # environment, release
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The servers of one release in one environment that answer real inferences. `wanted`: as many are to."""
+
+    count: int = 0
+    newest_at: float | None = None  # seconds since the epoch (UTC)
+    nodes: frozenset[str] = frozenset()
+    has_drifted: bool = False  # files under one of them are not those that were sealed
+    wanted: int = 1
+
+
+NONE_SERVING = Serving()
+
+# Grouped here and not in Python, because there are twice as many servers as rollouts. A server whose deployment is being
+# drained answers still, but not for long. What was said of a release's number counts before any of it answers.
+_SERVING = """
+SELECT deployment.environment_id, deployment.release_id::text, count(server.id),
+       extract(epoch FROM max(server.started_at))::float8,
+       string_agg(DISTINCT deployment.node_id, ' ') FILTER (WHERE server.id IS NOT NULL),
+       coalesce(bool_or(server.drift <> '[]'::jsonb), false), max(scale.replicas)
+FROM serving_deployment deployment
+LEFT JOIN serving_server server ON server.deployment_id = deployment.id AND server.ended_at IS NULL AND server.is_serving
+LEFT JOIN serving_scale scale
+  ON scale.release_id = deployment.release_id AND scale.environment_id = deployment.environment_id
+WHERE deployment.state <> 'gone' AND deployment.is_wanted AND deployment.release_id = ANY(%s::uuid[])
+GROUP BY deployment.environment_id, deployment.release_id
+"""
+
+
+def serving_of(releases: Iterable[str]) -> dict[Place, Serving]:
+    """Where any of these releases is wanted. One query, and one more where an envelope is not known yet."""
+    with connection.cursor() as cursor:
+        cursor.execute(_SERVING, [f"{{{','.join(releases)}}}"])
+        rows = cursor.fetchall()
+    unsaid = {UUID(release) for _, release, *_, said in rows if said is None}
+    declared = declared_replicas(unsaid) if unsaid else {}
+    found = {}
+    for where, release, count, at, nodes, has_drifted, said in rows:
+        wanted = desired_replicas(said, declared[UUID(release)].least if said is None else None)
+        found[where, release] = Serving(count, at, frozenset((nodes or "").split()), has_drifted, wanted)
+    return found
