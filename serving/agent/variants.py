@@ -50,7 +50,9 @@ class VariantReconciler:
 
     def _why_over(self, variant: Variant) -> str:
         """Empty while it is to come up, or to stay."""
-        if not variant.deployment.is_wanted or variant.until <= timezone.now():
+        if not variant.deployment.is_wanted:
+            return "the release is taken away from there"
+        if variant.until <= timezone.now():
             return "it was measured, or whoever asked for it is gone"
         if self._running is None:
             return "the node's agent began anew" if variant.ready_at else ""
