@@ -213,3 +213,11 @@ def test_one_whose_release_is_taken_away_says_so(agent: VariantWorld) -> None:
     Deployment.objects.update(is_wanted=False)
     with pytest.raises(NotServed, match="the release is taken away from there"), agent.served():
         pass
+
+
+def test_one_that_loads_longer_than_its_asker_waits_is_not_loaded_to_the_end(agent: VariantWorld) -> None:
+    asked = actions.ask_variant(actor=SYSTEM, deployment=agent.row, batching=OTHER, for_s=30)
+    agent.launcher.loading = lambda: Variant.objects.update(until=timezone.now() - timedelta(seconds=1))
+    agent.turn()
+    assert asked is not None and "whoever asked for it is gone" in Variant.objects.get(pk=asked.pk).end_reason
+    assert len(agent.launcher.running) == 1
