@@ -6,7 +6,7 @@ Each port has one error family (see `PortError`), one adapter for each real syst
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -184,8 +184,10 @@ class Launcher(Protocol):
         """A server that begins to load the release, its model repository prepared from `spec`. Raises LaunchError."""
         ...
 
-    def await_loaded(self, server: RunningServer, model: str, *, timeout_s: float) -> None:
-        """Returns when the server has loaded the release and answers.
+    def await_loaded(
+        self, server: RunningServer, model: str, *, timeout_s: float, beat: Callable[[], None] = lambda: None
+    ) -> None:
+        """Returns when the server has loaded the release and answers. `beat` is called many times a second meanwhile, and may raise.
 
         Raises LaunchError: `load_failed` with the server's own words, or because it took longer; `not_ready` for a server that
         ended.

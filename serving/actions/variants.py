@@ -16,6 +16,9 @@ from serving.models import Deployment, Variant
 from serving.ports import RunningServer
 from serving.queries.variants import live_variants
 
+#: Rows of those that are over, for who looks after what went wrong.
+_KEPT = timedelta(days=1)
+
 
 def ask_variant(*, actor: Actor, deployment: Deployment, batching: Batching, for_s: float) -> Variant | None:
     """A variant of the deployment, wanted for so many seconds; None while an earlier one, which nobody wants now, is still there.
@@ -28,6 +31,7 @@ def ask_variant(*, actor: Actor, deployment: Deployment, batching: Batching, for
         Deployment.objects.select_for_update(no_key=True).get(pk=deployment.pk)
         if live_variants().filter(deployment=deployment).update(until=now):
             return None
+        Variant.objects.filter(ended_at__lt=now - _KEPT).delete()
         return Variant.objects.create(
             deployment=deployment,
             max_batch_size=batching.max_batch_size,

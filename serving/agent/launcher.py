@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,9 @@ class LocalLauncher:
             self._clear(spec.folder)
             raise
 
-    def await_loaded(self, server: RunningServer, model: str, *, timeout_s: float) -> None:
+    def await_loaded(
+        self, server: RunningServer, model: str, *, timeout_s: float, beat: Callable[[], None] = lambda: None
+    ) -> None:
         """The server opens its ports when all is loaded, or when it knows why not."""
         deadline = time.monotonic() + timeout_s
         while not all(_listens(port) for port in (server.grpc_port, server.http_port)):
@@ -133,6 +135,7 @@ class LocalLauncher:
                     f"{model} was still loading after {timeout_s:g} s; make its start faster, or raise its time. "
                     f"{self.log_tail(server.folder)}",
                 )
+            beat()
             time.sleep(_LOOK_EVERY_S)
         client = TritonServer(server.host, server.http_port, server.grpc_port)
         try:

@@ -7,6 +7,9 @@ what was measured on one that ended is worth nothing. A server that a killed age
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import monotonic
+
 from django.utils import timezone
 
 from accounts.core.access import Actor
@@ -20,6 +23,10 @@ from serving.models import Variant
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
 
 _LOOK_EVERY_S = 0.25
+
+
+class _Over(Exception):
+    """Why nobody waits any more for a server that is loading."""
 
 
 class VariantReconciler:
@@ -39,6 +46,8 @@ class VariantReconciler:
                 self._running = self._brought_up(variant)
             except (LaunchError, InferenceError) as error:
                 why = f"{error.reason}: {error.message}"
+            except _Over as over:
+                why = str(over)
         if not why:
             return _LOOK_EVERY_S
         if self._running is not None:
@@ -50,14 +59,16 @@ class VariantReconciler:
 
     def _why_over(self, variant: Variant) -> str:
         """Empty while it is to come up, or to stay."""
-        if not variant.deployment.is_wanted or variant.until <= timezone.now():
+        if not variant.deployment.is_wanted:
+            return "the release is taken away from there"
+        if variant.until <= timezone.now():
             return "it was measured, or whoever asked for it is gone"
         if self._running is None:
             return "the node's agent began anew" if variant.ready_at else ""
         return "" if self._launcher.is_alive(self._running) else "its server process ended"
 
     def _brought_up(self, variant: Variant) -> RunningServer:
-        """Raises LaunchError and InferenceError; nothing is left of its server then."""
+        """Raises LaunchError, InferenceError and _Over; nothing is left of its server then."""
         release, manifest = variant.deployment.release, manifest_of(variant.deployment.release)
         model = release.model.slug
         serving = Batching(variant.max_batch_size, variant.max_queue_delay_us).within(manifest["serving"])
@@ -75,7 +86,7 @@ class VariantReconciler:
         running = self._launcher.start(spec)
         try:
             timeout_s = load_timeout_of(manifest.get("envelope") or {}, default_s=self._pace.load_timeout)
-            self._launcher.await_loaded(running, model, timeout_s=timeout_s)
+            self._launcher.await_loaded(running, model, timeout_s=timeout_s, beat=self._looking())
             client = self._connect(running)
             try:
                 warmup.warm_up(client, model, serving, timeout_s=self._pace.warmup_timeout)
@@ -86,3 +97,19 @@ class VariantReconciler:
             self._launcher.stop(running, grace_s=self._pace.stop_grace)
             raise
         return running
+
+    def _looking(self) -> Callable[[], None]:
+        """Looks now and then whether it is still wanted: a load may take far longer than its asker waits. It raises _Over."""
+        look_at = 0.0
+
+        def look() -> None:
+            nonlocal look_at
+            if monotonic() < look_at:
+                return
+            variant = queries.live_variants().filter(pk=self.variant_id).first()
+            why = "its row is gone" if variant is None else self._why_over(variant)
+            if why:
+                raise _Over(why)
+            look_at = monotonic() + _LOOK_EVERY_S
+
+        return look

@@ -25,10 +25,15 @@ class Batching:
         return cls(int(serving["max_batch_size"]), delay_us)
 
     def within(self, serving: Mapping[str, Any]) -> dict[str, Any]:
-        """The manifest's `serving` with this batching; batch sizes that it prefers go where they are larger."""
+        """The manifest's `serving` with this batching; preferred batch sizes and warm-up requests go where they are larger."""
+        found = {**serving, "max_batch_size": self.max_batch_size}
+        if "warmup" in serving:
+            found["warmup"] = [
+                one for one in serving["warmup"] if one.get("batch_size", 1) <= max(1, self.max_batch_size)
+            ]
         if self.max_queue_delay_us is None:
-            return {**serving, "max_batch_size": self.max_batch_size}
+            return found
         batcher = serving.get("dynamic_batching") or {}
         preferred = [size for size in batcher.get("preferred_batch_size") or () if size <= self.max_batch_size]
         batching = {**batcher, "preferred_batch_size": preferred, "max_queue_delay_us": self.max_queue_delay_us}
-        return {**serving, "max_batch_size": self.max_batch_size, "dynamic_batching": batching}
+        return {**found, "dynamic_batching": batching}

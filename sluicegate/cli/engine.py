@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ledger.adapters.files import write_whole
 from registry.adapters.yaml_edit import with_engine
 from registry.core.engine_profile import InputProfile, profile_of
 from registry.core.file_rules import BACKEND_FILES
@@ -18,7 +19,7 @@ from serving.adapters import tensorrt
 from serving.adapters.cuda import Cuda, CudaError
 from serving.adapters.onnx_reference import GraphError, OnnxReference
 from sluicegate.cli import engine_report
-from sluicegate.cli.engine_comparison import Asked, compared
+from sluicegate.cli.engine_comparison import Asked, compared, examples_of
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
 from sluicegate.client.documents import text_of
@@ -69,8 +70,9 @@ def run_compare(arguments: argparse.Namespace, output: Output) -> int:
     def compare() -> dict[str, Any]:
         tensorrt.load()
         reference = OnnxReference(asked.onnx)
+        examples, held = examples_of(asked), _bytes_of(plan)
         with Cuda() as cuda:
-            return {"plan": str(plan), **compared(asked, plan.read_bytes(), cuda, reference)}
+            return {"plan": str(plan), **compared(asked, held, cuda, reference, examples)}
 
     return engine_report.tell(output, _outcome(compare))
 
@@ -93,6 +95,9 @@ def read_asked(arguments: argparse.Namespace) -> Asked:
         raise refuse(f"There is no ONNX graph {onnx}.", "Put it there, or name it with --onnx.")
     if arguments.within is not None and not 0 < arguments.within < 1:
         raise refuse(f"--within {arguments.within:g} is no tolerance.", "Write a share, such as 0.01.")
+    if arguments.seed < 0:
+        raise refuse(f"--seed {arguments.seed} is no seed.", "Write a whole number, 0 or more.")
+    _bytes_of(onnx, 1)  # a graph that may not be read says nothing of what is in it
     return Asked(folder, onnx, spec, profile, arguments.examples, arguments.within, arguments.seed)
 
 
@@ -117,12 +122,12 @@ def _build(asked: Asked, output: Output) -> dict[str, Any]:
     )
     with Cuda() as cuda:
         graph = tensorrt.Graph(asked.onnx, asked.profile)
-        reference = OnnxReference(asked.onnx)  # before the long work
+        reference, examples = OnnxReference(asked.onnx), examples_of(asked)  # before the long work
         output.say(f"Building with TensorRT {trt.__version__} on {cuda.name}; this takes minutes.")
         plan = graph.build(options)
         loose = asked.folder / LOOSE_PLAN
-        _write_whole(loose, plan)
-        found = {"plan": str(loose), **_outcome(lambda: compared(asked, plan, cuda, reference))}
+        _write(loose, plan)
+        found = {"plan": str(loose), **_outcome(lambda: compared(asked, plan, cuda, reference, examples))}
         built_on = {
             "sku": cuda.name.replace(" ", "-"),
             "compute_capability": cuda.compute_capability,
@@ -154,29 +159,42 @@ def engine_section(
 
 def _put_in_place(asked: Asked, loose: Path, engine: dict[str, Any]) -> Path:
     """Raises CommandError where release.yaml cannot take the section; the plan then stays where it is."""
-    document = asked.folder / DOCUMENT
+    document, place = asked.folder / DOCUMENT, asked.folder / PLAN
+    before = _bytes_of(document)
     try:
         text = with_engine(text_of(document), engine)
     except ValueError as error:
         said = f"The plan passed, and {document} cannot be written: {error}."
         raise refuse(said, f"Write envelope.engine: {json.dumps(engine)}, and move {loose} to {PLAN}.") from error
-    place = asked.folder / PLAN
+    is_crlf = b"\n" in before and before.count(b"\n") == before.count(b"\r\n")
+    _write(document, (text.replace("\n", "\r\n") if is_crlf else text).encode())
     try:
         place.parent.mkdir(exist_ok=True)
-        os.replace(loose, place)
-    except OSError as error:
+        loose.replace(place)
+    except BaseException as error:  # also Ctrl-C: the section never tells of another plan than the one that is sent
+        _write(document, before)
+        if not isinstance(error, OSError):
+            raise
         said = f"The plan passed, and cannot be moved to {place}: {error.strerror}."
         raise refuse(said, "Make it writable, and repeat the command.") from error
-    _write_whole(document, text.encode())
     return place
 
 
-def _write_whole(path: Path, data: bytes) -> None:
-    """Beside, then renamed: there is never half a file under the name."""
-    part = path.with_name(f".{path.name}.part")
+def _bytes_of(path: Path, most: int = -1) -> bytes:
+    """The first `most` bytes, or all. Raises CommandError."""
     try:
-        part.write_bytes(data)
-        os.replace(part, path)
+        with path.open("rb") as file:
+            return file.read(most)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        raise refuse(f"{path} cannot be read: {error.strerror}.", "Make it readable.") from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all, and as readable as what was there. Raises CommandError."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+        write_whole(path, data)
+        if mode is not None:
+            path.chmod(mode)
+    except OSError as error:
         raise refuse(f"{path} cannot be written: {error.strerror}.", "Make room, or make it writable.") from error

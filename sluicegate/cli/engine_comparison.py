@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,15 +38,17 @@ class Asked:
         return engine
 
 
-def compared(asked: Asked, plan: bytes, cuda: Cuda, reference: OnnxReference) -> dict[str, Any]:
-    """The verdict on the plan, with what it rests on. Raises what the plan's or the graph's run raises at its first request."""
+def compared(
+    asked: Asked, plan: bytes, cuda: Cuda, reference: OnnxReference, examples: Sequence[Arrays]
+) -> dict[str, Any]:
+    """The verdict on the plan, with what it rests on; made-up inputs where there are no examples. Raises BadPlan, and
+    TensorRTError and CudaError where the plan cannot be loaded."""
     from validators.core import plan_agreement, plan_requests
     from validators.core.contract import tensors_of
 
     serving = asked.spec.serving
     inputs, outputs = tensors_of(serving, "inputs"), tensors_of(serving, "outputs")
     has_batch_axis = serving["max_batch_size"] > 0
-    examples = [] if asked.examples is None else _examples(asked, has_batch_axis=has_batch_axis)
     answered: list[plan_agreement.AnswerPair] = []
     unknown = ""
     requests = plan_requests.plan_requests(
@@ -84,14 +87,17 @@ def compared(asked: Asked, plan: bytes, cuda: Cuda, reference: OnnxReference) ->
     }
 
 
-def _examples(asked: Asked, *, has_batch_axis: bool) -> list[Arrays]:
-    """The examples as arrays without a batch axis. Raises CommandError naming the line of one that cannot be used."""
+def examples_of(asked: Asked) -> list[Arrays]:
+    """The examples as arrays without a batch axis, none where no file was named. Raises CommandError naming the line of one that
+    cannot be used."""
+    if asked.examples is None:
+        return []
     from validators.core.contract import tensors_of
     from validators.core.inputs import item_arrays
     from validators.core.plan_requests import outside_of
 
     path, tensors, found = asked.examples, tensors_of(asked.spec.serving, "inputs"), []
-    assert path is not None
+    has_batch_axis = asked.spec.serving["max_batch_size"] > 0
     for number, line in enumerate(text_of(path).splitlines(), 1):
         if not line.strip():
             continue

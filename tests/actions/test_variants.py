@@ -174,3 +174,50 @@ def test_it_ends_with_its_deployment(agent: VariantWorld) -> None:
 def test_who_may_not_run_gates_may_ask_for_none(agent: VariantWorld) -> None:
     with pytest.raises(Refused):
         actions.ask_variant(actor=Actor("nobody", user_id=1), deployment=agent.row, batching=OTHER, for_s=30)
+
+
+@pytest.mark.parametrize("is_time_over", [False, True])
+def test_what_comes_after_one_that_was_given_up_does_not_share_the_machine_with_it(
+    agent: VariantWorld, is_time_over: bool
+) -> None:
+    def beat() -> None:
+        if is_time_over and live().ready_at:
+            raise NotServed("no time was left")
+
+    def live() -> Variant:
+        return queries.live_variants().get()
+
+    def cut() -> None:
+        with served(agent.row, OTHER, actor=SYSTEM, wait_s=10, beat=beat):
+            assert len(agent.launcher.running) == 2
+            raise NotServed("it was cut")
+
+    with pytest.raises(NotServed, match="it was cut"):
+        cut()
+    assert len(agent.launcher.running) == 1 and not queries.live_variants().exists()
+
+
+def test_rows_of_those_that_are_over_are_kept_for_a_day(agent: VariantWorld) -> None:
+    for _ in range(2):
+        with agent.served():
+            pass
+    assert Variant.objects.count() == 2
+    old = Variant.objects.earliest("pk")
+    Variant.objects.filter(pk=old.pk).update(ended_at=timezone.now() - timedelta(days=2))
+    with agent.served():
+        pass
+    assert Variant.objects.count() == 2 and not Variant.objects.filter(pk=old.pk).exists()
+
+
+def test_one_whose_release_is_taken_away_says_so(agent: VariantWorld) -> None:
+    Deployment.objects.update(is_wanted=False)
+    with pytest.raises(NotServed, match="the release is taken away from there"), agent.served():
+        pass
+
+
+def test_one_that_loads_longer_than_its_asker_waits_is_not_loaded_to_the_end(agent: VariantWorld) -> None:
+    asked = actions.ask_variant(actor=SYSTEM, deployment=agent.row, batching=OTHER, for_s=30)
+    agent.launcher.loading = lambda: Variant.objects.update(until=timezone.now() - timedelta(seconds=1))
+    agent.turn()
+    assert asked is not None and "whoever asked for it is gone" in Variant.objects.get(pk=asked.pk).end_reason
+    assert len(agent.launcher.running) == 1

@@ -110,6 +110,20 @@ def test_a_server_serves_and_leaves_nothing(launcher: LocalLauncher, blobs: Memo
     launcher.stop(running, grace_s=1)  # again: nothing happens
 
 
+def test_who_waits_for_a_load_may_stop_waiting(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+    class Enough(Exception):
+        pass
+
+    def beat() -> None:
+        raise Enough
+
+    running = start(launcher, made.doubling(blobs))
+    with pytest.raises(Enough):
+        launcher.await_loaded(running, "doubling", timeout_s=60, beat=beat)
+    assert launcher.is_alive(running)
+    launcher.stop(running, grace_s=10)
+
+
 def model_threads(running: RunningServer) -> list[int]:
     """How many threads each process of the server's model has."""
     stubs = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,13 @@ def test_another_batching_changes_nothing_else_of_the_serving() -> None:
     assert SERVING["max_batch_size"] == 8
 
 
+def test_warm_up_requests_that_are_larger_than_its_batches_go() -> None:
+    serving = {**SERVING, "warmup": [{"batch_size": 8, "inputs": {}}, {"batch_size": 4, "inputs": {}}, {"inputs": {}}]}
+    assert Batching(4, 500).within(serving)["warmup"] == [{"batch_size": 4, "inputs": {}}, {"inputs": {}}]
+    assert Batching(2, None).within(serving)["warmup"] == [{"inputs": {}}]
+    assert len(serving["warmup"]) == 3
+
+
 def test_a_difference_has_the_interval_of_students_t() -> None:
     found = difference([3, 5, 4, 6], [2, 3, 2, 3], confidence=0.95)
     assert found is not None and found.is_seen
@@ -126,6 +134,7 @@ def test_a_row_that_was_not_measured_tells_why_and_is_no_candidate() -> None:
     found = evidence(tried(OWN, 0, 0.3), Tried(OTHER, why="load_failed: no memory"), tried(OWN, 0, 0.3, seed=4))
     assert (found["rows"][1]["why"], found["rows"][1]["points"]) == ("load_failed: no memory", [])
     assert found["best"] is None
+    assert found["says"].startswith("Nothing is compared: no other batching was measured")
     without = evidence(Tried(OWN, why="not ready"), tried(OTHER, 0, 0), tried(OWN, 0, 0))
     assert without["says"] == "Nothing is compared, as of the release's own batching: not ready."
 
@@ -134,6 +143,16 @@ def test_a_run_that_the_generator_shaped_is_compared_with_nothing() -> None:
     found = evidence(tried(OWN, 0, 0.3), tried(OTHER, 0, 0, limited="it sent less"), tried(OWN, 0, 0.3, seed=4))
     assert found["best"] is None
     assert [one["more_per_s"] for one in found["rows"][1]["points"]] == [None, None]
+    assert found["says"].startswith("Nothing is compared: no other batching was measured")
+
+
+def test_a_rate_at_which_its_own_was_not_compared_with_itself_advises_nothing() -> None:
+    again = tried(OWN, 0, 0.3, seed=4)
+    limited = replace(again, points=(again.points[0], replace(again.points[1], limited="it sent less")))
+    found = evidence(tried(OWN, 0, 0.3), tried(OTHER, 0, 0.0), limited)
+    assert found["rows"][1]["points"][1]["more_per_s"]["low"] > 0
+    assert found["best"] is None, "nobody knows whether it was the machine"
+    assert found["says"] == "Nothing is compared: at 96 requests/s the release's own batching was not measured twice."
 
 
 def test_a_policy_without_a_sweep_is_what_it_was() -> None:

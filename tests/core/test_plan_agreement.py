@@ -294,3 +294,20 @@ def test_a_model_without_a_batch_axis_is_compared_answer_by_answer() -> None:
     assert judge_plan([Y], right, **options)[0] is Agreement.PASSED
     assert judge_plan([Y], wrong, **options)[0] is Agreement.FAILED
     assert judge_plan([Y], right[:1], **options)[0] is Agreement.UNKNOWN, "one answer alone tells no items apart"
+
+
+def test_integers_that_differ_are_said_to_differ_however_large_they_are() -> None:
+    """2^62 and the next number are one and the same float."""
+
+    def counted(by: int) -> Model:
+        return lambda one: np.array([[2**62 + at + by] for at in one.items], np.int64)
+
+    output = Tensor("y", "INT64", (1,))
+    verdict, reason, _ = judged(counted(1), counted(0), output)
+    assert (verdict, reason) == (Agreement.FAILED, "y: 32 of 32 elements are not equal.")
+
+
+def test_one_item_alone_proves_nothing_and_says_why() -> None:
+    only = [AnswerPair(one, {"y": graph(one)}, {"y": graph(one)}) for one in REQUESTS if set(one.items) == {0}]
+    verdict, reason, _ = judge_plan([Y], only, precision=None, stated=None, has_batch_axis=True)
+    assert verdict is Agreement.UNKNOWN and "it was asked one item only" in reason

@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -248,6 +249,17 @@ def test_a_sparkline_is_sound(values: list[float | None], label: str) -> None:
     assert drawing.attrib["role"] == "img"
     for one in drawing.iter("path"):
         assert re.fullmatch(r"[MLHVhv0-9. -]*", one.attrib["d"])
+
+
+def test_the_key_of_a_forest_has_each_look_that_is_drawn() -> None:
+    def key(*looks: str, **over: Any) -> list[tuple[str, str]]:
+        rows = [plots.Estimate("a", 1.0, 0.5, 1.5, look) for look in looks]
+        return [(one.look, one.label) for one in plots.forest("t", "c", rows, **over).key]
+
+    assert key("candidate", "candidate") == [("candidate", "estimate with its interval")]
+    told = {"stable": "r1", "candidate": "r2", "idle": "neither"}
+    assert key("stable", "candidate", "stable", looks=told) == [("stable", "r1"), ("candidate", "r2")]
+    assert key("s1", limit=2.0, limit_label="most") == [("s1", "estimate with its interval"), ("limit", "most")]
 
 
 def test_nothing_at_all_says_so() -> None:

@@ -21,6 +21,7 @@ from validators.execution import gates
 from validators.execution.gates import batch_sweep
 from validators.execution.gates.context import NotServed, OutOfTime
 from validators.execution.runners import load as load_runner
+from validators.execution.runners.generators import GeneratorLost
 
 SECTION = {"max_batch_size": [1, 2, 8], "of_proven": [0.5, 1.4], "budget_s": 240}
 POLICY = {
@@ -162,3 +163,18 @@ def test_a_gate_that_is_out_of_time_in_its_sweep_keeps_what_its_search_found(mon
     assert [row["why"] for row in rows if row["max_batch_size"] != 8] == ["", *["no time was left"] * 3]
     assert rows[0]["points"], "what was measured before counts"
     assert judged.evidence["sweep"]["best"] is None
+
+
+def test_a_generator_that_is_lost_in_the_sweep_leaves_what_the_search_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    drive = load_runner.drive
+
+    def loses_one(requests: Any, *asked: Any, **how: Any) -> list[Attempt]:
+        if requests.server.models["m"].serving["max_batch_size"] == 2:
+            raise GeneratorLost("a generator process fell silent")
+        return drive(requests, *asked, **how)
+
+    monkeypatch.setattr(load_runner, "drive", loses_one)
+    judged = found(bench)
+    assert judged.verdict is Verdict.PASSED, judged.reason
+    assert judged.evidence["sweep"]["rows"][2]["why"] == "a generator process fell silent"

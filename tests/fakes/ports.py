@@ -300,13 +300,15 @@ def _checked(inputs: Tensors, serving: dict[str, Any]) -> tuple[Arrays, int]:
 
 
 class FakeLauncher:
-    """Starts FakeInferenceServers. `fail` holds errors that the next starts meet, one each."""
+    """Starts FakeInferenceServers. `fail` holds errors that the next starts meet, one each; while there is `loading`, which is called
+    again and again, they load."""
 
     def __init__(self, runtimes: list[dict[str, Any]], make: Callable[[LaunchSpec], FakeModel]) -> None:
         self._runtimes, self._make = runtimes, make
         self._pids = itertools.count(900_000_000)  # above every real pid
         self.running: dict[Path, tuple[RunningServer, FakeInferenceServer]] = {}
         self.fail: list[LaunchError] = []
+        self.loading: Callable[[], object] | None = None
         self.started: list[LaunchSpec] = []
         self.contained: dict[str, Any] = {"tier": "own_user", "layers": ["user"], "allows_uncontained_code": False}
 
@@ -333,10 +335,15 @@ class FakeLauncher:
     def connect(self, server: RunningServer) -> FakeInferenceServer:
         return self.running[server.folder][1]
 
-    def await_loaded(self, server: RunningServer, model: str, *, timeout_s: float) -> None:
+    def await_loaded(
+        self, server: RunningServer, model: str, *, timeout_s: float, beat: Callable[[], None] = lambda: None
+    ) -> None:
         found = self.connect(server)
         if found.is_down:
             raise LaunchError("not_ready", f"The server of {model} ended while it started.")
+        while self.loading:
+            self.loading()
+            beat()
         if why := found.why_not_loaded(model):
             raise LaunchError("load_failed", why)
 

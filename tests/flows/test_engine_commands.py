@@ -346,3 +346,65 @@ def test_a_release_yaml_that_cannot_be_edited_keeps_the_plan_beside_it(
     said = capsys.readouterr().err
     assert code == 3 and ("cannot be written" in said or "cannot be used" in said)
     assert (folder / "release.yaml").read_text() == text and not (folder / "artifact").exists()
+
+
+def test_a_release_yaml_keeps_its_line_ends_and_who_may_read_it(here: FakeCudaLibrary, folder: Path) -> None:
+    document = folder / "release.yaml"
+    document.write_bytes(document.read_bytes().replace(b"\n", b"\r\n"))
+    document.chmod(0o640)
+    assert main(["engine", "build", str(folder)]) == 0
+    after = document.read_bytes()
+    assert b"trt-plan" in after and after.count(b"\n") == after.count(b"\r\n")
+    assert document.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("breaks", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_what_stops_the_last_step_leaves_no_half_of_it(
+    here: FakeCudaLibrary, folder: Path, monkeypatch: pytest.MonkeyPatch, breaks: BaseException
+) -> None:
+    """Neither a plan whose section is of another, nor a section whose plan is not there, nor a part of a file."""
+    (folder / "artifact").mkdir()
+    (folder / "artifact" / "model.plan").write_bytes(OLD)
+    before, replace = files(folder), Path.replace
+
+    for name in ("release.yaml", "artifact/model.plan"):
+
+        def stopped(self: Path, target: Path, to: Path = folder / name, rest: list[BaseException] = [breaks]) -> Path:  # noqa: B006
+            if target == to and rest:
+                raise rest.pop()
+            return replace(self, target)
+
+        monkeypatch.setattr(Path, "replace", stopped)
+        assert main(["engine", "build", str(folder)]) == (130 if isinstance(breaks, KeyboardInterrupt) else 3)
+        after = files(folder)
+        assert after.pop("model.plan").startswith(b"ftrt") and after == before
+        (folder / "model.plan").unlink()
+
+
+@pytest.mark.parametrize("words", [("--seed", "-1"), ("--examples", "no such file")])
+def test_what_cannot_be_asked_is_refused_before_the_long_work(
+    here: FakeCudaLibrary, folder: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, str]
+) -> None:
+    before = files(folder)
+    assert main(["engine", "build", str(folder), *words]) == 3
+    captured = capsys.readouterr()
+    assert words[1] in captured.err and "Building" not in captured.out + captured.err
+    assert files(folder) == before
+
+
+def test_files_that_may_not_be_read_say_nothing_of_what_is_in_them(
+    here: FakeCudaLibrary, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, opened = folder / "other.plan", Path.open
+    plan.write_bytes(plan_file())
+    for secret, verb in ((plan, "compare"), (folder / "model.onnx", "build")):
+
+        def closed(self: Path, *how: Any, it: Path = secret, **named: Any) -> Any:
+            if self == it:
+                raise PermissionError(13, "Permission denied")
+            return opened(self, *how, **named)
+
+        monkeypatch.setattr(Path, "open", closed)
+        more = ["--plan", str(plan)] if verb == "compare" else []
+        assert main(["engine", verb, str(folder), *more]) == 3
+        assert f"{secret} cannot be read: Permission denied." in capsys.readouterr().err

@@ -176,6 +176,8 @@ def _advice(
     if own.why or len(tried) < 3 or tried[-1].why:
         why = own.why or tried[-1].why or "it was not measured twice"
         return None, [], f"Nothing is compared, as of the release's own batching: {why}."
+    if why := _why_not_compared(rows, tried):
+        return None, [], f"Nothing is compared: {why}."
     if any((found := point["more_per_s"]) and (found["low"] > 0 or found["high"] < 0) for point in rows[-1]["points"]):
         return (
             None,
@@ -194,6 +196,16 @@ def _advice(
         [],
         f"No difference seen: no batching answers more within the objective than the release's own{_sooner(rows, others)}.",
     )
+
+
+def _why_not_compared(rows: Sequence[Mapping[str, Any]], tried: Sequence[Tried]) -> str:
+    """Why nothing can be said of the others: equal and not looked at are two things."""
+    for first, again in zip(tried[0].points, rows[-1]["points"], strict=True):
+        if again["more_per_s"] is None and not first.limited:
+            return f"at {first.rate_per_s:.4g} requests/s the release's own batching was not measured twice"
+    if not any(point["more_per_s"] for row in rows[1:-1] for point in row["points"]):
+        return "no other batching was measured at a rate at which the release's own was"
+    return ""
 
 
 def _is_worse(row: Mapping[str, Any]) -> bool:

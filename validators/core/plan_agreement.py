@@ -211,6 +211,8 @@ def _between_batches(rows: Sequence[_Row], one: OutputAgreement, usual: float, w
 def _verdict(
     rows: Sequence[_Row], seen: Sequence[_Row], one: OutputAgreement, usual: float, within: float
 ) -> tuple[Agreement, str]:
+    if one.beyond and not within:
+        return Agreement.FAILED, f"{one.beyond} of {one.elements} elements are not equal."
     if one.beyond:
         said = (
             f"{one.beyond} of {one.elements} elements are beyond {within:g}, the worst {one.largest_relative:.2g} off"
@@ -222,6 +224,11 @@ def _verdict(
         return (
             Agreement.UNKNOWN,
             f"the graph's own answer is empty or not finite in {len(rows) - len(seen)} of {len(rows)} rows.",
+        )
+    if len({(row.request.pool, row.item) for row in seen}) < 2:
+        return (
+            Agreement.UNKNOWN,
+            "it was asked one item only, which equal answers prove nothing of; give more examples.",
         )
     if not _tells_items_apart(seen, usual, within):
         return Agreement.UNKNOWN, "the graph answers every item the same, so that equal answers prove nothing."

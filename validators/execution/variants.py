@@ -7,7 +7,7 @@ own server, which later gates ask, is never touched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 
 from accounts.core.access import Actor
@@ -33,6 +33,20 @@ def served(
     deadline = monotonic() + wait_s
     variant = _asked(deployment, batching, actor=actor, deadline=deadline, beat=beat)
     try:
+        with _kept(variant, actor=actor, deadline=deadline, wait_s=wait_s, beat=beat) as found:
+            yield found
+    except Exception:
+        _see_off(variant, beat)
+        raise
+    _see_off(variant, beat)
+
+
+@contextmanager
+def _kept(
+    variant: Variant, *, actor: Actor, deadline: float, wait_s: float, beat: Callable[[], None]
+) -> Iterator[tuple[InferenceServer, Callable[[], None]]]:
+    """Its server, and what keeps it; given up afterwards, however that is. Raises NotServed."""
+    try:
         keep = _keeping(variant, actor)
         while variant.ready_at is None:
             if monotonic() > deadline:
@@ -50,7 +64,6 @@ def served(
             client.close()
     finally:
         prolong_variant(actor=actor, variant=variant, for_s=0)
-    _see_off(variant, beat)
 
 
 def _asked(
@@ -83,9 +96,10 @@ def _keeping(variant: Variant, actor: Actor) -> Callable[[], None]:
 
 
 def _see_off(variant: Variant, beat: Callable[[], None]) -> None:
-    """What comes next is not to share the machine with it."""
+    """What comes next is not to share the machine with it, also where the time to try it is over."""
     deadline = monotonic() + _GONE_WITHIN_S
     while variant.ended_at is None and monotonic() < deadline:
-        beat()
+        with suppress(NotServed):
+            beat()
         sleep(_POLL_S)
         variant.refresh_from_db()

@@ -100,4 +100,5 @@ def interval_plot(told: Mapping[str, Any]) -> Plot | None:
     if not rows:
         return None
     caption = "What the gates measured of each release, with 95 % intervals."
-    return forest("Shares with their intervals", caption, rows, zero=None, name="shares")
+    looks = {"stable": names[0], "candidate": names[1]}
+    return forest("Shares with their intervals", caption, rows, zero=None, looks=looks, name="shares")

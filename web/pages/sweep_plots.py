@@ -71,6 +71,7 @@ def difference_plot(rows: Sequence[Mapping[str, Any]]) -> Plot | None:
         found,
         unit=Unit.NUMBER,
         x_label="answers a second",
+        looks={"ok": "better", "bad": "worse", "idle": "not told apart"},
         name="sweep-more",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from web.plots.axes import BELOW, label_at, x_axis
@@ -35,9 +35,11 @@ def forest(
     limit: float | None = None,
     limit_label: str = "limit",
     zero: float | None = 0.0,
+    looks: Mapping[str, str] | None = None,
     name: str = "",
 ) -> Plot:
-    """A dot at the value, a whisker from `low` to `high`. `zero` is the line of no difference; None draws none.
+    """A dot at the value, a whisker from `low` to `high`. `zero` is the line of no difference; None draws none. `looks`: what each
+    look means, where there are several.
 
     The first 40 are drawn; the table has all of them (at most 120).
     """
@@ -70,7 +72,9 @@ def forest(
         [one.label, text_of(one.value, unit), text_of(one.low, unit), text_of(one.high, unit), one.note]
         for one in estimates
     ]
-    key = [Key("s1", "estimate with its interval")] + ([Key("limit", limit_label)] if limit is not None else [])
+    drawn = dict.fromkeys(row.look for row in shown)
+    key = [Key(look, (looks or {}).get(look, "estimate with its interval")) for look in drawn]
+    key += [Key("limit", limit_label)] if limit is not None else []
     columns = ("Of", x_label or "Value", "From", "To", "Says")
     return plot_of(title, caption, draw, columns, rows, name=name, key=key, left=170)
 

@@ -18,7 +18,7 @@ from validators.execution.gates.context import GateContext, NotServed, OutOfTime
 from validators.execution.gates.load_payloads import Payloads, requests_to
 from validators.execution.gates.stage_watch import StageWatch
 from validators.execution.runners import load as load_runner
-from validators.execution.runners.generators import Generators
+from validators.execution.runners.generators import GeneratorLost, Generators
 
 _NO_TIME = "no time was left"
 
@@ -84,7 +84,7 @@ class _Sweep:
                 context = replace(self.context, server=server)
                 requests = requests_to(server, context.serving, self.payloads, context)
                 points = tuple(self._point(context, requests, share, keep) for share in self.plan.shares)
-        except (NotServed, InferenceError) as error:
+        except (NotServed, InferenceError, GeneratorLost) as error:
             return Tried(batching, points, "" if points else str(error))
         return Tried(batching, points)
 
