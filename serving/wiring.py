@@ -28,6 +28,7 @@ def launcher() -> LocalLauncher:
         blobs=blob_cache(),
         lock=lock if is_locked(lock) else None,
         allows_uncontained_code=settings.ALLOW_UNCONTAINED_CODE,
+        address=settings.NODE_ADDRESS,
     )
 
 

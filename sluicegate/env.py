@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from ipaddress import IPv4Network
 from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
@@ -37,6 +38,17 @@ def number(name: str, default: float, *, least: float = 0.0, most: float = float
     if not least <= value <= most:
         raise ImproperlyConfigured(f"{name}={raw} must lie between {least} and {most}.")
     return value
+
+
+def networks(name: str) -> list[str]:
+    """A comma-separated list of IPv4 networks, such as 10.20.0.0/16."""
+    found = names(name)
+    for one in found:
+        try:
+            IPv4Network(one)
+        except ValueError as error:
+            raise ImproperlyConfigured(f"{name}: {error}; write networks such as 10.20.0.0/16.") from None
+    return found
 
 
 def names(name: str, default: str = "") -> list[str]:

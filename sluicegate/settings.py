@@ -14,7 +14,7 @@ from notifications.core.formats import WebhookFormat
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.core.uploads import UploadState
 from rollouts.core.lifecycle import RolloutState
-from serving.core.addresses import TlsFiles
+from serving.core.addresses import LOOPBACK, TlsFiles, why_not_served_at
 from sluicegate import env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -145,7 +145,13 @@ if PROMETHEUS_URL and urlsplit(PROMETHEUS_URL).scheme not in {"http", "https"}:
 
 #: This node's series of the DCGM exporter in that Prometheus, such as Hostname="gpu-7"; empty: NVML alone is asked.
 DCGM_SELECTOR = env.text("SLUICEGATE_DCGM_SELECTOR")
+#: What fails at once with this node, such as its rack; empty: its zone by its labels, or itself alone.
 NODE_DOMAIN = env.text("SLUICEGATE_NODE_DOMAIN")
+#: The IPv4 address that this node's servers listen on: of this machine alone, or of a network that is named as private.
+NODE_ADDRESS = env.text("SLUICEGATE_NODE_ADDRESS", LOOPBACK)
+PRIVATE_NETWORKS = env.networks("SLUICEGATE_PRIVATE_NETWORKS")
+if why := why_not_served_at(NODE_ADDRESS, PRIVATE_NETWORKS):
+    raise ImproperlyConfigured(f"SLUICEGATE_NODE_ADDRESS: {why}")
 
 #: A folder's path, or s3://bucket/prefix.
 BLOB_STORE = env.text("SLUICEGATE_BLOB_STORE", str(STATE_DIR / "blobs"))

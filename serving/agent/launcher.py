@@ -26,10 +26,10 @@ from serving.adapters.triton import TritonServer, control_restrictions
 from serving.adapters.triton_errors import redacted
 from serving.agent import containment, model_repository, runtime_image, scratch, server_shim, shim_record
 from serving.agent.sandbox.spec import EDITION, Spec
+from serving.core.addresses import LOOPBACK
 from serving.core.containment import NOT_FOUND_OUT, not_contained
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
 
-HOST = "127.0.0.1"
 START_TIMEOUT_S = 30.0
 #: How long the agent's beginning and a server's adoption wait to know how servers are shut in here, in seconds: it takes less than one,
 #: but for a machine that has far too much to do, and there a node that says nothing would be taken for gone.
@@ -54,6 +54,7 @@ class LocalLauncher:
             and servers live until they are stopped.
         layers: what servers are shut in with; None for the best that this machine grants.
         allows_uncontained_code: whether releases that bring code run here though the machine cannot shut them in.
+        address: the IP address of this machine that servers listen on.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class LocalLauncher:
         lock: Path | None = None,
         layers: tuple[str, ...] | None = None,
         allows_uncontained_code: bool = True,
+        address: str = LOOPBACK,
     ) -> None:
         self.servers, self._venv, self._blobs, self._lock = servers, venv, blobs, lock
+        self._address = address
         self._layers, self._allows_uncontained_code = layers, allows_uncontained_code
         self._shims: dict[Path, subprocess.Popen[bytes]] = {}
         self._finder = containment.Finder(venv, servers)
@@ -126,7 +129,7 @@ class LocalLauncher:
     ) -> None:
         """The server opens its ports when all is loaded, or when it knows why not."""
         deadline = time.monotonic() + timeout_s
-        while not all(_listens(port) for port in (server.grpc_port, server.http_port)):
+        while not all(_listens(server.host, port) for port in (server.grpc_port, server.http_port)):
             if not self.is_alive(server):
                 raise self._death(server.folder, model)
             if time.monotonic() > deadline:
@@ -230,10 +233,10 @@ class LocalLauncher:
 
     def _launch(self, spec: LaunchSpec) -> RunningServer:
         """The server, as soon as its shim has told its process id."""
-        ports, secret = free_ports(), secrets.token_hex(32)
+        ports, secret = free_ports(self._address), secrets.token_hex(32)
         prefix = f"sg{spec.folder.name.rpartition('-')[2]}_"
         launch = {
-            "host": HOST,
+            "host": self._address,
             "ports": ports,
             "secret": secret,
             "sandbox": EDITION,
@@ -309,7 +312,7 @@ class LocalLauncher:
             *(
                 f"--{name}-{what}={value}"
                 for name, port in ports.items()
-                for what, value in (("address", HOST), ("port", port))
+                for what, value in (("address", self._address), ("port", port))
             ),
         ]
 
@@ -372,12 +375,12 @@ def visible_devices(devices: Sequence[str]) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
 
 
-def free_ports() -> dict[str, int]:
-    """Three ports that nothing listens on now: {"http", "grpc", "metrics"}."""
+def free_ports(address: str = LOOPBACK) -> dict[str, int]:
+    """Three ports of the address that nothing listens on now: {"http", "grpc", "metrics"}."""
     found: list[int] = []
     for port in random.sample(CHOICES, k=min(200, len(CHOICES))):
         with socket.socket() as trial, contextlib.suppress(OSError):
-            trial.bind((HOST, port))
+            trial.bind((address, port))
             found.append(port)
         if len(found) == 3:
             return dict(zip(("http", "grpc", "metrics"), found, strict=True))
@@ -386,7 +389,7 @@ def free_ports() -> dict[str, int]:
     )
 
 
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+def _listens(address: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1):
         return True
     return False

@@ -6,10 +6,12 @@ sides show a certificate.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv4Network, ip_address
 from typing import Any
 
+LOOPBACK = "127.0.0.1"
 UNIX = "unix:"
 #: Bytes of a socket file's path, the closing zero not counted. Source: unix(7), sun_path.
 LONGEST_PATH_BYTES = 107
@@ -68,6 +70,29 @@ class Address:
         if self.path:
             return {"pipe": {"path": self.path}}
         return {"socket_address": {"address": self.host, "port_value": self.port}}
+
+
+def why_not_served_at(address: str, networks: Iterable[str]) -> str:
+    """Why a node's servers may not listen there, as a sentence; empty where they may: on this machine alone, or in a private network
+    that the node's owner names (`10.0.0.0/8`).
+
+    A server answers whoever reaches it, by plain HTTP and gRPC: Triton's HTTP knows neither callers nor TLS. So whoever is not to be
+    answered must not reach it.
+    """
+    try:
+        ip = IPv4Address(address)
+    except ValueError:
+        return f"{address!r} is no IPv4 address."
+    if ip.is_unspecified:
+        return f"{address} is every address of the machine; name the one that the gateways reach it by."
+    named = [IPv4Network(one, strict=False) for one in networks]
+    if ip.is_loopback or any(ip in one for one in named):
+        return ""
+    where = f"in none of {', '.join(map(str, named))}" if named else "not of this machine alone"
+    return (
+        f"{address} is {where}, and a server answers whoever reaches it. Put the gateways and the nodes into a network of their own, and "
+        "name it in SLUICEGATE_PRIVATE_NETWORKS, such as 10.20.0.0/16."
+    )
 
 
 def _ip(host: str) -> Any:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -92,6 +93,23 @@ def double(launcher: LocalLauncher, running: RunningServer, model: str = "doubli
         return answered
     finally:
         client.close()
+
+
+@pytest.mark.allow_hosts(["127.0.0.1", "127.0.0.9"])  # both of this machine alone
+def test_a_server_listens_where_its_node_says(tmp_path: Path, blobs: MemoryBlobs) -> None:
+    cache = BlobCache(tmp_path / "cache", blobs)
+    launcher = LocalLauncher(servers=tmp_path / "servers", venv=VENV, blobs=cache, address="127.0.0.9")
+    running = start(launcher, made.doubling(blobs))
+    try:
+        assert running.host == "127.0.0.9" and double(launcher, running) == [2, 2, 2, 2]
+        for port in (running.http_port, running.grpc_port, running.metrics_port):
+            socket.create_connection(("127.0.0.9", port), timeout=5).close()
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port), timeout=5)
+        found = launcher.adopt(running.folder)
+        assert found is not None and found.host == "127.0.0.9"
+    finally:
+        launcher.stop(running, grace_s=10)
 
 
 def test_a_server_serves_and_leaves_nothing(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:

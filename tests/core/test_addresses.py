@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.core.addresses import LONGEST_PATH_BYTES, Address, gateway_identity
+from serving.core.addresses import LONGEST_PATH_BYTES, Address, gateway_identity, why_not_served_at
 
 
 def test_a_gateways_certificate_names_it_by_a_uri() -> None:
@@ -49,3 +49,23 @@ def test_what_is_resolved_and_what_others_reach(address: Address, is_ip: bool, i
 def test_envoy_takes_a_pipe_or_a_socket_address() -> None:
     assert Address(path="/run/p.sock").to_envoy() == {"pipe": {"path": "/run/p.sock"}}
     assert Address("p", 7).to_envoy() == {"socket_address": {"address": "p", "port_value": 7}}
+
+
+@pytest.mark.parametrize(
+    ("address", "networks", "says"),
+    [
+        ("127.0.0.1", [], ""),
+        ("127.0.0.7", ["10.0.0.0/8"], ""),
+        ("10.1.2.3", ["192.168.0.0/16", "10.0.0.0/8"], ""),
+        ("10.1.2.3", [], "not of this machine alone"),
+        ("10.1.2.3", ["10.2.0.0/16"], "in none of 10.2.0.0/16"),
+        ("8.8.8.8", ["10.0.0.0/8"], "SLUICEGATE_PRIVATE_NETWORKS"),
+        ("0.0.0.0", ["0.0.0.0/0"], "every address"),
+        ("::1", [], "no IPv4 address"),
+        ("node-7", [], "no IPv4 address"),
+        ("", [], "no IPv4 address"),
+    ],
+)  # fmt: skip
+def test_servers_listen_where_only_the_fleet_reaches_them(address: str, networks: list[str], says: str) -> None:
+    why = why_not_served_at(address, networks)
+    assert says in why if says else why == ""
