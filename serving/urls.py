@@ -16,6 +16,7 @@ urlpatterns = [
     path("nodes", nodes.NodesView.as_view(), name="nodes"),
     path("nodes/<slug:name>/cordon", nodes.CordonView.as_view(), name="node-cordon"),
     path("nodes/<slug:name>/drain", nodes.DrainView.as_view(), name="node-drain"),
+    path("nodes/<slug:name>/remove", nodes.RemoveView.as_view(), name="node-remove"),
     path("nodes/<slug:name>/uncordon", nodes.UncordonView.as_view(), name="node-uncordon"),
     path("servers", api.ServersView.as_view(), name="servers"),
     path("runtimes", api.RuntimesView.as_view(), name="runtimes"),

@@ -56,6 +56,7 @@ class EventVerb(StrEnum):
     NODE_CORDONED = "node.cordoned"
     NODE_UNCORDONED = "node.uncordoned"
     NODE_DRAINED = "node.drained"
+    NODE_REMOVED = "node.removed"
     GATEWAY_REGISTERED = "gateway.registered"
     GATEWAY_STREAM_REFUSED = "gateway.stream_refused"
     DEPLOYMENT_REQUESTED = "deployment.requested"

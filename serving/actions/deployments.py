@@ -273,7 +273,7 @@ def register_node(*, actor: Actor, name: str, runtimes: list[dict[str, Any]], fa
     """The node by this name, heard of just now; what it is and can run is written down anew each time. Raises Refused."""
     require(actor, Verb.ADMINISTER, "")
     with transaction.atomic():
-        told = {"runtimes": runtimes, "facts": facts, "seen_at": timezone.now()}
+        told = {"runtimes": runtimes, "facts": facts, "seen_at": timezone.now(), "removed_at": None}
         node, is_new = Node.objects.update_or_create(name=name, defaults=told)
         if is_new:
             images = sorted({runtime["image"] for runtime in runtimes})

@@ -17,11 +17,11 @@ LONGEST_REASON = 2000
 @transaction.atomic
 def cordon_node(*, actor: Actor, node: Node, reason: str, expected_version: int | None = None) -> Node:
     """The node, which is given no new deployment from now on; its servers stay. Idempotent. Raises Refused, Stale, Invalid."""
-    found = _locked(actor, node, expected_version, reason)
+    found = locked_node(actor, node, expected_version, reason)
     if found.cordoned_at is not None:
         return found
     found.cordoned_at, found.cordoned_by, found.cordon_reason = timezone.now(), actor.name, reason.strip()
-    return _written(actor, found, "node.cordoned", reason)
+    return written_node(actor, found, "node.cordoned", reason)
 
 
 @transaction.atomic
@@ -41,14 +41,14 @@ def uncordon_node(*, actor: Actor, node: Node, expected_version: int, reason: st
         taken = set(staying.values_list("slot", flat=True))
         slot = one.slot if one.slot not in taken else max(taken) + 1
         Deployment.objects.filter(pk=one.pk).update(drain_asked_at=None, drain_reason="", slot=slot)
-    found = _locked(actor, node, expected_version, reason)
+    found = locked_node(actor, node, expected_version, reason)
     if found.cordoned_at is None:
         return found
     found.cordoned_at, found.cordoned_by, found.cordon_reason = None, "", ""
-    return _written(actor, found, "node.uncordoned", reason)
+    return written_node(actor, found, "node.uncordoned", reason)
 
 
-def _locked(actor: Actor, node: Node, expected_version: int | None, reason: str) -> Node:
+def locked_node(actor: Actor, node: Node, expected_version: int | None, reason: str) -> Node:
     require(actor, Verb.ADMINISTER, EVERY_TEAM)
     found = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
     require_version(found.version, expected_version, f"Node {found.name}")
@@ -57,8 +57,8 @@ def _locked(actor: Actor, node: Node, expected_version: int | None, reason: str)
     return found
 
 
-def _written(actor: Actor, node: Node, verb: str, reason: str) -> Node:
+def written_node(actor: Actor, node: Node, verb: str, reason: str) -> Node:
     node.version += 1
-    node.save(update_fields=["cordoned_at", "cordoned_by", "cordon_reason", "version"])
+    node.save(update_fields=["cordoned_at", "cordoned_by", "cordon_reason", "removed_at", "version"])
     append_event(verb=verb, subject_type="node", subject_id=node.name, actor=actor, reason=reason.strip())
     return node

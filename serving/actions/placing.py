@@ -15,6 +15,7 @@ from registry.queries import manifest_of
 from serving.core.containment import Containment, may_run_code, not_contained, of_facts
 from serving.core.placement import Choice
 from serving.models import Deployment, Environment, Node
+from serving.queries.deployments import nodes
 from serving.queries.node_fit import nodes_for, offering, why_refused
 from serving.queries.placement import fleet_now, place_for
 
@@ -85,7 +86,7 @@ def why_nowhere(release: Release, choice: Choice) -> DomainError:
             release=release.name,
             nodes=refused,
         )
-    cordoned = Node.objects.filter(cordoned_at__isnull=False).order_by(F("seen_at").desc(nulls_last=True))
+    cordoned = nodes().filter(cordoned_at__isnull=False).order_by(F("seen_at").desc(nulls_last=True))
     if shut := nodes_for(release, cordoned):
         return Unavailable(
             "nodes_cordoned",

@@ -89,7 +89,9 @@ class DeploymentReconciler:
         Raises what the database raises; the row tells the next step where to go on.
         """
         deployment = queries.live_deployments().filter(pk=self.deployment_id).first()
-        if deployment is None:
+        if deployment is None:  # its node was removed meanwhile, and nobody else can end its server
+            if self._running is not None:
+                self._launcher.stop(self._running, grace_s=self._pace.stop_grace)
             self._forget()
             return None
         try:

@@ -24,6 +24,7 @@ from accounts.api.responses import OnePage, versioned
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require
 from serving.actions.draining import drain_node, drain_one
 from serving.actions.nodes import LONGEST_REASON, cordon_node, uncordon_node
+from serving.actions.removing import remove_node
 from serving.api.gpus import GpusOut, gpus_row
 from serving.core.draining import Fate
 from serving.models import Node
@@ -111,6 +112,22 @@ class UncordonView(APIView):
         actor, data = actor_of(request), read_body(CordonIn, request)
         version = expected_version(request)
         return _answer(actor, uncordon_node(actor=actor, node=get_node(name), expected_version=version, **data))
+
+
+class RemovedOut(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    removed_at = serializers.DateTimeField()
+
+
+class RemoveView(APIView):
+    @extend_schema(operation_id="nodes_remove", request=CordonIn, responses=RemovedOut, parameters=[IF_MATCH_OR_ANY])
+    def post(self, request: Request, name: str) -> Response:
+        """Takes a node off the list that is empty, or that is lost and has nothing that is wanted. Takes an administrator."""
+        actor, data = actor_of(request), read_body(CordonIn, request)
+        version = version_or_any(request)
+        return Response(
+            RemovedOut(remove_node(actor=actor, node=get_node(name), expected_version=version, **data)).data
+        )
 
 
 class DrainIn(StrictSerializer):

@@ -158,7 +158,8 @@ def get_node(name: str) -> Node:
 
 
 def nodes() -> QuerySet[Node]:
-    return Node.objects.order_by("name")
+    """By name, without those that were removed."""
+    return Node.objects.filter(removed_at=None).order_by("name")
 
 
 def among(ids: Iterable[object], kind: str = "bigint") -> RawSQL:

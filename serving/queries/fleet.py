@@ -82,6 +82,11 @@ class NodeView:
         return [f"{gpu.uuid}: {fault}" for gpu in read for fault in faults(gpu)]
 
     @property
+    def staying(self) -> int:
+        """Deployments that are to stay."""
+        return sum(one.deployment.is_wanted for one in self.held)
+
+    @property
     def is_draining(self) -> bool:
         return any(one.deployment.drain_asked_at is not None for one in self.held)
 

@@ -19,7 +19,7 @@ from registry.queries import manifests_of
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.replicas import Replica, ReplicaStep, desired_replicas, steps_to
 from serving.models import Deployment, Environment, Node, Scale
-from serving.queries.deployments import answering_servers, live_deployments
+from serving.queries.deployments import answering_servers, live_deployments, nodes
 
 #: A node whose agent was silent for so long is taken for lost: its replicas are placed elsewhere. Ten heartbeats and more, so that
 #: an agent that is restarted, or a database that is away for a while, moves nothing.
@@ -192,6 +192,6 @@ def is_lost(node: Node) -> bool:
 
 def lost_nodes() -> set[str]:
     """The names of those that are lost; none at all where no node was heard of, and whoever looks may be what is lost."""
-    every = list(Node.objects.only("name", "seen_at"))
+    every = list(nodes().only("name", "seen_at"))
     lost = {one.name for one in every if is_lost(one)}
     return set() if len(lost) == len(every) else lost

@@ -25,6 +25,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         parser.add_argument("node", metavar="NODE")
         parser.add_argument("--reason", default="", help="told in the log")
         parser.set_defaults(run=run_verb, verb=verb)
+    remove = verbs.add_parser("remove", help="Take a node off the list that is empty, or lost (administrators)")
+    remove.add_argument("node", metavar="NODE")
+    remove.add_argument("--reason", default="", help="told in the log")
+    remove.set_defaults(run=run_remove)
     drain = verbs.add_parser("drain", help="Cordon a node and empty it: what serves users is started elsewhere first")
     drain.add_argument("node", metavar="NODE")
     drain.add_argument("--reason", default="", help="told in the log")
@@ -76,6 +80,15 @@ def run_verb(arguments: argparse.Namespace, output: Output) -> int:
             node = client.post(address, body, version=known[arguments.node])
     said = "is given no new deployment" if node["state"] == "cordoned" else "may be given deployments again"
     output.result(node, [f"{node['name']} {said}."])
+    return exits.OK
+
+
+def run_remove(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        address = f"/nodes/{quote(arguments.node, safe='')}/remove"
+        found = client.post(address, {"reason": arguments.reason}, is_any_version=True)
+    said = f"{arguments.node} is on no list any more. An agent of that name brings it back, cordoned."
+    output.result(found, [said])
     return exits.OK
 
 

@@ -140,6 +140,9 @@ ASKS: dict[str, Ask] = {
         V.ROLL_BACK, lambda w: {"reason": "tried", "environment": w.environment.slug}, also=frozenset({404})
     ),
     "GET /nodes": Ask(SIGNED_IN),
+    "POST /nodes/{name}/remove": Ask(
+        V.ADMINISTER, reason, lambda w: {"If-Match": "*"}, also=frozenset({409})
+    ),  # in use
     "POST /nodes/{name}/cordon": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "GET /nodes/{name}/drain": Ask(V.ADMINISTER),
     "POST /nodes/{name}/drain": Ask(V.ADMINISTER, lambda w: {"is_confirmed": True}, lambda w: {"If-Match": "*"}),

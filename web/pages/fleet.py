@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
@@ -14,12 +14,19 @@ from accounts.core.access import EVERY_TEAM, Verb, may
 from ledger.core.errors import Invalid
 from registry.queries import get_release, visible_model
 from serving.actions.nodes import cordon_node, uncordon_node
+from serving.actions.removing import remove_node
 from serving.queries import get_node
 from serving.queries.fleet import MOST_DEPLOYMENTS, NodeView, fleet_of
 from serving.queries.node_fit import fits_of
 from web.listing import Filter, asked
 from web.pages.forms import NO_REASON, act, optional_reason_in, version_in
 from web.plots import Cell, NodeRow, Plot, fleet_map
+
+_DONE: Final = {
+    "cordon": "{} is given no new deployment.",
+    "uncordon": "{} may be given deployments again.",
+    "remove": "{} is on no list any more.",
+}
 
 
 def _page(request: HttpRequest) -> HttpResponse:
@@ -75,7 +82,7 @@ def fleet(request: HttpRequest) -> HttpResponse:
 
 @login_required
 def act_on(request: HttpRequest, name: str, verb: str) -> HttpResponse:
-    """Cordons at once; uncordons what the page showed."""
+    """Cordons at once; uncordons and removes what the page showed."""
 
     def call() -> None:
         actor, reason, node = actor_of(request), optional_reason_in(request), get_node(name)
@@ -83,8 +90,11 @@ def act_on(request: HttpRequest, name: str, verb: str) -> HttpResponse:
             cordon_node(actor=actor, node=node, reason=reason or NO_REASON)
         elif verb == "uncordon":
             uncordon_node(actor=actor, node=node, expected_version=version_in(request), reason=reason)
+        elif verb == "remove":
+            remove_node(actor=actor, node=node, expected_version=version_in(request), reason=reason)
         else:
             raise Invalid("no_such_verb", f"A node has no verb “{verb}”.")
 
-    done = f"{name} is given no new deployment." if verb == "cordon" else f"{name} may be given deployments again."
-    return act(request, call, done=done, then=reverse("fleet"), page=lambda: _page(request))
+    return act(
+        request, call, done=_DONE.get(verb, "{}").format(name), then=reverse("fleet"), page=lambda: _page(request)
+    )
