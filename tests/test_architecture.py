@@ -255,7 +255,7 @@ def test_no_path_of_anybodys_machine() -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    read = re.compile(r"env\.(?:text|flag|number|names)\(\s*\"(\w+)\"")
+    read = re.compile(r"env\.(?:text|flag|number|names|networks)\(\s*\"(\w+)\"")
     used = set(read.findall((ROOT / "sluicegate" / "settings.py").read_text()))
     told = set(re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "settings.md").read_text(), re.M))
     assert used == told

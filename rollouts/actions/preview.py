@@ -41,12 +41,11 @@ from rollouts.queries.prometheus_guards import query_problems
 from rollouts.queries.rolled_back import MOST_TOLD, rolled_back_before
 from rollouts.queries.rollout_view import frozen_view
 from rollouts.queries.traffic import Traffic, supposed
-from serving.models import Environment, Route
+from serving.models import Environment
 from serving.queries import live_deployments
-from serving.queries.answering import NONE_SERVING, serving_of
 from serving.queries.node_fit import Places, nodes_for, places_for, why_refused
 from serving.queries.placement import most_that_fit
-from serving.queries.routes import warm_route
+from serving.queries.routes import WarmRoute, warm_route
 from serving.wiring import external_metrics
 from validators.queries import closest_report
 from validators.queries.entry import advice_of
@@ -79,8 +78,7 @@ class _Asked:
     environment: Environment
     policy: Mapping[str, Any] | None
     plan: Policy
-    route: Route | None
-    is_stable_warm: bool
+    warm: WarmRoute
     stable: Release | None
     places: Places
     beside: Beside
@@ -105,8 +103,8 @@ def preview_rollout(
     """
     require(actor, Verb.START_ROLLOUT, candidate.model.team.slug, candidate.model.slug)
     plan = policy_for(candidate, environment, policy)
-    route, is_stable_warm = warm_route(candidate.model, environment)
-    stable = route.stable if route else None
+    warm = warm_route(candidate.model, environment)
+    stable = warm.route.stable if warm.route else None
     places = places_for(candidate, environment)
     found_beside = beside(candidate.model, environment)
     traffic = supposed(found_beside.traffic, rate_per_s)
@@ -117,9 +115,7 @@ def preview_rollout(
         slow_frac=traffic.slow_frac,
         has_stable=stable is not None,
     )
-    asked = _Asked(
-        actor, candidate, environment, policy, plan, route, is_stable_warm, stable, places, found_beside, traffic, found
-    )
+    asked = _Asked(actor, candidate, environment, policy, plan, warm, stable, places, found_beside, traffic, found)
     warnings = list(_warnings(asked))
     return {
         "model": candidate.model.slug,
@@ -161,7 +157,7 @@ def _refusals(asked: _Asked) -> list[Callable[[], object]]:
         lambda: check_release(asked.candidate, asked.environment),
         lambda: refuse_frozen(asked.plan, "Start the rollout"),
         lambda: refuse_beside(asked.beside.ongoing, asked.environment),
-        lambda: stable_beside(asked.candidate, asked.environment, asked.route),
+        lambda: stable_beside(asked.candidate, asked.environment, asked.warm.route),
     ]
 
 
@@ -222,7 +218,7 @@ def _of_stable(asked: _Asked) -> Iterator[Warned]:
 
 def _of_capacity(asked: _Asked) -> Iterator[Warned]:
     candidate, stable, environment = asked.candidate, asked.stable, asked.environment
-    if stable is not None and not asked.is_stable_warm:
+    if stable is not None and not asked.warm.is_stable_warm:
         yield Warned(
             "no_capacity_for_rollback",
             "warning",
@@ -245,7 +241,7 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         yield Warned("no_node", "warning", f"No node that runs {image} has been heard of lately. Start one.")
         return
     if stable is not None:
-        yield from _of_replicas(asked, stable)
+        yield from _of_replicas(asked)
     held = {
         f"{one.release.model.slug} {one.release.name}": manifest_of(one.release)["envelope"]
         for one in live_deployments().filter(node=node, is_wanted=True).defer(None)
@@ -257,10 +253,10 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         yield Warned("no_capacity_for_rollback", "warning", f"{said} Free room, or add a node.")
 
 
-def _of_replicas(asked: _Asked, stable: Release) -> Iterator[Warned]:
+def _of_replicas(asked: _Asked) -> Iterator[Warned]:
     """What the candidate has on its way to as many servers as stable is to have."""
-    candidate, environment, place = asked.candidate, asked.environment, (asked.environment.pk, str(stable.pk))
-    room = Room(serving_of([place[1]]).get(place, NONE_SERVING).wanted)
+    candidate, environment = asked.candidate, asked.environment
+    room = Room(asked.warm.wanted)
     plan = asked.plan.facing(has_stable=True)
     weights = [*(step.weight_bp for step in plan.steps), plan.bake.weight_bp, FULL_BP]
     alone = [weight_bp for weight_bp in weights if room.needed_at(weight_bp) == 1]

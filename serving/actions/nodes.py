@@ -49,6 +49,7 @@ def uncordon_node(*, actor: Actor, node: Node, expected_version: int, reason: st
 
 
 def locked_node(actor: Actor, node: Node, expected_version: int | None, reason: str) -> Node:
+    """The node's row for an administrator, locked until the transaction ends. Raises Refused, Stale, Invalid (too long a reason)."""
     require(actor, Verb.ADMINISTER, EVERY_TEAM)
     found = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
     require_version(found.version, expected_version, f"Node {found.name}")
@@ -58,6 +59,7 @@ def locked_node(actor: Actor, node: Node, expected_version: int | None, reason: 
 
 
 def written_node(actor: Actor, node: Node, verb: str, reason: str) -> Node:
+    """The node with what people said of it written down, and the event."""
     node.version += 1
     node.save(update_fields=["cordoned_at", "cordoned_by", "cordon_reason", "removed_at", "version"])
     append_event(verb=verb, subject_type="node", subject_id=node.name, actor=actor, reason=reason.strip())

@@ -16,8 +16,10 @@ from ledger.queries import clock
 from ledger.queries.statements import Statement
 from registry.models import Release, ServedModel
 from registry.queries.releases import LARGE, these_or_numbered
-from serving.models import Environment, Gateway, Route, RouteAck
+from serving.core.replicas import desired_replicas
+from serving.models import Environment, Gateway, Route, RouteAck, Scale
 from serving.queries.deployments import among, answering_servers
+from serving.queries.replicas import declared_replicas, learn_declared
 
 #: A gateway that did not speak to the control plane for this long is not waited for.
 SEEN_WITHIN_S = 10.0
@@ -66,19 +68,32 @@ def route_of(model: ServedModel | int, environment: Environment | int) -> Route 
     return next(iter(_ONE.rows(**dict(zip(("model", "environment"), keys, strict=True)))), None)
 
 
-def warm_route(model: ServedModel, environment: Environment) -> tuple[Route | None, bool]:
-    """The same, and whether a server answers for its stable release there (`answering_servers`). One query."""
+@dataclass(frozen=True)
+class WarmRoute:
+    """A model's route in an environment, None before its first rollout there; whether a server answers for its stable release there
+    (`answering_servers`), and how many of them are wanted."""
+
+    route: Route | None = None
+    is_stable_warm: bool = False
+    wanted: int = 1
+
+
+def warm_route(model: ServedModel, environment: Environment) -> WarmRoute:
+    """One query."""
     route = next(iter(_WARM.rows(model=model.pk, environment=environment.pk)), None)
-    return route, route is not None and bool(route.is_stable_warm)
+    if route is None:
+        return WarmRoute()
+    learn_declared(route.stable)
+    declared = declared_replicas([route.stable_id])[route.stable_id].least
+    return WarmRoute(route, bool(route.is_stable_warm), desired_replicas(route.scaled, declared))
 
 
 def _warm(model: int, environment: int) -> QuerySet[Route]:
-    servers = (
-        answering_servers()
-        .order_by()
-        .filter(deployment__release=OuterRef("stable"), deployment__environment=OuterRef("environment"))
-    )
-    return all_routes().filter(model=model, environment=environment).annotate(is_stable_warm=Exists(servers))
+    of_stable = {"release": OuterRef("stable"), "environment": OuterRef("environment")}
+    servers = answering_servers().order_by().filter(**{f"deployment__{name}": one for name, one in of_stable.items()})
+    scaled = Subquery(Scale.objects.filter(**of_stable).values("replicas")[:1])
+    routes = all_routes().filter(model=model, environment=environment)
+    return routes.annotate(is_stable_warm=Exists(servers), scaled=scaled)
 
 
 _WARM = Statement(_warm)
