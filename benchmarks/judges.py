@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from validators.core.cold_start import judge_cold_start
 from validators.core.first_response import judge_first
+from validators.core.golden_length import length_shift
 from validators.core.growth import growth_of
 from validators.core.load import Attempt, LoadSummary, judge_load, summarise
 from validators.core.policy import parse_policy
@@ -37,6 +38,8 @@ OBJECTIVES = {
 MULTIPLES = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 TIMES = [f"{one:g} ×" for one in MULTIPLES]
 #: What comes and goes beside files that stay open.
+#: The share by which texts may get longer or shorter.
+LENGTH_LIMIT = 0.1
 FILES = ("connections come and go", "connections are kept, ever more", "closed together, now and then")
 IN_TIME = summarise([Attempt(0.0, 0.0, 0.01)], duration_s=1.0, slo_ms=100.0)
 
@@ -104,6 +107,16 @@ def open_files(policy: Mapping[str, Any], kind: str, left: float, readings: int,
     return found[0].verdict if found else Verdict.PASSED
 
 
+def length(policy: Mapping[str, Any], shift: float, spread: float, texts: int, dice: Dice) -> Verdict:
+    """Of texts of 20 to 400 letters, half of which are more than 1 + `shift` times as long as stable's."""
+    letters = dice.integers(20, 400, texts)
+    longer = np.maximum(1, np.round(letters * (1 + shift) * dice.lognormal(0, spread, texts))).astype(int)
+    references, answers = ([{"text": "a" * int(n)} for n in each] for each in (letters, longer))
+    _, check = length_shift(references, answers, LENGTH_LIMIT, policy, reference="stable's")
+    assert check is not None
+    return check.verdict
+
+
 def row(judge: Callable[[Dice], Verdict], runs: int, *key: int) -> str:
     """passed / failed, in percent. `key` seeds the cell apart from the others."""
     dice = np.random.default_rng([SEED, *key])
@@ -127,6 +140,7 @@ def main() -> None:
         of_latency(name, told, at, runs)
     of_cold_starts(runs)
     of_open_files(runs)
+    of_lengths(runs)
 
 
 def of_errors(runs: int) -> None:
@@ -172,6 +186,19 @@ def of_open_files(runs: int) -> None:
         ]
         for at, kind in enumerate(FILES)
         for readings, requests in ((120, 600), (400, 2000), (1200, 6000))
+    ))  # fmt: skip
+
+
+def of_lengths(runs: int) -> None:
+    policy, shifts = {"confidence": 0.95, "rule": "measured"}, (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
+    table(["length of texts; .1 allowed", "texts", *(f"{one:g} longer" for one in shifts)], (
+        [
+            f"spread by {spread:g}", str(texts),
+            *(row(partial(length, policy, one, spread, texts), runs, 8, texts, round(100 * spread), at)
+              for at, one in enumerate(shifts)),
+        ]
+        for spread in (0.05, 0.3, 1.0)
+        for texts in (20, 100, 400)
     ))  # fmt: skip
 
 
