@@ -16,7 +16,7 @@ from registry.signing import installation_keys
 from rollouts import actions
 from rollouts.models import Rollout
 from serving.actions.routes import set_route
-from serving.models import Environment, Node, RequestExample
+from serving.models import Deployment, Environment, Node, RequestExample
 from tests.factories import (
     make_actor,
     make_admin,
@@ -40,6 +40,15 @@ def production(**over: Any) -> Environment:
 
 def release_of(model: Any = None, **over: Any) -> Release:
     return make_release(model or make_model(objectives=OBJECTIVES), **over)
+
+
+def stable_server() -> Deployment:
+    """The one server of production's stable release, on the node `local`."""
+    release = make_release()
+    serves(release)
+    deployment = make_deployment(release, production(), state="ready")
+    make_server(deployment)
+    return deployment
 
 
 def started(**over: Any) -> Rollout:

@@ -30,7 +30,7 @@ from tests.factories import (
 )
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import HOSTILE, signed_in
-from tests.rollout_setup import production, put, serves, with_stable
+from tests.rollout_setup import production, put, serves, stable_server, with_stable
 
 pytestmark = pytest.mark.django_db
 AGENT = Actor.system("agent:local")
@@ -57,12 +57,7 @@ def test_fates(over: dict[str, Any], fate: Fate, says: str) -> None:
 
 @pytest.fixture
 def stable() -> Deployment:
-    """The one server of production's stable release, on the node `local`."""
-    release = make_release()
-    serves(release)
-    deployment = make_deployment(release, production(), state="ready")
-    make_server(deployment)
-    return deployment
+    return stable_server()
 
 
 def fates() -> list[Fate]:

@@ -29,7 +29,7 @@ from tests.factories import (
     make_server,
     resealed,
 )
-from tests.rollout_setup import production, serves
+from tests.rollout_setup import production, serves, stable_server
 
 pytestmark = pytest.mark.django_db
 AGENT = Actor.system("agent:local")
@@ -37,12 +37,7 @@ AGENT = Actor.system("agent:local")
 
 @pytest.fixture
 def stable() -> Deployment:
-    """The one server of production's stable release, on the node `local`."""
-    release = make_release()
-    serves(release)
-    deployment = make_deployment(release, production(), state="ready")
-    make_server(deployment)
-    return deployment
+    return stable_server()
 
 
 def scale(one: Deployment, replicas: int, actor: Actor = AGENT, **over: Any) -> Scale:
