@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import logging
 import os
 import shutil
 import tempfile
@@ -44,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # files as they are written, under plain names; tests/pages/test_static_files.py collects them once as the web process does
     django.conf.settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
     django.conf.settings.WHITENOISE_USE_FINDERS = True
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request would bury why a test failed
     gc.disable()  # until the tests are collected
 
 

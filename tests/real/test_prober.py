@@ -32,6 +32,7 @@ from rollouts.models import Mismatch, ProbeTally, Rollout
 from rollouts.prober.prober import LEASE
 from rollouts.queries.prober_tallies import STALE_S, wrong_readings
 from serving.adapters.mirror_secret import mirror_secret
+from serving.agent.launcher import LocalLauncher
 from serving.control_plane.clusters import MIRROR_TIMEOUT_S
 from serving.control_plane.virtual_hosts import MIRROR_SECRET_HEADER
 from serving.core.routes import Arm, Endpoint, Prober
@@ -69,20 +70,49 @@ class TritonPythonModel:
 """
 
 
-@pytest.fixture(scope="module")
-def tritons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunningServer]]:
+class Tritons:
     """Real servers: `stable`, `same` (the same graph once more), and `wrong`."""
+
+    def __init__(self, launcher: LocalLauncher, manifests: dict[str, dict[str, Any]]) -> None:
+        self._launcher, self._manifests = launcher, manifests
+        self._started: dict[str, RunningServer] = {}
+
+    def __getitem__(self, name: str) -> RunningServer:
+        return self._started[name]
+
+    def ended(self) -> list[str]:
+        """A Triton dies of a stall: docs/operations.md, *A server that was stalled*."""
+        return [
+            f"{name} ended with {self._launcher.exit_code(server)}"
+            for name, server in self._started.items()
+            if not self._launcher.is_alive(server)
+        ]
+
+    def start(self) -> None:
+        """All that do not run."""
+        due = [one for one in self._manifests if one not in self._started or not self._launcher.is_alive(self[one])]
+        for name in due:
+            folder = self._launcher.folder_for(len(due), MODEL, name)
+            self._started[name] = self._launcher.start(made.launch_spec(self._manifests[name], folder))
+        for name in due:
+            self._launcher.await_loaded(self[name], MODEL, timeout_s=60)
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tritons]:
     blobs = made.MemoryBlobs()
     wrong = made.manifest(blobs, MODEL, {"artifact/model.py": SUBTLY_WRONG.encode()}, made.serving(), backend="python")
     manifests = {"stable": made.doubling(blobs, MODEL), "same": made.doubling(blobs, MODEL), "wrong": wrong}
-    started = {}
     with local_launcher(tmp_path_factory.mktemp("node"), blobs) as launcher:
-        for number, (name, manifest) in enumerate(manifests.items()):
-            spec = made.launch_spec(manifest, launcher.folder_for(number, MODEL, name), deployment_id=number)
-            started[name] = launcher.start(spec)
-        for server in started.values():
-            launcher.await_loaded(server, MODEL, timeout_s=60)
-        yield started
+        yield Tritons(launcher, manifests)
+
+
+@pytest.fixture
+def tritons(started: Tritons) -> Iterator[Tritons]:
+    """They live when the test begins; a test in which one ended says so, whatever else it found."""
+    started.start()
+    yield started
+    assert started.ended() == []
 
 
 class ProberProcess:
@@ -135,7 +165,7 @@ class World:
     """A live rollout of `candidate` over the stable release, routed by a real Envoy that mirrors to a real prober."""
 
     def __init__(
-        self, parts: Rig, prober: ProberProcess, tritons: dict[str, RunningServer], candidate: str, golden: bytes = b""
+        self, parts: Rig, prober: ProberProcess, tritons: Tritons, candidate: str, golden: bytes = b""
     ) -> None:
         self.parts, self.prober, self.tritons = parts, prober, tritons
         self.environment = make_environment("production")
@@ -191,9 +221,7 @@ class World:
 
 
 @pytest.fixture
-def make_world(
-    tmp_path: Path, tritons: dict[str, RunningServer], transactional_db: None
-) -> Iterator[Callable[..., World]]:
+def make_world(tmp_path: Path, tritons: Tritons, transactional_db: None) -> Iterator[Callable[..., World]]:
     with rig(tmp_path) as parts:
         prober = ProberProcess(tmp_path)
 
