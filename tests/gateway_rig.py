@@ -107,6 +107,7 @@ class Envoy:
         name: str = "gateway-1",
         port: int | None = None,
         tls: TlsFiles | None = None,
+        relay: str = "",
     ) -> None:
         """`xds`: the control plane's port of this machine, or its address. With `tls` its counters can be read over TLS as well."""
         self.name, self.port, self.admin_port = name, port or free_port(), free_port()
@@ -114,7 +115,7 @@ class Envoy:
         self.counters_url = f"https://{counters}"
         address = xds if isinstance(xds, str) else f"127.0.0.1:{xds}"
         self.config = folder / f"{name}.json"
-        told = bootstrap(name, address, f"127.0.0.1:{self.admin_port}", tls, counters)
+        told = bootstrap(name, address, f"127.0.0.1:{self.admin_port}", tls, counters, relay=relay)
         told["stats_config"]["stats_matcher"]["inclusion_list"]["patterns"].append({"prefix": _READINGS})
         self.config.write_text(json.dumps(told))
         self.log = (folder / f"{name}.log").open("ab")
@@ -338,15 +339,16 @@ def rig(
     xds: str = "",
     tls: TlsFiles | None = None,
     gateway_tls: TlsFiles | None = None,
+    relay: str = "",
 ) -> Iterator[Rig]:
     """`port`: where the gateway is to listen, whoever else is there; any free port by default. `xds`: where the control plane is to,
-    with `tls` if its gateway is to show a certificate, `gateway_tls`."""
+    with `tls` if its gateway is to show a certificate, `gateway_tls`. `relay`: where the gateway's relay listens, if it has one."""
     loop, port = Loop(), port or free_port()
     plane = Plane(GatewayIdentity(1, "gateway-1", "production", (("127.0.0.1", port),)))
     ads = AdsServer(plane)
     xds = xds or f"127.0.0.1:{free_port()}"
     loop.run(ads.start(xds, tls))
-    envoy = Envoy(folder, xds, port=port, tls=gateway_tls)
+    envoy = Envoy(folder, xds, port=port, tls=gateway_tls, relay=relay)
     built = Rig(loop, envoy, plane, ads, Backend(loop, "stable").start(), Backend(loop, "candidate").start())
     try:
         envoy.start()

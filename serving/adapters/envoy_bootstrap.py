@@ -55,15 +55,17 @@ def bootstrap(
     counters_address: str = "",
     *,
     heap_bytes: int | None = None,
+    relay: str = "",
 ) -> dict[str, Any]:
     """JSON for `envoy -c`. Addresses are host:port or unix:/path; of control planes there may be several, with commas between them.
 
     With `tls`, files on the gateway's machine, the control plane must prove who it is, and the gateway does; then its counters can be
     read by the control plane's machines at `counters_address`. `heap_bytes`: what this Envoy may hold, `heap_of_this_machine` by default;
-    near it requests that hold much are ended, and new ones answered 503. Several gateways on one machine need `--disable-hot-restart` or a
+    near it requests that hold much are ended, and new ones answered 503. `relay`: the unix:/path of this gateway's relay, which it calls in
+    place of the control planes (`serving.control_plane.relay`). Several gateways on one machine need `--disable-hot-restart` or a
     `--base-id` each. Raises ValueError for an address that is none, and for counters without `tls`.
     """
-    admin, static = Address.at(admin_address), {"clusters": [_ads_cluster(xds_address, tls)]}
+    admin, static = Address.at(admin_address), {"clusters": [_ads_cluster(relay or xds_address, None if relay else tls)]}
     if counters_address:
         if tls is None:
             raise ValueError("counters are read by other machines only where both sides show a certificate")

@@ -11,7 +11,7 @@ so that one model whose clusters are stuck never holds up another model's rollba
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from envoy.service.discovery.v3 import discovery_pb2
@@ -120,9 +120,7 @@ class GatewayStream:
         flight = self._flying.pop(nonce, None)
         if flight is None:
             return
-        kind, bad = self._kinds[flight.type_url], _blamed(flight.versions, error)
-        if error and flight.type_url == VHOST:
-            bad = set(flight.versions)  # one bad host refuses all that came with it
+        kind, bad = self._kinds[flight.type_url], blamed(flight.type_url, flight.versions.keys(), error)
         for name, version in flight.versions.items():
             if name not in bad:
                 kind.accepted[name] = version
@@ -287,8 +285,10 @@ class GatewayStream:
         return out
 
 
-def _blamed(versions: Mapping[str, str], error: str) -> set[str]:
-    """The resources that a refusal names; all of them where it names none."""
+def blamed(type_url: str, names: Set[str], error: str) -> Set[str]:
+    """The resources of one response that were refused: those that the refusal names, or all of them where it names none. One bad
+    virtual host refuses all that came with it. None without an error.
+    """
     if not error:
         return set()
-    return {name for name in versions if name in error} or set(versions)
+    return names if type_url == VHOST else {name for name in names if name in error} or names

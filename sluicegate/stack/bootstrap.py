@@ -20,9 +20,8 @@ from django.utils import timezone
 
 from ledger.adapters.files import write_whole
 from sluicegate.stack import secrets
-from sluicegate.stack.machine import ADMIN_TOKEN, FIRST_PASSWORD
+from sluicegate.stack.machine import ADMIN_TOKEN, FIRST_PASSWORD, GATEWAY_NAME
 
-GATEWAY_NAME = "local-gateway"
 #: Staging is where gates talk to servers directly; production is where users are. On one machine its owner may force a release.
 ENVIRONMENTS: dict[str, dict[str, object]] = {
     "staging": {"title": "Staging", "is_routed": False, "needs_passed_report": False},
@@ -40,6 +39,7 @@ def main() -> None:
     parser.add_argument("--gateway-http-port", type=int, required=True)
     parser.add_argument("--gateway-grpc-port", type=int, required=True)
     parser.add_argument("--gateway-admin", required=True, metavar="unix:/PATH")
+    parser.add_argument("--gateway-relay", required=True, metavar="unix:/PATH")
     parser.add_argument("--envoy-config", type=Path, required=True)
     said = parser.parse_args()
     django.setup()
@@ -48,7 +48,7 @@ def main() -> None:
         ensure_administrator(settings.STATE_DIR)
         ensure_environments()
         ensure_gateway(http_port=said.gateway_http_port, grpc_port=said.gateway_grpc_port, admin_url=said.gateway_admin)
-    write_gateway_config(said.envoy_config, admin_address=said.gateway_admin)
+    write_gateway_config(said.envoy_config, admin_address=said.gateway_admin, relay=said.gateway_relay)
     print("The database is ready for the services.")
 
 
@@ -96,10 +96,11 @@ def ensure_gateway(*, http_port: int, grpc_port: int, admin_url: str) -> None:
     )
 
 
-def write_gateway_config(file: Path, *, admin_address: str) -> None:
+def write_gateway_config(file: Path, *, admin_address: str, relay: str) -> None:
     from serving.adapters.envoy_bootstrap import bootstrap
 
-    write_whole(file, json.dumps(bootstrap(GATEWAY_NAME, settings.XDS_ADDRESS, admin_address), indent=1))
+    told = bootstrap(GATEWAY_NAME, settings.XDS_ADDRESS, admin_address, relay=relay)
+    write_whole(file, json.dumps(told, indent=1))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from sluicegate.stack.valkey import Valkey
 
 BASE_DIR = Path(__file__).resolve().parents[2]
 STORES, BOOTSTRAP, SERVICES, GATEWAY = range(4)
+GATEWAY_NAME = "local-gateway"
 #: What a person would like to type; taken only by a stack that a person starts.
 FRIENDLY_PORTS = {"web": 8700, "gateway_http": 8701, "gateway_grpc": 8702}
 #: Who must be told when one of these listens elsewhere than before, and what it is.
@@ -173,6 +174,13 @@ def _services(state: Path, run: Path, ports: Mapping[str, int], env: Mapping[str
             lambda: takes_connections(run / sockets.CONTROL_PLANE),
         ),
         process(
+            "relay",
+            SERVICES,
+            _relay(state, run),
+            lambda: takes_connections(run / sockets.RELAY),
+            env=child.BARE,
+        ),
+        process(
             "envoy",
             GATEWAY,
             _envoy(state, env),
@@ -185,7 +193,8 @@ def _services(state: Path, run: Path, ports: Mapping[str, int], env: Mapping[str
 
 def _bootstrap(state: Path, run: Path, ports: Mapping[str, int]) -> list[str]:
     told = [f"--{name.replace('_', '-')}-port={ports[name]}" for name in ("gateway_http", "gateway_grpc")]
-    told += [f"--gateway-admin=unix:{run / sockets.GATEWAY_ADMIN}", f"--envoy-config={state / 'envoy.json'}"]
+    told += [f"--gateway-admin=unix:{run / sockets.GATEWAY_ADMIN}", f"--gateway-relay=unix:{run / sockets.RELAY}"]
+    told += [f"--envoy-config={state / 'envoy.json'}"]
     return [sys.executable, "-m", "sluicegate.stack.bootstrap", *told]
 
 
@@ -209,6 +218,13 @@ def _worker() -> list[str]:
         "worker@sluicegate",
         *said.split(),
     ]
+
+
+def _relay(state: Path, run: Path) -> list[str]:
+    """Beside Envoy, with what Envoy last had; it is told of nothing but its two neighbours."""
+    where = [f"--listen=unix:{run / sockets.RELAY}", f"--control-planes=unix:{run / sockets.CONTROL_PLANE}"]
+    kept = f"--file={state / 'gateway-snapshot'}"
+    return [sys.executable, "-m", "serving.control_plane.relay", GATEWAY_NAME, *where, kept]
 
 
 def _envoy(state: Path, env: Mapping[str, str]) -> list[str]:

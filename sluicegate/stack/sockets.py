@@ -12,8 +12,8 @@ from pathlib import Path
 from serving.core.addresses import LONGEST_PATH_BYTES
 from sluicegate.stack.modes import make_own
 
-CONTROL_PLANE, PROBER, GATEWAY_ADMIN = "control-plane.sock", "prober.sock", "gateway-admin.sock"
-_LONGEST_NAME = max(len(name) for name in (CONTROL_PLANE, PROBER, GATEWAY_ADMIN))
+CONTROL_PLANE, RELAY, PROBER, GATEWAY_ADMIN = "control-plane.sock", "relay.sock", "prober.sock", "gateway-admin.sock"
+_LONGEST_NAME = max(len(name) for name in (CONTROL_PLANE, RELAY, PROBER, GATEWAY_ADMIN))
 
 
 def make_folder(state: Path) -> Path:

@@ -32,7 +32,7 @@ from tests.other_user import as_stranger, everything_in, trespasses
 pytestmark = [pytest.mark.real("postgres", "valkey", "envoy"), pytest.mark.timeout(900)]
 #: What a stack that was told to stop takes away.
 MADE = ["ready.json", "processes.json", "run"]
-KEPT = ["postgres", "valkey", "web", "worker", "scheduler", "agent", "engine", "prober", "control_plane", "envoy"]
+KEPT = ["postgres", "valkey", "web", "worker", "scheduler", "agent", "engine", "prober", "control_plane", "relay", "envoy"]
 
 
 @contextmanager
@@ -215,7 +215,7 @@ def test_secrets_are_for_their_owner_only(stack: Stack) -> None:
     for name in KEPT:  # our own are told where the secrets are, the others not even that
         environment = Path(f"/proc/{stack.pid_of(name)}/environ").read_text()
         assert not [one for one in passwords if one in environment], name
-        if name in ("postgres", "valkey", "envoy"):
+        if name in ("postgres", "valkey", "relay", "envoy"):
             assert str(secrets) not in environment and "SLUICEGATE" not in environment, name
 
 
@@ -224,7 +224,7 @@ def test_another_user_of_the_machine_gets_at_nothing_but_the_public_ports(stack:
     assert get(f"{stack.gateway_http}/v2/models/sentiment/infer") == 404
     assert get(f"{stack.base_url}/api/v1/teams", stack.admin_token) == 200
     walked = everything_in(stack.state_dir)
-    assert {"gateway-admin.sock", "control-plane.sock", "prober.sock"} <= {
+    assert {"gateway-admin.sock", "control-plane.sock", "prober.sock", "relay.sock"} <= {
         path.name for path in walked if path.is_socket()
     }
     assert {"envoy.log", "ready.json", "envoy.json", "ports.json", "up.log"} <= {path.name for path in walked}

@@ -48,6 +48,13 @@ class Command(BaseCommand):
         )
         parser.add_argument("--control-planes", default=settings.XDS_ADDRESS, metavar="ADDRESSES", help="(%(default)s)")
         parser.add_argument(
+            "--relay",
+            default="",
+            metavar="unix:/PATH",
+            help="where the gateway's relay listens, which keeps its last snapshot; without, it has no routes at a start "
+            "without control planes",
+        )
+        parser.add_argument(
             "--certificate", default="", metavar="FILE", help="on the gateway's machine, as the two below"
         )
         parser.add_argument("--key", default="", metavar="FILE")
@@ -76,6 +83,7 @@ class Command(BaseCommand):
                 tls,
                 options["counters"],
                 heap_bytes=_heap(options["heap_mib"]),
+                relay=_socket_file(options["relay"]),
             )
             register_gateway(
                 actor=Actor.system("setup"),
@@ -99,6 +107,12 @@ def _heap(mib: int) -> int:
     if mib << 20 < LEAST_HEAP_BYTES:
         raise ValueError(f"--heap-mib must be {LEAST_HEAP_BYTES >> 20} or more.")
     return mib << 20
+
+
+def _socket_file(relay: str) -> str:
+    if relay and not Address.at(relay).path:
+        raise ValueError(f"--relay must be unix:/path, on the gateway's machine, not {relay}.")
+    return relay
 
 
 def _url(counters: str, admin: str, *, is_file: bool) -> str:
