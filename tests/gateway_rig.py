@@ -356,7 +356,7 @@ def rig(
     finally:
         envoy.stop()
         envoy.log.close()
-        loop.run(ads.stop())
+        loop.run(built.ads.stop())
         for backend in (built.stable, built.candidate):
             backend.stop()
         loop.close()

@@ -65,7 +65,10 @@ def bootstrap(
     place of the control planes (`serving.control_plane.relay`). Several gateways on one machine need `--disable-hot-restart` or a
     `--base-id` each. Raises ValueError for an address that is none, and for counters without `tls`.
     """
-    admin, static = Address.at(admin_address), {"clusters": [_ads_cluster(relay or xds_address, None if relay else tls)]}
+    admin, static = (
+        Address.at(admin_address),
+        {"clusters": [_ads_cluster(relay or xds_address, None if relay else tls)]},
+    )
     if counters_address:
         if tls is None:
             raise ValueError("counters are read by other machines only where both sides show a certificate")

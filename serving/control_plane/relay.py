@@ -41,7 +41,8 @@ _LINE = (
     ("grpc.ssl_target_name_override", CONTROL_PLANE_NAME),
 )
 
-Request, Response = discovery_pb2.DeltaDiscoveryRequest, discovery_pb2.DeltaDiscoveryResponse
+Request = discovery_pb2.DeltaDiscoveryRequest
+Response = discovery_pb2.DeltaDiscoveryResponse
 
 
 class Relay:
@@ -134,9 +135,7 @@ class Relay:
                 request = await anext(incoming, None)
             await call.done_writing()
 
-    async def _logs(
-        self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> bytes:
+    async def _logs(self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         """Requests that failed or were slow: they go through, or are lost."""
         line = await self._reach()
         if line is None:

@@ -105,6 +105,13 @@ def test_the_command_registers_a_gateway_and_prints_what_its_envoy_is_started_wi
     assert heap["max_heap_size_bytes"] == str(512 << 20)
     call_command("register_gateway", "tcp", *about, "--admin", "127.0.0.1:9901", stdout=said, stderr=warned)
     assert "every user of the gateway's machine" in warned.getvalue()
+    said = StringIO()
+    call_command("register_gateway", "far", *about, *far, *files, "--relay", "unix:/run/relay.sock", stdout=said)
+    ads = json.loads(said.getvalue())["static_resources"]["clusters"][0]
+    (host,) = ads["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    assert host["endpoint"]["address"] == {"pipe": {"path": "/run/relay.sock"}} and "transport_socket" not in ads
+    with pytest.raises(CommandError, match="--relay must be unix:/path"):
+        call_command("register_gateway", "far", *about, *far, *files, "--relay", "10.0.0.9:1", stdout=said)
     with pytest.raises(CommandError, match="--heap-mib"):
         call_command("register_gateway", "small", *about, "--heap-mib", "1", stdout=said)
 

@@ -32,7 +32,19 @@ from tests.other_user import as_stranger, everything_in, trespasses
 pytestmark = [pytest.mark.real("postgres", "valkey", "envoy"), pytest.mark.timeout(900)]
 #: What a stack that was told to stop takes away.
 MADE = ["ready.json", "processes.json", "run"]
-KEPT = ["postgres", "valkey", "web", "worker", "scheduler", "agent", "engine", "prober", "control_plane", "relay", "envoy"]
+KEPT = [
+    "postgres",
+    "valkey",
+    "web",
+    "worker",
+    "scheduler",
+    "agent",
+    "engine",
+    "prober",
+    "control_plane",
+    "relay",
+    "envoy",
+]
 
 
 @contextmanager

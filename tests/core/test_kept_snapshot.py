@@ -1,0 +1,124 @@
+"""What is kept of a gateway's stream: only what it took, all of what it took, and only in a file that can be believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from envoy.service.discovery.v3 import discovery_pb2
+from google.protobuf import any_pb2
+
+from serving.control_plane.kept import Holding, Resources, SnapshotFile
+from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST
+from serving.control_plane.relay import KeptAnswers
+
+Request = discovery_pb2.DeltaDiscoveryRequest
+Response = discovery_pb2.DeltaDiscoveryResponse
+
+
+def one(type_url: str, name: str, version: str = "1") -> discovery_pb2.Resource:
+    body = any_pb2.Any(type_url=type_url, value=version.encode())
+    return discovery_pb2.Resource(name=name, version=version, resource=body)
+
+
+def offer(holding: Holding, type_url: str, *names: str, version: str = "1", error: str = "", gone: str = "") -> bool:
+    """Sends these, and has them answered; whether that changed anything."""
+    told = [one(type_url, name, version) for name in names]
+    holding.send(Response(type_url=type_url, nonce="n", resources=told, removed_resources=[gone] if gone else []))
+    answer = Request(type_url=type_url, response_nonce="n")
+    if error:
+        answer.error_detail.message = error
+    return holding.receive(answer)
+
+
+def whole() -> Holding:
+    holding = Holding({})
+    for type_url, name in ((CLUSTER, "c"), (ENDPOINTS, "c"), (LISTENER, "l"), (ROUTES, "gw"), (VHOST, "gw/a")):
+        assert offer(holding, type_url, name)
+    return holding
+
+
+def named(resources: Resources, type_url: str) -> dict[str, str]:
+    return {name: found.version for name, found in resources.get(type_url, {}).items()}
+
+
+def test_nothing_is_whole_before_a_gateway_could_serve_by_it() -> None:
+    holding = Holding({})
+    for type_url in (CLUSTER, LISTENER, ROUTES):
+        offer(holding, type_url, "x")
+        assert holding.whole() == {}
+    offer(holding, VHOST, "gw/a")
+    assert named(holding.whole(), VHOST) == {"gw/a": "1"}
+
+
+def test_what_is_sent_or_refused_is_not_kept() -> None:
+    holding = whole()
+    holding.send(Response(type_url=VHOST, nonce="later", resources=[one(VHOST, "gw/a", "2")]))
+    assert named(holding.whole(), VHOST) == {"gw/a": "1"}
+    offer(holding, VHOST, "gw/a", "gw/b", version="3", error="gw/b is bad")
+    assert named(holding.whole(), VHOST) == {"gw/a": "1"}  # one bad virtual host refuses all
+    offer(holding, CLUSTER, "c", "d", version="3", error="d is bad")
+    assert named(holding.whole(), CLUSTER) == {"c": "3"}
+
+
+def test_what_is_removed_or_no_longer_asked_for_is_forgotten() -> None:
+    holding = whole()
+    offer(holding, VHOST, "gw/b", gone="gw/a")
+    holding.receive(Request(type_url=ENDPOINTS, resource_names_unsubscribe=["c"]))
+    assert named(holding.whole(), VHOST) == {"gw/b": "1"} and named(holding.whole(), ENDPOINTS) == {}
+
+
+def test_what_was_not_kept_is_asked_for_again() -> None:
+    holding = Holding({CLUSTER: {"c": one(CLUSTER, "c", "2"), "old": one(CLUSTER, "old")}})
+    has = {"c": "2", "lost": "7"}
+    request = Request(type_url=CLUSTER, initial_resource_versions=has)
+    assert not holding.receive(request)
+    assert dict(request.initial_resource_versions) == {"c": "2", "lost": ""}
+    for type_url in (LISTENER, ROUTES, VHOST):
+        offer(holding, type_url, "x")
+    assert named(holding.whole(), CLUSTER) == {"c": "2"}  # what this Envoy does not have is not kept for it
+
+
+def test_a_file_gives_what_was_written_to_its_own_gateway(tmp_path: Path) -> None:
+    file = SnapshotFile(tmp_path / "snapshot", "gateway-1")
+    assert file.read() == {}
+    file.write(whole().whole())
+    assert file.read() == whole().whole()
+    assert SnapshotFile(file.path, "gateway-2").read() == {}
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "open", "empty"])
+def test_a_file_that_was_harmed_is_not_used(tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
+    file = SnapshotFile(tmp_path / "snapshot", "gateway-1")
+    file.write(whole().whole())
+    data = file.path.read_bytes()
+    file.path.write_bytes({"cut": data[:-1], "flip": data[:-1] + bytes([data[-1] ^ 1]), "empty": b""}.get(harm, data))
+    if harm == "open":
+        file.path.chmod(0o640)
+    assert file.read() == {} and "is not used" in caplog.text
+
+
+def test_a_snapshot_that_cannot_be_written_leaves_no_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = SnapshotFile(tmp_path / "snapshot", "gateway-1")
+    file.write(whole().whole())
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("serving.control_plane.kept.write_whole", full)
+    file.write(whole().whole())
+    assert not file.path.exists()
+
+
+def test_an_envoy_is_told_what_it_lacks_and_nothing_twice() -> None:
+    answers = KeptAnswers(
+        {CLUSTER: {"c": one(CLUSTER, "c"), "d": one(CLUSTER, "d")}, ROUTES: {"gw": one(ROUTES, "gw")}}
+    )
+    first = answers.to(Request(type_url=CLUSTER, initial_resource_versions={"c": "1", "d": "0"}))
+    assert first is not None and [told.name for told in first.resources] == ["d"]
+    assert answers.to(Request(type_url=CLUSTER, response_nonce=first.nonce)) is None
+    empty = answers.to(Request(type_url=VHOST))
+    assert empty is not None and not empty.resources  # it waits for a first word
+    for _ in range(2):  # asking again means: send again
+        asked = answers.to(Request(type_url=ROUTES, resource_names_subscribe=["gw", "unknown"]))
+        assert asked is not None and [told.name for told in asked.resources] == ["gw"]
