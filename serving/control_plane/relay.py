@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from envoy.service.discovery.v3 import discovery_pb2
+from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest as Request
+from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryResponse as Response
 
 from serving.control_plane.kept import Holding, Resources, SnapshotFile
 from serving.control_plane.protos import CLUSTER, LISTENER, VHOST
@@ -40,9 +41,6 @@ _LINE = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.ssl_target_name_override", CONTROL_PLANE_NAME),
 )
-
-Request = discovery_pb2.DeltaDiscoveryRequest
-Response = discovery_pb2.DeltaDiscoveryResponse
 
 
 class Relay:

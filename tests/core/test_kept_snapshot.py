@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 from envoy.service.discovery.v3 import discovery_pb2
+from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest as Request
+from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryResponse as Response
 from google.protobuf import any_pb2
 
 from serving.control_plane.kept import Holding, Resources, SnapshotFile
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST
 from serving.control_plane.relay import KeptAnswers
-
-Request = discovery_pb2.DeltaDiscoveryRequest
-Response = discovery_pb2.DeltaDiscoveryResponse
 
 
 def one(type_url: str, name: str, version: str = "1") -> discovery_pb2.Resource:

@@ -324,6 +324,25 @@ def test_engine_worker_and_control_plane_killed_at_once_come_back(stack: Stack, 
     until(lambda: is_healthy(stack), "healthy again")
 
 
+def test_a_gateway_killed_while_its_control_plane_is_frozen_serves_what_it_had(
+    stack: Stack, known: dict[str, int]
+) -> None:
+    until(lambda: is_healthy(stack), "healthy before")
+    frozen, envoy = stack.pid_of("control_plane"), stack.pid_of("envoy")
+    url = f"{stack.gateway_http}/v2/models/sentiment/infer"
+    answer = get(url)
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        os.kill(envoy, signal.SIGKILL)
+        known["envoy"] = stack.pid_of("envoy", unlike=envoy, within_s=120)
+        until(lambda: is_healthy(stack), "the gateway serves")
+        assert get(url) == answer
+        assert "Envoy is served the last snapshot" in stack.log_of("relay").read_text()
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    assert stack.pid_of("control_plane") == frozen
+
+
 def test_a_stop_or_a_killed_supervisor_leaves_nothing_and_the_next_start_finds_everything(lives: Lives) -> None:
     assert lives.first.left == [] and lives.second.left == []
     assert lives.second.ports == lives.first.ports
