@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ class Relay:
 
     async def _stream(
         self, requests: AsyncIterator[Request], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[Response]:
+    ) -> AsyncGenerator[Response, None]:
         incoming = aiter(requests)
         first = await anext(incoming, None)
         if first is None:
@@ -99,7 +99,7 @@ class Relay:
         first: Request,
         incoming: AsyncIterator[Request],
         context: grpc.aio.ServicerContext[Any, Any],
-    ) -> AsyncIterator[Response]:
+    ) -> AsyncGenerator[Response, None]:
         holding = Holding(self._last)
         method = line.stream_stream(
             f"/{SERVICE}/DeltaAggregatedResources",
@@ -156,7 +156,7 @@ class Relay:
 
     # -- without one ------------------------------------------------------------------------------------------------
 
-    async def _kept(self, first: Request, incoming: AsyncIterator[Request]) -> AsyncIterator[Response]:
+    async def _kept(self, first: Request, incoming: AsyncIterator[Request]) -> AsyncGenerator[Response, None]:
         """What was kept, until a control plane answers: Envoy calls again then, and says what it has."""
         log.warning("no control plane answers: Envoy is served the last snapshot that it took")
         answers = KeptAnswers(self._last)
