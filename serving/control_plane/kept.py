@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -64,7 +65,8 @@ class SnapshotFile:
             write_whole(self.path, json.dumps(told).encode() + b"\n" + body, mode=0o600, is_durable=True)
         except OSError as problem:
             log.error("the snapshot cannot be kept: %s", problem)
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the gateway's word must go on to the control plane in any case
+                self.path.unlink()
 
 
 class Holding:

@@ -107,6 +107,7 @@ def test_a_snapshot_that_cannot_be_written_leaves_no_older_one(tmp_path: Path, m
     monkeypatch.setattr("serving.control_plane.kept.write_whole", full)
     file.write(whole().whole())
     assert not file.path.exists()
+    file.write(whole().whole())  # nor is there one to remove
 
 
 def test_an_envoy_is_told_what_it_lacks_and_nothing_twice() -> None:
