@@ -36,7 +36,9 @@ _QUOTA: Final = Record(
 TRAFFIC_POLICY: Final = Record(
     {
         "tenants": may(
-            Record({"header": need(_HEADER), "named": may(Object(_QUOTA, most=MOST_TENANTS), {}), "others": need(_QUOTA)})
+            Record(
+                {"header": need(_HEADER), "named": may(Object(_QUOTA, most=MOST_TENANTS), {}), "others": need(_QUOTA)}
+            )
         )
     },
     elsewhere={"timeout_s": "Write it under objectives.", "attempt_timeout_s": "Write it under objectives."},
@@ -61,4 +63,4 @@ def quotas_per_s(policy: Mapping[str, Any]) -> float | None:
     tenants = policy.get("tenants")
     if not tenants:
         return None
-    return sum(one["requests_per_s"] for one in (*tenants["named"].values(), tenants["others"]))
+    return sum(float(one["requests_per_s"]) for one in (*tenants["named"].values(), tenants["others"]))

@@ -32,7 +32,7 @@ class TenantRow:
 
 
 @dataclass(frozen=True)
-class Warned:
+class QuotaWarning:
     """Something to know of a policy that is kept all the same."""
 
     code: str
@@ -40,17 +40,17 @@ class Warned:
 
 
 @dataclass(frozen=True)
-class TenantsView:
+class TenantsSeen:
     """`minutes`: over how many the rates are averages; `counted_at`: when gateways were last read, None while nobody was."""
 
     environment: str
     minutes: int
     counted_at: datetime | None
     tenants: list[TenantRow]
-    warnings: list[Warned]
+    warnings: list[QuotaWarning]
 
 
-def tenants_view(model: ServedModel, environment: Environment) -> TenantsView:
+def tenants_view(model: ServedModel, environment: Environment) -> TenantsSeen:
     """Named tenants first, then everybody else, then names of before."""
     stated = model.traffic_policy.get("tenants") or {}
     quotas = {name: float(one["requests_per_s"]) for name, one in sorted(stated.get("named", {}).items())}
@@ -62,7 +62,7 @@ def tenants_view(model: ServedModel, environment: Environment) -> TenantsView:
         _row(name, quotas.get(name), found.get(name))
         for name in (*quotas, *(one for one in sorted(found) if one not in quotas))
     ]
-    return TenantsView(environment.slug, MINUTES, record.at if record else None, rows, _warnings(model, environment))
+    return TenantsSeen(environment.slug, MINUTES, record.at if record else None, rows, _warnings(model, environment))
 
 
 def _row(name: str, quota: float | None, counted: TenantMinute | None) -> TenantRow:
@@ -70,7 +70,7 @@ def _row(name: str, quota: float | None, counted: TenantMinute | None) -> Tenant
     return TenantRow(name, quota, *(round(one / (60 * MINUTES), 3) for one in counts))
 
 
-def _warnings(model: ServedModel, environment: Environment) -> list[Warned]:
+def _warnings(model: ServedModel, environment: Environment) -> list[QuotaWarning]:
     """Quotas are fair only where they add up to no more than the capacity: one that is above it takes what the others were promised."""
     promised = quotas_per_s(model.traffic_policy)
     route = Route.objects.filter(model=model, environment=environment).select_related("stable").first()
@@ -85,4 +85,4 @@ def _warnings(model: ServedModel, environment: Environment) -> list[Warned]:
         f"{environment.slug} are proven for {proven * servers:g}. Quotas keep tenants apart only while all of them can be kept at "
         "once: lower them, or bring more servers."
     )
-    return [Warned("quotas_exceed_capacity", message)]
+    return [QuotaWarning("quotas_exceed_capacity", message)]

@@ -138,7 +138,9 @@ class Counted:
             slot: {digest: arm.counters() for digest, arm in sorted(arms.items())}
             for slot, arms in sorted(self.slots.items())
         }
-        return GatewayCounters(gateway, epoch, read_at, by_release, self.user_requests, self.user_errors, by_slot, self.by_tenant)
+        return GatewayCounters(
+            gateway, epoch, read_at, by_release, self.user_requests, self.user_errors, by_slot, self.by_tenant
+        )
 
 
 def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:

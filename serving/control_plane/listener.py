@@ -92,8 +92,13 @@ def _own_words() -> list[dict[str, Any]]:
     """How the gateway's own answers read: as a gRPC message, or as the JSON error of the Open Inference Protocol."""
     is_error = _status(400, "GE")
     again = _header("retry-after", "1")
-    full = _shed("UO", "too many requests are in flight on this release; try again in a second", again)
-    used_up = _shed("RL", "the quota of this tenant is used up; try again in a second", again, _BY_QUOTA)
+    full = _shed(
+        {"response_flag_filter": {"flags": ["UO"]}},
+        "too many requests are in flight on this release; try again in a second",
+        again,
+    )
+    # The limiter of tenants sets its flag, RL, only when it has answered; nothing else of the gateway's own is 429 by itself.
+    used_up = _shed(_status(429), "the quota of this tenant is used up; try again in a second", again, _BY_QUOTA)
     refused = [
         {
             "filter": {
@@ -127,9 +132,8 @@ def _own_words() -> list[dict[str, Any]]:
     ]
 
 
-def _shed(flag: str, words: str, *headers: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the gateway refused with this flag, over gRPC and over HTTP."""
-    is_shed = {"response_flag_filter": {"flags": [flag]}}
+def _shed(is_shed: dict[str, Any], words: str, *headers: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the gateway refused because too much came, over gRPC and over HTTP."""
     return [
         {
             "filter": {"and_filter": {"filters": [is_shed, _IS_GRPC]}},

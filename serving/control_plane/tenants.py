@@ -70,7 +70,11 @@ def quotas(tenants: Tenants | None, gateways: int) -> dict[str, dict[str, Any]]:
     if tenants is None:
         return {}
     always = {"numerator": 100, "denominator": "HUNDRED"}
-    about = {"metadata_key": {"key": NAMESPACE, "path": [{"key": "tenant"}]}, "descriptor_key": "tenant", "source": "DYNAMIC"}
+    about = {
+        "metadata_key": {"key": NAMESPACE, "path": [{"key": "tenant"}]},
+        "descriptor_key": "tenant",
+        "source": "DYNAMIC",
+    }
     return {
         LIMITER: {
             "@type": f"{_PREFIX}.local_ratelimit.v3.LocalRateLimit",

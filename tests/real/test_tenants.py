@@ -17,7 +17,9 @@ from tests.gateway_rig import Rig, grpc_infer, rig
 pytestmark = [pytest.mark.real("envoy")]
 #: Buckets that do not fill again while a test lasts: what passes is what a bucket holds, however busy the machine is.
 NEVER = 1e-4
-TENANTS = Tenants("x-tenant", (("acme", Quota(NEVER, 10)), ("bolt", Quota(NEVER, 20)), ("core", Quota(NEVER, 20))), Quota(NEVER, 6))
+TENANTS = Tenants(
+    "x-tenant", (("acme", Quota(NEVER, 10)), ("bolt", Quota(NEVER, 20)), ("core", Quota(NEVER, 20))), Quota(NEVER, 6)
+)
 #: Callers of these tests come from this machine.
 TRUSTED = ("127.0.0.0/8",)
 

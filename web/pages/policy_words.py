@@ -16,7 +16,12 @@ from registry.core.schema import Problem
 from registry.queries.model_changes import POLICIES
 from web.pages.policy_form import FIELDS, NAMES, Field, fields_of, from_fields
 
-LABELS: Final = {"objectives": "Objectives", "gate_policy": "Gate policy", "rollout_policy": "Rollout policy", "traffic_policy": "Traffic policy"}
+LABELS: Final = {
+    "objectives": "Objectives",
+    "gate_policy": "Gate policy",
+    "rollout_policy": "Rollout policy",
+    "traffic_policy": "Traffic policy",
+}
 #: Characters of a text that somebody sends.
 _LONGEST: Final = 256 << 10
 _NUMBER, _TEXT, _FLAG, _LIST, _NUMBERS = "number", "text", "flag", "list", "numbers"
