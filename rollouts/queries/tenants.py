@@ -11,8 +11,9 @@ from registry.core.traffic import OTHERS, quotas_per_s
 from registry.models import ServedModel
 from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
 from rollouts.models import AATestRecord
-from serving.models import Environment, Route
+from serving.models import Environment
 from serving.queries.answering import NONE_SERVING, serving_of
+from serving.queries.routes import route_of
 from validators.queries.capacity import proven_per_s
 
 #: Rates are averages over so many whole minutes.
@@ -73,7 +74,7 @@ def _row(name: str, quota: float | None, counted: TenantMinute | None) -> Tenant
 def _warnings(model: ServedModel, environment: Environment) -> list[QuotaWarning]:
     """Quotas are fair only where they add up to no more than the capacity: one that is above it takes what the others were promised."""
     promised = quotas_per_s(model.traffic_policy)
-    route = Route.objects.filter(model=model, environment=environment).select_related("stable").first()
+    route = route_of(model, environment)
     if promised is None or route is None:
         return []
     proven = proven_per_s(route.stable)
