@@ -18,6 +18,7 @@ class ServedModel(models.Model):
 
     `contract` is {inputs: [{name, data_type, dims}], outputs: [...]}; `objectives`, `gate_policy` and `rollout_policy`
     are plain JSON, read by `validators.core.policy` and `rollouts.core.policy`, and pinned by digest where they are used.
+    `traffic_policy` is what gateways let through: `registry.core.traffic`.
     """
 
     slug = models.SlugField(unique=True, max_length=60)
@@ -28,6 +29,7 @@ class ServedModel(models.Model):
     objectives = models.JSONField(default=dict)
     gate_policy = models.JSONField(default=dict)
     rollout_policy = models.JSONField(default=dict)
+    traffic_policy = models.JSONField(default=dict, blank=True)
     ownership = models.JSONField(default=dict, blank=True)  # who is called when it breaks: registry.core.ownership
     last_number = models.PositiveIntegerField(default=0)  # numbers are never reused
     version = models.PositiveIntegerField(default=1)  # If-Match

@@ -197,6 +197,7 @@ class AATestRecord(models.Model):
     traffic = models.JSONField(
         default=dict
     )  # what it counted in the last hour: rollouts.core.recent_traffic.RecentTraffic
+    tenants = models.JSONField(default=dict)  # the last hour by tenant: rollouts.core.tenant_traffic.TenantTraffic
     at = models.DateTimeField()
     alarmed_at = models.DateTimeField(null=True)
 

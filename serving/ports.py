@@ -7,7 +7,7 @@ Each port has one error family (see `PortError`), one adapter for each real syst
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -230,6 +230,31 @@ class ArmCounters:
 
 
 @dataclass(frozen=True)
+class TenantCounters:
+    """One tenant's requests to a model at one gateway, as they ended. Refused because the tenant's quota was used up: `over_quota`;
+    because a release was full: `shed`. `errors` are what else failed through no fault of the caller.
+    """
+
+    requests: int = 0
+    over_quota: int = 0
+    shed: int = 0
+    errors: int = 0
+
+    def __add__(self, other: TenantCounters) -> TenantCounters:
+        mine, more = astuple(self), astuple(other)
+        return TenantCounters(*(one + another for one, another in zip(mine, more, strict=True)))
+
+    def since(self, before: TenantCounters) -> tuple[int, int, int, int]:
+        """(requests, over_quota, shed, errors) since an earlier reading of the same counts."""
+        return (
+            self.requests - before.requests,
+            self.over_quota - before.over_quota,
+            self.shed - before.shed,
+            self.errors - before.errors,
+        )
+
+
+@dataclass(frozen=True)
 class GatewayCounters:
     """One reading of one gateway for one model. `epoch` changes when the gateway restarted and its counts began anew.
 
@@ -244,6 +269,7 @@ class GatewayCounters:
     user_requests: int = 0
     user_errors: int = 0  # what users saw, after retries
     by_slot: dict[int, dict[str, ArmCounters]] = field(default_factory=dict)
+    by_tenant: dict[str, TenantCounters] = field(default_factory=dict)  # of a model whose traffic policy names tenants
 
 
 class TrafficCounters(Protocol):

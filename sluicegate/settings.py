@@ -323,6 +323,8 @@ WHITENOISE_USE_FINDERS = DEBUG
 # The engine's clock, in seconds.
 ENGINE_TICK_S = env.number("SLUICEGATE_ENGINE_TICK_S", 1.0, least=0.05, most=60)
 ENGINE_LEASE_S = env.number("SLUICEGATE_ENGINE_LEASE_S", 3.0, least=0.5, most=60)
+# Networks of the proxies before the gateways whose word on a request's tenant is believed.
+TRUSTED_PROXIES = tuple(env.networks("SLUICEGATE_TRUSTED_PROXIES"))
 # The control plane that gateways connect to.
 XDS_ADDRESS = env.text("SLUICEGATE_XDS_ADDRESS", "127.0.0.1:18000")
 # From machine to machine both sides show a certificate: PEM files of this control plane's own, and of who signed the gateways'.

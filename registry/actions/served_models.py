@@ -32,6 +32,7 @@ def create_model(
     gate_policy: dict[str, Any],
     rollout_policy: dict[str, Any],
     ownership: dict[str, Any] | None = None,
+    traffic_policy: dict[str, Any] | None = None,
 ) -> tuple[ServedModel, bool]:
     """(the model, whether it was created): the one that is there, if it says the same.
 
@@ -48,6 +49,7 @@ def create_model(
         "gate_policy": gate_policy,
         "rollout_policy": rollout_policy,
         "ownership": ownership or {},
+        "traffic_policy": traffic_policy or {},
     }
     owner, settings = _checked(slug, team_slug, given)
     try:

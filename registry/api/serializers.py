@@ -29,6 +29,9 @@ class ModelOut(serializers.Serializer[ServedModel]):
     objectives = serializers.JSONField(help_text="{errors_max_frac, slow: {threshold_ms, max_frac}}")
     gate_policy = serializers.JSONField()
     rollout_policy = serializers.JSONField()
+    traffic_policy = serializers.JSONField(
+        help_text="{tenants: {header, named, others}}: whose requests gateways let through"
+    )
     ownership = serializers.JSONField(help_text="{on_call, runbook_url, escalation}: who is called when it breaks")
     last_release = serializers.SerializerMethodField(help_text="the name of the newest release, such as r14")
     version = serializers.IntegerField(help_text="for If-Match")
@@ -52,6 +55,7 @@ class ModelChange(DocumentSerializer):
     objectives = DocumentField(required=False)
     gate_policy = DocumentField(required=False)
     rollout_policy = DocumentField(required=False)
+    traffic_policy = DocumentField(required=False)
     ownership = DocumentField(required=False)
 
 
@@ -67,6 +71,7 @@ class ModelIn(StrictSerializer):
     objectives = DocumentField(default=dict)
     gate_policy = DocumentField(default=dict)
     rollout_policy = DocumentField(default=dict)
+    traffic_policy = DocumentField(default=dict)
     ownership = DocumentField(default=dict)
 
 

@@ -11,8 +11,8 @@ from registry.core.schema import Problem
 from registry.hooks.policy_validators import policy_problems
 from registry.models import ServedModel
 
-#: The settings that say what a release is held to.
-POLICIES: Final = ("objectives", "gate_policy", "rollout_policy")
+#: The settings that say what a release is held to, and what its gateways let through.
+POLICIES: Final = ("objectives", "gate_policy", "rollout_policy", "traffic_policy")
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,10 @@ from rollouts.core.aa_test import RATE_MEMORY_S, AATest
 from rollouts.core.counter_deltas import ERRORS, Counts, Reading, difference
 from rollouts.core.latency import NOTHING, Classes, added, classes_of, since
 from rollouts.core.recent_traffic import RecentTraffic
+from rollouts.core.tenant_traffic import TenantTraffic
 from rollouts.models import AATestRecord as Row
 from serving.models import Gateway
-from serving.ports import ArmCounters, GatewayCounters, GatewayError, TrafficCounters
+from serving.ports import ArmCounters, GatewayCounters, GatewayError, TenantCounters, TrafficCounters
 from serving.queries import gateways_in
 from serving.queries.routes import all_routes
 
@@ -57,6 +58,8 @@ class _TestedModel:
     is_first: bool = True  # the first reading has nothing to be compared with
     traffic: RecentTraffic = field(default_factory=RecentTraffic)
     latencies: dict[str, tuple[str, Classes]] = field(default_factory=dict)  # stable's at the last reading, by gateway
+    tenants: TenantTraffic = field(default_factory=TenantTraffic)
+    by_tenant: dict[str, tuple[str, dict[str, TenantCounters]]] = field(default_factory=dict)  # the same, of tenants
 
     @property
     def key(self) -> tuple[int, int]:
@@ -80,6 +83,16 @@ class _TestedModel:
         if before is None:
             return NOTHING
         return since(before, now) if epoch == counters.epoch else now
+
+    def take_tenants(self, gateway: str, counters: GatewayCounters) -> None:
+        """What each tenant sent to one gateway since it was last read; all that it counted, if it began anew."""
+        epoch, before = self.by_tenant.get(gateway, ("", {}))
+        self.by_tenant[gateway] = counters.epoch, counters.by_tenant
+        if not epoch:
+            return
+        known = before if epoch == counters.epoch else {}
+        news = {name: now.since(known.get(name, TenantCounters())) for name, now in counters.by_tenant.items()}
+        self.tenants = self.tenants.after(counters.read_at.timestamp(), news)
 
     def counted(self, tick: int, at: float, news: list[Reading], latency: Classes, elapsed_s: float) -> None:
         """Takes one second in."""
@@ -158,6 +171,7 @@ class AATests:
                 one = _TestedModel(*key, route.model.slug, str(route.stable.digest), test, state.get("rate_per_s"))
                 if key in rows:
                     one.traffic = RecentTraffic.from_json(rows[key].traffic)
+                    one.tenants = TenantTraffic.from_json(rows[key].tenants)
             self._watched[key] = one
         self._gateways = gateways_in({route.environment_id for route in routes})
 
@@ -176,6 +190,7 @@ class AATests:
                 if one.model in pages:
                     news[one.key].append(one.take(gateway.name, pages[one.model]))
                     latency[one.key] = added(latency[one.key], one.take_latency(gateway.name, pages[one.model]))
+                    one.take_tenants(gateway.name, pages[one.model])
         for one in watched:
             if news[one.key]:
                 at = max(part.at for part in news[one.key])
@@ -192,7 +207,12 @@ class AATests:
         row, _ = Row.objects.update_or_create(
             environment_id=one.environment_id,
             model_id=one.model_id,
-            defaults={"state": one.to_json(), "traffic": one.traffic.to_json(), "at": now},
+            defaults={
+                "state": one.to_json(),
+                "traffic": one.traffic.to_json(),
+                "tenants": one.tenants.to_json(),
+                "at": now,
+            },
         )
         if one.test.alarm and row.alarmed_at is None:
             Row.objects.filter(pk=row.pk).update(alarmed_at=now)

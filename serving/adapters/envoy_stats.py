@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from serving.core.buckets import EDGES_US, SIZE_EDGES, is_failure
-from serving.ports import ArmCounters, GatewayCounters, GatewayError
+from serving.ports import ArmCounters, GatewayCounters, GatewayError, TenantCounters
 
 #: Response flags of an attempt or request that got no whole answer, through no doing of the caller.
 #: Source: Envoy's access log documentation, %RESPONSE_FLAGS%.
 CUT_FLAGS = frozenset({"UF", "UC", "UR", "UT", "UO", "UH", "UPE", "NC", "LR", "OM", "UMSDR", "SI"})
-#: Refused because too many were in flight, or too many came. No failure of a release.
-SHED_FLAGS = frozenset({"UO", "RL"})
+#: Refused because too many were in flight. No failure of a release.
+SHED_FLAGS = frozenset({"UO"})
+#: Refused because its tenant's quota was used up: the caller's own doing, before any release was asked.
+QUOTA_FLAG = "RL"
 #: The time of an attempt, or of the whole request, was over.
 LATE_FLAG = "UT"
 #: The caller went away.
@@ -36,6 +38,10 @@ _NAME = re.compile(
     r"sli\.(?P<stat>latency|latency_late|request|size)\.model\.(?P<model>.+)\.digest\.(?P<digest>[^.]*)\.entry\.(?P<entry>[^.]*)"
     r"(?:\.try\.(?P<try>[^.]*))?(?:\.slot\.(?P<slot>[^.]*))?(?:\.by\.(?P<by>[^.]*)\.tries\.(?P<tries>[^.]*))?"
     r"(?:\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*))?(?:\.flags\.(?P<flags>.*))?"
+)
+_TENANT = re.compile(
+    r"sli\.tenant\.model\.(?P<model>.+)\.tenant\.(?P<tenant>[^.]*)\.entry\.[^.]*\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*)"
+    r"\.flags\.(?P<flags>.*)"
 )
 _EDGE = re.compile(r"B([\d.e+]+)\(")
 #: Envoy's text for a histogram's buckets before its first flush, such as that of a failure seen for the first time.
@@ -64,6 +70,8 @@ class Series:
     slot: int = 0
     is_error: bool = False  # for its user
     outcome: _Outcome = _Outcome.UNDECIDED
+    tenant: str = ""
+    is_over_quota: bool = False
 
 
 _UNCOUNTED = Series()
@@ -115,6 +123,7 @@ class Counted:
     slots: dict[int, dict[str, _Arm]] = field(default_factory=dict)
     user_requests: int = 0
     user_errors: int = 0
+    by_tenant: dict[str, TenantCounters] = field(default_factory=dict)
 
     def arm(self, one: Series) -> _Arm:
         return self.slots.setdefault(one.slot, {}).setdefault(one.digest, _Arm())
@@ -129,7 +138,9 @@ class Counted:
             slot: {digest: arm.counters() for digest, arm in sorted(arms.items())}
             for slot, arms in sorted(self.slots.items())
         }
-        return GatewayCounters(gateway, epoch, read_at, by_release, self.user_requests, self.user_errors, by_slot)
+        return GatewayCounters(
+            gateway, epoch, read_at, by_release, self.user_requests, self.user_errors, by_slot, self.by_tenant
+        )
 
 
 def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
@@ -164,7 +175,10 @@ def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
             else:
                 arm.size_bytes = counted
             continue
-        _count(model, one, int(values[-1]))
+        if one.stat == "tenant":
+            _count_tenant(model, one, int(values[-1]))
+        else:
+            _count(model, one, int(values[-1]))
     return models
 
 
@@ -181,7 +195,33 @@ def _count(model: Counted, one: Series, value: int) -> None:
     model.user_errors += value * one.is_error
 
 
+def _count_tenant(model: Counted, one: Series, value: int) -> None:
+    more = TenantCounters(
+        requests=value,
+        over_quota=value * one.is_over_quota,
+        shed=value * (one.outcome is _Outcome.SHED),
+        errors=value * one.is_error,
+    )
+    model.by_tenant[one.tenant] = model.by_tenant.get(one.tenant, TenantCounters()) + more
+
+
+def _tenant_series(name: str) -> Series:
+    """What a line counts by tenant; a release that is full is no error here, as it says nothing of the tenant's own requests."""
+    found = _TENANT.fullmatch(name)
+    if found is None:
+        return _UNCOUNTED
+    answer = _Answer.of(found["code"], found["grpc"], found["flags"])
+    about = Series("tenant", found["model"], tenant=found["tenant"])
+    if QUOTA_FLAG in answer.flags:
+        return replace(about, is_over_quota=True)
+    if answer.is_shed:
+        return replace(about, outcome=_Outcome.SHED)
+    return replace(about, is_error=answer.is_failed)
+
+
 def _series_of(name: str) -> Series:
+    if name.startswith("sli.tenant."):
+        return _tenant_series(name)
     found = _NAME.fullmatch(name)
     if found is None or found["entry"] != "split" or not (found["digest"] or found["stat"] == "request"):
         return _UNCOUNTED

@@ -8,6 +8,7 @@ from serving.control_plane.clusters import MAX_BODY_BYTES, NAMESPACE
 from serving.control_plane.request_guard import MODEL_HEADER, request_guard
 from serving.control_plane.request_log import failed_attempts, slow_requests
 from serving.control_plane.response_filters import is_late, upstream_filters
+from serving.control_plane.tenants import SHED_BY_QUOTA, SHED_HEADER, tenant_filters
 from serving.control_plane.virtual_hosts import ROUTE_CONFIG, unknown_model_vhost
 
 #: Every stat of ours begins with this.
@@ -30,10 +31,10 @@ def route_configuration() -> dict[str, Any]:
     }
 
 
-def listener(name: str, host: str, port: int) -> dict[str, Any]:
+def listener(name: str, host: str, port: int, trusted: tuple[str, ...] = ()) -> dict[str, Any]:
     """A listener that has its port alone: with SO_REUSEPORT, Envoy's default, a second gateway on the same port would be
     let in by the kernel and silently get half of the connections. So the workers share one socket, and connections are
-    dealt to them evenly, as a few long gRPC connections would else end on one worker.
+    dealt to them evenly, as a few long gRPC connections would else end on one worker. `trusted`: see `tenant_filters`.
     """
     return {
         "name": name,
@@ -41,11 +42,11 @@ def listener(name: str, host: str, port: int) -> dict[str, Any]:
         "enable_reuse_port": False,
         "connection_balance_config": {"exact_balance": {}},
         "per_connection_buffer_limit_bytes": MAX_BODY_BYTES,
-        "filter_chains": [{"filters": [{"name": "http", "typed_config": _connection_manager()}]}],
+        "filter_chains": [{"filters": [{"name": "http", "typed_config": _connection_manager(trusted)}]}],
     }
 
 
-def _connection_manager() -> dict[str, Any]:
+def _connection_manager(trusted: tuple[str, ...]) -> dict[str, Any]:
     prefix = "type.googleapis.com/envoy.extensions.filters"
     return {
         "@type": f"{prefix}.network.http_connection_manager.v3.HttpConnectionManager",
@@ -65,6 +66,7 @@ def _connection_manager() -> dict[str, Any]:
         "local_reply_config": {"mappers": _own_words()},
         "http_filters": [
             request_guard(),
+            *tenant_filters(trusted),
             {
                 "name": "router",
                 "typed_config": {
@@ -74,28 +76,33 @@ def _connection_manager() -> dict[str, Any]:
                 },
             },
         ],
-        "access_log": [_request_log(), _late_log(), slow_requests()],
+        "access_log": [_request_log(), _tenant_log(), _late_log(), slow_requests()],
     }
 
 
 #: Envoy itself would say UNKNOWN or INTERNAL to most of these, which read as a server's failure: INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
 _GRPC_OF_REFUSALS = (((400, 408, 415), "3"), ((413, 431), "8"))
 
+_IS_GRPC = {"header_filter": {"header": {"name": "content-type", "string_match": {"prefix": "application/grpc"}}}}
 #: Beyond the bounds of `serving.adapters.envoy_bootstrap`.
 _FULL = "the gateway's memory is full; try again in a second"
 
 
 def _own_words() -> list[dict[str, Any]]:
     """How the gateway's own answers read: as a gRPC message, or as the JSON error of the Open Inference Protocol."""
-    is_grpc = {"header_filter": {"header": {"name": "content-type", "string_match": {"prefix": "application/grpc"}}}}
     is_error = _status(400, "GE")
-    is_shed = {"response_flag_filter": {"flags": ["UO", "RL"]}}
-    words = "too many requests are in flight on this release; try again in a second"
     again = _header("retry-after", "1")
+    full = _shed(
+        {"response_flag_filter": {"flags": ["UO"]}},
+        "too many requests are in flight on this release; try again in a second",
+        again,
+    )
+    # The limiter of tenants sets its flag, RL, only when it has answered; nothing else of the gateway's own is 429 by itself.
+    used_up = _shed(_status(429), "the quota of this tenant is used up; try again in a second", again, _BY_QUOTA)
     refused = [
         {
             "filter": {
-                "and_filter": {"filters": [is_grpc, {"or_filter": {"filters": [_status(code) for code in codes]}}]}
+                "and_filter": {"filters": [_IS_GRPC, {"or_filter": {"filters": [_status(code) for code in codes]}}]}
             },
             "headers_to_add": [_header("grpc-status", status)],
             "body_format_override": {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"}},
@@ -106,7 +113,7 @@ def _own_words() -> list[dict[str, Any]]:
     is_full = {"or_filter": {"filters": [{"response_flag_filter": {"flags": ["OM"]}}, _status(500)]}}
     return [
         {
-            "filter": {"and_filter": {"filters": [is_full, is_grpc]}},
+            "filter": {"and_filter": {"filters": [is_full, _IS_GRPC]}},
             "headers_to_add": [again, _header("grpc-status", "14")],  # UNAVAILABLE
             "body_format_override": {"text_format_source": {"inline_string": _FULL}},
         },
@@ -117,22 +124,30 @@ def _own_words() -> list[dict[str, Any]]:
             "headers_to_add": [again],
             "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
         },
+        *full,
+        *used_up,
+        *refused,
+        {"filter": _IS_GRPC, "body_format_override": {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"}}},
+        {"filter": is_error, "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}}},
+    ]
+
+
+def _shed(is_shed: dict[str, Any], words: str, *headers: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the gateway refused because too much came, over gRPC and over HTTP."""
+    return [
         {
-            "filter": {"and_filter": {"filters": [is_shed, is_grpc]}},
+            "filter": {"and_filter": {"filters": [is_shed, _IS_GRPC]}},
             "body": {"inline_string": words},
-            "headers_to_add": [again, _header("grpc-status", "8")],  # RESOURCE_EXHAUSTED
+            "headers_to_add": [*headers, _header("grpc-status", "8")],  # RESOURCE_EXHAUSTED
             "body_format_override": {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"}},
         },
         {
             "filter": is_shed,
             "status_code": 429,
             "body": {"inline_string": words},
-            "headers_to_add": [again],
+            "headers_to_add": list(headers),
             "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
         },
-        *refused,
-        {"filter": is_grpc, "body_format_override": {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"}}},
-        {"filter": is_error, "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}}},
     ]
 
 
@@ -143,6 +158,9 @@ def _status(code: int, op: str = "EQ") -> dict[str, Any]:
 
 def _header(name: str, value: str) -> dict[str, Any]:
     return {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+
+
+_BY_QUOTA = _header(SHED_HEADER, SHED_BY_QUOTA)
 
 
 def _attempt_log() -> dict[str, Any]:
@@ -180,6 +198,15 @@ def _request_log() -> dict[str, Any]:
     }
     tried = {"by": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:digest)%", "tries": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%"}
     return _stats_log([_took("request", {**tags, **drawn, **tried, **_OUTCOME}), size])
+
+
+def _tenant_log() -> dict[str, Any]:
+    """Per request to a model that has tenants, whichever release it is for: one of the model's own names, or `others`."""
+    model = f"%METADATA(VIRTUAL_HOST:{NAMESPACE}:model)%"
+    tags = {"model": model, "tenant": f"%DYNAMIC_METADATA({NAMESPACE}:tenant)%", **_OUTCOME}
+    about = {"filter": NAMESPACE, "path": [{"key": "tenant"}], "value": {"present_match": True}}
+    has_tenants = {"metadata_filter": {"matcher": about, "match_if_key_not_found": False}}
+    return {**_stats_log([_took("tenant", tags)]), "filter": has_tenants}
 
 
 def _late_log() -> dict[str, Any]:

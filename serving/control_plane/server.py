@@ -41,12 +41,14 @@ TICK_S = 0.5
 
 @dataclass(frozen=True)
 class GatewayIdentity:
-    """A registered gateway. `name` is its xDS node id; `addresses` are the (host, port) it listens on."""
+    """A registered gateway. `name` is its xDS node id; `addresses` are the (host, port) it listens on; `trusted` the networks of
+    the proxies whose word on a request's tenant it believes."""
 
     id: int
     name: str
     environment: str
     addresses: tuple[tuple[str, int], ...]
+    trusted: tuple[str, ...] = ()
 
 
 class Plane(Protocol):
@@ -129,7 +131,7 @@ class AdsServer:
             return
         log.info("gateway %s connected", gateway.name)
         wake = asyncio.Event()
-        stream = GatewayStream(compile_listeners(gateway.addresses), now=time.monotonic())
+        stream = GatewayStream(compile_listeners(gateway.addresses, gateway.trusted), now=time.monotonic())
         stream.receive(first)
         wake.set()
         self._wakes.add(wake)

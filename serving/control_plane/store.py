@@ -38,6 +38,7 @@ from serving.core.routes import (
     Prober,
     RoutingTable,
 )
+from serving.core.tenants import Tenants
 from serving.models import Environment, Gateway, RequestExample, Route, Server
 
 log = logging.getLogger(__name__)
@@ -144,6 +145,7 @@ def _model_route(
         slot=route.slot,
         gateways=gateways,
         slow_ms=slow_ms_of(route.model) if route.candidate else None,
+        tenants=tenants_of(route.model),
     )
 
 
@@ -206,11 +208,21 @@ def slow_ms_of(model: ServedModel) -> float | None:
     return float(told) if isinstance(told, int | float) and not isinstance(told, bool) else None
 
 
+def tenants_of(model: ServedModel) -> Tenants | None:
+    """The tenants of the model's own traffic policy; None where it states none, or none that can be read."""
+    try:
+        return Tenants.of(model.traffic_policy)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        log.warning("%s: its traffic policy cannot be read (%r); nobody is limited", model.slug, error)
+        return None
+
+
 def _identity(gateway: Gateway) -> GatewayIdentity:
     http = urlsplit(gateway.http_url)
     grpc_host, _, grpc_port = gateway.grpc_address.rpartition(":")
     addresses = ((http.hostname or "127.0.0.1", http.port or 80), (grpc_host.strip("[]"), int(grpc_port)))
-    return GatewayIdentity(gateway.pk, gateway.name, gateway.environment.slug, tuple(dict.fromkeys(addresses)))
+    where = tuple(dict.fromkeys(addresses))
+    return GatewayIdentity(gateway.pk, gateway.name, gateway.environment.slug, where, settings.TRUSTED_PROXIES)
 
 
 @dataclass(frozen=True)

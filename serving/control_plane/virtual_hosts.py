@@ -7,6 +7,7 @@ from typing import Any
 from serving.control_plane.clusters import NAMESPACE, PROBER_CLUSTER, cluster_name, entry_name
 from serving.control_plane.request_guard import MODEL_HEADER, model_metadata
 from serving.control_plane.response_filters import attempt_metadata
+from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.buckets import GRPC_FAILURES
 from serving.core.routes import REQUEST_BYTES, Arm, ModelRoute
 
@@ -106,8 +107,10 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
                 **model_metadata(route.max_request_bytes),
                 **attempt_metadata(route.limits.attempt_timeout_s, route.slow_ms),
+                **tenant_metadata(route.tenants),
             }
         },
+        "typed_per_filter_config": quotas(route.tenants, route.gateways),
     }
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from math import ceil
 
 from serving.core.addresses import Address
+from serving.core.tenants import Tenants
 
 #: Requests that one server may have in flight for each of its model instances, where its release declares no bound of its
 #: own. Source: `python -m benchmarks.overload`, whose table is in docs/operations.md.
@@ -134,6 +135,7 @@ class ModelRoute:
     slot: int = 0  # in [0, SLOTS): the label of requests that begin under this route
     gateways: int = 1
     slow_ms: float | None = None
+    tenants: Tenants | None = None  # whose requests are let through; everybody's where nothing is stated
 
     def __post_init__(self) -> None:
         if self.gateways < 1:

@@ -38,6 +38,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     show_parser = verbs.add_parser("show", help="Show one model")
     show_parser.add_argument("model", metavar="MODEL")
     show_parser.set_defaults(run=run_show)
+    tenants_parser = verbs.add_parser("tenants", help="Show what each tenant of a model sends, and what of it is shed")
+    tenants_parser.add_argument("model", metavar="MODEL")
+    tenants_parser.add_argument("--environment", default="production", metavar="ENVIRONMENT", help="(production)")
+    tenants_parser.set_defaults(run=run_tenants)
     golden_parser = verbs.add_parser(
         "golden",
         help="Add a golden set to a model, or tell what it can prove",
@@ -200,6 +204,20 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
     output.table(
         models, ("model", "team", "title"), rows, empty="There are no models yet: sluicegate model create FILE."
     )
+    return exits.OK
+
+
+def run_tenants(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        found = client.get(f"/environments/{arguments.environment}{model_path(arguments.model)}/tenants")
+    for one in found["warnings"]:
+        output.say(f"{one['code']}: {one['message']}")
+    rates = ("quota", "requests", "over_quota", "shed", "errors")
+    rows = (
+        [one["tenant"], *("–" if (rate := one[f"{name}_per_s"]) is None else f"{rate:g}/s" for name in rates)]
+        for one in found["tenants"]
+    )
+    output.table(found, ("tenant", *rates), rows, empty=f"The traffic policy of {arguments.model} names no tenants.")
     return exits.OK
 
 

@@ -76,6 +76,7 @@ ASKS: dict[str, Ask] = {
     "PATCH /environments/{slug}": Ask(V.ADMINISTER, lambda w: {"title": "x"}, if_match("environment")),
     "GET /environments/{slug}/models/{model}/served": Ask(V.READ),
     "GET /environments/{slug}/models/{model}/served/history": Ask(V.READ),
+    "GET /environments/{slug}/models/{model}/tenants": Ask(V.READ),
     "GET /events": Ask(SIGNED_IN),
     "GET /gate-runs/{id}": Ask(V.READ),
     "GET /gate-runs/{id}/wait": Ask(V.READ),

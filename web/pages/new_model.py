@@ -28,7 +28,7 @@ FILE: Final = "model.yaml"
 ROWS, MOST_ROWS = 2, 50
 _LONGEST: Final = 256 << 10
 _TEXTS: Final = ("slug", "team", "title", "description")
-_KNOWN: Final = (*_TEXTS, "contract", "objectives", "gate_policy", "rollout_policy", "ownership")
+_KNOWN: Final = (*_TEXTS, "contract", "objectives", "gate_policy", "rollout_policy", "traffic_policy", "ownership")
 _NUMBERS: Final = ("errors_max_frac", "slow_threshold_ms", "slow_max_frac", "timeout_s")
 
 

@@ -16,7 +16,12 @@ from registry.core.schema import Problem
 from registry.queries.model_changes import POLICIES
 from web.pages.policy_form import FIELDS, NAMES, Field, fields_of, from_fields
 
-LABELS: Final = {"objectives": "Objectives", "gate_policy": "Gate policy", "rollout_policy": "Rollout policy"}
+LABELS: Final = {
+    "objectives": "Objectives",
+    "gate_policy": "Gate policy",
+    "rollout_policy": "Rollout policy",
+    "traffic_policy": "Traffic policy",
+}
 #: Characters of a text that somebody sends.
 _LONGEST: Final = 256 << 10
 _NUMBER, _TEXT, _FLAG, _LIST, _NUMBERS = "number", "text", "flag", "list", "numbers"
@@ -78,6 +83,10 @@ _WORDS: Final = {
         ("alpha_roll_back", "A needless rollback at most", "share of rollouts", _NUMBER),
         ("budget_bad", "Bad attempts at most", "attempts, or none", _NUMBER),
         ("deadline_s", "The whole rollout at most", "seconds", _NUMBER),
+    ),
+    "traffic_policy": (
+        ("tenants.header", "Header that names the tenant", "from a trusted proxy", _TEXT),
+        ("tenants.others.requests_per_s", "Everybody who is not named", "requests a second, together", _NUMBER),
     ),
 }
 

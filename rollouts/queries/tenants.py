@@ -1,0 +1,89 @@
+"""Which tenants of a model were served and which were shed, and whether their quotas promise more than is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.utils import timezone
+
+from registry.core.traffic import OTHERS, quotas_per_s
+from registry.models import ServedModel
+from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
+from rollouts.models import AATestRecord
+from serving.models import Environment
+from serving.queries.answering import NONE_SERVING, serving_of
+from serving.queries.routes import route_of
+from validators.queries.capacity import proven_per_s
+
+#: Rates are averages over so many whole minutes.
+MINUTES = 5
+
+
+@dataclass(frozen=True)
+class TenantRow:
+    """One tenant, in requests a second; `quota_per_s` is None for one that the policy names no longer."""
+
+    tenant: str
+    quota_per_s: float | None
+    requests_per_s: float
+    over_quota_per_s: float
+    shed_per_s: float
+    errors_per_s: float
+
+
+@dataclass(frozen=True)
+class QuotaWarning:
+    """Something to know of a policy that is kept all the same."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class TenantsSeen:
+    """`minutes`: over how many the rates are averages; `counted_at`: when gateways were last read, None while nobody was."""
+
+    environment: str
+    minutes: int
+    counted_at: datetime | None
+    tenants: list[TenantRow]
+    warnings: list[QuotaWarning]
+
+
+def tenants_view(model: ServedModel, environment: Environment) -> TenantsSeen:
+    """Named tenants first, then everybody else, then names of before."""
+    stated = model.traffic_policy.get("tenants") or {}
+    quotas = {name: float(one["requests_per_s"]) for name, one in sorted(stated.get("named", {}).items())}
+    if stated:
+        quotas[OTHERS] = float(stated["others"]["requests_per_s"])
+    record = AATestRecord.objects.filter(model=model, environment=environment).first()
+    found = TenantTraffic.from_json(record.tenants).since(timezone.now().timestamp(), MINUTES) if record else {}
+    rows = [
+        _row(name, quotas.get(name), found.get(name))
+        for name in (*quotas, *(one for one in sorted(found) if one not in quotas))
+    ]
+    return TenantsSeen(environment.slug, MINUTES, record.at if record else None, rows, _warnings(model, environment))
+
+
+def _row(name: str, quota: float | None, counted: TenantMinute | None) -> TenantRow:
+    _, *counts = counted or TenantMinute(0)
+    return TenantRow(name, quota, *(round(one / (60 * MINUTES), 3) for one in counts))
+
+
+def _warnings(model: ServedModel, environment: Environment) -> list[QuotaWarning]:
+    """Quotas are fair only where they add up to no more than the capacity: one that is above it takes what the others were promised."""
+    promised = quotas_per_s(model.traffic_policy)
+    route = route_of(model, environment)
+    if promised is None or route is None:
+        return []
+    proven = proven_per_s(route.stable)
+    servers = serving_of([str(route.stable_id)]).get((environment.pk, str(route.stable_id)), NONE_SERVING).count
+    if proven is None or not servers or promised <= proven * servers:
+        return []
+    message = (
+        f"The quotas add up to {promised:g} requests a second, and the {servers} servers of {route.stable.name} in "
+        f"{environment.slug} are proven for {proven * servers:g}. Quotas keep tenants apart only while all of them can be kept at "
+        "once: lower them, or bring more servers."
+    )
+    return [QuotaWarning("quotas_exceed_capacity", message)]

@@ -1,0 +1,74 @@
+"""Which tenant was shed: told over REST from what gateways counted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from accounts.core.access import Actor
+from registry.models import ServedModel
+from rollouts.core.aa_test import AATest
+from rollouts.engine.aa_tests import _TestedModel
+from rollouts.models import AATestRecord
+from rollouts.queries import tenants
+from serving.actions.routes import set_route
+from serving.ports import GatewayCounters, TenantCounters
+from tests.api.registry_calls import refused, send_json
+from tests.factories import make_environment, make_release
+
+pytestmark = pytest.mark.django_db
+POLICY = {"tenants": {"header": "x-tenant", "named": {"acme": {"requests_per_s": 20}}, "others": {"requests_per_s": 5}}}
+
+
+def reading(epoch: str, at: float, **by_tenant: TenantCounters) -> GatewayCounters:
+    return GatewayCounters("gateway-1", epoch, datetime.fromtimestamp(at, UTC), {}, by_tenant=by_tenant)
+
+
+def test_what_each_tenant_sent_is_told_with_what_was_refused(dev: Any) -> None:
+    model, environment = ServedModel.objects.get(slug="sentiment"), make_environment("production")
+    change = send_json(
+        dev, "patch", "/models/sentiment", {"traffic_policy": POLICY}, **{"If-Match": str(model.version)}
+    )
+    assert change.status_code == 200 and change.json()["traffic_policy"] == POLICY
+    at = "/api/v1/environments/production/models/sentiment/tenants"
+    before = dev.get(at).json()
+    assert [one["tenant"] for one in before["tenants"]] == ["acme", "others"] and before["counted_at"] is None
+
+    minute_ago = timezone.now().timestamp() - 60
+    watched = _TestedModel(environment.pk, model.pk, model.slug, "", AATest())
+    watched.take_tenants("gateway-1", reading("a", minute_ago, acme=TenantCounters(1000)))  # of before anybody looked
+    watched.take_tenants("gateway-1", reading("a", minute_ago, acme=TenantCounters(1600, 300)))
+    watched.take_tenants("gateway-1", reading("b", minute_ago, acme=TenantCounters(300), gone=TenantCounters(3)))
+    AATestRecord.objects.create(
+        environment=environment, model=model, tenants=watched.tenants.to_json(), at=timezone.now()
+    )
+    found = dev.get(at).json()
+    acme, others, gone = found["tenants"]
+    assert (acme["quota_per_s"], acme["requests_per_s"], acme["over_quota_per_s"]) == (20.0, 3.0, 1.0)
+    assert (others["quota_per_s"], others["requests_per_s"]) == (5.0, 0.0)
+    assert (gone["tenant"], gone["quota_per_s"], gone["requests_per_s"]) == ("gone", None, 0.01)
+
+
+def test_a_policy_that_cannot_be_kept_is_refused_by_field(dev: Any) -> None:
+    model = ServedModel.objects.get(slug="sentiment")
+    bad = {"traffic_policy": {"tenants": {"header": "Host", "others": {"requests_per_s": 0}}}}
+    errors = refused(
+        send_json(dev, "patch", "/models/sentiment", bad, **{"If-Match": str(model.version)}), 422, "invalid_model"
+    )
+    assert set(errors) == {"traffic_policy.tenants.header", "traffic_policy.tenants.others.requests_per_s"}
+
+
+def test_quotas_above_what_is_proven_are_warned_of(dev: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, environment = ServedModel.objects.get(slug="sentiment"), make_environment("production")
+    ServedModel.objects.filter(pk=model.pk).update(traffic_policy=POLICY)
+    model.refresh_from_db()
+    stable = make_release(model)
+    set_route(actor=Actor.system("test"), environment=environment, model=model, stable=stable, reason="It serves.")
+    serving = tenants.NONE_SERVING.__class__(count=2)
+    monkeypatch.setattr(tenants, "serving_of", lambda _: {(environment.pk, str(stable.pk)): serving})
+    for proven, codes in ((10.0, ["quotas_exceed_capacity"]), (12.5, []), (None, [])):
+        monkeypatch.setattr(tenants, "proven_per_s", lambda _, proven=proven: proven)
+        assert [one.code for one in tenants.tenants_view(model, environment).warnings] == codes

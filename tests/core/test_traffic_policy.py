@@ -1,0 +1,104 @@
+"""What a traffic policy may say, and what a gateway's part of it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from registry.core.contract import read_settings
+from registry.core.traffic import MOST_TENANTS, quotas_per_s
+from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
+from serving.adapters.envoy_stats import parse
+from serving.control_plane.tenants import quotas, tenant_filters, tenant_metadata
+from serving.core.tenants import Quota, Tenants
+from serving.ports import TenantCounters
+
+POLICY: dict[str, Any] = {
+    "tenants": {
+        "header": "x-tenant",
+        "named": {"gold": {"requests_per_s": 40, "burst": 60}, "tin": {"requests_per_s": 0.5}},
+        "others": {"requests_per_s": 10},
+    }
+}
+
+
+def wrong(tenants: Any) -> set[str]:
+    return {one.field for one in read_settings({"traffic_policy": {"tenants": tenants}})[1]}
+
+
+def test_a_policy_is_read_as_it_stands() -> None:
+    assert read_settings({"traffic_policy": POLICY}) == ({"traffic_policy": POLICY}, [])
+    assert quotas_per_s(POLICY) == 50.5
+    assert quotas_per_s({}) is None
+
+
+def test_what_is_wrong_is_named() -> None:
+    at = "traffic_policy.tenants"
+    quota = {"requests_per_s": 1}
+    assert wrong({"header": "x-tenant"}) == {f"{at}.others"}
+    for header in ("X-Tenant", "x tenant", ":path", "x-sluicegate-model", "content-type", "grpc-timeout"):
+        assert wrong({"header": header, "others": quota}) == {f"{at}.header"}
+    for name in ("others", "a.b", "Gold", "a b"):
+        assert wrong({"header": "x-tenant", "named": {name: quota}, "others": quota}) == {f"{at}.named.{name}"}
+    for bad in (0, -1, "5", None):
+        assert wrong({"header": "x-tenant", "others": {"requests_per_s": bad}}) == {f"{at}.others.requests_per_s"}
+    many = {f"t{i}": quota for i in range(MOST_TENANTS + 1)}
+    assert wrong({"header": "x-tenant", "named": many, "others": quota}) == {f"{at}.named"}
+
+
+@pytest.mark.parametrize(
+    ("quota", "gateways", "bucket"),
+    [
+        (Quota(10, 25), 1, (25, 1, 0.1)),
+        (Quota(10, 25), 2, (13, 1, 0.2)),
+        (Quota(40, 60), 1, (60, 40, 1.0)),
+        (Quota(40, 60), 4, (15, 1, 0.1)),
+        (Quota(30.4, 1), 1, (30, 30, 1.0)),
+        (Quota(0.5, 0.5), 3, (1, 1, 6.0)),
+    ],
+)
+def test_gateways_share_a_quota(quota: Quota, gateways: int, bucket: tuple[int, int, float]) -> None:
+    assert quota.bucket(gateways) == bucket
+
+
+def test_only_names_of_the_policy_have_a_bucket_of_their_own() -> None:
+    tenants = Tenants.of(POLICY)
+    assert tenants == Tenants("x-tenant", (("gold", Quota(40, 60)), ("tin", Quota(0.5, 0.5))), Quota(10, 10))
+    (limits,) = quotas(tenants, 1).values()
+    assert [one["entries"] for one in limits["descriptors"]] == [
+        [{"key": "tenant", "value": "gold"}],
+        [{"key": "tenant", "value": "tin"}],
+    ]
+    assert limits["token_bucket"] == {"max_tokens": 10, "tokens_per_fill": 1, "fill_interval": "0.100000000s"}
+    assert Tenants.of({}) is None and quotas(None, 1) == {} == tenant_metadata(None)
+
+
+def test_nobody_is_believed_without_a_trusted_network() -> None:
+    (nobody, *_), (one, *_) = tenant_filters(()), tenant_filters(("10.20.0.0/16", "192.0.2.7"))
+    assert nobody["typed_config"]["shadow_rules"]["policies"] == {}
+    found = one["typed_config"]["shadow_rules"]["policies"]["proxies"]["principals"]
+    assert [list(each["direct_remote_ip"].values()) for each in found] == [["10.20.0.0", 16], ["192.0.2.7", 32]]
+
+
+def test_what_was_refused_is_told_by_tenant_and_by_why() -> None:
+    line = "sli.tenant.model.m.tenant.gold.entry.split.code.{}.grpc.{}.flags.{}: B1e+09({},{})"
+    ends = (
+        ("200", "-", "-", 5),
+        ("429", "-", "RL", 3),
+        ("200", "8", "RL", 2),
+        ("429", "-", "UO", 4),
+        ("500", "-", "-", 1),
+    )
+    page = "\n".join(line.format(code, grpc, flags, n, n) for code, grpc, flags, n in ends)
+    assert parse(page, {})["m"].by_tenant == {"gold": TenantCounters(15, over_quota=5, shed=4, errors=1)}
+
+
+def test_the_last_hour_of_each_tenant_is_kept_by_the_minute() -> None:
+    found = TenantTraffic().after(600.0, {"gold": (2, 1, 0, 0), "tin": (0, 0, 0, 0)})
+    found = found.after(630.0, {"gold": (3, 0, 0, 1)}).after(665.0, {"gold": (1, 0, 0, 0)})
+    assert found.tenants == {"gold": (TenantMinute(10, 5, 1, 0, 1), TenantMinute(11, 1, 0, 0, 0))}
+    assert TenantTraffic.from_json(found.to_json()) == found
+    assert found.since(720.0, 5) == {"gold": TenantMinute(7, 6, 1, 0, 1)}
+    assert found.since(670.0, 5) == {"gold": TenantMinute(6, 5, 1, 0, 1)}  # the minute that is open is left out
+    assert found.after(600.0 + 3600, {}).tenants == {"gold": (TenantMinute(11, 1, 0, 0, 0),)}
