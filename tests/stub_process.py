@@ -58,7 +58,8 @@ def stub_processes(
 def _serve(name: str, http_port: int, grpc_port: int, delay_s: float, opens_after_s: float) -> None:
     time.sleep(opens_after_s)
     Backend(Loop(), name, delay_s=delay_s, http_port=http_port, grpc_port=grpc_port).start()
-    print("listens", flush=True)
+    sys.stdout.write("listens\n")
+    sys.stdout.flush()
     signal.pause()
 
 
