@@ -27,7 +27,7 @@ def test_killed_servers_cost_no_more_than_what_was_in_flight_on_them_and_all_is_
 
 
 def test_the_last_server_is_set_aside_as_soon_as_the_first() -> None:
-    """What breaks a connection is tried nowhere else, so each request that still goes there is lost: a handful, and not a second of them."""
+    """What breaks a connection is tried nowhere else, so each request that still goes there is lost."""
     cell = measure(FAULTS["reset"], "HTTP", is_dead=True, requests=1500, clients=CLIENTS)
     assert 0 < cell.lost < 150  # half a second's worth, and more, when Envoy hands on one change a second
     assert is_sound(FAULTS["reset"], cell, 1500), cell
