@@ -60,9 +60,9 @@ class Loop:
 
 @dataclass
 class Backend:
-    """One inference server. `mode`: ok · error (HTTP 500, INTERNAL) · unknown (503, gRPC UNKNOWN) · lost (404, NOT_FOUND) · hang
-    · cut (connection closed unanswered, UNAVAILABLE) · bad_input (400, INVALID_ARGUMENT) · full (503, UNAVAILABLE, as Triton says
-    that a queue is full)."""
+    """One inference server. `mode`: ok · error (HTTP 500, INTERNAL) · unavailable (503, UNAVAILABLE) · unknown (503, gRPC UNKNOWN)
+    · lost (404, NOT_FOUND) · hang · cut (connection closed unanswered, UNAVAILABLE) · bad_input (400, INVALID_ARGUMENT)
+    · full (503, UNAVAILABLE, as Triton says that a queue is full)."""
 
     loop: Loop
     name: str
@@ -147,6 +147,7 @@ class Backend:
                     return
                 status = {
                     "error": "500 Internal Server Error",
+                    "unavailable": "503 Service Unavailable",
                     "unknown": "503 Service Unavailable",
                     "bad_input": "400 Bad Request",
                     "lost": "404 Not Found",
@@ -174,6 +175,7 @@ class Backend:
         await self._free.wait()
         codes = {
             "error": grpc.StatusCode.INTERNAL,
+            "unavailable": grpc.StatusCode.UNAVAILABLE,
             "unknown": grpc.StatusCode.UNKNOWN,
             "cut": grpc.StatusCode.UNAVAILABLE,
             "bad_input": grpc.StatusCode.INVALID_ARGUMENT,
