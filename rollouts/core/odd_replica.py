@@ -16,7 +16,7 @@ CHANCE = 1e-3
 LEAST_OTHERS = 20
 
 
-class Tally(NamedTuple):
+class ReplicaTally(NamedTuple):
     """Bad and all attempts."""
 
     bad: int
@@ -28,12 +28,12 @@ class OddReplica:
     """The replica that fails, and what the others did together."""
 
     name: str
-    own: Tally
-    others: Tally
+    own: ReplicaTally
+    others: ReplicaTally
     replicas: int
 
 
-def odd_one_out(tallies: Mapping[str, Tally], *, tolerated: float, phi: float = 1.0) -> OddReplica | None:
+def odd_one_out(tallies: Mapping[str, ReplicaTally], *, tolerated: float, phi: float = 1.0) -> OddReplica | None:
     """The one replica that fails more than the others do, beyond chance, while these fail no more than `tolerated`.
 
     `tolerated`: a share of attempts, in [0, 1]. `phi`: how much the counts scatter beyond chance, 1 or more; all counts are
@@ -44,14 +44,14 @@ def odd_one_out(tallies: Mapping[str, Tally], *, tolerated: float, phi: float = 
         return None
     name = max(tallies, key=lambda one: (tallies[one].bad / max(1, tallies[one].attempts), one))
     own, rest = tallies[name], [one for host, one in tallies.items() if host != name]
-    others = Tally(sum(one.bad for one in rest), sum(one.attempts for one in rest))
+    others = ReplicaTally(sum(one.bad for one in rest), sum(one.attempts for one in rest))
     if (
         others.attempts < LEAST_OTHERS
         or others.bad > tolerated * others.attempts
         or own.bad <= tolerated * own.attempts
     ):
         return None
-    few = Tally(int(own.bad / phi), int(own.attempts / phi))
+    few = ReplicaTally(int(own.bad / phi), int(own.attempts / phi))
     bad, whole = few.bad + math.ceil(others.bad / phi), few.attempts + math.ceil(others.attempts / phi)
     if len(tallies) * tail(few.bad, few.attempts, bad, whole) > CHANCE:
         return None
@@ -84,7 +84,7 @@ def suspected(s: Snapshot, decision: Decision) -> Judged | None:
     return next((one for one in s.evidence.judged if one.guard.indicator == "errors"), None)
 
 
-def telling(s: Snapshot, decision: Decision, judged: Judged, tallies: Mapping[str, Tally]) -> Decision:
+def telling(s: Snapshot, decision: Decision, judged: Judged, tallies: Mapping[str, ReplicaTally]) -> Decision:
     """The same decision; it names the replica, if it is one."""
     reference = judged.rate_stable if s.identity.has_stable else judged.guard.max_frac
     tolerated = judged.guard.roll_back_over.of(reference)

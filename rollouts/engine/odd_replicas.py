@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import structlog
 
-from rollouts.core.odd_replica import Tally, suspected, telling
+from rollouts.core.odd_replica import ReplicaTally, suspected, telling
 from rollouts.core.tick import Tick
 from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.models import Rollout
@@ -36,7 +36,7 @@ def with_odd_replica(tick: Tick, entry: RolloutEntry, world: WorldState, hosts: 
         if name is not None:  # one that is not known any more is none to look at
             bad[name] += counts.failed
             attempts[name] += counts.attempts
-    tallies = {name: Tally(bad[name], attempts[name]) for name in attempts}
+    tallies = {name: ReplicaTally(bad[name], attempts[name]) for name in attempts}
     return replace(tick, decision=telling(tick.snapshot, tick.decision, judged, tallies))
 
 

@@ -8,7 +8,7 @@ from math import comb
 
 import pytest
 
-from rollouts.core.odd_replica import CHANCE, Tally, odd_one_out, tail
+from rollouts.core.odd_replica import CHANCE, ReplicaTally, odd_one_out, tail
 
 LIKE_STABLE = 0.002
 
@@ -26,33 +26,46 @@ def test_the_tail_is_that_of_the_hypergeometric_distribution(least: int, drawn: 
 
 
 def test_the_one_that_fails_is_named_with_what_the_others_did() -> None:
-    found = odd_one_out({"a:1": Tally(0, 104), "b:1": Tally(97, 99), "c:1": Tally(0, 104)}, tolerated=LIKE_STABLE)
+    found = odd_one_out(
+        {"a:1": ReplicaTally(0, 104), "b:1": ReplicaTally(97, 99), "c:1": ReplicaTally(0, 104)}, tolerated=LIKE_STABLE
+    )
     assert found is not None
-    assert (found.name, found.own, found.others, found.replicas) == ("b:1", Tally(97, 99), Tally(0, 208), 3)
+    assert (found.name, found.own, found.others, found.replicas) == (
+        "b:1",
+        ReplicaTally(97, 99),
+        ReplicaTally(0, 208),
+        3,
+    )
 
 
 def test_one_that_was_set_aside_and_got_little_is_named() -> None:
-    found = odd_one_out({"a": Tally(0, 45), "b": Tally(5, 5), "c": Tally(0, 45)}, tolerated=LIKE_STABLE)
+    found = odd_one_out(
+        {"a": ReplicaTally(0, 45), "b": ReplicaTally(5, 5), "c": ReplicaTally(0, 45)}, tolerated=LIKE_STABLE
+    )
     assert found is not None and found.name == "b"
 
 
 @pytest.mark.parametrize(
     "tallies",
     [
-        {"a": Tally(97, 99)},  # nobody to compare with
-        {"a": Tally(30, 100), "b": Tally(31, 100), "c": Tally(29, 100)},  # all alike
-        {"a": Tally(5, 100), "b": Tally(90, 100), "c": Tally(4, 100)},  # one is worse, and the others are not well
-        {"a": Tally(0, 19), "b": Tally(40, 40)},  # too little of the other
-        {"a": Tally(0, 100), "b": Tally(2, 100)},  # may be chance
+        {"a": ReplicaTally(97, 99)},  # nobody to compare with
+        {"a": ReplicaTally(30, 100), "b": ReplicaTally(31, 100), "c": ReplicaTally(29, 100)},  # all alike
+        {
+            "a": ReplicaTally(5, 100),
+            "b": ReplicaTally(90, 100),
+            "c": ReplicaTally(4, 100),
+        },  # one is worse, and the others are not well
+        {"a": ReplicaTally(0, 19), "b": ReplicaTally(40, 40)},  # too little of the other
+        {"a": ReplicaTally(0, 100), "b": ReplicaTally(2, 100)},  # may be chance
         {},
     ],
 )
-def test_nobody_is_named_where_it_may_be_the_release(tallies: dict[str, Tally]) -> None:
+def test_nobody_is_named_where_it_may_be_the_release(tallies: dict[str, ReplicaTally]) -> None:
     assert odd_one_out(tallies, tolerated=LIKE_STABLE) is None
 
 
 def test_failures_that_come_in_clumps_name_nobody_as_soon() -> None:
-    tallies = {"a": Tally(0, 200), "b": Tally(16, 200)}
+    tallies = {"a": ReplicaTally(0, 200), "b": ReplicaTally(16, 200)}
     assert odd_one_out(tallies, tolerated=LIKE_STABLE) is not None
     assert odd_one_out(tallies, tolerated=LIKE_STABLE, phi=8.0) is None
 
@@ -64,6 +77,6 @@ def test_replicas_that_are_alike_are_hardly_ever_named(replicas: int) -> None:
         tallies = {}
         for at in range(replicas):
             attempts = draw.randint(20, 120)
-            tallies[str(at)] = Tally(sum(draw.random() < 0.02 for _ in range(attempts)), attempts)
+            tallies[str(at)] = ReplicaTally(sum(draw.random() < 0.02 for _ in range(attempts)), attempts)
         named += odd_one_out(tallies, tolerated=1.0 / 50) is not None
     assert named <= 2000 * CHANCE * 3

@@ -30,7 +30,7 @@ class Hosts:
 def rolled_back(hosts: Hosts | None, story: Story) -> DecisionRecord:
     story.engine.hosts = hosts
     story.until("shifting")
-    story.gateway.set_arm(str(story.candidate.digest), error_rate=0.3)
+    story.gateway.set_arm(str(story.candidate.digest), error_frac=0.3)
     story.until("rolled_back")
     return DecisionRecord.objects.get(rollout=story.rollout, action="roll_back")
 
@@ -47,16 +47,17 @@ def test_the_replica_that_fails_is_named_with_its_counts() -> None:
     first, second = in_two(story)
     hosts = Hosts(
         {
-            (first.host, first.http_port): HostCounts(100, 0),
-            (second.host, second.http_port): HostCounts(50, 30),
-            (second.host, second.grpc_port): HostCounts(50, 31),
+            (first.host, first.http_port): HostCounts(1000, 0),
+            (second.host, second.http_port): HostCounts(500, 300),
+            (second.host, second.grpc_port): HostCounts(500, 310),
             ("10.9.9.9", 1): HostCounts(100, 100),  # a server that is gone
         }
     )
     decided = rolled_back(hosts, story)
     name = f"{second.deployment.node_id}:{second.http_port}"
-    assert f"of one replica of 2: {name}, 61 of 100 attempts; the others failed 0 of 100" in decided.reason
-    assert decided.facts["odd_replica"] == {"replica": name, "own": [61, 100], "others": [0, 100], "replicas": 2}
+
+    assert f"of one replica of 2: {name}, 610 of 1000 attempts; the others failed 0 of 1000" in decided.reason
+    assert decided.facts["odd_replica"] == {"replica": name, "own": [610, 1000], "others": [0, 1000], "replicas": 2}
     assert hosts.asked == 1
 
 

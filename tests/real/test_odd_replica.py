@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollouts.core.odd_replica import Tally, odd_one_out
+from rollouts.core.odd_replica import ReplicaTally, odd_one_out
 from serving.adapters.envoy_hosts import EnvoyHosts
 from serving.core.routes import Arm, Limits
 from serving.ports import GatewayError
@@ -29,12 +29,12 @@ def test_the_replica_that_fails_is_told_from_the_others(parts: Rig) -> None:
     endpoints = tuple(sorted(one.endpoint for one in backends))
     parts.apply(None, stable=Arm("r1", Rig.STABLE, endpoints, UNBOUNDED), limits=Limits(attempt_timeout_s=2.0))
     for at in range(270):
-        more[0].mode = "error" if at % 3 == 0 else "ok"
+        more[0].mode = "error" if at % 9 < 3 else "ok"  # the gateway takes turns
         parts.envoy.http()
     counts = EnvoyHosts().read_hosts(
         gateway="g", admin_url=parts.envoy.admin_url, timeout_s=20.0, model=MODEL, digest=Rig.STABLE
     )
-    tallies = {str(port): Tally(one.failed, one.attempts) for (_, port), one in counts.items()}
+    tallies = {str(port): ReplicaTally(one.failed, one.attempts) for (_, port), one in counts.items()}
     assert set(tallies) == {str(one.http_port) for one in backends}, counts
     found = odd_one_out(tallies, tolerated=0.002)
     assert found is not None and found.name == str(more[0].http_port), tallies
