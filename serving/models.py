@@ -108,6 +108,7 @@ class Deployment(models.Model):
     version = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField(auto_now_add=True)
     ready_at = models.DateTimeField(null=True)
+    failed_at = models.DateTimeField(null=True)  # the last time that it failed
     gone_at = models.DateTimeField(null=True)
 
     class Meta:

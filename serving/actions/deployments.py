@@ -288,6 +288,8 @@ def register_node(*, actor: Actor, name: str, runtimes: list[dict[str, Any]], fa
 
 
 def _move(deployment: Deployment, to: DeploymentState, *, actor: Actor, reason: str, **changes: Any) -> Deployment:
+    if to is DeploymentState.FAILED:
+        changes["failed_at"] = timezone.now()
     was = transition(deployment, to, moves=MOVES, reason=reason, **changes)
     verb = _VERBS.get((was, to)) or _VERBS_TO.get(to, "deployment.moved")
     _append(deployment, verb, actor, reason, from_state=was, to_state=to)

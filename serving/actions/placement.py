@@ -23,7 +23,7 @@ from serving.core.replicas import MOST_REPLICAS, ReplicaStep, What
 from serving.models import Deployment, Environment, Scale
 from serving.queries.deployments import answering_servers, deployments_in
 from serving.queries.placement import fleet_now, place_for
-from serving.queries.replicas import ReplicaPlan, declared_replicas, lost_nodes, replica_plans
+from serving.queries.replicas import ReplicaPlan, declared_replicas, failed_on, lost_nodes, replica_plans
 
 #: One agent at a time places; the others go on with what else they have to do. Any number that nobody else uses.
 _CONTROLLER_LOCK = 7_316_003
@@ -143,7 +143,19 @@ def _take(actor: Actor, plan: ReplicaPlan, step: ReplicaStep) -> None:
         asked = Deployment.objects.filter(pk=step.key, drain_asked_at=None)
         asked.update(drain_asked_at=timezone.now(), drain_reason=f"{step.why}.".capitalize())
         return
+    if step.what is What.MOVE:
+        _move_elsewhere(actor, deployment, f"{step.why}.".capitalize())
+        return
     drain_deployment(actor=actor, deployment=deployment, reason=f"{step.why}.".capitalize(), is_spare=True)
+
+
+def _move_elsewhere(actor: Actor, failed: Deployment, reason: str) -> None:
+    """Another takes its slot, where a node has room that the release did not fail on lately; else it stays as it is."""
+    release, environment = failed.release, failed.environment
+    but = failed_on(release, environment)
+    if place_for(release, environment, fleet_now(), but=but).node:
+        Deployment.objects.filter(pk=failed.pk).update(drain_asked_at=timezone.now(), drain_reason=reason)
+        place_replica(actor=actor, release=release, environment=environment, reason=reason, slot=failed.slot, but=but)
 
 
 def _leave_lost_nodes(actor: Actor) -> None:

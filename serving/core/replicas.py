@@ -16,9 +16,11 @@ MOST_REPLICAS = 100
 
 
 class What(StrEnum):
-    """`place` one more · `replace` one whose node is lost: its slot is free, and it goes when it can · `remove` one too many."""
+    """`place` one more · `replace` one whose node is lost: its slot is free, and it goes when it can · `move` one that failed to
+    another node, if there is one for it · `remove` one too many."""
 
     PLACE = "place"
+    MOVE = "move"
     REPLACE = "replace"
     REMOVE = "remove"
 
@@ -60,7 +62,20 @@ def steps_to(wanted: int, replicas: Sequence[Replica]) -> list[ReplicaStep]:
     taken = {one.slot for one in kept}
     free = (slot for slot in range(MOST_REPLICAS) if slot not in taken)
     found += [ReplicaStep(What.PLACE, next(free)) for _ in range(wanted - len(kept))]
-    return found + _too_many(wanted, kept)
+    spare = _too_many(wanted, kept)
+    going = {one.key for one in spare}
+    return found + _failed([one for one in kept if one.key not in going]) + spare
+
+
+def _failed(kept: Sequence[Replica]) -> list[ReplicaStep]:
+    """Where another replica of the release answers, it is the node that may be at fault; where none does, the release is."""
+    if not any(one.answers for one in kept):
+        return []
+    return [
+        ReplicaStep(What.MOVE, one.slot, one.key, f"it failed on node {one.node}, and the release answers elsewhere")
+        for one in kept
+        if one.has_failed and not one.answers
+    ]
 
 
 def _too_many(wanted: int, kept: Sequence[Replica]) -> list[ReplicaStep]:

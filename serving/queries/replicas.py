@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, QuerySet, Subquery
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import JSONObject
 from django.utils import timezone
 
@@ -24,6 +24,8 @@ from serving.queries.deployments import answering_servers, live_deployments, nod
 #: A node whose agent was silent for so long is taken for lost: its replicas are placed elsewhere. Ten heartbeats and more, so that
 #: an agent that is restarted, or a database that is away for a while, moves nothing.
 LOST_AFTER = timedelta(seconds=60)
+#: A node on which a replica failed is not tried again for so long while another may run it.
+FAILED_FOR = timedelta(hours=1)
 
 Key = tuple[UUID, int]  # release, environment
 
@@ -183,6 +185,13 @@ def _declared(manifest: str) -> Declared:
         return Declared()
     said = ((document.get("envelope") or {}).get("lifecycle") or {}).get("replicas") or {}
     return Declared(said.get("min"), said.get("max"))
+
+
+def failed_on(release: Release, environment: Environment) -> set[str]:
+    """The nodes on which a replica of the release has failed there within `FAILED_FOR`, or stands as failed."""
+    rows = Deployment.objects.filter(release=release, environment=environment)
+    lately = Q(failed_at__gte=timezone.now() - FAILED_FOR) | Q(state=DeploymentState.FAILED)
+    return set(rows.filter(lately).values_list("node_id", flat=True))
 
 
 def is_lost(node: Node) -> bool:

@@ -13,8 +13,10 @@ from django.utils import timezone
 from accounts.core.access import Actor, Role
 from ledger.core.errors import Invalid, Refused, Stale, Unavailable
 from serving.actions import ensure_deployment, release_deployment
+from serving.actions.deployments import record_state
 from serving.actions.nodes import cordon_node, uncordon_node
-from serving.actions.placement import continue_placing, scale_release
+from serving.actions.placement import continue_placing, scale_release, why_not_placed
+from serving.core.lifecycle import DeploymentState
 from serving.core.placement import Claim
 from serving.models import Deployment, Node, Scale, Server
 from serving.queries.deployments import answering_servers
@@ -251,3 +253,29 @@ def test_a_manifest_that_cannot_be_read_declares_nothing_and_blinds_nobody(stabl
         cursor.execute("UPDATE registry_release SET manifest = '{' WHERE id = %s", [stable.release_id])
         cursor.execute("ALTER TABLE registry_release ENABLE TRIGGER USER")
     assert declared_replicas([stable.release_id]) == {stable.release_id: Declared()}
+
+
+def test_a_failed_replica_is_tried_on_each_node_once(stable: Deployment) -> None:
+    for name in ("b", "c"):
+        make_node(name)
+    scale(stable, 2)
+    continue_placing(actor=AGENT)
+    tried = set()
+    for _ in range(4):
+        [other] = Deployment.objects.filter(release=stable.release, drain_asked_at=None).exclude(pk=stable.pk)
+        tried.add(other.node_id)
+        if other.state != "failed":
+            record_state(actor=AGENT, deployment=other, to=DeploymentState.FAILED, reason="load_failed: no driver")
+        assert continue_placing(actor=AGENT) == []
+    assert tried == {"b", "c", "local"}  # where no node is left, it stays as it is
+    assert "no driver" in why_not_placed(stable.release, stable.environment)
+    Deployment.objects.filter(node_id="b").update(failed_at=timezone.now() - timedelta(hours=2), state="gone")
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["b", "local"]
+
+
+def test_a_release_that_answers_nowhere_is_not_carried_from_node_to_node(stable: Deployment) -> None:
+    make_node("b")
+    Server.objects.all().delete()
+    Deployment.objects.update(state="failed")
+    assert continue_placing(actor=AGENT) == [] and nodes_of(stable) == ["local"]

@@ -52,6 +52,14 @@ def test_none_goes_whose_answer_is_needed() -> None:
     ]
 
 
+def test_one_that_failed_is_moved_while_another_answers() -> None:
+    failed = replica(1, answers=False, has_failed=True, node="b")
+    [move] = steps_to(2, [replica(0), failed])
+    assert (move.what, move.slot, move.key) == (What.MOVE, 1, 2) and "failed on node b" in move.why
+    assert steps_to(2, [replica(0, answers=False), failed]) == []  # then it is the release
+    assert [one.what for one in steps_to(1, [replica(0), failed])] == [What.REMOVE]
+
+
 @st.composite
 def fleets(draw: st.DrawFn) -> list[Replica]:
     slots = draw(st.lists(st.integers(0, 8), unique=True, max_size=8))
