@@ -285,6 +285,34 @@ class TrafficCounters(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class HostCounts:
+    """What one server of a release was asked since the gateway last met a change of that release's servers.
+
+    `attempts` that ended, first and later ones; `failed` are those without a good answer: server errors, cuts, and those that
+    were given up, by the gateway or by who asked. What the gateway shed was not asked of any server, and is in neither.
+    """
+
+    attempts: int = 0
+    failed: int = 0
+
+    def __add__(self, other: HostCounts) -> HostCounts:
+        return HostCounts(self.attempts + other.attempts, self.failed + other.failed)
+
+
+class HostCounters(Protocol):
+    """Reads what a gateway counted of each server. Dearer than `TrafficCounters`: for when there is a suspicion."""
+
+    def read_hosts(
+        self, *, gateway: str, admin_url: str, timeout_s: float, model: str, digest: str
+    ) -> dict[tuple[str, int], HostCounts]:
+        """By host and port, of either protocol; only those that were asked at all. Raises GatewayError.
+
+        Safe to call from several threads.
+        """
+        ...
+
+
 class MetricsError(PortError):
     """Why one query gave no counter.
 

@@ -33,6 +33,7 @@ from rollouts.engine.desired_state import ensure_desired_state
 from rollouts.engine.gateway_counters import CounterReaders, CounterSnapshot, StatsPage, snapshot_of
 from rollouts.engine.lag_metrics import LagMetrics
 from rollouts.engine.latency import LatencyRecorder
+from rollouts.engine.odd_replicas import with_odd_replica
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.rollback import check_zero_acknowledged, continue_rollback
 from rollouts.engine.surge import ensure_replicas
@@ -44,7 +45,7 @@ from rollouts.engine.world import EngineCache, RolloutEntry, WorldState, gateway
 from rollouts.queries import expired_undo_windows
 from serving.actions.routes import lift_fences
 from serving.models import Gateway
-from serving.ports import TrafficCounters
+from serving.ports import HostCounters, TrafficCounters
 
 log = structlog.get_logger(__name__)
 S = RolloutState
@@ -62,13 +63,14 @@ class Engine:
         owner: str = "",
         tick_s: float | None = None,
         lease_s: float | None = None,
+        hosts: HostCounters | None = None,
         external: PrometheusReader | None = None,
         clock: DatabaseClock | None = None,
         pace_file: Path | None = None,
         timings: EngineTimings = DEFAULT_TIMINGS,
         limits: EngineLimits = DEFAULT_LIMITS,
     ) -> None:
-        self.counters = counters
+        self.counters, self.hosts = counters, hosts
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
         self.tick_s = settings.ENGINE_TICK_S if tick_s is None else tick_s
         self.lease_s = settings.ENGINE_LEASE_S if lease_s is None else lease_s
@@ -255,6 +257,7 @@ class Engine:
             tick = evaluate(given, gone_over_s=self.timings.gone_over_s)
             if tick.decision.action in OPENING and entry.proven is None:
                 tick = evaluate(with_proofs(entry, given), gone_over_s=self.timings.gone_over_s)
+            tick = with_odd_replica(tick, entry, world, self.hosts)
             if tick.decision.action is Action.ROLL_BACK:
                 entry.mark_written(commit_tick(rollout, tick, fence=world.fence))
             elif tick.is_effect or tick.warning or _is_rolling_back(entry):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from registry.core.envelope import LARGEST_REQUEST_BYTES
-from serving.core.routes import Arm, ModelRoute, Prober
+from serving.core.routes import Arm, ModelRoute, Prober, release_clusters
 
 #: The namespace of Sluicegate's own metadata in xDS messages.
 NAMESPACE = "sluicegate"
@@ -23,8 +23,8 @@ MIRROR_TIMEOUT_S = 0.5
 
 
 def cluster_name(model: str, arm: Arm, protocol: str) -> str:
-    """`<model>_<digest12>_<protocol>`. Never a dot: stat names are split at dots."""
-    return f"{model}_{arm.digest12}_{protocol}"
+    """As `release_clusters` has it."""
+    return release_clusters(model, arm.digest)[protocol]
 
 
 def entry_name(route: ModelRoute, arm: Arm, protocol: str) -> str:

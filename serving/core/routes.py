@@ -50,6 +50,19 @@ class Endpoint:
     grpc_port: int
 
 
+def digest12(digest: str) -> str:
+    """The first twelve hexadecimal digits of a `sha256:` digest."""
+    return digest.removeprefix("sha256:")[:12]
+
+
+def release_clusters(model: str, digest: str) -> dict[str, str]:
+    """By protocol, what gateways call the servers of a release: `<model>_<digest12>_<protocol>`.
+
+    Never with a dot: names of statistics are split at dots.
+    """
+    return {protocol: f"{model}_{digest12(digest)}_{protocol}" for protocol in ("http", "grpc")}
+
+
 @dataclass(frozen=True)
 class Arm:
     """A release and the servers that answer for it. `name` is r14; `digest` is sha256:<64 hex>.
@@ -74,7 +87,7 @@ class Arm:
     @property
     def digest12(self) -> str:
         """The first 12 hex digits: short enough for a cluster's name, long enough to be alone in a model."""
-        return self.digest.removeprefix("sha256:")[:12]
+        return digest12(self.digest)
 
 
 #: No user waits for longer than this, in seconds.

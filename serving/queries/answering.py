@@ -9,6 +9,7 @@ from uuid import UUID
 from django.db import connection
 
 from serving.core.replicas import desired_replicas
+from serving.models import Server
 from serving.queries.replicas import declared_replicas
 
 Place = tuple[int, str]  # environment, release
@@ -55,3 +56,11 @@ def serving_of(releases: Iterable[str]) -> dict[Place, Serving]:
         wanted = desired_replicas(said, declared[UUID(release)].least if said is None else None)
         found[where, release] = Serving(count, at, frozenset((nodes or "").split()), has_drifted, wanted)
     return found
+
+
+def server_names(release: UUID, environment: int) -> dict[tuple[str, int], str]:
+    """The servers of a release that run, by host and port of either protocol: `node:port`, with the port of HTTP."""
+    rows = Server.objects.filter(
+        deployment__release_id=release, deployment__environment_id=environment, ended_at=None
+    ).values_list("host", "http_port", "grpc_port", "deployment__node_id")
+    return {(host, port): f"{node}:{http}" for host, http, grpc, node in rows for port in (http, grpc)}

@@ -20,6 +20,7 @@ from rollouts.engine.loop import LEASE, Engine
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.timings import EngineTimings
 from serving.adapters.envoy_counters import EnvoyCounters
+from serving.adapters.envoy_hosts import EnvoyHosts
 from serving.control_plane import change_listener
 from serving.wiring import external_metrics
 
@@ -35,6 +36,7 @@ class Command(BaseCommand):
         clock = DatabaseClock()
         engine = Engine(
             EnvoyCounters(now=clock.now, tls=settings.XDS_TLS),
+            hosts=EnvoyHosts(tls=settings.XDS_TLS),
             clock=clock,
             external=PrometheusReader(external_metrics()),
             pace_file=settings.STATE_DIR / PACE_FILE,
