@@ -42,10 +42,10 @@ def number(name: str, default: float, *, least: float = 0.0, most: float = float
 
 def networks(name: str) -> list[str]:
     """A comma-separated list of IPv4 networks, such as 10.20.0.0/16."""
-    found = names(name)
-    for one in found:
+    found = []
+    for one in names(name):
         try:
-            IPv4Network(one)
+            found.append(str(IPv4Network(one)))  # a netmask may be written too; readers are to find its length
         except ValueError as error:
             raise ImproperlyConfigured(f"{name}: {error}; write networks such as 10.20.0.0/16.") from None
     return found

@@ -18,8 +18,8 @@ def write_whole(
 ) -> None:
     """Puts `data` at `path`, whole or not at all, in place of what was there.
 
-    `mode` (less the umask) holds from the first byte on. `is_durable`: on the disk before it is in place. `keeps_first`: a file
-    that is there already stays as it is. Raises OSError, and leaves nothing behind then. The folder must exist.
+    `mode` (less the umask) holds from the first byte on. `is_durable`: on the disk, under its name, when this returns.
+    `keeps_first`: a file that is there already stays as it is. Raises OSError, and leaves no draft behind then. The folder must exist.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     draft.unlink(missing_ok=True)  # of a process that had this number before, and was killed
@@ -34,5 +34,16 @@ def write_whole(
                 os.link(draft, path)
         else:
             draft.replace(path)
+        if is_durable:
+            _sync_folder(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A name is on the disk when its folder is."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -23,7 +23,10 @@ OTHERS: Final = "others"
 _MOST_PER_S: Final = 1_000_000
 #: No header that a gateway or a protocol reads means a tenant.
 _HEADER: Final = Text(
-    60, pattern=r"(?!(?:grpc-|content-|transfer-|x-envoy-|x-sluicegate-))[a-z][a-z0-9-]*", like="x-tenant",
+    60,
+    pattern=r"(?!(?:grpc-|content-|transfer-|proxy-|x-envoy-|x-sluicegate-|x-forwarded-)|"
+    r"(?:host|connection|keep-alive|te|trailer|upgrade|expect|x-request-id)$)[a-z][a-z0-9-]*",
+    like="x-tenant",
     says="the name of a header of the callers' own, in lower case",
 )  # fmt: skip
 _NAME: Final = Text(40, pattern=r"[a-z0-9][a-z0-9_-]*", like="gold", says="a tenant's name (a-z, 0-9, - and _)")

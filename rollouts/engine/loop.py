@@ -33,7 +33,7 @@ from rollouts.engine.desired_state import ensure_desired_state
 from rollouts.engine.gateway_counters import CounterReaders, CounterSnapshot, StatsPage, snapshot_of
 from rollouts.engine.lag_metrics import LagMetrics
 from rollouts.engine.latency import LatencyRecorder
-from rollouts.engine.odd_replicas import with_odd_replica
+from rollouts.engine.odd_replicas import WAIT_S, with_odd_replica
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.rollback import check_zero_acknowledged, continue_rollback
 from rollouts.engine.surge import ensure_replicas
@@ -70,7 +70,7 @@ class Engine:
         timings: EngineTimings = DEFAULT_TIMINGS,
         limits: EngineLimits = DEFAULT_LIMITS,
     ) -> None:
-        self.counters, self.hosts = counters, hosts
+        self.counters, self.hosts, self._naming_until = counters, hosts, 0.0
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
         self.tick_s = settings.ENGINE_TICK_S if tick_s is None else tick_s
         self.lease_s = settings.ENGINE_LEASE_S if lease_s is None else lease_s
@@ -222,6 +222,7 @@ class Engine:
             models[one.rollout.environment_id].add(one.rollout.model.slug)
         readers.ask([gateway for here in gateways.values() for gateway in here], models)
         world = load_world(entries, gateways, self.clock.now(), self.lead.fence)
+        self._naming_until = time.monotonic() + WAIT_S
         holds: list[Hold] = []
         effects: list[Effect] = []
         for batch, pages in _settled(entries, gateways, readers):
@@ -257,7 +258,7 @@ class Engine:
             tick = evaluate(given, gone_over_s=self.timings.gone_over_s)
             if tick.decision.action in OPENING and entry.proven is None:
                 tick = evaluate(with_proofs(entry, given), gone_over_s=self.timings.gone_over_s)
-            tick = with_odd_replica(tick, entry, world, self.hosts)
+            tick = with_odd_replica(tick, entry, world, self.hosts, until=self._naming_until)
             if tick.decision.action is Action.ROLL_BACK:
                 entry.mark_written(commit_tick(rollout, tick, fence=world.fence))
             elif tick.is_effect or tick.warning or _is_rolling_back(entry):

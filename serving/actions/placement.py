@@ -111,8 +111,20 @@ def continue_placing(*, actor: Actor) -> list[str]:
     """
     require(actor, Verb.ADMINISTER, "")
     _leave_lost_nodes(actor)
-    due = {plan.environment.pk: plan.environment for plan in replica_plans() if plan.steps}
+    due = {plan.environment.pk: plan.environment for plan in replica_plans() if _is_due(plan)}
     return [trouble for environment in due.values() for trouble in _bring_about(actor, environment)]
+
+
+def _is_due(plan: ReplicaPlan) -> bool:
+    """Whether there is a step to take: the routes are not to be locked for a failed replica that nothing can be done for."""
+    if all(step.what is What.MOVE for step in plan.steps):
+        return bool(plan.steps) and bool(_elsewhere(plan.release, plan.environment))
+    return True
+
+
+def _elsewhere(release: Release, environment: Environment) -> str:
+    """The node that would take a replica of the release and has not lately failed to run one; empty where there is none."""
+    return place_for(release, environment, fleet_now(), but=failed_on(release, environment)).node
 
 
 @transaction.atomic
@@ -135,8 +147,12 @@ def _bring_about(actor: Actor, environment: Environment) -> list[str]:
 
 def _take(actor: Actor, plan: ReplicaPlan, step: ReplicaStep) -> None:
     if step.what is What.PLACE:
-        reason = f"{plan.wanted} replicas are wanted."
-        place_replica(actor=actor, release=plan.release, environment=plan.environment, reason=reason, slot=step.slot)
+        reason, but = f"{plan.wanted} replicas are wanted.", set()
+        if _elsewhere(plan.release, plan.environment):  # else one that failed is better than none
+            but = failed_on(plan.release, plan.environment)
+        place_replica(
+            actor=actor, release=plan.release, environment=plan.environment, reason=reason, slot=step.slot, but=but
+        )
         return
     deployment = Deployment.objects.select_related("release__model__team", "environment").get(pk=step.key)
     if step.what is What.REPLACE:
@@ -152,8 +168,8 @@ def _take(actor: Actor, plan: ReplicaPlan, step: ReplicaStep) -> None:
 def _move_elsewhere(actor: Actor, failed: Deployment, reason: str) -> None:
     """Another takes its slot, where a node has room that the release did not fail on lately; else it stays as it is."""
     release, environment = failed.release, failed.environment
-    but = failed_on(release, environment)
-    if place_for(release, environment, fleet_now(), but=but).node:
+    if _elsewhere(release, environment):
+        but = failed_on(release, environment)
         Deployment.objects.filter(pk=failed.pk).update(drain_asked_at=timezone.now(), drain_reason=reason)
         place_replica(actor=actor, release=release, environment=environment, reason=reason, slot=failed.slot, but=but)
 

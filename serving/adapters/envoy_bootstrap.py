@@ -192,6 +192,7 @@ def _counters_listener(address: Address, tls: TlsFiles) -> dict[str, Any]:
         {"path": "/stats"},
         {"path": "/ready"},
         {"path": "/config_dump", "query_parameters": mask},
+        {"path": "/clusters", "query_parameters": [{"name": "format", "string_match": {"exact": "json"}}]},
     ]
     method = {"headers": [{"name": ":method", "string_match": {"exact": "GET"}}]}
     routes = [{"match": match | method, "route": {"cluster": "admin"}} for match in readable]

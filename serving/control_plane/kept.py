@@ -56,8 +56,8 @@ class SnapshotFile:
             return {}
         return found
 
-    def write(self, resources: Resources) -> None:
-        """On the disk when it returns. Where that fails no file stays, for it would be older than what the gateway has."""
+    def write(self, resources: Resources) -> bool:
+        """Whether it is on the disk. Where that fails no file stays, for it would be older than what the gateway has."""
         every = [one for of_type in resources.values() for one in of_type.values()]
         body = discovery_pb2.DeltaDiscoveryResponse(resources=every).SerializeToString()
         told = {"format": FORMAT, "gateway": self.gateway, "sha256": hashlib.sha256(body).hexdigest()}
@@ -67,6 +67,8 @@ class SnapshotFile:
             log.error("the snapshot cannot be kept: %s", problem)
             with contextlib.suppress(OSError):  # the gateway's word must go on to the control plane in any case
                 self.path.unlink()
+            return False
+        return True
 
 
 class Holding:
@@ -97,12 +99,13 @@ class Holding:
         response = self._flying.pop(request.response_nonce, None)
         if response is None:
             return False
+        before = {name: one.version for name, one in mine.items()}
         error = request.error_detail.message if request.HasField("error_detail") else ""
         bad = blamed(request.type_url, {one.name for one in response.resources}, error)
         for name in response.removed_resources:
             mine.pop(name, None)
         mine.update({one.name: one for one in response.resources if one.name not in bad})
-        return True
+        return before != {name: one.version for name, one in mine.items()}
 
     def whole(self) -> Resources:
         """All that it has, once that is enough to serve requests; nothing before."""

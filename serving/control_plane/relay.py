@@ -23,6 +23,7 @@ import grpc
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest as Request
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryResponse as Response
 
+from ledger.adapters.files import keep_private
 from serving.control_plane.kept import Holding, Resources, SnapshotFile
 from serving.control_plane.protos import CLUSTER, LISTENER, VHOST
 from serving.control_plane.server import LOG_SERVICE, OPTIONS, SERVICE
@@ -44,11 +45,12 @@ _LINE = (
 
 
 class Relay:
-    """For the gateway of the file. `control_planes` are tried in this order for every stream."""
+    """For the gateway of the file. `control_planes` are tried in this order; one that refuses the gateway becomes the last."""
 
     def __init__(self, file: SnapshotFile, control_planes: tuple[str, ...], tls: TlsFiles | None = None) -> None:
         self._file, self._addresses, self._tls = file, control_planes, tls
         self._last: Resources = file.read()
+        self._is_kept = bool(self._last)
         self._writer = ThreadPoolExecutor(1, "snapshot")  # one, so that an older snapshot never comes after a newer one
         self._server: grpc.aio.Server | None = None
 
@@ -100,7 +102,7 @@ class Relay:
         incoming: AsyncIterator[Request],
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncGenerator[Response, None]:
-        holding = Holding(self._last)
+        holding, is_answered = Holding(self._last), False
         method = line.stream_stream(
             f"/{SERVICE}/DeltaAggregatedResources",
             request_serializer=Request.SerializeToString,
@@ -112,8 +114,11 @@ class Relay:
         try:
             while (answer := await call.read()) is not grpc.aio.EOF:
                 holding.send(answer)
+                is_answered = True
                 yield answer
         except grpc.aio.AioRpcError as error:
+            if not is_answered:  # one that refuses this gateway must not keep it from the others
+                self._addresses = (*self._addresses[1:], self._addresses[0])
             log.warning("the control plane is gone: %s", error.details())
             await context.abort(error.code(), error.details() or "")
         finally:
@@ -122,16 +127,28 @@ class Relay:
             await line.close()
 
     async def _tell(self, call: Any, holding: Holding, first: Request, incoming: AsyncIterator[Request]) -> None:
-        """Passes on what Envoy says; what it took is kept before that."""
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader of answers sees why
-            request: Request | None = first
-            while request is not None:
-                if holding.receive(request) and (whole := holding.whole()):
-                    self._last = whole
-                    await asyncio.get_running_loop().run_in_executor(self._writer, self._file.write, whole)
-                await call.write(request)
-                request = await anext(incoming, None)
-            await call.done_writing()
+        """Passes on what Envoy says; what it took is kept before that, once for all that it said meanwhile: it takes its routes one
+        by one, and there may be a thousand.
+        """
+        said: asyncio.Queue[Request | None] = asyncio.Queue()
+        said.put_nowait(first)
+        listener = asyncio.create_task(_collect(incoming, said))
+        try:
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader of answers sees why
+                while requests := [one async for one in _waiting(said)]:
+                    await self._keep(holding, requests)
+                    for request in requests:
+                        await call.write(request)
+                await call.done_writing()
+        finally:
+            listener.cancel()
+
+    async def _keep(self, holding: Holding, requests: list[Request]) -> None:
+        has_changed = [holding.receive(one) for one in requests]
+        if (any(has_changed) or not self._is_kept) and (whole := holding.whole()):
+            self._last = whole
+            write = asyncio.get_running_loop().run_in_executor(self._writer, self._file.write, whole)
+            self._is_kept = await write
 
     async def _logs(self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         """Requests that failed or were slow: they go through, or are lost."""
@@ -182,7 +199,11 @@ class Relay:
     async def _reach(self) -> grpc.aio.Channel | None:
         """A line to the first control plane that takes one."""
         for address in self._addresses:
-            line = self._line(address)
+            try:
+                line = self._line(address)
+            except OSError as problem:
+                log.error("the certificates cannot be read: %s", problem)
+                return None
             try:
                 async with asyncio.timeout(REACH_S):
                     if await _is_taken(line):
@@ -218,7 +239,9 @@ class KeptAnswers:
         is_for_all = is_first and request.type_url in (CLUSTER, LISTENER, VHOST) and (not names or "*" in names)
         wanted = kept.values() if is_for_all else [kept[name] for name in names if name in kept]
         has = request.initial_resource_versions
-        told = [one for one in wanted if has.get(one.name) != one.version]
+        if has and request.type_url == VHOST:
+            wanted = []  # what a living Envoy has is as new as what was kept or newer, and so is what it has no more
+        told = [one for one in wanted if one.name not in has]
         if not told and not is_for_all:
             return None
         return Response(type_url=request.type_url, nonce=str(next(self._nonces)), resources=told)
@@ -231,6 +254,24 @@ async def _is_taken(line: grpc.aio.Channel) -> bool:
         await line.wait_for_state_change(state)
         state = line.get_state()
     return state is grpc.ChannelConnectivity.READY
+
+
+async def _collect(incoming: AsyncIterator[Request], said: asyncio.Queue[Request | None]) -> None:
+    """Until there is no more, which None says."""
+    while (request := await anext(incoming, None)) is not None:
+        said.put_nowait(request)
+    said.put_nowait(None)
+
+
+async def _waiting(said: asyncio.Queue[Request | None]) -> AsyncGenerator[Request, None]:
+    """The next one, and all that were said by then. None ends it, and what comes after None is none."""
+    request = await said.get()
+    while request is not None:
+        yield request
+        if said.empty():
+            return
+        request = said.get_nowait()
+    said.put_nowait(None)
 
 
 async def _just(request: Request) -> Request | None:
@@ -253,6 +294,7 @@ async def run(relay: Relay, address: str) -> None:
 
 
 def main() -> None:
+    keep_private()
     parser = argparse.ArgumentParser(prog="python -m serving.control_plane.relay", description=__doc__.splitlines()[0])
     parser.add_argument("gateway", help="its name")
     parser.add_argument("--listen", required=True, metavar="unix:/PATH", help="where its Envoy calls")

@@ -279,3 +279,32 @@ def test_a_release_that_answers_nowhere_is_not_carried_from_node_to_node(stable:
     Server.objects.all().delete()
     Deployment.objects.update(state="failed")
     assert continue_placing(actor=AGENT) == [] and nodes_of(stable) == ["local"]
+
+
+def test_one_more_goes_where_none_failed_lately(stable: Deployment) -> None:
+    make_node("b")
+    scale(stable, 2)
+    continue_placing(actor=AGENT)
+    Deployment.objects.filter(node_id="b").update(state="gone", failed_at=timezone.now())
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["local", "local"]  # b is empty, and would have been the first
+    cordon_node(actor=AGENT, node=Node.objects.get(name="local"), reason="memory")
+    scale(stable, 3)
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["b", "local", "local"]  # where there is no other, one that failed is better than none
+
+
+def test_the_routes_are_not_locked_for_a_failed_replica_that_can_go_nowhere(
+    stable: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_node("b")
+    scale(stable, 2)
+    continue_placing(actor=AGENT)
+    Deployment.objects.filter(node_id="b").update(state="failed", failed_at=timezone.now())
+    cordon_node(actor=AGENT, node=Node.objects.get(name="local"), reason="memory")
+
+    def locked(*_: object) -> None:
+        raise AssertionError("the routes are locked")
+
+    monkeypatch.setattr("serving.actions.placement.lock_routes", locked)
+    assert continue_placing(actor=AGENT) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from google.protobuf import any_pb2
 
 from serving.control_plane.kept import Holding, Resources, SnapshotFile
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST
-from serving.control_plane.relay import KeptAnswers
+from serving.control_plane.relay import KeptAnswers, Relay
+from serving.core.addresses import TlsFiles
 
 
 def one(type_url: str, name: str, version: str = "1") -> discovery_pb2.Resource:
@@ -114,7 +116,7 @@ def test_an_envoy_is_told_what_it_lacks_and_nothing_twice() -> None:
     answers = KeptAnswers(
         {CLUSTER: {"c": one(CLUSTER, "c"), "d": one(CLUSTER, "d")}, ROUTES: {"gw": one(ROUTES, "gw")}}
     )
-    first = answers.to(Request(type_url=CLUSTER, initial_resource_versions={"c": "1", "d": "0"}))
+    first = answers.to(Request(type_url=CLUSTER, initial_resource_versions={"c": "2"}))
     assert first is not None and [told.name for told in first.resources] == ["d"]
     assert answers.to(Request(type_url=CLUSTER, response_nonce=first.nonce)) is None
     empty = answers.to(Request(type_url=VHOST))
@@ -122,3 +124,28 @@ def test_an_envoy_is_told_what_it_lacks_and_nothing_twice() -> None:
     for _ in range(2):  # asking again means: send again
         asked = answers.to(Request(type_url=ROUTES, resource_names_subscribe=["gw", "unknown"]))
         assert asked is not None and [told.name for told in asked.resources] == ["gw"]
+
+
+def test_a_living_envoy_gets_no_older_routes() -> None:
+    """The file may be older than what it has, where that could not be written: a weight that was taken back stays taken back."""
+    answers = KeptAnswers({VHOST: {"gw/m": one(VHOST, "gw/m"), "gw/gone": one(VHOST, "gw/gone")}})
+    told = answers.to(Request(type_url=VHOST, initial_resource_versions={"gw/m": "2"}))
+    assert told is not None and not told.resources
+
+
+def test_the_same_once_more_is_no_change() -> None:
+    held = whole()
+    again = Response(type_url=VHOST, nonce="again", resources=held.whole()[VHOST].values())
+    held.send(again)
+    assert not held.receive(Request(type_url=VHOST, response_nonce="again"))
+
+
+async def _reached(relay: Relay) -> object:
+    return await relay._reach()
+
+
+def test_without_certificates_no_control_plane_is_reached(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """So that what was kept is served while they are being exchanged."""
+    nowhere = TlsFiles(*(str(tmp_path / name) for name in ("a", "b", "c")))
+    relay = Relay(SnapshotFile(tmp_path / "snapshot", "gateway-1"), ("127.0.0.1:1",), nowhere)
+    assert asyncio.run(_reached(relay)) is None and "certificates cannot be read" in caplog.text
