@@ -19,10 +19,11 @@ from django.conf import settings
 from serving.adapters.listening import takes_connections
 from serving.control_plane.kept import SnapshotFile
 from serving.control_plane.protos import VHOST
-from serving.control_plane.server import AdsServer
+from serving.control_plane.server import AdsServer, GatewayIdentity
 from serving.core.addresses import TlsFiles
 from tests.certificates import Authority
-from tests.gateway_rig import Rig, Traffic, free_port, rig, wait_until
+from tests.gateway_rig import Plane, Rig, Traffic, free_port, rig, wait_until
+from tests.stub_server import Loop
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(300)]
 
@@ -62,10 +63,12 @@ class RelayProcess:
 
 
 @contextmanager
-def relayed(folder: Path, *, tls: TlsFiles | None = None, gateway_tls: TlsFiles | None = None) -> Iterator[Any]:
-    """(the rig, its relay, the control plane's address)."""
+def relayed(
+    folder: Path, *, tls: TlsFiles | None = None, gateway_tls: TlsFiles | None = None, before: str = ""
+) -> Iterator[Any]:
+    """(the rig, its relay, the control plane's address). `before`: a control plane that the relay is to try first."""
     xds = f"127.0.0.1:{free_port()}"
-    relay = RelayProcess(folder, xds, gateway_tls)
+    relay = RelayProcess(folder, f"{before},{xds}" if before else xds, gateway_tls)
     relay.start()
     try:
         with rig(folder, xds=xds, tls=tls, gateway_tls=gateway_tls, relay=relay.address) as parts:
@@ -171,3 +174,16 @@ def test_a_relay_shows_its_gateways_certificate_and_believes_no_other_control_pl
         wait_until(parts.envoy.is_open, "it is served what was kept")
         assert {parts.envoy.http().release for _ in range(40)} == {"r1", "r2"}
         assert relay.says("no control plane answers: Envoy is served the last snapshot")
+
+
+def test_a_control_plane_that_refuses_the_gateway_keeps_it_from_no_other(tmp_path: Path) -> None:
+    loop, stranger = Loop(), f"127.0.0.1:{free_port()}"
+    refusing = AdsServer(Plane(GatewayIdentity(2, "gateway-2", "production", (("127.0.0.1", free_port()),))))
+    loop.run(refusing.start(stranger))
+    try:
+        with relayed(tmp_path, before=stranger) as (parts, relay, _):
+            parts.apply(3000)
+            assert parts.envoy.http().status == 200 and relay.kept() == versions(parts)
+    finally:
+        loop.run(refusing.stop())
+        loop.close()
