@@ -295,9 +295,13 @@ def is_quiet(installation: Installation, push: subprocess.Popen[bytes]) -> bool:
     store = urlsplit(settings.S3_ENDPOINT if settings.BLOB_STORE.startswith("s3://") else installation.url)
     ports = {installation.port, store.port}
     rows = [line.split() for file in ("tcp", "tcp6") for line in Path(f"/proc/net/{file}").read_text().splitlines()[1:]]
-    closing = [row for row in rows if row[3] in (FIN_WAIT_1, FIN_WAIT_2, CLOSE_WAIT)]
+    ends = [(*(int(end.rpartition(":")[2], 16) for end in row[1:3]), row[3]) for row in rows]
     assert push.poll() is not None
-    return not any(int(end.rpartition(":")[2], 16) in ports for row in closing for end in row[1:3])
+    # A connection that the server ended, as it does with those long idle, is seen the other way round.
+    return not any(
+        (here in ports and state == CLOSE_WAIT) or (there in ports and state in (FIN_WAIT_1, FIN_WAIT_2))
+        for here, there, state in ends
+    )
 
 
 def test_a_killed_command_line_goes_on_and_sends_no_held_part_again(
