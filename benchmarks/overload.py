@@ -222,7 +222,9 @@ def measure(parts: Rig, folder: Path, model: Model, seconds: float) -> list[str]
     bound = bounds_of(json.dumps(manifest(model, MemoryBlobs()))).max_in_flight
     capacity = capacity_of(parts, folder, model)
     print(f"capacity {capacity:.1f}/s; the bound is {bound} in flight, half of it for each protocol\n")
-    print("| load | | good, % of capacity | shed of the burst | shed p99: callers / gateway | else | after it: good, normal after |")
+    print(
+        "| load | | good, % of capacity | shed of the burst | shed p99: callers / gateway | else | after it: good, normal after |"
+    )
     print("|---|---|---|---|---|---|---|", flush=True)
     missed = []
     for turn, (protocol, times) in enumerate(BURSTS):

@@ -26,6 +26,12 @@ from tests.triton_rig import local_launcher
 #: A user waits no longer than this for an answer.
 GIVE_UP_S = 3.0
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}).encode()
+#: The same over gRPC.
+MESSAGE = service_pb2.ModelInferRequest(
+    model_name=MODEL,
+    inputs=[service_pb2.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, 4])],
+    raw_input_contents=[np.arange(1, 5, dtype=np.float32).tobytes()],
+).SerializeToString()
 
 _MODEL = """
 import time
@@ -56,13 +62,18 @@ FIFO = Model("FIFO, 20 ms", "0.02", 1)
 METASTABLE = Model("batches, metastable", "n / (60 - 40 * (n - 1) / 7)", 8)
 
 
+def python_model(seconds: str) -> bytes:
+    """model.py that doubles; `seconds` as `Model` has them."""
+    return _MODEL.replace("SECONDS", seconds).encode()
+
+
 def manifest(model: Model, blobs: MemoryBlobs) -> dict[str, Any]:
     """The release that serves this model; it declares no bound of its own."""
     batching = {"preferred_batch_size": [], "max_queue_delay_us": 0}
     return made.manifest(
         blobs,
         MODEL,
-        {"artifact/model.py": _MODEL.replace("SECONDS", model.seconds).encode()},
+        {"artifact/model.py": python_model(model.seconds)},
         made.serving(max_batch_size=model.max_batch_size, dynamic_batching=batching),
         backend="python",
     )
@@ -155,14 +166,10 @@ class Channel:
     def __init__(self, port: int) -> None:
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
         self._infer = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        tensor = service_pb2.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, 4])
-        raw = np.arange(1, 5, dtype=np.float32).tobytes()
-        asked = service_pb2.ModelInferRequest(model_name=MODEL, inputs=[tensor], raw_input_contents=[raw])
-        self._message = asked.SerializeToString()
 
     async def ask(self) -> tuple[int, bool]:
         try:
-            await self._infer(self._message, timeout=GIVE_UP_S)
+            await self._infer(MESSAGE, timeout=GIVE_UP_S)
         except grpc.aio.AioRpcError as error:
             told = {**dict(error.initial_metadata() or ()), **dict(error.trailing_metadata() or ())}
             return self._STATUS.get(error.code(), 503), "retry-after" in told
