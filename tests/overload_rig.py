@@ -26,12 +26,17 @@ from tests.triton_rig import local_launcher
 #: A user waits no longer than this for an answer.
 GIVE_UP_S = 3.0
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}).encode()
-#: The same over gRPC.
-MESSAGE = service_pb2.ModelInferRequest(
-    model_name=MODEL,
-    inputs=[service_pb2.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, 4])],
-    raw_input_contents=[np.arange(1, 5, dtype=np.float32).tobytes()],
-).SerializeToString()
+
+
+def message(*row: float) -> bytes:
+    """The same over gRPC; four numbers, or four times the one."""
+    tensor = service_pb2.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, 4])
+    raw = np.resize(np.array(row, np.float32), 4).tobytes()
+    asked = service_pb2.ModelInferRequest(model_name=MODEL, inputs=[tensor], raw_input_contents=[raw])
+    return bytes(asked.SerializeToString())
+
+
+MESSAGE = message(1, 2, 3, 4)
 
 _MODEL = """
 import time
