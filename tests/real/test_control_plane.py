@@ -276,4 +276,4 @@ def test_counts_are_by_the_releases_digests_and_a_polite_end_is_clean(world: Wor
     assert (drawn.routed, drawn.failed, drawn.saved) == (6, 6, 6)
     assert counters.user_errors == 0
     assert world.plane.end(signal.SIGTERM) == 0
-    assert not world.plane.says("Traceback")
+    assert not world.plane.says("Traceback"), world.plane.log.read_text()
