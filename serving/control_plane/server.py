@@ -44,13 +44,14 @@ GRACE_S = 3.0
 @dataclass(frozen=True)
 class GatewayIdentity:
     """A registered gateway. `name` is its xDS node id; `addresses` are the (host, port) it listens on; `trusted` the networks of
-    the proxies whose word on a request's tenant it believes."""
+    the proxies whose word on a request's tenant it believes. One that is drained says that it is not ready."""
 
     id: int
     name: str
     environment: str
     addresses: tuple[tuple[str, int], ...]
     trusted: tuple[str, ...] = ()
+    is_drained: bool = False
 
 
 class Plane(Protocol):
@@ -136,7 +137,7 @@ class AdsServer:
             return
         log.info("gateway %s connected", gateway.name)
         wake = asyncio.Event()
-        own = compile_listeners(gateway.addresses, gateway.trusted)
+        own = compile_listeners(gateway.addresses, gateway.trusted, is_drained=gateway.is_drained)
         stream = GatewayStream(own, now=time.monotonic())
         stream.receive(first)
         wake.set()
