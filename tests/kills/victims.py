@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.kills.agent_runs import AGENTS
 from tests.kills.campaign import Victim
 from tests.kills.engine_runs import EngineVictim
 from tests.kills.notify_runs import NOTIFICATIONS
@@ -17,4 +18,4 @@ def torn() -> list[Victim]:
 
 
 def victims() -> list[Victim]:
-    return [*(EngineVictim(story) for story in STORIES), *GATE_RUNS, *NOTIFICATIONS, *PLANES, *VERBS]
+    return [*(EngineVictim(story) for story in STORIES), *GATE_RUNS, *NOTIFICATIONS, *AGENTS, *PLANES, *VERBS]
