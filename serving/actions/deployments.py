@@ -41,6 +41,7 @@ from serving.models import (
 )
 from serving.ports import RunningServer
 from serving.queries.deployments import deployment_of, deployments_in
+from serving.queries.replicas import is_lost
 
 _VERBS = {
     (DeploymentState.FETCHING, DeploymentState.LOADING): "deployment.fetched",
@@ -192,9 +193,17 @@ def mark_serving(*, actor: Actor, server: Server, is_serving: bool, reason: str)
 
 
 def record_probe(*, actor: Actor, server: Server) -> None:
-    """The server answered a probe right just now. Raises Refused."""
-    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
-    Server.objects.filter(pk=server.pk).update(probed_at=timezone.now())
+    """The server answered a probe right just now. What got no more traffic while its node was lost gets some again. Raises Refused."""
+    deployment = server.deployment
+    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
+    now = timezone.now()
+    if Server.objects.filter(pk=server.pk, is_serving=True).update(probed_at=now) or is_lost(deployment.node):
+        return
+    with transaction.atomic():
+        if Server.objects.filter(pk=server.pk, ended_at=None, is_serving=False).update(is_serving=True, probed_at=now):
+            why = f"Its node {deployment.node_id} is heard of again, and it answers."
+            _append_server(server, "server.recovered", actor, why)
+            notify_routes()
 
 
 def record_memory(*, actor: Actor, measured: Mapping[int, int]) -> None:

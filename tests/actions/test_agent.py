@@ -3,10 +3,12 @@
 # ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from ledger.models import Event
 from registry.models import Release, ServedModel
@@ -282,6 +284,27 @@ def test_the_next_agent_adopts_a_living_server(world: World, release: Release, s
     assert world.state == S.READY and queries.ready_server(release, staging) == before
     assert len(world.launcher.started) == 1
     assert Event.objects.filter(verb="server.adopted").count() == 1
+
+
+def test_a_server_whose_node_is_heard_of_again_gets_traffic_again(
+    world: World, release: Release, staging: Environment
+) -> None:
+    world.until(S.READY)
+    server = Server.objects.get()
+    actions.mark_serving(actor=SYSTEM, server=server, is_serving=False, reason="Nothing was heard of its node.")
+    Node.objects.update(seen_at=timezone.now() - timedelta(seconds=61))
+    world.reconciler.step()
+    assert queries.ready_server(release, staging) is None  # others would take it away again at once
+    Node.objects.update(seen_at=timezone.now())
+    world.reconciler.step()
+    assert queries.ready_server(release, staging) == server
+    assert [event.verb for event in Event.objects.filter(subject_type="server").order_by("seq")] == [
+        "server.started",
+        "server.lost",
+        "server.recovered",
+    ]
+    world.reconciler.step()
+    assert Event.objects.filter(verb="server.recovered").count() == 1
 
 
 def test_the_next_agent_replaces_a_server_that_died_meanwhile(world: World) -> None:

@@ -20,7 +20,7 @@ from serving.ports import LaunchSpec
 from tests.kills import databases, fleet_checks
 from tests.kills.campaign import Played
 from tests.kills.fleet_checks import Seen
-from tests.kills.fleet_stories import MEMORY_MIB, MIB, PEOPLE, STORIES, FleetStory, scaled, silent, take_off
+from tests.kills.fleet_stories import MIB, PEOPLE, SPARE_MIB, STORIES, FleetStory, scaled, silent, take_off
 from tests.kills.machine import Machine
 from tests.kills.points import Point, Points, sites_in
 from tests.kills.process import Child, fork
@@ -100,6 +100,7 @@ class Tended(Stage):
     agents: dict[str, list[Child]] = field(default_factory=dict)
     away: frozenset[str] = frozenset()
     stood: dict[int, int] = field(default_factory=dict)  # deployments of the beginning and their versions
+    least: int = 0  # answer at every moment
     is_thawed: bool = False
     is_hurt: bool = False  # a node was lost that the story does not lose
     last_seen: Sequence[Seen] = ()
@@ -112,18 +113,20 @@ class Tended(Stage):
     def tell(self) -> None:
         story = self.victim.story
         self.machines = {
-            name: Machine(name, self.place / name, memory_mib, loads=name not in story.broken)
-            for name, memory_mib in MEMORY_MIB.items()
+            name: Machine(name, self.place / name, story.fits * MIB + spare_mib, loads=name not in story.broken)
+            for name, spare_mib in SPARE_MIB.items()
         }
         for machine in self.machines.values():
             machine.servers.mkdir()
         self._stand()
         for node in self.machines:
             self.back(node)
-        self._until(self._all_are_there, len(self.stood))
+        self.least = len(self.stood)
+        self._until(self._all_are_there)
         for chapter in story.chapters:
+            self.least = chapter.least
             chapter.act(self)
-            self._until(partial(self._why_not, chapter.wanted), chapter.least)
+            self._until(partial(self._why_not, chapter.wanted))
         self._check()
 
     # -- what stories do ---------------------------------------------------------------------------------------------
@@ -131,6 +134,9 @@ class Tended(Stage):
     def cut_off(self, node: str) -> None:
         self.agents[node][-1].kill()
         self.away |= {node}
+
+    def await_given_up(self, node: str) -> None:
+        self._until(lambda seen: f"{node} gets traffic" if any(one.answers for one in seen if one.node == node) else "")
 
     def back(self, node: str) -> None:
         self.away -= {node}
@@ -170,13 +176,13 @@ class Tended(Stage):
             self.stood[row.pk] = row.version
         scaled(len(self.stood))(self)
 
-    def _until(self, is_there: Callable[[Sequence[Seen]], str], least: int) -> None:
+    def _until(self, is_there: Callable[[Sequence[Seen]], str]) -> None:
         """Looks on until it is so, and starts the agent that died again."""
         until = time.monotonic() + LONGEST_S
         while True:
             self._tend()
             seen = fleet_checks.look()
-            wrong = fleet_checks.wrong_now(seen, self.machines.values(), min(least, 1) if self.is_hurt else least)
+            wrong = fleet_checks.wrong_now(seen, self.machines.values(), min(self.least, 1) if self.is_hurt else self.least)
             self.played.problems += [one for one in wrong if one not in self.played.problems]
             why = is_there(seen)
             if not why and not self._is_frozen:

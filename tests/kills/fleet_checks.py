@@ -81,9 +81,11 @@ def wrong_now(seen: Sequence[Seen], machines: Iterable[Machine], least: int) -> 
 def unsettled(seen: Sequence[Seen], machines: Iterable[Machine], wanted: int, away: frozenset[str]) -> str:
     """Why it is not yet as wanted, or an empty string: so many answer, nothing else is there, and what runs is what is known.
 
-    Of nodes that are `away` only what is wanted there counts.
+    Of nodes that are `away` nothing counts that is not wanted there any more.
     """
     about = [one for one in seen if one.node not in away or one.is_wanted]
+    if any(one.node in away for one in about):
+        return f"still wanted on nodes that are away: {about}"
     if sum(one.stays and one.answers for one in about) != wanted or len(about) != wanted:
         return f"{wanted} are to answer, and there are {about}"
     known = Counter(

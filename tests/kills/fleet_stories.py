@@ -21,9 +21,9 @@ from serving.models import Deployment, Environment, Node
 from tests.factories import make_environment, make_model, make_release, resealed
 
 PEOPLE = Actor.system("test")
-#: Of each replica; three fit on each node, and the first node has the most room, so that what goes where is the same each time.
+#: Of each replica. The first node has the most room to spare, so that what goes where is the same each time.
 MIB = 600
-MEMORY_MIB = {"a": 1990, "b": 1950, "c": 1900}
+SPARE_MIB = {"a": 90, "b": 60, "c": 30}
 LOST_S = 61
 
 
@@ -32,6 +32,9 @@ class Fleet(Protocol):
 
     def cut_off(self, node: str) -> None:
         """Nothing is heard of the node any more; its servers run on."""
+
+    def await_given_up(self, node: str) -> None:
+        """Returns when no traffic is sent there any more."""
 
     def back(self, node: str) -> None:
         """Its agent is started."""
@@ -50,7 +53,7 @@ class Chapter:
 class FleetStory:
     """`stand`: the nodes on which a replica answers at the beginning. `victim`: the node whose agent is killed. `broken`: nodes on
     which no load succeeds. `late`: nodes whose agents are started by the story. `is_removed`: people take the victim's node off the
-    list while it is frozen."""
+    list while it is frozen. `fits`: so many replicas have room on each node."""
 
     name: str
     stand: str
@@ -59,6 +62,7 @@ class FleetStory:
     broken: str = ""
     late: str = ""
     is_removed: bool = False
+    fits: int = 3
     can_freeze: bool = True
 
     def seed(self) -> None:
@@ -87,6 +91,17 @@ def lost(node: str) -> Callable[[Fleet], object]:
     def act(fleet: Fleet) -> None:
         fleet.cut_off(node)
         silent(node)
+
+    return act
+
+
+def silent_for_long(node: str) -> Callable[[Fleet], object]:
+    """So long that it gets no more traffic."""
+
+    def act(fleet: Fleet) -> None:
+        lost(node)(fleet)
+        fleet.await_given_up(node)
+        fleet.back(node)
 
     return act
 
@@ -140,6 +155,7 @@ STORIES = [
     FleetStory("lost node comes back", "abc", _COMES_BACK, victim="c", late="c"),
     FleetStory("node removed", "abc", _REMOVED),
     FleetStory("removed node comes back", "abc", _REMOVED, victim="c", late="c"),
+    FleetStory("node silent and none has room", "abc", (Chapter(silent_for_long("c"), 3, 2),), fits=1),
     FleetStory("node drained", "ab", _DRAINED),
     FleetStory("failed replica moved", "a", (Chapter(scaled(2), 2, 1),), broken="b"),
     FleetStory("fails", "a", (Chapter(scaled(2), 2, 1),), broken="b", victim="b"),
