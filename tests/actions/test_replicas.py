@@ -137,6 +137,25 @@ def test_a_lost_nodes_replica_is_placed_elsewhere_and_dropped_once_that_answers(
     assert continue_placing(actor=AGENT) == [] and Deployment.objects.count() == 3
 
 
+def test_a_lost_nodes_replica_stays_where_no_other_node_has_room(stable: Deployment) -> None:
+    """When its node is back it is as it was: one that was leaving would hold the room that the next one needs."""
+    make_node("b")
+    scale(stable, 2)
+    continue_placing(actor=AGENT)
+    bring_up(stable)
+    cordon_node(actor=AGENT, node=Node.objects.get(name="local"), reason="full")
+    silence("b")
+    [trouble] = continue_placing(actor=AGENT)
+    assert "production: " in trouble and nodes_of(stable) == ["b", "local"]
+    assert why_not_placed(stable.release, stable.environment) != ""
+    make_node("c")
+    silence("c")
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["b", "local"]  # not to another that is lost
+    silence("b", 0)
+    assert continue_placing(actor=AGENT) == [] and nodes_of(stable) == ["b", "local"]
+
+
 def test_the_last_server_keeps_its_traffic_while_its_node_is_silent(stable: Deployment) -> None:
     make_node("b")
     silence("local")

@@ -182,7 +182,9 @@ class Tended(Stage):
         while True:
             self._tend()
             seen = fleet_checks.look()
-            wrong = fleet_checks.wrong_now(seen, self.machines.values(), min(self.least, 1) if self.is_hurt else self.least)
+            wrong = fleet_checks.wrong_now(
+                seen, self.machines.values(), min(self.least, 1) if self.is_hurt else self.least
+            )
             self.played.problems += [one for one in wrong if one not in self.played.problems]
             why = is_there(seen)
             if not why and not self._is_frozen:

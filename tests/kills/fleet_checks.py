@@ -114,7 +114,9 @@ def broken_lives(stood: Mapping[int, int]) -> list[str]:
     for deployment in Deployment.objects.all():
         out += _broken_life(deployment, stood.get(deployment.pk))
     for server in Server.objects.exclude(deployment__in=stood):
-        verbs = Counter(Event.objects.filter(subject_type="server", subject_id=str(server.pk)).values_list("verb", flat=True))
+        verbs = Counter(
+            Event.objects.filter(subject_type="server", subject_id=str(server.pk)).values_list("verb", flat=True)
+        )
         if verbs["server.started"] != 1 or verbs["server.stopped"] != (server.ended_at is not None):
             out.append(f"server {server.pk} is told of as {dict(verbs)}")
     registered = Counter(Event.objects.filter(verb="node.registered").values_list("subject_id", flat=True))

@@ -77,7 +77,9 @@ def scaled(replicas: int) -> Callable[[Fleet], object]:
 
     def act(_: Fleet) -> None:
         where = Environment.objects.get(slug="production")
-        scale_release(actor=PEOPLE, release=Release.objects.get(), environment=where, replicas=replicas, reason="Users.")
+        scale_release(
+            actor=PEOPLE, release=Release.objects.get(), environment=where, replicas=replicas, reason="Users."
+        )
 
     return act
 
