@@ -36,7 +36,7 @@ BEAT_S, OTHERS_BEAT_S = 0.03, 0.25
 QUIET_S = 1.5
 #: The agent's steady writes. Their first few are points, since it writes them for as long as it lives.
 PULSE = ("register_node", "record_probe", "record_memory", "record_gpus")
-MOST_OF_A_PULSE = 3
+MOST_OF_A_PULSE = 2
 
 
 def agent(machine: Machine, trace: Path, at: Point | None, breaks: Callable[[], object] | None) -> None:

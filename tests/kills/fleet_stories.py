@@ -10,7 +10,7 @@ from typing import Protocol
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from ledger.core.errors import StateChanged
+from ledger.core.errors import NotFound, StateChanged
 from registry.models import Release
 from serving.actions.draining import drain_node
 from serving.actions.nodes import uncordon_node
@@ -18,6 +18,7 @@ from serving.actions.placement import scale_release
 from serving.actions.removing import remove_node
 from serving.actions.routes import set_route
 from serving.models import Deployment, Environment, Node
+from serving.queries.deployments import get_node
 from tests.factories import make_environment, make_model, make_release, resealed
 
 PEOPLE = Actor.system("test")
@@ -137,8 +138,8 @@ def uncordoned(node: str) -> Callable[[Fleet], object]:
 def take_off(node: str) -> bool:
     """Whether the node is off the list now; not while something is wanted there."""
     try:
-        remove_node(actor=PEOPLE, node=Node.objects.get(name=node), reason="It is gone.")
-    except StateChanged:
+        remove_node(actor=PEOPLE, node=get_node(node), reason="It is gone.")
+    except (StateChanged, NotFound):
         return False
     return True
 

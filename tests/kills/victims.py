@@ -7,6 +7,7 @@ from tests.kills.campaign import Victim
 from tests.kills.engine_runs import EngineVictim
 from tests.kills.notify_runs import NOTIFICATIONS
 from tests.kills.plane_runs import PLANES
+from tests.kills.relay_runs import RELAYS
 from tests.kills.stories import STORIES
 from tests.kills.web_runs import VERBS
 from tests.kills.worker_runs import GATE_RUNS
@@ -18,4 +19,4 @@ def torn() -> list[Victim]:
 
 
 def victims() -> list[Victim]:
-    return [*(EngineVictim(story) for story in STORIES), *GATE_RUNS, *NOTIFICATIONS, *AGENTS, *PLANES, *VERBS]
+    return [*(EngineVictim(story) for story in STORIES), *GATE_RUNS, *NOTIFICATIONS, *AGENTS, *PLANES, *RELAYS, *VERBS]
