@@ -5,15 +5,19 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import InternalError
 from django.utils import timezone
 
 from ledger.models import Event
 from registry.models import Release, ServedModel
 from serving import actions, queries
+from serving.agent import node_agent
 from serving.agent.launcher import visible_devices
+from serving.agent.node_agent import Agent
 from serving.agent.reconciler import devices_of, load_timeout_of
 from serving.agent.warmup import array
 from serving.core.lifecycle import DeploymentState
@@ -274,6 +278,27 @@ def test_a_drain_during_a_load_is_noticed(world: World) -> None:
     world.launcher._make = drain_meanwhile
     world.until(S.GONE)
     assert world.launcher.running == {}
+
+
+def test_an_agent_outlives_an_idle_transaction_that_the_database_ended(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its machine stood still: the driver calls that an internal error."""
+    agent = Agent(node="local", servers=tmp_path, launcher=world.launcher, connect=world.launcher.connect)
+    tries: list[int] = []
+
+    def introduce() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise InternalError("terminating connection due to idle-in-transaction timeout")
+        agent.stop()
+
+    monkeypatch.setattr(agent, "_introduce", introduce)
+    monkeypatch.setattr(agent, "_dispatch", lambda: None)
+    monkeypatch.setattr(node_agent, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(node_agent, "connection", SimpleNamespace(close=lambda: None))
+    agent.run()
+    assert len(tries) == 2
 
 
 def test_the_next_agent_adopts_a_living_server(world: World, release: Release, staging: Environment) -> None:

@@ -39,33 +39,24 @@ PULSE = ("register_node", "record_probe", "record_memory", "record_gpus")
 MOST_OF_A_PULSE = 2
 
 
-def agent(machine: Machine, trace: Path, at: Point | None, breaks: Callable[[], object] | None) -> None:
-    """`manage.py agent` in this process, at the pace of a test. Only the victim has `breaks`."""
-    is_victim = breaks is not None
-    if breaks is not None:
-        Points(str(trace), at).watch()
-        breaks()
+def agent(machine: Machine, points: Points | None) -> None:
+    """`manage.py agent` in this process, at the pace of a test. Only the victim has `points`."""
+    if points is not None:
+        points.watch()
     databases.let_go_after(0.8)
-    node_agent.LOOK_EVERY_S, node_agent.BEAT_EVERY_S = 0.03, BEAT_S if is_victim else OTHERS_BEAT_S
+    node_agent.LOOK_EVERY_S, node_agent.BEAT_EVERY_S = 0.03, BEAT_S if points else OTHERS_BEAT_S
     node_agent.facts = machine.facts
     node_agent.Agent(
         node=machine.name, servers=machine.servers, launcher=machine, connect=machine.connect, pace=PACE
     ).run()
 
 
-def as_it_is() -> None:
-    """The product is not broken."""
-
-
 @dataclass(frozen=True)
 class AgentVictim:
-    """The agent of one node in one story. It is started again when it dies, as by a supervisor; while it is frozen its node is lost.
-
-    `breaks` spoils the product in its process: the campaign must find that out.
-    """
+    """The agent of one node in one story. It is started again when it dies, as by a supervisor; while it is frozen its node is lost."""
 
     story: FleetStory
-    breaks: Callable[[], object] = as_it_is
+    is_torn: bool = False
     kind: str = "agent"
 
     @property
@@ -155,9 +146,10 @@ class Tended(Stage):
         story, mine, machine = self.victim.story, self.agents.setdefault(node, []), self.machines[node]
         earlier = node in story.late  # an agent that lived before the victim
         is_victim, is_first = node == story.victim and len(mine) >= earlier, len(mine) == earlier
-        at, breaks = self.at if is_first else None, self.victim.breaks if is_victim else None
-        trace = self.place / ("first" if is_victim and is_first else f"agent {node} {len(mine)}")
-        mine.append(self.begin(fork(f"agent {node}", lambda: agent(machine, trace, at, breaks), self.log)))
+        at = self.at if is_first else None
+        trace = str(self.place / ("first" if is_first else f"agent {node} {len(mine)}"))
+        points = Points(trace, at, is_torn=self.victim.is_torn) if is_victim else None
+        mine.append(self.begin(fork(f"agent {node}", lambda: agent(machine, points), self.log)))
 
     def _stand(self) -> None:
         """What earlier agents had brought about."""

