@@ -148,7 +148,8 @@ class Tended(Stage):
         is_victim, is_first = node == story.victim and len(mine) >= earlier, len(mine) == earlier
         at = self.at if is_first else None
         trace = str(self.place / ("first" if is_first else f"agent {node} {len(mine)}"))
-        points = Points(trace, at, is_torn=self.victim.is_torn) if is_victim else None
+        torn_after = "UPDATE serving_deployment" if self.victim.is_torn else None
+        points = Points(trace, at, torn_after=torn_after) if is_victim else None
         mine.append(self.begin(fork(f"agent {node}", lambda: agent(machine, points), self.log)))
 
     def _stand(self) -> None:
