@@ -26,7 +26,7 @@ from serving.actions.placing import place_replica
 from serving.actions.routes import lock_routes, notify_routes
 from serving.core.drift import Drift
 from serving.core.gpu import GpuReading
-from serving.core.lifecycle import MOVES, DeploymentState
+from serving.core.lifecycle import LIVE, MOVES, DeploymentState
 from serving.core.use import Reading
 from serving.models import (
     Deployment,
@@ -149,10 +149,14 @@ def record_state(
 def record_server(*, actor: Actor, deployment: Deployment, running: RunningServer, digest: str = "") -> Server:
     """Records a server process started for the deployment. It gets no traffic before `mark_serving`.
 
-    `digest`: of the manifest that every file was verified against as it was written for the server.
+    `digest`: of the manifest that every file was verified against as it was written for the server. Raises StateChanged: the
+    deployment is gone, as its node was removed meanwhile.
     """
     require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
     with transaction.atomic():
+        live = Deployment.objects.select_for_update(no_key=True).filter(pk=deployment.pk, state__in=sorted(LIVE))
+        if not live.exists():
+            raise StateChanged("state_changed", f"Deployment {deployment.pk} is gone. Its server is ended.")
         server = Server.objects.create(
             deployment=deployment,
             host=running.host,

@@ -280,6 +280,22 @@ def test_a_drain_during_a_load_is_noticed(world: World) -> None:
     assert world.launcher.running == {}
 
 
+def test_a_server_of_a_deployment_that_went_meanwhile_is_ended_and_not_written_down(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node was removed while the agent stood still."""
+    start = world.launcher.start
+
+    def removed_meanwhile(spec: LaunchSpec) -> Any:
+        Deployment.objects.update(state=S.GONE)
+        return start(spec)
+
+    monkeypatch.setattr(world.launcher, "start", removed_meanwhile)
+    assert world.reconciler.step() == 0.0
+    assert world.reconciler.step() is None
+    assert world.launcher.running == {} and not Server.objects.exists()
+
+
 def test_an_agent_outlives_an_idle_transaction_that_the_database_ended(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
