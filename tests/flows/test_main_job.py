@@ -27,7 +27,7 @@ from tests.other_user import trespasses
 
 pytestmark = [pytest.mark.real("envoy", "triton", "curl", "jq"), pytest.mark.timeout(1200)]
 #: Everything that is ours and may die at any moment. The gateway and the servers are what users reach: see tests/real.
-MORTALS = ("engine", "worker", "scheduler", "agent", "control_plane", "relay", "prober", "web")
+MORTALS = ("engine", "worker", "scheduler", "agent", "control_plane", "prober", "web")
 #: Seconds of a step at the least; who must find a rollout in a state does not rest on it.
 STEP_S = 2
 #: A rollout that stays in each state until everybody was killed in it, however long that takes.
