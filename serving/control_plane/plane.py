@@ -206,6 +206,9 @@ class ControlPlane:
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[..., T], *args: object) -> T:
         def guarded() -> T:
+            db.connection.close_at = (
+                None  # kept: to connect takes longer than to read; a broken one is found and replaced
+            )
             db.close_old_connections()
             try:
                 return call(*args)

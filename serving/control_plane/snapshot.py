@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from serving.control_plane.clusters import clusters, endpoints
+from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
 from serving.control_plane.listener import listener, route_configuration
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST, Resource, resource
 from serving.control_plane.virtual_hosts import ROUTE_CONFIG, vhost, vhost_name
@@ -24,12 +24,13 @@ class CompiledModel:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`models` by the name of their virtual host."""
+    """`models` by the name of their virtual host; `owners`: by a cluster's name, the virtual host of the one model that has it."""
 
     table: RoutingTable
     models: Mapping[str, CompiledModel]
     clusters: Mapping[str, Resource]
     endpoints: Mapping[str, Resource]
+    owners: Mapping[str, str]
     routes: Mapping[str, Resource]
 
 
@@ -46,6 +47,7 @@ def compile_table(table: RoutingTable, last: Snapshot | None = None) -> Snapshot
         models=models,
         clusters={name: one for model in models.values() for name, one in model.clusters.items()},
         endpoints={name: one for model in models.values() for name, one in model.endpoints.items()},
+        owners={name: host for host, one in models.items() for name in one.clusters if name != PROBER_CLUSTER},
         routes={ROUTE_CONFIG: resource(ROUTES, ROUTE_CONFIG, route_configuration())},
     )
 
