@@ -18,9 +18,8 @@ import grpc
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest as Request
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryResponse as Response
 
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST
+from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
 from serving.control_plane.server import OPTIONS, SERVICE
-from serving.control_plane.virtual_hosts import ROUTE_CONFIG
 
 Taken = tuple[float, str, str, int]
 
@@ -40,7 +39,7 @@ async def gateway(name: str, address: str, taken: list[Taken]) -> None:
         await call.write(first)
         has_routes = False
         while (answer := await call.read()) is not grpc.aio.EOF:
-            if answer.type_url == VHOST and len(answer.resources) == 1:
+            if answer.type_url == SCOPE and len(answer.resources) == 1:
                 taken.append((time.time(), name, answer.resources[0].name, answer.ByteSize()))
             await call.write(Request(type_url=answer.type_url, response_nonce=answer.nonce))
             if answer.type_url == CLUSTER:
@@ -48,11 +47,9 @@ async def gateway(name: str, address: str, taken: list[Taken]) -> None:
                 if own:
                     await call.write(Request(type_url=ENDPOINTS, resource_names_subscribe=own))
                 await call.write(Request(type_url=LISTENER))
-            elif answer.type_url == LISTENER:
-                await call.write(Request(type_url=ROUTES, resource_names_subscribe=[ROUTE_CONFIG]))
-            elif answer.type_url == ROUTES and not has_routes:
+            elif answer.type_url == LISTENER and not has_routes:
                 has_routes = True
-                await call.write(Request(type_url=VHOST))
+                await call.write(Request(type_url=SCOPE))
 
 
 async def run(address: str, out: Path, names: list[str]) -> None:

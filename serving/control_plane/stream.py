@@ -18,9 +18,8 @@ from dataclasses import dataclass, field, replace
 
 from envoy.service.discovery.v3 import discovery_pb2
 
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST, Resource, resource
+from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE, Resource
 from serving.control_plane.snapshot import CompiledModel, Snapshot
-from serving.control_plane.virtual_hosts import NO_MODEL, no_model_vhost
 
 #: A gateway that neither accepts nor refuses a response within this time is reported as a problem.
 ACK_TIMEOUT_S = 5.0
@@ -83,7 +82,7 @@ class GatewayStream:
 
     def __init__(self, listeners: Mapping[str, Resource], *, now: float, grace_s: float = GRACE_S) -> None:
         self.listeners = listeners
-        self._kinds = {url: _Kind() for url in (CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST)}
+        self._kinds = {url: _Kind() for url in (CLUSTER, ENDPOINTS, LISTENER, SCOPE)}
         self._flying: dict[str, _Sent] = {}
         self._unused_since: dict[str, float] = {}
         self._acked: dict[int, tuple[int, str, bool]] = {}
@@ -117,10 +116,10 @@ class GatewayStream:
             # A reconnecting gateway lists what it still has: that is not sent again, and counts as accepted. But a route counts as
             # acknowledged only by an answer to what this stream was sent, so virtual hosts are all sent again.
             kind.sent = dict(request.initial_resource_versions)
-            kind.accepted = {} if request.type_url == VHOST else dict(kind.sent)
-            if request.type_url == VHOST:
+            kind.accepted = {} if request.type_url == SCOPE else dict(kind.sent)
+            if request.type_url == SCOPE:
                 kind.sent = dict.fromkeys(kind.sent, "")
-            kind.is_wildcard = request.type_url in (CLUSTER, LISTENER, VHOST) and not request.resource_names_subscribe
+            kind.is_wildcard = request.type_url in (CLUSTER, LISTENER, SCOPE) and not request.resource_names_subscribe
             self._looks_at_all = True
         else:
             for name in request.resource_names_subscribe:
@@ -128,7 +127,7 @@ class GatewayStream:
             self._touch(request.type_url, request.resource_names_subscribe)
         kind.names |= set(request.resource_names_subscribe)
         kind.names -= set(request.resource_names_unsubscribe)
-        if "*" in kind.names or request.type_url == VHOST:
+        if "*" in kind.names or request.type_url == SCOPE:
             kind.is_wildcard = True
 
     def _answered(self, nonce: str, error: str) -> None:
@@ -141,14 +140,14 @@ class GatewayStream:
             if name not in bad:
                 kind.accepted[name] = version
                 kind.refused.pop(name, None)
-            elif flight.type_url == VHOST and len(flight.versions) > 1:
+            elif flight.type_url == SCOPE and len(flight.versions) > 1:
                 kind.sent.pop(name, None)  # so offer each alone
             else:
                 kind.refused[name] = _Refusal(version, error)
 
     def _touch(self, type_url: str, names: Iterable[str]) -> None:
         """These resources are to be looked at again, with all that belongs to their models."""
-        if type_url == VHOST:
+        if type_url == SCOPE:
             self._touched.update(names)
             return
         owners = self._last.owners if self._last is not None and type_url in (CLUSTER, ENDPOINTS) else {}
@@ -179,9 +178,8 @@ class GatewayStream:
         out += self._offer(ENDPOINTS, self._changed(ENDPOINTS, homes), now)
         ready = {name: model for name, model in models.items() if self._is_ready(model)}
         self._has_begun |= len(ready) == len(snapshot.models) or now - self._began > START_S
-        if self._has_begun or self._kinds[VHOST].sent:
+        if self._has_begun or self._kinds[SCOPE].sent:
             out += self._offer(LISTENER, self._changed(LISTENER, self.listeners), now)
-            out += self._offer(ROUTES, self._changed(ROUTES, snapshot.routes), now)
             out += self._offer_vhosts(ready, snapshot, now, is_new=is_new)
         else:
             self._looks_at_all = True
@@ -210,21 +208,18 @@ class GatewayStream:
 
     def _room(self) -> int:
         """For so many virtual hosts more. One that is not answered in time takes none."""
-        return MOST_FLYING - sum(one.type_url == VHOST and not one.is_late for one in self._flying.values())
+        return MOST_FLYING - sum(one.type_url == SCOPE and not one.is_late for one in self._flying.values())
 
     def acks(self, snapshot: Snapshot) -> list[StreamAck]:
         """What changed in the gateway's word on each route since the last call."""
         out = []
         self._untold |= self._touched
         models = {name: snapshot.models[name] for name in self._untold if name in snapshot.models}
-        hosts, cluster_kind = self._kinds[VHOST], self._kinds[CLUSTER]
-        of_all = [
-            (self._kinds[url].refused.get(name), one.version)
-            for url, wanted in ((LISTENER, self.listeners), (ROUTES, snapshot.routes))
-            for name, one in wanted.items()
-        ]
+        hosts, cluster_kind = self._kinds[SCOPE], self._kinds[CLUSTER]
+        shut = self._kinds[LISTENER].refused
+        of_all = [(shut.get(name), one.version) for name, one in self.listeners.items()]
         for name, model in models.items():
-            route, version = model.route, model.vhost.version
+            route, version = model.route, model.scope.version
             refusals = [(hosts.refused.get(name), version), *of_all]
             refusals += [(cluster_kind.refused.get(one), body.version) for one, body in model.clusters.items()]
             errors = [
@@ -298,30 +293,31 @@ class GatewayStream:
         self, ready: Mapping[str, CompiledModel], snapshot: Snapshot, now: float, *, is_new: bool
     ) -> list[discovery_pb2.DeltaDiscoveryResponse]:
         """All at once to a gateway that has none, so that its port opens with all of them; then one by one, what changed last first."""
-        kind = self._kinds[VHOST]
+        kind = self._kinds[SCOPE]
         if not kind.is_asked:
             return []
         # An empty table takes nothing away: it may be a database that is not the one traffic was routed by.
-        gone = sorted(kind.sent.keys() - snapshot.models.keys()) if is_new and snapshot.models else []
-        changed = self._changed(VHOST, {name: model.vhost for name, model in ready.items()})
-        if not kind.is_answered and not changed and not kind.sent:
-            changed = {NO_MODEL: resource(VHOST, NO_MODEL, no_model_vhost())}
+        unknown = {snapshot.unknown.name: snapshot.unknown}
+        gone = sorted(kind.sent.keys() - snapshot.models.keys() - unknown.keys()) if is_new and snapshot.models else []
+        changed = self._changed(SCOPE, {name: model.scope for name, model in ready.items()})
+        of_none = self._changed(SCOPE, unknown)
         if gone:
             self._touched.update(changed)
-            return self._offer(VHOST, {}, now, gone)
+            return self._offer(SCOPE, {}, now, gone)
         if not kind.is_answered:
-            return self._offer(VHOST, changed, now)
+            return self._offer(SCOPE, of_none | changed, now)
         names = sorted(changed, key=lambda name: snapshot.models[name].route.generation, reverse=True)
         room = max(self._room(), 0) if len(names) > 1 or self._waiting else 1
         self._waiting.update(names[room:])
-        return [response for name in names[:room] for response in self._offer(VHOST, {name: changed[name]}, now)]
+        each = [of_none, *({name: changed[name]} for name in names[:room])]
+        return [response for one in each for response in self._offer(SCOPE, one, now)]
 
     def _remove_unused(
         self, looked_at: Mapping[str, CompiledModel], snapshot: Snapshot, now: float, *, is_new: bool
     ) -> list[discovery_pb2.DeltaDiscoveryResponse]:
         """Clusters that no accepted route can name, once they have been so for the grace period."""
-        kind, hosts = self._kinds[CLUSTER], self._kinds[VHOST]
-        taken = {name for name, one in looked_at.items() if hosts.accepted.get(name) == one.vhost.version}
+        kind, hosts = self._kinds[CLUSTER], self._kinds[SCOPE]
+        taken = {name for name, one in looked_at.items() if hosts.accepted.get(name) == one.scope.version}
         self._unsettled = (self._unsettled | looked_at.keys()) - taken
         if is_new:
             self._unsettled &= snapshot.models.keys()
@@ -371,4 +367,4 @@ def blamed(type_url: str, names: Set[str], error: str) -> Set[str]:
     """
     if not error:
         return set()
-    return names if type_url == VHOST else {name for name in names if name in error} or names
+    return names if type_url == SCOPE else {name for name in names if name in error} or names
