@@ -240,7 +240,7 @@ local function name_model(handle, model)
   if model and model ~= "" then
     name = model
   elseif name == "" or name == LIMITS.unknown_model then
-    name = match(headers:get(":authority") or "", "^([^:]+)") or LIMITS.unknown_model
+    name = string.lower(match(headers:get(":authority") or "", "^([^:]+)") or LIMITS.unknown_model)
   end
   route_as(handle, name)
   if not most_of(handle) then route_as(handle, LIMITS.unknown_model) end

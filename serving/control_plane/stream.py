@@ -92,6 +92,7 @@ class GatewayStream:
         self._grace_s = grace_s
         self._last: Snapshot | None = None
         self._has_begun = False  # to send routes
+        self._was_shut = False  # a listener was refused last
         # Models, by the names of their virtual hosts:
         self._looks_at_all = True  # or at those
         self._touched: set[str] = set()  # of which something was said since they were looked at
@@ -121,6 +122,10 @@ class GatewayStream:
                 kind.sent = dict.fromkeys(kind.sent, "")
             kind.is_wildcard = request.type_url in (CLUSTER, LISTENER, SCOPE) and not request.resource_names_subscribe
             self._looks_at_all = True
+        elif (
+            "*" in request.resource_names_subscribe
+        ):  # asked for all again, by a listener that comes after one that went
+            kind.sent, kind.is_answered, self._looks_at_all = {}, False, True
         else:
             for name in request.resource_names_subscribe:
                 kind.sent.pop(name, None)  # asking again means: send again
@@ -144,6 +149,12 @@ class GatewayStream:
                 kind.sent.pop(name, None)  # so offer each alone
             else:
                 kind.refused[name] = _Refusal(version, error)
+        if flight.type_url == LISTENER:
+            if not bad and self._was_shut:
+                # Envoy gives a listener that follows a refused one no routes from before, and does not ask for them again.
+                routes = self._kinds[SCOPE]
+                routes.sent, routes.accepted, routes.is_answered, self._looks_at_all = {}, {}, False, True
+            self._was_shut = bool(bad)
 
     def _touch(self, type_url: str, names: Iterable[str]) -> None:
         """These resources are to be looked at again, with all that belongs to their models."""

@@ -80,7 +80,8 @@ def relayed(
 def versions(parts: Rig) -> dict[str, str]:
     snapshot = parts.plane.snapshot("production")
     assert snapshot is not None
-    return {name: model.scope.version for name, model in snapshot.models.items()}
+    of_models = {name: model.scope.version for name, model in snapshot.models.items()}
+    return {**of_models, snapshot.unknown.name: snapshot.unknown.version}
 
 
 @pytest.mark.parametrize("is_frozen", [False, True], ids=["dead", "frozen"])
