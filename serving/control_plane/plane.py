@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import math
 import time
@@ -63,6 +64,8 @@ class ControlPlane:
         """Serves until cancelled. The port opens after the first whole reading of the database, never before."""
         while not await self._refresh():
             await asyncio.sleep(RETRY_S)
+        gc.collect()
+        gc.freeze()  # a thousand models' messages stay: to look through them for garbage again and again takes longer than to read
         server = AdsServer(self)
         on_open(await server.start(address, tls))
         try:
