@@ -8,6 +8,7 @@ from ledger.adapters.linux_memory import memory_here
 from serving.adapters import envoy_tls
 from serving.core.addresses import Address, TlsFiles
 from serving.core.buckets import EDGES_US, SIZE_EDGES
+from serving.core.gateway_setup import LEAST_HEAP_MIB
 
 #: The control plane may be busy for a while without being dead.
 KEEPALIVE = {"interval": "5s", "timeout": "10s"}
@@ -26,8 +27,6 @@ ENDS_FROM, SHEDS_FROM = 0.7, 0.95
 _LEAST_RESET_POWER = 20
 #: How long what stands still is waited for then. A request that its server works on stands still too.
 PATIENT_S = 5
-#: Any sound gateway has work in flight below this.
-LEAST_HEAP_BYTES = 256 * 2**20
 _HEAP, _CONNECTIONS = "envoy.resource_monitors.fixed_heap", "envoy.resource_monitors.global_downstream_max_connections"
 _MONITORS = "type.googleapis.com/envoy.extensions.resource_monitors"
 _NETWORK = "type.googleapis.com/envoy.extensions.filters.network"
@@ -44,7 +43,7 @@ KEPT_STATS = (
 
 def heap_of_this_machine() -> int:
     """Bytes that a gateway may hold here: half of the memory, as inference servers live beside it."""
-    return max(LEAST_HEAP_BYTES, memory_here() // 2)
+    return max(LEAST_HEAP_MIB << 20, memory_here() // 2)
 
 
 def bootstrap(

@@ -22,7 +22,7 @@ from ledger.queries import clock
 from registry.core.envelope import LARGEST_REQUEST_BYTES
 from registry.core.serving import instances_of
 from registry.models import Release
-from serving.actions.routes import record_refused_stream
+from serving.actions.gateways import record_refused_stream
 from serving.adapters.mirror_secret import mirror_secret
 from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.server import GatewayIdentity
@@ -290,7 +290,10 @@ def _identity(gateway: Gateway) -> GatewayIdentity:
     grpc_host, _, grpc_port = gateway.grpc_address.rpartition(":")
     addresses = ((http.hostname or "127.0.0.1", http.port or 80), (grpc_host.strip("[]"), int(grpc_port)))
     where = tuple(dict.fromkeys(addresses))
-    return GatewayIdentity(gateway.pk, gateway.name, gateway.environment.slug, where, settings.TRUSTED_PROXIES)
+    is_drained = gateway.drained_at is not None
+    return GatewayIdentity(
+        gateway.pk, gateway.name, gateway.environment.slug, where, settings.TRUSTED_PROXIES, is_drained
+    )
 
 
 @dataclass(frozen=True)

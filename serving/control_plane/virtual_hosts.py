@@ -12,6 +12,8 @@ from serving.core.buckets import GRPC_FAILURES
 from serving.core.routes import REQUEST_BYTES, Arm, ModelRoute
 
 ROUTE_CONFIG = "gateway"
+#: Where load balancers ask whether the gateway is to be given requests. Source: the Open Inference Protocol, "server ready".
+READY_PATH = "/v2/health/ready"
 RELEASE_HEADER = "x-sluicegate-release"
 #: On a mirrored request: the number of the route that it was split by.
 MIRROR_HEADER = "x-sluicegate-mirror"
@@ -132,7 +134,7 @@ def unknown_model_vhost() -> dict[str, Any]:
     """Where requests go whose model has no routes: the request guard gives them the name `UNKNOWN_MODEL`."""
     health = [
         {"name": "health", "match": {"path": path}, "direct_response": {"status": 200}}
-        for path in ("/v2/health/live", "/v2/health/ready")
+        for path in ("/v2/health/live", READY_PATH)
     ]
     message = f"no such model here; name it in the path /v2/models/<model>/infer or in the header {MODEL_HEADER}"
     return {
