@@ -8,7 +8,15 @@ from envoy.service.discovery.v3 import discovery_pb2
 
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
 from serving.control_plane.snapshot import Snapshot, compile_listeners, compile_table
-from serving.control_plane.stream import ACK_TIMEOUT_S, GRACE_S, RETRY_S, STUCK_S, GatewayStream, StreamAck
+from serving.control_plane.stream import (
+    ACK_TIMEOUT_S,
+    GRACE_S,
+    MOST_FLYING,
+    RETRY_S,
+    STUCK_S,
+    GatewayStream,
+    StreamAck,
+)  # fmt: skip
 from serving.core.routes import Arm, Endpoint, ModelRoute, RoutingTable
 
 A = Arm("r1", "sha256:" + "a" * 64, (Endpoint("127.0.0.1", 9001, 9002),))
@@ -285,3 +293,48 @@ def test_a_cluster_that_is_stuck_while_new_is_taken_away_and_tried_again() -> No
     peer.is_silent_on = set()
     assert peer.settle(second, now=1.1 + RETRY_S)[0] == "CDS"
     assert StreamAck(9, 2) in peer.stream.acks(second)
+
+
+def test_a_rollback_waits_for_few_of_a_thousand_other_routes() -> None:
+    peer = Peer()
+    names = [f"m-{i:03d}" for i in range(100)]
+    first = snapshot(*(route(candidate=None, bp=0, model=name) for name in names))
+    peer.settle(first)
+    renamed = dataclasses.replace(A, name="r9")
+    others = [dataclasses.replace(one, stable=renamed, generation=2) for one in first.table.models]
+    second = snapshot(*others, last=first)
+    for response in peer.stream.due(second, 0.0):
+        peer._take(response)  # the clusters: then every virtual host is to be sent
+    on_their_way = [one for one in peer.stream.due(second, 0.0) if one.type_url == SCOPE]
+    assert len(on_their_way) == MOST_FLYING
+    urgent = dataclasses.replace(others[0], candidate_bp=0, generation=3, slot=1)
+    third = snapshot(urgent, *others[1:], last=second)
+    assert [one for one in peer.stream.due(third, 0.0) if one.type_url == SCOPE] == []
+    for response in on_their_way[: MOST_FLYING // 2]:
+        peer._take(response)
+    following = [one for one in peer.stream.due(third, 0.0) if one.type_url == SCOPE]
+    assert following[0].resources[0].name == "gateway/m-000"
+    for response in (*on_their_way[MOST_FLYING // 2 :], *following):
+        peer._take(response)
+    peer.settle(third)
+    assert {(one.route_id, one.generation) for one in peer.stream.acks(third)} >= {(5, 3)}
+    assert peer.settle(third) == []
+
+
+def test_a_listener_that_follows_a_refused_one_is_sent_all_routes_again() -> None:
+    peer, current = Peer(), snapshot(route())
+    peer.refuses = {"gateway_8000": "cannot bind"}
+    peer.settle(current)
+    assert peer.stream.acks(current)[0].error == "cannot bind"
+    peer.refuses = {}
+    peer.settle(current, now=1.0)
+    assert peer.settle(current, now=1.0 + RETRY_S) == ["LDS", "SRDS"]
+    assert peer.stream.acks(current) == [StreamAck(9, 1)]
+
+
+def test_requests_to_no_model_have_routes_before_there_is_a_model() -> None:
+    peer, none = Peer(), snapshot()
+    assert peer.settle(none)[-1] == "SRDS"
+    first = snapshot(route(), last=none)
+    assert peer.settle(first) == ["CDS", "EDS", "SRDS"]
+    assert peer.removed == []
