@@ -77,6 +77,9 @@ class World:
         return self._route(*self.split[number], bp)
 
     def register(self, name: str, port: int) -> None:
+        """One that was seen just now: a gateway more about changes the bound of every cluster, which is not what is measured."""
+        from django.utils import timezone
+
         from serving.models import Gateway
 
         Gateway.objects.get_or_create(
@@ -85,6 +88,7 @@ class World:
             admin_url="",
             http_url=f"http://127.0.0.1:{port}",
             grpc_address=f"127.0.0.1:{port}",
+            defaults={"seen_at": timezone.now()},
         )
 
     def acknowledged(self, route: Any) -> tuple[int, float]:
