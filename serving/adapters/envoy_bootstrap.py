@@ -7,7 +7,7 @@ from typing import Any
 from ledger.adapters.linux_memory import memory_here
 from serving.adapters import envoy_tls
 from serving.core.addresses import Address, TlsFiles
-from serving.core.buckets import EDGES_US, SIZE_EDGES
+from serving.core.buckets import EDGES_US, SIZE_EDGES, TENANT_EDGES_US
 from serving.core.gateway_setup import LEAST_HEAP_MIB
 
 #: The control plane may be busy for a while without being dead.
@@ -101,6 +101,7 @@ def bootstrap(
             "histogram_bucket_settings": [
                 # Whole milliseconds go in and a bucket holds what is below its edge: for whole edges that is exact.
                 {"match": {"prefix": "sli.latency"}, "buckets": [*(edge / 1000 for edge in EDGES_US), ANY_MS]},
+                {"match": {"prefix": "sli.tenant"}, "buckets": [*(edge / 1000 for edge in TENANT_EDGES_US), ANY_MS]},
                 {"match": {"prefix": "sli.size"}, "buckets": list(SIZE_EDGES)},
                 {"match": {"prefix": "sli."}, "buckets": [ANY_MS]},  # only their counts are read
             ],

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from serving.core.buckets import EDGES_US, SIZE_EDGES, is_failure
+from serving.core.buckets import EDGES_US, SIZE_EDGES, TENANT_EDGES_US, is_failure
 from serving.ports import ArmCounters, GatewayCounters, GatewayError, TenantCounters
 
 #: Response flags of an attempt or request that got no whole answer, through no doing of the caller.
@@ -183,7 +183,7 @@ def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
 
 
 #: Histograms whose buckets count, with their edges and what a unit of Envoy's is in ours.
-_EDGES = {"latency": (list(EDGES_US), 1000), "tenant": (list(EDGES_US), 1000), "size": (list(SIZE_EDGES), 1)}
+_EDGES = {"latency": (list(EDGES_US), 1000), "tenant": (list(TENANT_EDGES_US), 1000), "size": (list(SIZE_EDGES), 1)}
 
 
 def _count(model: Counted, one: Series, value: int) -> None:

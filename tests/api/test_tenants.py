@@ -15,7 +15,7 @@ from rollouts.engine.aa_tests import _TestedModel
 from rollouts.models import AATestRecord
 from rollouts.queries import tenants
 from serving.actions.routes import set_route
-from serving.core.buckets import EDGES_US
+from serving.core.buckets import TENANT_EDGES_US
 from serving.ports import GatewayCounters, TenantCounters
 from tests.api.registry_calls import refused, send_json
 from tests.factories import make_environment, make_release
@@ -25,7 +25,7 @@ POLICY = {"tenants": {"header": "x-tenant", "named": {"acme": {"requests_per_s":
 
 
 #: Of the 300 answers more, 200 within 20 ms, and all within 100.
-FAST = {edge: 0 if edge < 20_000 else 200 if edge < 100_000 else 300 for edge in EDGES_US}
+FAST = {edge: 0 if edge < 20_000 else 200 if edge < 100_000 else 300 for edge in TENANT_EDGES_US}
 
 
 def reading(epoch: str, at: float, **by_tenant: TenantCounters) -> GatewayCounters:
