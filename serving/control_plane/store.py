@@ -22,6 +22,7 @@ from ledger.queries import clock
 from registry.core.envelope import LARGEST_REQUEST_BYTES
 from registry.core.serving import instances_of
 from registry.models import Release
+from registry.queries import whole_releases
 from serving.actions.gateways import record_refused_stream
 from serving.adapters.mirror_secret import mirror_secret
 from serving.control_plane.request_log import LoggedRequest
@@ -137,7 +138,7 @@ _known_releases: dict[UUID, _Sealed] = {}
 def _sealed(wanted: set[UUID]) -> dict[UUID, _Sealed]:
     global _known_releases
     found = {pk: _known_releases[pk] for pk in wanted & _known_releases.keys()}
-    for one in Release.objects.filter(pk__in=wanted - found.keys()) if len(found) < len(wanted) else ():
+    for one in whole_releases(wanted - found.keys()).values():
         bounds = bounds_of(one.manifest)
         found[one.pk] = _Sealed(one.pk, one.model_id, one.number or 0, one.name, str(one.digest), bounds)
     _known_releases = found
