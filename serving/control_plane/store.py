@@ -204,6 +204,7 @@ def _model_route(
         gateways=gateways,
         slow_ms=slow_ms_of(route) if route.candidate_id else None,
         tenants=tenants_of(route),
+        is_idempotent=is_idempotent(route),
     )
 
 
@@ -284,6 +285,12 @@ def tenants_of(model: Stated) -> Tenants | None:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         log.warning("%s: its traffic policy cannot be read (%r); nobody is limited", model.slug, error)
         return None
+
+
+def is_idempotent(model: Stated) -> bool:
+    """Whether a request to the model may be asked twice: so it is unless its traffic policy says otherwise."""
+    policy = model.traffic_policy if isinstance(model.traffic_policy, dict) else {}
+    return policy.get("idempotent", True) is True
 
 
 def _identity(gateway: Gateway) -> GatewayIdentity:
