@@ -128,7 +128,12 @@ def _database(url: str) -> dict[str, object]:
         "CONN_HEALTH_CHECKS": True,
         # A process that freezes inside a transaction holds locks that every event and every rollback waits for.
         "OPTIONS": {
-            "options": "-c lock_timeout=4000 -c statement_timeout=30000 -c idle_in_transaction_session_timeout=30000"
+            "options": "-c lock_timeout=4000 -c statement_timeout=30000 -c idle_in_transaction_session_timeout=30000",
+            # A host that vanished is found out within seconds, not after the quarter of an hour that TCP tries by itself.
+            "keepalives_idle": 5,
+            "keepalives_interval": 2,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 15_000,
         },
     }
 

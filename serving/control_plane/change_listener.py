@@ -47,8 +47,4 @@ def _connect() -> psycopg.Connection[tuple[object, ...]]:
     return psycopg.connect(
         **{**parameters, "connect_timeout": 3},
         autocommit=True,
-        keepalives=1,
-        keepalives_idle=5,
-        keepalives_interval=2,
-        keepalives_count=3,
     )

@@ -15,7 +15,7 @@ from django.core.management import call_command, load_command_class
 from envoy.service.discovery.v3 import discovery_pb2
 
 from rollouts.models import Rollout
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST
+from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
 from serving.control_plane.server import SERVICE
 from serving.core.addresses import UNIX
 from serving.models import Route, RouteAck
@@ -54,7 +54,7 @@ class Peer:
         said: queue.SimpleQueue[Ask] = queue.SimpleQueue()
         self._asked = set()
         self._ask(said, CLUSTER, node=True)
-        for url in (ENDPOINTS, LISTENER, ROUTES, VHOST):  # one that comes back asks for all that it had at once
+        for url in (ENDPOINTS, LISTENER, SCOPE):  # one that comes back asks for all that it had at once
             if names := _names(url, self._held):
                 self._ask(said, url, names)
             elif self._held[url]:
@@ -89,16 +89,14 @@ class Peer:
         new = _with_endpoints(one.name for one in answer.resources)
         if url == CLUSTER and new:
             self._ask(said, ENDPOINTS, new)
-        follows = {CLUSTER: LISTENER, LISTENER: ROUTES, ROUTES: VHOST}.get(url)
+        follows = {CLUSTER: LISTENER, LISTENER: SCOPE}.get(url)
         if follows and follows not in self._asked:
-            self._ask(said, follows, ("gateway",) if follows == ROUTES else ())
+            self._ask(said, follows)
 
 
 def _names(url: str, held: dict[str, dict[str, str]]) -> tuple[str, ...]:
     """What it asks for by name, also what it had not been told yet when the stream ended."""
-    if url == ENDPOINTS:
-        return _with_endpoints(held[CLUSTER])
-    return ("gateway",) if url == ROUTES and held[url] else ()
+    return _with_endpoints(held[CLUSTER]) if url == ENDPOINTS else ()
 
 
 def _with_endpoints(clusters: Iterable[str]) -> tuple[str, ...]:
