@@ -34,6 +34,8 @@ CLUSTER = _URL + "envoy.config.cluster.v3.Cluster"
 ENDPOINTS = _URL + "envoy.config.endpoint.v3.ClusterLoadAssignment"
 LISTENER = _URL + "envoy.config.listener.v3.Listener"
 SCOPE = _URL + "envoy.config.route.v3.ScopedRouteConfiguration"
+#: What an older version's listener asks for: one table with the routes of all models. None is sent any more.
+OLDER_ROUTES = _URL + "envoy.config.route.v3.RouteConfiguration"
 
 _CLASSES: dict[str, type[message.Message]] = {
     CLUSTER: cluster_pb2.Cluster,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from envoy.service.discovery.v3 import discovery_pb2
 
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE, Resource
+from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, OLDER_ROUTES, SCOPE, Resource
 from serving.control_plane.snapshot import CompiledModel, Snapshot
 
 #: A gateway that neither accepts nor refuses a response within this time is reported as a problem.
@@ -27,6 +27,11 @@ ACK_TIMEOUT_S = 5.0
 STUCK_S, RETRY_S = 15.0, 30.0
 #: Requests in flight may need a cluster for a while after the routes have left it.
 GRACE_S = 10.0
+#: Said of every route of a gateway that was started before its models had routes of their own, until those connections have ended.
+OLDER_CONNECTIONS = (
+    "connections from before the control plane was upgraded still go by their old weights; start this gateway's Envoy anew, or wait "
+    "for its drain time (10 minutes)"
+)
 #: At the start the listener waits for clusters, but one broken model must not keep the port shut.
 START_S = 3.0
 #: Virtual hosts on their way at once. What changed last goes first, and waits for these alone: a rollback never for a thousand others.
@@ -93,6 +98,7 @@ class GatewayStream:
         self._last: Snapshot | None = None
         self._has_begun = False  # to send routes
         self._was_shut = False  # a listener was refused last
+        self._older: set[str] = set()  # routes that connections of an older version's listener still go by
         # Models, by the names of their virtual hosts:
         self._looks_at_all = True  # or at those
         self._touched: set[str] = set()  # of which something was said since they were looked at
@@ -107,6 +113,10 @@ class GatewayStream:
         """Takes a subscription, an acknowledgement or a refusal, or several at once."""
         kind = self._kinds.get(request.type_url)
         if kind is None:
+            if request.type_url == OLDER_ROUTES:
+                self._older |= set(request.resource_names_subscribe)
+                self._older -= set(request.resource_names_unsubscribe)
+                self._looks_at_all = True
             return
         if request.response_nonce:
             self._answered(
@@ -238,7 +248,9 @@ class GatewayStream:
             ]
             if hosts.accepted.get(name) == version:
                 self._followed[route.route_id] = route.generation
-            if errors:
+            if self._older:  # which weights those connections go by, nobody changes any more
+                word = (route.generation, OLDER_CONNECTIONS, False)
+            elif errors:
                 word = (route.generation, errors[0], self._followed.get(route.route_id) == route.generation)
             elif hosts.accepted.get(name) == version and hosts.is_asked and self._is_open():
                 word = (route.generation, "", False)

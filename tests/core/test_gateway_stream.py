@@ -6,12 +6,13 @@ import dataclasses
 
 from envoy.service.discovery.v3 import discovery_pb2
 
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
+from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, OLDER_ROUTES, SCOPE
 from serving.control_plane.snapshot import Snapshot, compile_listeners, compile_table
 from serving.control_plane.stream import (
     ACK_TIMEOUT_S,
     GRACE_S,
     MOST_FLYING,
+    OLDER_CONNECTIONS,
     RETRY_S,
     STUCK_S,
     GatewayStream,
@@ -338,3 +339,14 @@ def test_requests_to_no_model_have_routes_before_there_is_a_model() -> None:
     first = snapshot(route(), last=none)
     assert peer.settle(first) == ["CDS", "EDS", "SRDS"]
     assert peer.removed == []
+
+
+def test_a_route_is_not_in_force_while_connections_go_by_an_older_versions_routes() -> None:
+    peer, current = Peer(), snapshot(route(generation=7))
+    peer.ask(OLDER_ROUTES, ("gateway",))
+    peer.settle(current)
+    assert peer.stream.acks(current) == [StreamAck(9, 7, OLDER_CONNECTIONS, False)]
+    gone = discovery_pb2.DeltaDiscoveryRequest(type_url=OLDER_ROUTES, resource_names_unsubscribe=["gateway"])
+    peer.stream.receive(gone)
+    peer.settle(current)
+    assert peer.stream.acks(current) == [StreamAck(9, 7, "", False)]
