@@ -1,8 +1,8 @@
 """Many hosts on one machine: what a cut link or a dead host costs the users, and how long it is until all is well again.
 
-Run `python -m benchmarks.many_hosts [--only ROW] [--list] [--cut-s 30]` as root. The hosts are network namespaces (`benchmarks.hosts.network`):
-a database, two with control plane and engine, two gateways (Envoy and relay, mTLS), three nodes with stub servers, and the users'. A cut link
-swallows packets; it hangs, and refuses nothing. Ends with 1 where a bound is broken, with 2 where namespaces are not permitted.
+Run `python -m benchmarks.many_hosts [--only ROW] [--list] [--cut-s 30]` as root. The hosts are network namespaces: a database, two with
+control plane and engine, two gateways (Envoy and relay, mTLS), three nodes with stub servers, and the users'. A cut link swallows packets;
+it hangs, and refuses nothing. Ends with 1 where a bound is broken, with 2 where namespaces are not permitted.
 """
 
 from __future__ import annotations
@@ -140,7 +140,16 @@ class Site:
         told = bootstrap(name, planes, admin, tls, counters, relay=socket)
         file = self.folder / f"{name}.json"
         file.write_text(json.dumps(told))
-        argv = [str(settings.ENVOY_BINARY), "-c", str(file), "--disable-hot-restart", "--concurrency", "1", "-l", "error"]
+        argv = [
+            str(settings.ENVOY_BINARY),
+            "-c",
+            str(file),
+            "--disable-hot-restart",
+            "--concurrency",
+            "1",
+            "-l",
+            "error",
+        ]
         host.start(argv, dict(os.environ))
 
     def stop(self) -> None:
