@@ -27,7 +27,10 @@ class Environment(models.Model):
 
 
 class Gateway(models.Model):
-    """One Envoy that serves an environment. `name` is its xDS node id."""
+    """One Envoy that serves an environment. `name` is its xDS node id.
+
+    While it is drained it goes on answering, and says that it is not ready, so that whoever shares users out leaves it out.
+    """
 
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="gateways")
     name = models.CharField(max_length=80, unique=True)
@@ -35,6 +38,12 @@ class Gateway(models.Model):
     http_url = models.URLField()
     grpc_address = models.CharField(max_length=120)  # host:port
     seen_at = models.DateTimeField(null=True)  # when it last spoke to the control plane
+    drained_at = models.DateTimeField(null=True)  # since when it is being drained
+    drained_by = models.CharField(max_length=150, blank=True)
+    drain_reason = models.TextField(blank=True)
+    version = models.PositiveIntegerField(
+        default=1
+    )  # If-Match; grows with each change of its addresses and of its drain
 
 
 class Node(models.Model):

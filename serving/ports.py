@@ -7,7 +7,7 @@ Each port has one error family (see `PortError`), one adapter for each real syst
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -232,17 +232,31 @@ class ArmCounters:
 @dataclass(frozen=True)
 class TenantCounters:
     """One tenant's requests to a model at one gateway, as they ended. Refused because the tenant's quota was used up: `over_quota`;
-    because a release was full: `shed`. `errors` are what else failed through no fault of the caller.
+    because a release was full: `shed`. `errors` are what else failed through no fault of the caller; all others are `answered`, so many
+    of them within each edge of `latency_us` (µs, cumulative; as the caller waited, retries included).
     """
 
     requests: int = 0
     over_quota: int = 0
     shed: int = 0
     errors: int = 0
+    latency_us: Mapping[int, int] = field(default_factory=dict, compare=False)
+
+    @property
+    def answered(self) -> int:
+        return self.requests - self.over_quota - self.shed - self.errors
 
     def __add__(self, other: TenantCounters) -> TenantCounters:
-        mine, more = astuple(self), astuple(other)
-        return TenantCounters(*(one + another for one, another in zip(mine, more, strict=True)))
+        latency_us = dict(self.latency_us)
+        for edge, count in other.latency_us.items():
+            latency_us[edge] = latency_us.get(edge, 0) + count
+        return TenantCounters(
+            self.requests + other.requests,
+            self.over_quota + other.over_quota,
+            self.shed + other.shed,
+            self.errors + other.errors,
+            latency_us,
+        )
 
     def since(self, before: TenantCounters) -> tuple[int, int, int, int]:
         """(requests, over_quota, shed, errors) since an earlier reading of the same counts."""

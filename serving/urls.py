@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from serving.api import environments as api
-from serving.api import node_fit, nodes, release_check, replicas
+from serving.api import gateways, node_fit, nodes, release_check, replicas
 
 urlpatterns = [
     path("models/<slug:slug>/releases:check", release_check.ReleaseCheckView.as_view(), name="release-check"),
@@ -13,6 +13,10 @@ urlpatterns = [
     path("models/<slug:slug>/releases/<str:name>/replicas", replicas.ReplicasView.as_view(), name="release-replicas"),
     path("environments", api.EnvironmentsView.as_view(), name="environments"),
     path("environments/<slug:slug>", api.EnvironmentView.as_view(), name="environment"),
+    path("gateways", gateways.GatewaysView.as_view(), name="gateways"),
+    path("gateways/<str:name>/drain", gateways.GatewayDrainView.as_view(), name="gateway-drain"),
+    path("gateways/<str:name>/remove", gateways.GatewayRemoveView.as_view(), name="gateway-remove"),
+    path("gateways/<str:name>/resume", gateways.GatewayResumeView.as_view(), name="gateway-resume"),
     path("nodes", nodes.NodesView.as_view(), name="nodes"),
     path("nodes/<slug:name>/cordon", nodes.CordonView.as_view(), name="node-cordon"),
     path("nodes/<slug:name>/drain", nodes.DrainView.as_view(), name="node-drain"),

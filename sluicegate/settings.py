@@ -15,6 +15,7 @@ from registry.core.lifecycle import FileRole, ReleaseState
 from registry.core.uploads import UploadState
 from rollouts.core.lifecycle import RolloutState
 from serving.core.addresses import LOOPBACK, TlsFiles, why_not_served_at
+from serving.core.gateway_standing import Standing
 from sluicegate import env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -290,6 +291,8 @@ SPECTACULAR_SETTINGS = {
         "DeliveryState": [(state.value, state.value) for state in DeliveryState],
         "RolloutState": [(state.value, state.value) for state in RolloutState],
         "ReleaseState": [(state.value, state.value) for state in ReleaseState],
+        "NodeState": ["reachable", "silent", "cordoned"],
+        "GatewayState": [(one.value, one.value) for one in Standing],
         "UploadState": [(state.value, state.value) for state in UploadState],
         "WaiverKind": [(kind, kind) for kind in ("code", "pickle")],
         "ReceiverKind": [(kind.value, kind.value) for kind in ReceiverKind],

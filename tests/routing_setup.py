@@ -12,7 +12,8 @@ from accounts.models import Team
 from ledger.models import Event
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
-from serving.actions.routes import register_gateway, set_route
+from serving.actions.gateways import register_gateway
+from serving.actions.routes import set_route
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Environment, Gateway, Node, Route, Server
 

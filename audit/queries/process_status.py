@@ -130,12 +130,12 @@ def _agents(now: datetime) -> Iterable[PartStatus]:
 
 def _gateways(rows: list[GatewayState], now: datetime) -> Iterable[PartStatus]:
     for row in rows:
-        health, detail = _heard(row.seen_at, now, "it")
+        health, detail = _heard(row.gateway.seen_at, now, "it")
         if health is Health.HEALTHY and row.errors:
             health, detail = Health.UNHEALTHY, f"it refuses {row.errors} of {row.routes} routes"
         elif health is Health.HEALTHY:
-            detail = f"{row.acknowledged} of {row.routes} routes of {row.environment} acknowledged at their present generation"
-        yield PartStatus("Gateways", row.name, health, detail, row.seen_at)
+            detail = f"{row.acknowledged} of {row.routes} routes of {row.gateway.environment.slug} acknowledged at their present generation"
+        yield PartStatus("Gateways", row.gateway.name, health, detail, row.gateway.seen_at)
     if not rows:
         yield PartStatus("Gateways", "none", Health.UNKNOWN, "no gateway has ever registered")
 

@@ -23,6 +23,8 @@ class TenantOut(serializers.Serializer[Any]):
     over_quota_per_s = serializers.FloatField(help_text="refused because the tenant's quota was used up")
     shed_per_s = serializers.FloatField(help_text="refused because a release was full")
     errors_per_s = serializers.FloatField(help_text="what else failed")
+    p50_ms = serializers.FloatField(allow_null=True, help_text="half of its answers came within; null: none came")
+    p99_ms = serializers.FloatField(allow_null=True, help_text="99 in 100 of its answers came within")
 
 
 class TenantWarningOut(serializers.Serializer[Any]):

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+
+from rollouts.core.latency import NOTHING, Classes, added
 
 #: So many minutes are kept.
 MINUTES: Final = 60
 
 
 class TenantMinute(NamedTuple):
-    """`at` counts minutes since the epoch (UTC); the rest as `serving.ports.TenantCounters` has it."""
+    """`at` counts minutes since the epoch (UTC); the rest as `serving.ports.TenantCounters` has it, and how long the answers took."""
 
     at: int
     requests: int = 0
     over_quota: int = 0
     shed: int = 0
     errors: int = 0
+    took: Classes = NOTHING
+
+    def and_more(self, other: TenantMinute) -> TenantMinute:
+        """With what else was counted; `at` stays."""
+        return TenantMinute(
+            self.at,
+            self.requests + other.requests,
+            self.over_quota + other.over_quota,
+            self.shed + other.shed,
+            self.errors + other.errors,
+            added(self.took, other.took),
+        )
 
 
 @dataclass(frozen=True)
@@ -26,31 +40,30 @@ class TenantTraffic:
 
     tenants: Mapping[str, tuple[TenantMinute, ...]] = field(default_factory=dict)
 
-    def after(self, at_s: float, news: Mapping[str, tuple[int, int, int, int]]) -> TenantTraffic:
-        """With what was counted up to `at_s` (seconds since the epoch). What comes late goes to the minute that is open."""
+    def after(self, at_s: float, news: Mapping[str, TenantMinute]) -> TenantTraffic:
+        """With what was counted up to `at_s` (seconds since the epoch), whose own `at` says nothing. What comes late goes to the minute
+        that is open."""
         minute = int(at_s // 60)
         found = {name: tuple(one for one in rows if one.at > minute - MINUTES) for name, rows in self.tenants.items()}
-        for name, counts in news.items():
-            if not any(counts):
+        for name, more in news.items():
+            if not any(more[1:-1]):
                 continue
             rows = found.get(name, ())
             if rows and rows[-1].at >= minute:
-                last, *more = rows[-1]
-                summed = (one + another for one, another in zip(more, counts, strict=True))
-                found[name] = (*rows[:-1], TenantMinute(last, *summed))
+                found[name] = (*rows[:-1], rows[-1].and_more(more))
             else:
-                found[name] = (*rows, TenantMinute(minute, *counts))
+                found[name] = (*rows, more._replace(at=minute))
         return TenantTraffic({name: rows for name, rows in found.items() if rows})
 
     def since(self, now_s: float, minutes: int) -> dict[str, TenantMinute]:
         """What each tenant sent in the whole minutes before that of `now_s`; `at` is the first of them."""
         present = int(now_s // 60)
         first = present - minutes
-        summed = {}
+        summed: dict[str, TenantMinute] = {}
         for name, rows in self.tenants.items():
-            counts = [row[1:] for row in rows if first <= row.at < present]
-            if counts:
-                summed[name] = TenantMinute(first, *map(sum, zip(*counts, strict=True)))
+            for row in rows:
+                if first <= row.at < present:
+                    summed[name] = summed.get(name, TenantMinute(first)).and_more(row)
         return summed
 
     def to_json(self) -> dict[str, Any]:
@@ -58,4 +71,10 @@ class TenantTraffic:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TenantTraffic:
-        return cls({name: tuple(TenantMinute(*row) for row in rows) for name, rows in value.items()})
+        return cls({name: tuple(_minute(*row) for row in rows) for name, rows in value.items()})
+
+
+def _minute(at: int, requests: int, over_quota: int, shed: int, errors: int, took: Sequence[int] = ()) -> TenantMinute:
+    """One that was kept; before latencies were, or with other classes, it has none."""
+    classes = tuple(took) if len(took) == len(NOTHING) else NOTHING
+    return TenantMinute(at, requests, over_quota, shed, errors, classes)

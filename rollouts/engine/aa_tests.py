@@ -27,7 +27,7 @@ from rollouts.core.aa_test import RATE_MEMORY_S, AATest
 from rollouts.core.counter_deltas import ERRORS, Counts, Reading, difference
 from rollouts.core.latency import NOTHING, Classes, added, classes_of, since
 from rollouts.core.recent_traffic import RecentTraffic
-from rollouts.core.tenant_traffic import TenantTraffic
+from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
 from rollouts.models import AATestRecord as Row
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters, GatewayError, TenantCounters, TrafficCounters
@@ -91,7 +91,7 @@ class _TestedModel:
         if not epoch:
             return
         known = before if epoch == counters.epoch else {}
-        news = {name: now.since(known.get(name, TenantCounters())) for name, now in counters.by_tenant.items()}
+        news = {name: _more(known.get(name, TenantCounters()), now) for name, now in counters.by_tenant.items()}
         self.tenants = self.tenants.after(counters.read_at.timestamp(), news)
 
     def counted(self, tick: int, at: float, news: list[Reading], latency: Classes, elapsed_s: float) -> None:
@@ -112,6 +112,12 @@ class _TestedModel:
     def to_json(self) -> dict[str, Any]:
         rate = None if self.rate_per_s is None else round(self.rate_per_s, 3)
         return {**self.test.to_json(), "rate_per_s": rate}
+
+
+def _more(before: TenantCounters, now: TenantCounters) -> TenantMinute:
+    """What a tenant sent between two readings of one gateway."""
+    took = since(classes_of(before.latency_us, before.answered), classes_of(now.latency_us, now.answered))
+    return TenantMinute(0, *now.since(before), took)
 
 
 class AATests:

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from registry.core.traffic import OTHERS, quotas_per_s
 from registry.models import ServedModel
+from rollouts.core.recent_traffic import quantile
 from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
 from rollouts.models import AATestRecord
 from serving.models import Environment
@@ -22,7 +23,11 @@ MINUTES = 5
 
 @dataclass(frozen=True)
 class TenantRow:
-    """One tenant, in requests a second; `quota_per_s` is None for one that the policy names no longer."""
+    """One tenant, in requests a second; `quota_per_s` is None for one that the policy names no longer.
+
+    `p50_ms` and `p99_ms`: no slower were half, and 99 in 100, of its answers, as it waited for them (the upper edge of the class); None
+    without answers, and above the last edge.
+    """
 
     tenant: str
     quota_per_s: float | None
@@ -30,6 +35,8 @@ class TenantRow:
     over_quota_per_s: float
     shed_per_s: float
     errors_per_s: float
+    p50_ms: float | None
+    p99_ms: float | None
 
 
 @dataclass(frozen=True)
@@ -67,8 +74,11 @@ def tenants_view(model: ServedModel, environment: Environment) -> TenantsSeen:
 
 
 def _row(name: str, quota: float | None, counted: TenantMinute | None) -> TenantRow:
-    _, *counts = counted or TenantMinute(0)
-    return TenantRow(name, quota, *(round(one / (60 * MINUTES), 3) for one in counts))
+    _, *counts, took = counted or TenantMinute(0)
+    edges = (quantile(took, 0.5), quantile(took, 0.99))
+    p50_ms, p99_ms = (None if edge is None else edge / 1000 for edge in edges)
+    requests, over_quota, shed, errors = (round(one / (60 * MINUTES), 3) for one in counts)
+    return TenantRow(name, quota, requests, over_quota, shed, errors, p50_ms, p99_ms)
 
 
 def _warnings(model: ServedModel, environment: Environment) -> list[QuotaWarning]:

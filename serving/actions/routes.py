@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from django.db import connection, transaction
 from django.db.models import F
 from django.utils import timezone
@@ -14,10 +12,9 @@ from ledger.core.errors import Invalid, Stale
 from ledger.core.verbs import EventVerb
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
-from serving.core.addresses import UNIX, Address
 from serving.core.lifecycle import LIVE
 from serving.core.routes import CHANGE_CHANNEL, WHOLE_BP
-from serving.models import Deployment, Environment, Gateway, Route
+from serving.models import Deployment, Environment, Route
 
 
 def lock_routes(environment: Environment, *drained: Release | None) -> Environment:
@@ -126,50 +123,6 @@ def lift_fences(fence: int) -> None:
     Route.objects.filter(fence__lt=fence).update(fence=fence)
 
 
-def register_gateway(
-    *, actor: Actor, environment: Environment, name: str, admin_url: str, http_url: str, grpc_address: str
-) -> Gateway:
-    """The gateway by this name, with these addresses; known ones are updated. Raises Refused, Invalid."""
-    with transaction.atomic():
-        require(actor, Verb.ADMINISTER, "")
-        _check_addresses(admin_url, http_url, grpc_address)
-        wanted = {
-            "environment": environment,
-            "admin_url": admin_url,
-            "http_url": http_url,
-            "grpc_address": grpc_address,
-        }
-        gateway = Gateway.objects.select_for_update(no_key=True).filter(name=name).first()
-        if gateway is not None and all(getattr(gateway, key) == value for key, value in wanted.items()):
-            return gateway
-        gateway, _ = Gateway.objects.update_or_create(name=name, defaults=wanted)
-        append_event(
-            verb=EventVerb.GATEWAY_REGISTERED,
-            subject_type="gateway",
-            subject_id=gateway.pk,
-            actor=actor,
-            reason="",
-            facts={"name": name, "environment": environment.slug, "http_url": http_url, "grpc_address": grpc_address},
-        )
-        notify_routes()
-    return gateway
-
-
-def record_refused_stream(gateway_id: int, *, actor: Actor, peer: str, reason: str) -> None:
-    """An event for somebody who came to the control plane as a gateway and was turned away. `peer`: from where."""
-    with transaction.atomic():
-        gateway = Gateway.objects.filter(pk=gateway_id).first()
-        if gateway is not None:
-            append_event(
-                verb=EventVerb.GATEWAY_STREAM_REFUSED,
-                subject_type="gateway",
-                subject_id=gateway.pk,
-                actor=actor,
-                reason=reason,
-                facts={"name": gateway.name, "peer": peer},
-            )
-
-
 def _check(model: ServedModel, stable: Release, candidate: Release | None, candidate_bp: int, mirror_bp: int) -> None:
     for release in (stable, candidate):
         if release is not None and (release.model_id != model.pk or release.state == ReleaseState.DRAFT):
@@ -184,25 +137,6 @@ def _check(model: ServedModel, stable: Release, candidate: Release | None, candi
         raise Invalid("route_mirror", f"A mirrored share of {mirror_bp} basis points is not between 0 and {WHOLE_BP}.")
     if mirror_bp and candidate is None:
         raise Invalid("route_mirror", "Mirroring needs a candidate to compare with; name one or mirror nothing.")
-
-
-def _check_addresses(admin_url: str, http_url: str, grpc_address: str) -> None:
-    if admin_url.startswith(UNIX):
-        try:
-            Address.at(admin_url)
-        except ValueError as error:
-            raise Invalid("gateway_address", f"admin_url: {error}.", field="admin_url") from None
-        admin_url = http_url
-    for field, value in (("admin_url", admin_url), ("http_url", http_url), ("grpc_address", f"//{grpc_address}")):
-        try:
-            parts = urlsplit(value)
-            schemes = {"admin_url": {"http", "https"}, "http_url": {"http"}, "grpc_address": {""}}[field]
-            is_right = bool(parts.hostname and parts.port) and parts.scheme in schemes
-        except ValueError:
-            is_right = False
-        if not is_right:
-            shape = "host:port" if field == "grpc_address" else "http://host:port"
-            raise Invalid("gateway_address", f"{field} must be {shape}, not {value.removeprefix('//')!r}.", field=field)
 
 
 def _in_words(route: Route | None) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 from ledger.adapters.linux_memory import memory_here
 from serving.adapters import envoy_tls
 from serving.core.addresses import Address, TlsFiles
-from serving.core.buckets import EDGES_US, SIZE_EDGES
+from serving.core.buckets import EDGES_US, SIZE_EDGES, TENANT_EDGES_US
+from serving.core.gateway_setup import LEAST_HEAP_MIB
 
 #: The control plane may be busy for a while without being dead.
 KEEPALIVE = {"interval": "5s", "timeout": "10s"}
@@ -26,8 +27,6 @@ ENDS_FROM, SHEDS_FROM = 0.7, 0.95
 _LEAST_RESET_POWER = 20
 #: How long what stands still is waited for then. A request that its server works on stands still too.
 PATIENT_S = 5
-#: Any sound gateway has work in flight below this.
-LEAST_HEAP_BYTES = 256 * 2**20
 _HEAP, _CONNECTIONS = "envoy.resource_monitors.fixed_heap", "envoy.resource_monitors.global_downstream_max_connections"
 _MONITORS = "type.googleapis.com/envoy.extensions.resource_monitors"
 _NETWORK = "type.googleapis.com/envoy.extensions.filters.network"
@@ -44,7 +43,7 @@ KEPT_STATS = (
 
 def heap_of_this_machine() -> int:
     """Bytes that a gateway may hold here: half of the memory, as inference servers live beside it."""
-    return max(LEAST_HEAP_BYTES, memory_here() // 2)
+    return max(LEAST_HEAP_MIB << 20, memory_here() // 2)
 
 
 def bootstrap(
@@ -97,15 +96,23 @@ def bootstrap(
         },
         "static_resources": static,
         "stats_flush_interval": f"{FLUSH_S}s",
-        "stats_config": {
-            "stats_matcher": {"inclusion_list": {"patterns": [{"prefix": prefix} for prefix in KEPT_STATS]}},
-            "histogram_bucket_settings": [
-                # Whole milliseconds go in and a bucket holds what is below its edge: for whole edges that is exact.
-                {"match": {"prefix": "sli.latency"}, "buckets": [*(edge / 1000 for edge in EDGES_US), ANY_MS]},
-                {"match": {"prefix": "sli.size"}, "buckets": list(SIZE_EDGES)},
-                {"match": {"prefix": "sli."}, "buckets": [ANY_MS]},  # only their counts are read
-            ],
-        },
+        "stats_config": _stats(),
+    }
+
+
+def _stats() -> dict[str, Any]:
+    """What is counted. Whole milliseconds go in and a bucket holds what is below its edge: for whole edges that is exact."""
+    buckets: dict[str, list[float]] = {
+        "sli.latency": [*(edge / 1000 for edge in EDGES_US), ANY_MS],
+        "sli.tenant": [*(edge / 1000 for edge in TENANT_EDGES_US), ANY_MS],
+        "sli.size": list(SIZE_EDGES),
+        "sli.": [ANY_MS],  # of all others only their counts are read
+    }
+    return {
+        "stats_matcher": {"inclusion_list": {"patterns": [{"prefix": prefix} for prefix in KEPT_STATS]}},
+        "histogram_bucket_settings": [
+            {"match": {"prefix": prefix}, "buckets": edges} for prefix, edges in buckets.items()
+        ],
     }
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from serving.core.buckets import EDGES_US, SIZE_EDGES, is_failure
+from serving.core.buckets import EDGES_US, SIZE_EDGES, TENANT_EDGES_US, is_failure
 from serving.ports import ArmCounters, GatewayCounters, GatewayError, TenantCounters
 
 #: Response flags of an attempt or request that got no whole answer, through no doing of the caller.
@@ -168,6 +168,9 @@ def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
                 named = edges[one.stat] = [round(float(edge) * unit) for edge in _EDGE.findall(buckets)]
             found = dict(zip(named, map(int, values), strict=True))
             counted = {edge: found.get(edge, 0) for edge in wanted}
+            if one.stat == "tenant":
+                _count_tenant(model, one, int(values[-1]), counted)
+                continue
             arm = model.arm(one)
             if one.stat == "latency":  # a line for each way in which attempts ended
                 _add(arm.latency_us, counted)
@@ -175,15 +178,12 @@ def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
             else:
                 arm.size_bytes = counted
             continue
-        if one.stat == "tenant":
-            _count_tenant(model, one, int(values[-1]))
-        else:
-            _count(model, one, int(values[-1]))
+        _count(model, one, int(values[-1]))
     return models
 
 
 #: Histograms whose buckets count, with their edges and what a unit of Envoy's is in ours.
-_EDGES = {"latency": (list(EDGES_US), 1000), "size": (list(SIZE_EDGES), 1)}
+_EDGES = {"latency": (list(EDGES_US), 1000), "tenant": (list(TENANT_EDGES_US), 1000), "size": (list(SIZE_EDGES), 1)}
 
 
 def _count(model: Counted, one: Series, value: int) -> None:
@@ -195,12 +195,15 @@ def _count(model: Counted, one: Series, value: int) -> None:
     model.user_errors += value * one.is_error
 
 
-def _count_tenant(model: Counted, one: Series, value: int) -> None:
+def _count_tenant(model: Counted, one: Series, value: int, latency_us: dict[int, int]) -> None:
+    is_shed = one.outcome is _Outcome.SHED
+    is_answered = not (one.is_over_quota or is_shed or one.is_error)
     more = TenantCounters(
         requests=value,
         over_quota=value * one.is_over_quota,
-        shed=value * (one.outcome is _Outcome.SHED),
+        shed=value * is_shed,
         errors=value * one.is_error,
+        latency_us=latency_us if is_answered else {},
     )
     model.by_tenant[one.tenant] = model.by_tenant.get(one.tenant, TenantCounters()) + more
 

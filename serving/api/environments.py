@@ -15,6 +15,7 @@ from accounts.api.responses import OnePage, versioned
 from registry.queries import visible_models
 from serving import queries
 from serving.actions.environments import change_environment, create_environment
+from serving.api.gateways import GatewayOut
 from serving.core.containment import of_facts, sentence_of
 from serving.models import Environment, Route, Server
 
@@ -89,13 +90,6 @@ class RouteOut(serializers.ModelSerializer[Route]):
     class Meta:
         model = Route
         fields = ["model", "stable", "candidate", "candidate_bp", "generation", "changed_at", "acks"]
-
-
-class GatewayOut(serializers.Serializer[Any]):
-    name = serializers.CharField()
-    http_url = serializers.CharField()
-    grpc_address = serializers.CharField()
-    seen_at = serializers.DateTimeField(allow_null=True)
 
 
 class EnvironmentOut(serializers.ModelSerializer[Environment]):

@@ -9,7 +9,7 @@ from serving.control_plane.request_guard import MODEL_HEADER, request_guard
 from serving.control_plane.request_log import failed_attempts, slow_requests
 from serving.control_plane.response_filters import is_late, upstream_filters
 from serving.control_plane.tenants import SHED_BY_QUOTA, SHED_HEADER, tenant_filters
-from serving.control_plane.virtual_hosts import ROUTE_CONFIG, unknown_model_vhost
+from serving.control_plane.virtual_hosts import READY_PATH, ROUTE_CONFIG, unknown_model_vhost
 
 #: Every stat of ours begins with this.
 STAT_PREFIX = "sli"
@@ -31,10 +31,13 @@ def route_configuration() -> dict[str, Any]:
     }
 
 
-def listener(name: str, host: str, port: int, trusted: tuple[str, ...] = ()) -> dict[str, Any]:
+def listener(
+    name: str, host: str, port: int, trusted: tuple[str, ...] = (), *, is_drained: bool = False
+) -> dict[str, Any]:
     """A listener that has its port alone: with SO_REUSEPORT, Envoy's default, a second gateway on the same port would be
     let in by the kernel and silently get half of the connections. So the workers share one socket, and connections are
     dealt to them evenly, as a few long gRPC connections would else end on one worker. `trusted`: see `tenant_filters`.
+    `is_drained`: it says that it is not ready; and as its filters are others then, Envoy tells open connections to end.
     """
     return {
         "name": name,
@@ -42,11 +45,11 @@ def listener(name: str, host: str, port: int, trusted: tuple[str, ...] = ()) -> 
         "enable_reuse_port": False,
         "connection_balance_config": {"exact_balance": {}},
         "per_connection_buffer_limit_bytes": MAX_BODY_BYTES,
-        "filter_chains": [{"filters": [{"name": "http", "typed_config": _connection_manager(trusted)}]}],
+        "filter_chains": [{"filters": [{"name": "http", "typed_config": _connection_manager(trusted, is_drained)}]}],
     }
 
 
-def _connection_manager(trusted: tuple[str, ...]) -> dict[str, Any]:
+def _connection_manager(trusted: tuple[str, ...], is_drained: bool) -> dict[str, Any]:
     prefix = "type.googleapis.com/envoy.extensions.filters"
     return {
         "@type": f"{prefix}.network.http_connection_manager.v3.HttpConnectionManager",
@@ -65,6 +68,7 @@ def _connection_manager(trusted: tuple[str, ...]) -> dict[str, Any]:
         "always_set_request_id_in_response": True,
         "local_reply_config": {"mappers": _own_words()},
         "http_filters": [
+            *([_not_ready()] if is_drained else []),
             request_guard(),
             *tenant_filters(trusted),
             {
@@ -77,6 +81,18 @@ def _connection_manager(trusted: tuple[str, ...]) -> dict[str, Any]:
             },
         ],
         "access_log": [_request_log(), _tenant_log(), _late_log(), slow_requests()],
+    }
+
+
+def _not_ready() -> dict[str, Any]:
+    """503 to who asks whether the gateway is ready, as load balancers do; all other requests are answered as ever."""
+    return {
+        "name": "drained",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault",
+            "abort": {"http_status": 503, "percentage": {"numerator": 100}},
+            "headers": [{"name": ":path", "string_match": {"exact": READY_PATH}}],
+        },
     }
 
 

@@ -37,18 +37,21 @@ OPTIONS = (
 )
 #: Time-outs and delayed removals are looked at this often.
 TICK_S = 0.5
+#: Streams have this long to end by themselves. Shorter than the supervisor waits for the process.
+GRACE_S = 3.0
 
 
 @dataclass(frozen=True)
 class GatewayIdentity:
     """A registered gateway. `name` is its xDS node id; `addresses` are the (host, port) it listens on; `trusted` the networks of
-    the proxies whose word on a request's tenant it believes."""
+    the proxies whose word on a request's tenant it believes. One that is drained says that it is not ready."""
 
     id: int
     name: str
     environment: str
     addresses: tuple[tuple[str, int], ...]
     trusted: tuple[str, ...] = ()
+    is_drained: bool = False
 
 
 class Plane(Protocol):
@@ -73,6 +76,7 @@ class AdsServer:
         self._server: grpc.aio.Server | None = None
         self._is_stopping = self._wants_certificates = False
         self._wakes: set[asyncio.Event] = set()
+        self._log_readers: set[asyncio.Task[None]] = set()
         self._live: set[str] = set()
 
     async def start(self, address: str, tls: TlsFiles | None = None) -> int:
@@ -111,8 +115,10 @@ class AdsServer:
         self._is_stopping = True
         for wake in self._wakes:
             wake.set()
+        for reader in self._log_readers:
+            reader.cancel()
         if self._server is not None:
-            await self._server.stop(grace=1.0)
+            await self._server.stop(grace=GRACE_S)
 
     async def _stream(
         self, requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], context: grpc.aio.ServicerContext[Any, Any]
@@ -131,7 +137,8 @@ class AdsServer:
             return
         log.info("gateway %s connected", gateway.name)
         wake = asyncio.Event()
-        stream = GatewayStream(compile_listeners(gateway.addresses, gateway.trusted), now=time.monotonic())
+        own = compile_listeners(gateway.addresses, gateway.trusted, is_drained=gateway.is_drained)
+        stream = GatewayStream(own, now=time.monotonic())
         stream.receive(first)
         wake.set()
         self._wakes.add(wake)
@@ -152,6 +159,20 @@ class AdsServer:
         self, messages: AsyncIterator[als_pb2.StreamAccessLogsMessage], context: grpc.aio.ServicerContext[Any, Any]
     ) -> als_pb2.StreamAccessLogsResponse:
         """Requests that failed or were slow, of a gateway that is let in: a stream for each of its workers and logs."""
+        reader = asyncio.create_task(self._record(messages, context))
+        self._log_readers.add(reader)
+        try:
+            await asyncio.wait({reader})  # which `stop` ends, too
+            if not reader.cancelled():
+                reader.result()
+        finally:
+            reader.cancel()
+            self._log_readers.discard(reader)
+        return als_pb2.StreamAccessLogsResponse()
+
+    async def _record(
+        self, messages: AsyncIterator[als_pb2.StreamAccessLogsMessage], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
         gateway, name = None, ""
         async for message in messages:
             if gateway is None:
@@ -161,7 +182,6 @@ class AdsServer:
                     await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{told.node.id!r} is not let in here")
                     break
             self.plane.record_requests(gateway, requests_in(message, name))
-        return als_pb2.StreamAccessLogsResponse()
 
     def _is_another(self, name: str, context: grpc.aio.ServicerContext[Any, Any]) -> bool:
         """Whether the peer does not show the certificate of the gateway of this name, where one is asked for."""

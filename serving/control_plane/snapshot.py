@@ -50,12 +50,14 @@ def compile_table(table: RoutingTable, last: Snapshot | None = None) -> Snapshot
     )
 
 
-def compile_listeners(addresses: tuple[tuple[str, int], ...], trusted: tuple[str, ...] = ()) -> dict[str, Resource]:
-    """One listener for each (host, port) of a gateway; HTTP and gRPC may share one. `trusted`: networks of proxies."""
+def compile_listeners(
+    addresses: tuple[tuple[str, int], ...], trusted: tuple[str, ...] = (), *, is_drained: bool = False
+) -> dict[str, Resource]:
+    """One listener for each (host, port) of a gateway; HTTP and gRPC may share one. See `listener` for the others."""
     found = {}
     for host, port in dict.fromkeys(addresses):
         name = f"gateway_{port}"
-        found[name] = resource(LISTENER, name, listener(name, host, port, trusted))
+        found[name] = resource(LISTENER, name, listener(name, host, port, trusted, is_drained=is_drained))
     return found
 
 

@@ -22,7 +22,7 @@ from ledger.queries import clock
 from registry.core.envelope import LARGEST_REQUEST_BYTES
 from registry.core.serving import instances_of
 from registry.models import Release, ServedModel
-from serving.actions.routes import record_refused_stream
+from serving.actions.gateways import record_refused_stream
 from serving.adapters.mirror_secret import mirror_secret
 from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.server import GatewayIdentity
@@ -146,6 +146,7 @@ def _model_route(
         gateways=gateways,
         slow_ms=slow_ms_of(route.model) if route.candidate else None,
         tenants=tenants_of(route.model),
+        is_idempotent=is_idempotent(route.model),
     )
 
 
@@ -217,12 +218,21 @@ def tenants_of(model: ServedModel) -> Tenants | None:
         return None
 
 
+def is_idempotent(model: ServedModel) -> bool:
+    """Whether a request to the model may be asked twice: so it is unless its traffic policy says otherwise."""
+    policy = model.traffic_policy if isinstance(model.traffic_policy, dict) else {}
+    return policy.get("idempotent", True) is True
+
+
 def _identity(gateway: Gateway) -> GatewayIdentity:
     http = urlsplit(gateway.http_url)
     grpc_host, _, grpc_port = gateway.grpc_address.rpartition(":")
     addresses = ((http.hostname or "127.0.0.1", http.port or 80), (grpc_host.strip("[]"), int(grpc_port)))
     where = tuple(dict.fromkeys(addresses))
-    return GatewayIdentity(gateway.pk, gateway.name, gateway.environment.slug, where, settings.TRUSTED_PROXIES)
+    is_drained = gateway.drained_at is not None
+    return GatewayIdentity(
+        gateway.pk, gateway.name, gateway.environment.slug, where, settings.TRUSTED_PROXIES, is_drained
+    )
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from serving.core.buckets import GRPC_FAILURES
 from serving.core.routes import REQUEST_BYTES, Arm, ModelRoute
 
 ROUTE_CONFIG = "gateway"
+#: Where load balancers ask whether the gateway is to be given requests. Source: the Open Inference Protocol, "server ready".
+READY_PATH = "/v2/health/ready"
 RELEASE_HEADER = "x-sluicegate-release"
 #: On a mirrored request: the number of the route that it was split by.
 MIRROR_HEADER = "x-sluicegate-mirror"
@@ -38,8 +40,17 @@ GRPC_UNIMPLEMENTED = 12
 #: What a server answered may be tried on stable, and what never reached a server. Never a request whose connection broke after it
 #: was sent: it may be what ended the server, and would end the next one. `5xx` and `gateway-error` take a broken connection for a
 #: server's error, so the errors are named one by one.
-RETRY_ON = "connect-failure,refused-stream,reset-before-request,retriable-headers,retriable-status-codes"
+NEVER_SENT = "connect-failure,refused-stream,reset-before-request"
+RETRY_ON = f"{NEVER_SENT},retriable-headers,retriable-status-codes"
 SERVER_ERRORS = range(500, 512)
+_BAD_ANSWERS = {
+    # gRPC failures that have no word of their own here are matched by the header of a trailers-only answer.
+    "retriable_headers": [
+        {"name": "grpc-status", "string_match": {"exact": str(status)}}
+        for status in sorted({*GRPC_FAILURES, GRPC_NOT_FOUND})
+    ],
+    "retriable_status_codes": [HTTP_NOT_FOUND, *SERVER_ERRORS],
+}
 
 #: Heads that no caller may hand to a server. With `triton_grpc_error` a stream asks for errors as a status, and Triton 2.51 ends by
 #: a signal where the model's own error follows: one caller would end it for all. Seen on the real server.
@@ -106,7 +117,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
             "filter_metadata": {
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
                 **model_metadata(route.max_request_bytes),
-                **attempt_metadata(route.limits.attempt_timeout_s, route.slow_ms),
+                **attempt_metadata(_attempt_s(route), route.slow_ms),
                 **tenant_metadata(route.tenants),
             }
         },
@@ -127,7 +138,7 @@ def unknown_model_vhost() -> dict[str, Any]:
     """Where requests go whose model has no virtual host."""
     health = [
         {"name": "health", "match": {"path": path}, "direct_response": {"status": 200}}
-        for path in ("/v2/health/live", "/v2/health/ready")
+        for path in ("/v2/health/live", READY_PATH)
     ]
     message = f"no such model here; name it in the path /v2/models/<model>/infer or in the header {MODEL_HEADER}"
     return {
@@ -192,34 +203,37 @@ def _whole(timeout_s: float, protocol: str) -> dict[str, Any]:
 
 
 def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
-    limits = route.limits
     return {
         "name": "split",
         "metadata": _label(route),
         "match": _match(protocol, UNARY_PATHS),
         "route": {
-            **_whole(limits.timeout_s, protocol),
+            **_whole(route.limits.timeout_s, protocol),
             "weighted_clusters": _weighted(route, protocol),
             "request_mirror_policies": _mirrors(route),
             "retry_policy": {
-                # gRPC failures that have no word of their own here are matched by the header of a trailers-only answer.
-                "retry_on": RETRY_ON,
-                "retriable_headers": [
-                    {"name": "grpc-status", "string_match": {"exact": str(status)}}
-                    for status in sorted({*GRPC_FAILURES, GRPC_NOT_FOUND})
-                ],
-                "retriable_status_codes": [HTTP_NOT_FOUND, *SERVER_ERRORS],
                 "num_retries": 1,
-                "per_try_timeout": _seconds(limits.attempt_timeout_s),
                 "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.010s"},
                 "retry_priority": _ELSEWHERE,
                 **_ANOTHER_REPLICA,
+                **({"retry_on": RETRY_ON, **_BAD_ANSWERS} if route.is_idempotent else {"retry_on": NEVER_SENT}),
+                **({"per_try_timeout": _seconds(_attempt_s(route))} if _is_hedged(route) else {}),
             },
             # Without this an attempt that is late counts as one that was cut, which is never tried again. It goes on until there
             # is an answer, and the user gets the first one.
-            "hedge_policy": {"hedge_on_per_try_timeout": True},
+            **({"hedge_policy": {"hedge_on_per_try_timeout": True}} if _is_hedged(route) else {}),
         },
     }
+
+
+def _is_hedged(route: ModelRoute) -> bool:
+    """Whether a request that is late is asked a second time: never of the very server that is late, which has too much to do."""
+    return route.is_idempotent and route.has_another
+
+
+def _attempt_s(route: ModelRoute) -> float:
+    """How long the first attempt may take before there is another."""
+    return route.limits.attempt_timeout_s if _is_hedged(route) else route.limits.timeout_s
 
 
 def _mirrors(route: ModelRoute) -> list[dict[str, Any]]:

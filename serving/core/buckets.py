@@ -37,6 +37,11 @@ EDGES_US: tuple[int, ...] = (
     600_000_000,
 )
 
+#: Of them, those by which the answers to each tenant are counted: fewer, as there may be fifty tenants for each model.
+TENANT_EDGES_US: tuple[int, ...] = (
+    5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_000_000, 5_000_000, 30_000_000,
+)  # fmt: skip
+
 #: Upper edges in bytes of a request's body, by which the mix of requests is compared between releases. Envoy writes six digits.
 SIZE_EDGES: tuple[int, ...] = (512, 4096, 32_768, 262_144, 2_000_000)
 

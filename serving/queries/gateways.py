@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime
 
 from django.db.models import Count, F, Q
 
+from ledger.core.errors import NotFound
+from ledger.queries import clock
+from serving.core.gateway_standing import Standing, standing_of
 from serving.models import Gateway, Route, RouteAck
 
 
@@ -15,10 +17,8 @@ from serving.models import Gateway, Route, RouteAck
 class GatewayState:
     """`acknowledged`: of its environment's `routes`, those taken at their present generation; `errors`: those it refused."""
 
-    name: str
-    environment: str
-    http_url: str
-    seen_at: datetime | None
+    gateway: Gateway
+    standing: Standing
     routes: int
     acknowledged: int
     errors: int
@@ -38,12 +38,18 @@ def gateway_states() -> list[GatewayState]:
         .annotate(good=Count("pk", filter=taken), bad=Count("pk", filter=~Q(error="")))
         .order_by("gateway_id")
     }
-    found = []
+    found, now = [], clock.now()
     for row in Gateway.objects.select_related("environment").order_by("environment__slug", "name"):
         good, bad = acks.get(row.pk, (0, 0))
         found.append(
-            GatewayState(
-                row.name, row.environment.slug, row.http_url, row.seen_at, routes[row.environment_id], good, bad
-            )
+            GatewayState(row, standing_of(row.seen_at, row.drained_at, now), routes[row.environment_id], good, bad)
         )
+    return found
+
+
+def get_gateway(name: str) -> Gateway:
+    """Raises NotFound."""
+    found = Gateway.objects.select_related("environment").filter(name=name).first()
+    if found is None:
+        raise NotFound("no_such_gateway", f"No gateway {name[:80]} is registered.")
     return found

@@ -16,13 +16,11 @@ from ledger.queries import clock
 from ledger.queries.statements import Statement
 from registry.models import Release, ServedModel
 from registry.queries.releases import LARGE, these_or_numbered
+from serving.core.gateway_standing import SEEN_WITHIN_S
 from serving.core.replicas import desired_replicas
 from serving.models import Environment, Gateway, Route, RouteAck, Scale
 from serving.queries.deployments import among, answering_servers
 from serving.queries.replicas import declared_replicas, learn_declared
-
-#: A gateway that did not speak to the control plane for this long is not waited for.
-SEEN_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True)

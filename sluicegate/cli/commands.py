@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "served": Command("served", "Tell what served a model at a time, at which weights, and why"),
     "webhook": Command("webhook", "Tell other systems and people what happens"),
     "node": Command("node", "List nodes, and keep new deployments off one"),
+    "gateway": Command("gateway", "Gateways: set one up, drain it, take it off the list"),
     "audit": Command("audit", "Search and check the log of events"),
     "completion": Command("completion", "Print a script that completes commands in your shell"),
     "ci-template": Command("ci_template", "Print a pipeline for GitHub or GitLab, of curl and jq"),

@@ -214,10 +214,19 @@ def run_tenants(arguments: argparse.Namespace, output: Output) -> int:
         output.say(f"{one['code']}: {one['message']}")
     rates = ("quota", "requests", "over_quota", "shed", "errors")
     rows = (
-        [one["tenant"], *("–" if (rate := one[f"{name}_per_s"]) is None else f"{rate:g}/s" for name in rates)]
+        [
+            one["tenant"],
+            *("–" if (rate := one[f"{name}_per_s"]) is None else f"{rate:g}/s" for name in rates),
+            *("–" if (took := one[f"{name}_ms"]) is None else f"≤ {took:g} ms" for name in ("p50", "p99")),
+        ]
         for one in found["tenants"]
     )
-    output.table(found, ("tenant", *rates), rows, empty=f"The traffic policy of {arguments.model} names no tenants.")
+    output.table(
+        found,
+        ("tenant", *rates, "p50", "p99"),
+        rows,
+        empty=f"The traffic policy of {arguments.model} names no tenants.",
+    )
     return exits.OK
 
 

@@ -83,7 +83,7 @@ def ensure_environments() -> None:
 
 def ensure_gateway(*, http_port: int, grpc_port: int, admin_url: str) -> None:
     from accounts.core.access import Actor
-    from serving.actions.routes import register_gateway
+    from serving.actions.gateways import register_gateway
     from serving.queries import get_environment
 
     register_gateway(

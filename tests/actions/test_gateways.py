@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from datetime import timedelta
 from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError
+from django.utils import timezone
 
 from accounts.core.access import Actor, Role
-from ledger.core.errors import Invalid, Refused
-from serving.actions.routes import register_gateway
+from ledger.core.errors import Invalid, Refused, Stale, StateChanged
+from serving.actions.gateways import drain_gateway, register_gateway, remove_gateway, resume_gateway
 from serving.control_plane import plane as plane_module
 from serving.control_plane import store
 from serving.models import Gateway
@@ -114,6 +117,59 @@ def test_the_command_registers_a_gateway_and_prints_what_its_envoy_is_started_wi
         call_command("register_gateway", "far", *about, *far, *files, "--relay", "10.0.0.9:1", stdout=said)
     with pytest.raises(CommandError, match="--heap-mib"):
         call_command("register_gateway", "small", *about, "--heap-mib", "1", stdout=said)
+
+
+def test_the_last_gateway_that_is_ready_is_drained_only_by_who_says_so(world: World) -> None:
+    gateway = world.gateway
+    with pytest.raises(Invalid) as refused:
+        drain_gateway(actor=ENGINE, gateway=gateway, reason="", is_confirmed=False)
+    assert refused.value.code == "not_confirmed"
+    another = Gateway.objects.create(environment=world.environment, name="eu-2", http_url="http://127.0.0.1:1",
+                                     grpc_address="127.0.0.1:1", seen_at=timezone.now() + timedelta(hours=1))  # fmt: skip
+    drained = drain_gateway(actor=ENGINE, gateway=gateway, reason=" kernel update ", is_confirmed=False)
+    assert drained.drained_at and (drained.drained_by, drained.drain_reason) == (ENGINE.name, "kernel update")
+    again = drain_gateway(actor=ENGINE, gateway=gateway, reason="again", is_confirmed=False)
+    assert again.drain_reason == "kernel update" and len(events("gateway.drained")) == 1
+    with pytest.raises(Invalid):  # the one that is left
+        drain_gateway(actor=ENGINE, gateway=another, reason="", is_confirmed=False)
+    assert store.load().gateways["gateway-1"].is_drained and not store.load().gateways["eu-2"].is_drained
+
+
+def test_who_saw_an_older_gateway_changes_nothing(world: World) -> None:
+    drain_gateway(actor=ENGINE, gateway=world.gateway, reason="", is_confirmed=True, expected_version=1)
+    with pytest.raises(Stale):
+        resume_gateway(actor=ENGINE, gateway=world.gateway, expected_version=1)
+    assert resume_gateway(actor=ENGINE, gateway=world.gateway, expected_version=2).drained_at is None
+    assert resume_gateway(actor=ENGINE, gateway=world.gateway).version == 3  # nothing to do
+    assert [one.reason for one in events("gateway.resumed")] == [""]
+
+
+def test_registering_a_drained_gateway_again_leaves_it_drained(world: World) -> None:
+    drain_gateway(actor=ENGINE, gateway=world.gateway, reason="", is_confirmed=True)
+    found = register_gateway(
+        actor=ENGINE, environment=world.environment, name="gateway-1", admin_url="http://127.0.0.1:9901",
+        http_url="http://127.0.0.1:8100", grpc_address="127.0.0.1:8100",
+    )  # fmt: skip
+    assert (found.drained_at is None, found.version) == (False, 3)
+
+
+def test_a_gateway_that_speaks_is_not_removed_and_a_silent_one_is(world: World) -> None:
+    world.route(5000)
+    with pytest.raises(StateChanged, match="gateway-1 is connected") as refused:
+        remove_gateway(actor=ENGINE, gateway=world.gateway, reason="")
+    assert refused.value.code == "gateway_in_use"
+    Gateway.objects.update(seen_at=timezone.now() - timedelta(minutes=1))
+    remove_gateway(actor=ENGINE, gateway=world.gateway, reason="burnt down")
+    (event,) = events("gateway.removed")
+    assert event.facts["name"] == "gateway-1" and event.reason == "burnt down"
+    assert not Gateway.objects.exists() and store.load().gateways == {}
+
+
+@pytest.mark.parametrize("verb", [drain_gateway, resume_gateway, remove_gateway])
+def test_only_administrators_change_gateways(world: World, verb: Callable[..., object]) -> None:
+    eve = Actor(name="eve", roles=(("nlp", Role.RELEASE_MANAGER),))
+    with pytest.raises(Refused):
+        verb(actor=eve, gateway=world.gateway, reason="", **({"is_confirmed": True} if verb is drain_gateway else {}))
 
 
 def test_a_refused_stream_is_told_once_in_a_while(world: World) -> None:

@@ -14,10 +14,12 @@ from accounts.core.access import Actor, Role, Verb
 from ledger.core.errors import Invalid, Refused, Stale
 from registry.models import Release, ServedModel
 from serving.actions import routes as routing
-from serving.actions.routes import register_gateway, set_route
+from serving.actions.gateways import register_gateway
+from serving.actions.routes import set_route
 from serving.control_plane import store
+from serving.core.gateway_standing import SEEN_WITHIN_S
 from serving.models import Gateway, Route, RouteAck
-from serving.queries.routes import SEEN_WITHIN_S, acknowledged
+from serving.queries.routes import acknowledged
 from tests.routing_setup import ENGINE, World, events, release, world  # noqa: F401
 
 

@@ -21,12 +21,12 @@ from notifications.actions.deliveries import collect
 from notifications.models import Delivery, Webhook
 from registry.models import Release
 from rollouts.models import Rollout
-from serving.models import Environment
+from serving.models import Environment, Gateway
 from tests.factories import make_environment, make_model, make_node, make_release, make_team, make_user
 from tests.issuer import Issuer
 from tests.issuer_setup import configured, rule_for
 from tests.registry_samples import CONTRACT, release_yaml
-from tests.rollout_setup import OBJECTIVES, put, report_for, serves, started
+from tests.rollout_setup import OBJECTIVES, production, put, report_for, serves, started
 from validators.actions import request_gate_run
 from validators.models import GateRun, Report
 
@@ -141,6 +141,9 @@ def world(root: Client, issuer: Issuer) -> World:
     """Made by the system and, over the API, by an administrator. `issuer` runs, and is configured."""
     make_node()
     make_environment("staging", is_routed=False)
+    Gateway.objects.create(
+        environment=production(), name="eu-1", http_url="http://127.0.0.1:1", grpc_address="127.0.0.1:1"
+    )
     target = make_user("target", team=OURS, password="a long pass phrase")
     _token(target, scope_from(["read"], None))
     make_user("keeper", is_admin=True, password="a long pass phrase")

@@ -1,15 +1,20 @@
-"""Nodes over REST: listed for whoever signed in, cordoned by administrators alone; every answer as the schema says."""
+"""Nodes and gateways, over REST and by command: who may see and change them; every answer as the schema says."""
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
+from pathlib import Path
+
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from accounts.core.access import Role
-from serving.models import Deployment
+from serving.models import Deployment, Gateway
 from sluicegate.cli import exits
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
-from tests.factories import make_deployment, make_node, make_release, make_server, make_user
+from tests.factories import make_deployment, make_environment, make_node, make_release, make_server, make_user
 from tests.rollout_setup import production, serves
 
 pytestmark = pytest.mark.django_db
@@ -45,3 +50,22 @@ def test_the_command_line_prints_the_plan_of_a_drain_and_drains_only_when_told_t
     assert code == exits.OK and done["steps"][0]["deployment"] == deployment.pk
     assert Deployment.objects.get(node="other").release == release
     assert run("mara", "node", "drain", "local", "--yes")[0] == exits.REFUSED
+
+
+def test_the_command_line_registers_drains_and_removes_gateways(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    make_environment("production")
+    where = ("--environment", "production", "--http-url", "http://127.0.0.1:80", "--grpc-address", "127.0.0.1:81")
+    file = tmp_path / "envoy.json"
+    code, row = run("admin", "gateway", "add", "eu-1", *where, "--relay", "unix:/run/relay.sock", "--out", str(file))
+    assert code == exits.OK and row["state"] == "never_seen"
+    assert json.loads(file.read_text()) == row["envoy"] and row["envoy"]["node"]["id"] == "eu-1"
+    assert run("admin", "gateway", "add", "eu-1", *where, "--relay", "10.0.0.1:1")[0] == exits.REFUSED
+    Gateway.objects.update(seen_at=timezone.now() + timedelta(hours=1))
+    assert run("admin", "gateway", "drain", "eu-1")[0] == exits.REFUSED  # the only one
+    assert run("mara", "gateway", "drain", "eu-1", "--yes")[0] == exits.REFUSED
+    assert run("admin", "gateway", "drain", "eu-1", "--yes")[1]["state"] == "drained"
+    assert run("mara", "gateway", "list")[1][0]["state"] == "drained"
+    assert run("admin", "gateway", "resume", "eu-1")[1]["state"] == "ready"
+    assert run("admin", "gateway", "remove", "eu-1")[0] == exits.REFUSED
+    Gateway.objects.update(seen_at=None)
+    assert run("admin", "gateway", "remove", "eu-1")[0] == exits.OK and not Gateway.objects.exists()

@@ -140,6 +140,19 @@ ASKS: dict[str, Ask] = {
     "POST /models/{slug}/rollback": Ask(
         V.ROLL_BACK, lambda w: {"reason": "tried", "environment": w.environment.slug}, also=frozenset({404})
     ),
+    "GET /gateways": Ask(SIGNED_IN),
+    "POST /gateways": Ask(
+        V.ADMINISTER,
+        lambda w: {
+            "name": "eu-2",
+            "environment": "production",
+            "http_url": "http://127.0.0.1:2",
+            "grpc_address": "127.0.0.1:2",
+        },
+    ),
+    "POST /gateways/{name}/drain": Ask(V.ADMINISTER, lambda w: {"is_confirmed": True}, lambda w: {"If-Match": "*"}),
+    "POST /gateways/{name}/remove": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
+    "POST /gateways/{name}/resume": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "GET /nodes": Ask(SIGNED_IN),
     "POST /nodes/{name}/remove": Ask(
         V.ADMINISTER, reason, lambda w: {"If-Match": "*"}, also=frozenset({409})
@@ -316,6 +329,10 @@ def _send(operation: str, ask: Ask, made: World, client: Client) -> tuple[int, b
     return answer.status_code, content
 
 
+#: What is called {name} in the addresses under these.
+_NAMED = {"/aliases/": "champion", "/nodes/": "local", "/gateways/": "eu-1"}
+
+
 def _filled(path: str, made: World) -> str:
     values = {
         "username": "target", "upload": uuid.uuid4().hex, "number": 1, "upload_id": made.upload_id,
@@ -323,7 +340,7 @@ def _filled(path: str, made: World) -> str:
         "rollout_id": made.rollout.pk, "issuer_id": made.issuer_row.pk, "rule_id": made.token_rule.pk, "identity_id": 1,
         "id": made.gate_run.pk, "digest": made.report.digest, "model": MODEL,
         "token_id": made.token_id, "session_id": 1,
-        "name": "champion" if "/aliases/" in path else "local" if "/nodes/" in path else made.release.name,
+        "name": next((name for part, name in _NAMED.items() if part in path), made.release.name),
         "path": "artifact/model.onnx", "comment_id": 999,
         "slug": made.environment.slug if path.startswith("/environments") else OURS if "/teams" in path else MODEL,
     }  # fmt: skip

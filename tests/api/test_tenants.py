@@ -15,12 +15,17 @@ from rollouts.engine.aa_tests import _TestedModel
 from rollouts.models import AATestRecord
 from rollouts.queries import tenants
 from serving.actions.routes import set_route
+from serving.core.buckets import TENANT_EDGES_US
 from serving.ports import GatewayCounters, TenantCounters
 from tests.api.registry_calls import refused, send_json
 from tests.factories import make_environment, make_release
 
 pytestmark = pytest.mark.django_db
 POLICY = {"tenants": {"header": "x-tenant", "named": {"acme": {"requests_per_s": 20}}, "others": {"requests_per_s": 5}}}
+
+
+#: Of the 300 answers more, 200 within 20 ms, and all within 100.
+FAST = {edge: 0 if edge < 20_000 else 200 if edge < 100_000 else 300 for edge in TENANT_EDGES_US}
 
 
 def reading(epoch: str, at: float, **by_tenant: TenantCounters) -> GatewayCounters:
@@ -40,14 +45,17 @@ def test_what_each_tenant_sent_is_told_with_what_was_refused(dev: Any) -> None:
     minute_ago = timezone.now().timestamp() - 60
     watched = _TestedModel(environment.pk, model.pk, model.slug, "", AATest())
     watched.take_tenants("gateway-1", reading("a", minute_ago, acme=TenantCounters(1000)))  # of before anybody looked
-    watched.take_tenants("gateway-1", reading("a", minute_ago, acme=TenantCounters(1600, 300)))
-    watched.take_tenants("gateway-1", reading("b", minute_ago, acme=TenantCounters(300), gone=TenantCounters(3)))
+    watched.take_tenants("gateway-1", reading("a", minute_ago, acme=TenantCounters(1600, 300, latency_us=FAST)))
+    watched.take_tenants(
+        "gateway-1", reading("b", minute_ago, acme=TenantCounters(300, latency_us=FAST), gone=TenantCounters(3))
+    )
     AATestRecord.objects.create(
         environment=environment, model=model, tenants=watched.tenants.to_json(), at=timezone.now()
     )
     found = dev.get(at).json()
     acme, others, gone = found["tenants"]
     assert (acme["quota_per_s"], acme["requests_per_s"], acme["over_quota_per_s"]) == (20.0, 3.0, 1.0)
+    assert (acme["p50_ms"], acme["p99_ms"], gone["p50_ms"]) == (20.0, 100.0, None)
     assert (others["quota_per_s"], others["requests_per_s"]) == (5.0, 0.0)
     assert (gone["tenant"], gone["quota_per_s"], gone["requests_per_s"]) == ("gone", None, 0.01)
 

@@ -8,8 +8,11 @@ import pytest
 
 from registry.core.contract import read_settings
 from registry.core.traffic import MOST_TENANTS, quotas_per_s
+from registry.models import ServedModel
+from rollouts.core.latency import NOTHING, Classes, added
 from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
 from serving.adapters.envoy_stats import parse
+from serving.control_plane.store import is_idempotent
 from serving.control_plane.tenants import quotas, tenant_filters, tenant_metadata
 from serving.core.tenants import Quota, Tenants
 from serving.ports import TenantCounters
@@ -31,6 +34,16 @@ def test_a_policy_is_read_as_it_stands() -> None:
     assert read_settings({"traffic_policy": POLICY}) == ({"traffic_policy": POLICY}, [])
     assert quotas_per_s(POLICY) == 50.5
     assert quotas_per_s({}) is None
+
+
+def test_a_policy_says_whether_a_request_may_be_asked_twice() -> None:
+    once = {"traffic_policy": {"idempotent": False}}
+    assert read_settings(once) == (once, [])
+    assert [is_idempotent(ServedModel(traffic_policy=one)) for one in ({}, {"idempotent": True}, POLICY)] == [True] * 3
+    assert not is_idempotent(ServedModel(traffic_policy=once["traffic_policy"]))
+    assert Tenants.of(once["traffic_policy"]) is None
+    (problem,) = read_settings({"traffic_policy": {"idempotent": "no"}})[1]
+    assert problem.field == "traffic_policy.idempotent"
 
 
 def test_what_is_wrong_is_named() -> None:
@@ -94,11 +107,24 @@ def test_what_was_refused_is_told_by_tenant_and_by_why() -> None:
     assert parse(page, {})["m"].by_tenant == {"gold": TenantCounters(15, over_quota=5, shed=4, errors=1)}
 
 
+FAST: Classes = (7, *NOTHING[1:])
+
+
 def test_the_last_hour_of_each_tenant_is_kept_by_the_minute() -> None:
-    found = TenantTraffic().after(600.0, {"gold": (2, 1, 0, 0), "tin": (0, 0, 0, 0)})
-    found = found.after(630.0, {"gold": (3, 0, 0, 1)}).after(665.0, {"gold": (1, 0, 0, 0)})
-    assert found.tenants == {"gold": (TenantMinute(10, 5, 1, 0, 1), TenantMinute(11, 1, 0, 0, 0))}
+    found = TenantTraffic().after(600.0, {"gold": TenantMinute(0, 2, 1), "tin": TenantMinute(0)})
+    found = found.after(630.0, {"gold": TenantMinute(0, 3, 0, 0, 1, FAST)})
+    found = found.after(665.0, {"gold": TenantMinute(0, 1, 0, 0, 0, FAST)})
+    assert found.tenants == {"gold": (TenantMinute(10, 5, 1, 0, 1, FAST), TenantMinute(11, 1, 0, 0, 0, FAST))}
     assert TenantTraffic.from_json(found.to_json()) == found
-    assert found.since(720.0, 5) == {"gold": TenantMinute(7, 6, 1, 0, 1)}
-    assert found.since(670.0, 5) == {"gold": TenantMinute(6, 5, 1, 0, 1)}  # the minute that is open is left out
-    assert found.after(600.0 + 3600, {}).tenants == {"gold": (TenantMinute(11, 1, 0, 0, 0),)}
+    assert found.since(720.0, 5) == {"gold": TenantMinute(7, 6, 1, 0, 1, added(FAST, FAST))}
+    assert found.since(670.0, 5) == {"gold": TenantMinute(6, 5, 1, 0, 1, FAST)}  # the minute that is open is left out
+    assert found.after(600.0 + 3600, {}).tenants == {"gold": (TenantMinute(11, 1, 0, 0, 0, FAST),)}
+    assert TenantTraffic.from_json({"gold": [[9, 1, 0, 0, 0]]}).tenants == {"gold": (TenantMinute(9, 1),)}  # of before
+
+
+def test_only_answers_are_timed() -> None:
+    line = "sli.tenant.model.m.tenant.gold.entry.split.code.{}.grpc.-.flags.{}: B20(0,{}) B100(0,{})"
+    page = "\n".join([line.format(200, "-", 3, 9), line.format(200, "DC", 0, 1), line.format(429, "RL", 7, 7)])
+    found = parse(page, {})["m"].by_tenant["gold"]
+    assert (found.requests, found.answered) == (17, 10)
+    assert (found.latency_us[20_000], found.latency_us[100_000]) == (3, 10)

@@ -6,17 +6,21 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
+import httpx
 import pytest
 from django.db import connection
 from django.utils import timezone
 
 from accounts.core.access import Actor
 from accounts.models import Team
+from ledger.core.errors import StateChanged
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
-from serving.actions.routes import register_gateway, set_route
+from serving.actions.gateways import drain_gateway, register_gateway, remove_gateway, resume_gateway
+from serving.actions.routes import set_route
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.control_plane.plane import HEARTBEAT_S
 from serving.core.lifecycle import DeploymentState
@@ -276,4 +280,46 @@ def test_counts_are_by_the_releases_digests_and_a_polite_end_is_clean(world: Wor
     assert (drawn.routed, drawn.failed, drawn.saved) == (6, 6, 6)
     assert counters.user_errors == 0
     assert world.plane.end(signal.SIGTERM) == 0
-    assert not world.plane.says("Traceback")
+    assert not world.plane.says("Traceback"), world.plane.log.read_text()
+
+
+def test_a_drained_gateway_says_that_it_is_not_ready_and_answers_every_request(world: World) -> None:
+    def is_ready() -> int:
+        return httpx.get(f"http://127.0.0.1:{world.envoy.port}/v2/health/ready", timeout=20).status_code
+
+    world.decide(0)
+    world.start()
+    world.apply(5000)
+    assert is_ready() == 200
+    traffic = Traffic(world.envoy)
+    for _ in range(3):
+        drain_gateway(actor=ENGINE, gateway=world.gateway, reason="kernel update", is_confirmed=True)
+        wait_until(lambda: is_ready() == 503, "it is not ready")
+        traffic.go_on()
+        world.apply(0)  # a gateway that is drained still follows its routes, for connections of before too
+        acked = time.monotonic()
+        traffic.go_on()
+        assert [one for one in traffic.calls if one[1] == "r2" and one[0] > acked] == []
+        resume_gateway(actor=ENGINE, gateway=world.gateway)
+        wait_until(lambda: is_ready() == 200, "it is ready again")
+        traffic.go_on()
+        world.apply(5000)
+    outcome = traffic.stop()
+    assert set(outcome) == {""}, outcome
+    assert httpx.get(f"http://127.0.0.1:{world.envoy.port}/v2/health/live", timeout=20).status_code == 200
+
+
+def test_a_gateway_is_removed_once_it_is_silent_and_let_in_no_more(world: World) -> None:
+    world.decide(0)
+    world.start()
+    world.apply(5000)
+    with pytest.raises(StateChanged, match="is connected"):
+        remove_gateway(actor=ENGINE, gateway=world.gateway, reason="")
+    world.envoy.stop()
+    Gateway.objects.update(seen_at=timezone.now() - timedelta(minutes=1))
+    wait_until(lambda: world.plane.says("gateway gateway-1 disconnected"), "the end of its stream is noticed")
+    Gateway.objects.update(seen_at=timezone.now() - timedelta(minutes=1))
+    remove_gateway(actor=ENGINE, gateway=world.gateway, reason="it is gone")
+    world.envoy.start()
+    wait_until(lambda: world.plane.says("no gateway named 'gateway-1' is registered"), "refused")
+    assert not world.envoy.is_open()

@@ -20,7 +20,8 @@ from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import view_of
-from serving.actions.routes import register_gateway, set_route
+from serving.actions.gateways import register_gateway
+from serving.actions.routes import set_route
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.ports import GatewayCounters, GatewayError
 from tests.control_plane_rig import ControlPlaneProcess, Wire

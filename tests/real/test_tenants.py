@@ -100,6 +100,8 @@ def test_what_a_quota_refused_is_counted_by_tenant_and_held_against_no_release(p
         "core": TenantCounters(requests=1, errors=1),
         "others": TenantCounters(requests=8, over_quota=2),
     }
+    timed = {name: one.latency_us.get(30_000_000, 0) for name, one in found.by_tenant.items()}
+    assert timed == {"acme": 10, "bolt": 2, "core": 0, "others": 6}  # answers alone
     arm = found.by_release[Rig.STABLE]
     assert (arm.decided, arm.failed, arm.shed) == (19, 1, 0)
     assert found.user_errors == 1

@@ -14,13 +14,20 @@ from registry.queries import visible_models
 from rollouts.queries.freezes import freezes
 from serving import queries
 from serving.actions.environments import change_environment, create_environment
+from serving.core.gateway_standing import Standing
 from serving.models import Environment
-from serving.queries.gateways import gateway_states
+from serving.queries.gateways import GatewayState, gateway_states
 from serving.queries.routes import models_routed_in
 from web.pages.forms import version_in
 from web.pages.settings_frame import act_confirmed, render_settings
 
 DAYS_AHEAD = 14
+_GATEWAY_VERBS = {
+    "drain": "It says that it is not ready, so that load balancers give its users to others, and goes on answering. Without "
+    "another gateway users may reach none.",
+    "resume": "It says again that it is ready, so that load balancers give it users.",
+    "remove": "It is on no list any more, and no control plane talks to one of that name until it is registered again.",
+}
 _FLAGS = ("needs_passed_report", "needs_approval", "allows_forced_release")
 
 
@@ -45,10 +52,22 @@ def environment(request: HttpRequest, slug: str) -> HttpResponse:
     facts = {
         "row": row,
         "routed": models_routed_in(row.pk, visible_models(actor_of(request))),
-        "gateways": [one for one in gateway_states() if one.environment == slug],
+        "gateways": [
+            {**vars(one), "verbs": _verbs(one)} for one in gateway_states() if one.gateway.environment_id == row.pk
+        ],
         "form": request.POST,
     }
     return render_settings(request, "settings/environment.html", "settings_environments", facts)
+
+
+def _verbs(state: GatewayState) -> list[dict[str, Any]]:
+    """What may be done with the gateway now, and what each of it does."""
+    verbs = ["resume" if state.gateway.drained_at else "drain"]
+    if state.standing in (Standing.SILENT, Standing.NEVER_SEEN):
+        verbs.append("remove")
+    return [
+        {"name": one, "label": one.title(), "says": _GATEWAY_VERBS[one], "is_danger": one != "resume"} for one in verbs
+    ]
 
 
 @login_required

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
+from dataclasses import fields
 from typing import Any
 
 from django.conf import settings
@@ -11,9 +12,9 @@ from django.core.management.base import BaseCommand, CommandError
 
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError
-from serving.actions.routes import register_gateway
-from serving.adapters.envoy_bootstrap import LEAST_HEAP_BYTES, bootstrap, heap_of_this_machine
-from serving.core.addresses import Address, TlsFiles, gateway_identity
+from serving.actions.gateways import add_gateway
+from serving.adapters.envoy_bootstrap import heap_of_this_machine
+from serving.core.gateway_setup import GatewaySetup
 from serving.queries import get_environment
 
 
@@ -63,60 +64,18 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        admin_address = options["admin"] or f"unix:/run/sluicegate/{options['name']}-admin.sock"
-        name, files = options["name"], (options["certificate"], options["key"], options["authority"])
-        if any(files) and not all(files):
-            raise CommandError("--certificate, --key and --authority go together.")
-        tls = TlsFiles(*files) if all(files) else None
+        told = {one.name: options[one.name] for one in fields(GatewaySetup)}
         try:
-            planes = [Address.at(one.strip()) for one in options["control_planes"].split(",")]
-            if tls is None and not all(one.is_of_this_machine for one in planes):
-                raise CommandError(
-                    f"A control plane on another machine wants to know who calls: give --certificate (for {gateway_identity(name)}), "
-                    "--key and --authority."
-                )
-            admin = Address.at(admin_address)
-            configuration = bootstrap(
-                name,
-                options["control_planes"],
-                admin_address,
-                tls,
-                options["counters"],
-                heap_bytes=_heap(options["heap_mib"]),
-                relay=_socket_file(options["relay"]),
-            )
-            register_gateway(
+            setup = GatewaySetup(**told)
+            _, configuration = add_gateway(
                 actor=Actor.system("setup"),
                 environment=get_environment(options["environment"]),
-                name=name,
-                admin_url=_url(options["counters"], admin_address, is_file=bool(admin.path)),
+                setup=setup,
                 http_url=options["http_url"],
                 grpc_address=options["grpc_address"],
             )
         except (ValueError, DomainError) as error:
             raise CommandError(str(error)) from None
-        if not admin.path:
-            self.stderr.write(
-                f"{admin_address}: every user of the gateway's machine can stop Envoy there, and read all that it was told. "
-                "Give --admin unix:/path."
-            )
+        if setup.warning:
+            self.stderr.write(setup.warning)
         self.stdout.write(json.dumps(configuration, indent=1))
-
-
-def _heap(mib: int) -> int:
-    if mib << 20 < LEAST_HEAP_BYTES:
-        raise ValueError(f"--heap-mib must be {LEAST_HEAP_BYTES >> 20} or more.")
-    return mib << 20
-
-
-def _socket_file(relay: str) -> str:
-    if relay and not Address.at(relay).path:
-        raise ValueError(f"--relay must be unix:/path, on the gateway's machine, not {relay}.")
-    return relay
-
-
-def _url(counters: str, admin: str, *, is_file: bool) -> str:
-    """Where engines read what the gateway counted."""
-    if counters:
-        return f"https://{counters}"
-    return admin if is_file else f"http://{admin}"

@@ -1,0 +1,27 @@
+"""How a gateway stands: whether users may be sent to it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+#: Seconds. A gateway that did not speak to a control plane for so long is not waited for.
+SEEN_WITHIN_S = 10.0
+
+
+class Standing(StrEnum):
+    """One that is drained and silent is silent: it is drained to be stopped."""
+
+    READY = "ready"
+    DRAINED = "drained"
+    SILENT = "silent"
+    NEVER_SEEN = "never_seen"
+
+
+def standing_of(seen_at: datetime | None, drained_at: datetime | None, now: datetime) -> Standing:
+    """How a gateway stands that was last heard of, and is drained since, these instants."""
+    if seen_at is None:
+        return Standing.NEVER_SEEN
+    if now - seen_at > timedelta(seconds=SEEN_WITHIN_S):
+        return Standing.SILENT
+    return Standing.READY if drained_at is None else Standing.DRAINED
