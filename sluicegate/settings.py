@@ -134,6 +134,7 @@ def _database(url: str) -> dict[str, object]:
             "tcp_user_timeout": 10_000,  # ms that what was sent may stay unacknowledged
             "keepalives_idle": 5,  # s
             "keepalives_interval": 2,  # s
+            "keepalives_count": 3,
         },
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from serving.control_plane.clusters import NAMESPACE, PROBER_CLUSTER, cluster_name, entry_name
-from serving.control_plane.request_guard import MODEL_HEADER, model_metadata
+from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, model_metadata
 from serving.control_plane.response_filters import attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.buckets import GRPC_FAILURES
@@ -81,6 +81,16 @@ def vhost_name(model: str) -> str:
     return f"{ROUTE_CONFIG}/{model}"
 
 
+def scope(model: str, host: dict[str, Any]) -> dict[str, Any]:
+    """The routes of requests whose model header says `model`: one virtual host."""
+    routes = {"name": vhost_name(model), "virtual_hosts": [host], "validate_clusters": False}
+    return {
+        "name": vhost_name(model),
+        "key": {"fragments": [{"string_key": model}]},
+        "route_configuration": routes,
+    }
+
+
 def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
     """The virtual host of one model. Its metadata carry the route's generation: that is what gets acknowledged."""
     routes = []
@@ -101,7 +111,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
     routes += refusals({}, "the gateway passes on inference and metadata calls only", name="not_offered")
     return {
         "name": vhost_name(route.model),
-        "domains": [route.model],
+        "domains": ["*"],  # the model header has picked these routes
         "routes": routes,
         "request_body_buffer_limit": str(route.max_request_bytes),
         "request_headers_to_remove": [*_NOT_FOR_SERVERS],
@@ -125,17 +135,12 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
     }
 
 
-#: Sent to a gateway while there is no model: it does not take an empty first answer, and would keep its port shut for 15 s.
-NO_MODEL = vhost_name("none.invalid")
-
-
-def no_model_vhost() -> dict[str, Any]:
-    """A placeholder that no request can match; the first model's virtual host replaces it."""
-    return {"name": NO_MODEL, "domains": ["none.invalid"], "routes": []}
+#: Every gateway has it, so that none is ever sent an empty first answer, which would keep its port shut for 15 s.
+UNKNOWN = vhost_name(UNKNOWN_MODEL)
 
 
 def unknown_model_vhost() -> dict[str, Any]:
-    """Where requests go whose model has no virtual host."""
+    """Where requests go whose model has no routes: the request guard gives them the name `UNKNOWN_MODEL`."""
     health = [
         {"name": "health", "match": {"path": path}, "direct_response": {"status": 200}}
         for path in ("/v2/health/live", READY_PATH)

@@ -225,7 +225,11 @@ class RoutingTable:
         return frozenset(arm.digest for route in self.models if route.candidate for arm, _ in route.split)
 
     def route(self, model: str) -> ModelRoute | None:
-        return next((route for route in self.models if route.model == model), None)
+        return self._by_model.get(model)
+
+    @cached_property
+    def _by_model(self) -> dict[str, ModelRoute]:
+        return {route.model: route for route in self.models}
 
 
 @dataclass(frozen=True)
@@ -268,11 +272,13 @@ def admit(
             f"{proposed.environment}: the database has no routes at generation {proposed.generation}, though traffic "
             "was routed before; gateways keep what they have. Restore the routes."
         )
-    arms = [arm for route in proposed.models for arm in route.arms]
-    claimed = {endpoint: arm.digest for arm in arms for endpoint in arm.endpoints}
+    claimed: dict[Endpoint, str] = {}
+    if not all(route.stable.endpoints for route in proposed.models):
+        arms = [arm for route in proposed.models for arm in route.arms]
+        claimed = {endpoint: arm.digest for arm in arms for endpoint in arm.endpoints}
     routes, problems = [], []
     for route in proposed.models:
-        before = last.route(route.model) if last else None
+        before = last.route(route.model) if last and not route.stable.endpoints else None
         kept, problem = _admit_route(route, before, known or {}, claimed)
         routes.append(kept)
         problems += [problem] if problem else []
