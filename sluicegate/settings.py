@@ -130,7 +130,7 @@ def _database(url: str) -> dict[str, object]:
             # A process that freezes inside a transaction holds locks that every event and every rollback waits for.
             "options": "-c lock_timeout=4000 -c statement_timeout=30000 -c idle_in_transaction_session_timeout=30000",
             # A host that is cut off answers nothing at all, and a kernel by itself believes in a connection for a quarter of an hour.
-            "connect_timeout": 3,  # s
+            "connect_timeout": 10,  # s; a busy machine is no lost one
             "tcp_user_timeout": 10_000,  # ms that what was sent may stay unacknowledged
             "keepalives_idle": 5,  # s
             "keepalives_interval": 2,  # s

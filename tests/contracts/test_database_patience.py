@@ -29,6 +29,6 @@ def test_its_kernel_gives_up_after_ten_seconds(connect: Callable[[], psycopg.Con
         assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
         assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 2
-    assert session.info.get_parameters()["connect_timeout"] == "3"
+    assert session.info.get_parameters()["connect_timeout"] == "10"
     if session is not connection.connection:
         session.close()
