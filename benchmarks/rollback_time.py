@@ -24,8 +24,9 @@ import numpy as np
 
 from benchmarks.faulty_code import FAILS, breaking
 from benchmarks.load_generator import LoadGenerator
+from sluicegate.client.names import release_path
 from sluicegate.stack import Stack, running
-from tests.flows.tiny import MODEL, Shop
+from tests.flows.tiny import ENVIRONMENT, MODEL, Shop
 
 GOOD_S = 2.0
 #: Between two runs: the server of the last one is to be gone, also as far as the agent has heard.
@@ -90,17 +91,29 @@ def policy_of(fault: Fault, weight_pct: float) -> dict[str, Any]:
 
 
 def one_run(
-    shop: Shop, crowd: LoadGenerator, release: str, policy: dict[str, Any], trigger: Path, run: int
+    shop: Shop,
+    crowd: LoadGenerator,
+    release: str,
+    policy: dict[str, Any],
+    trigger: Path,
+    run: int,
+    *,
+    good_s: float = GOOD_S,
+    replicas: int | None = None,
 ) -> dict[str, Any]:
-    """One rollout of the release, broken while it serves."""
+    """One rollout of the release, broken after it has served for `good_s`; of so many replicas, if they are told."""
     for path in (trigger, Path(f"{trigger}.at")):
         path.unlink(missing_ok=True)
     failed_before, wrong_before = len(crowd.failed), len(crowd.wrong)
     time.sleep(PAUSE_S)
     number = shop.start(release, policy=policy)
+    if replicas is not None:
+        scale(shop, release, replicas)
     shop.until(number, "shifting")
     shop.until_acknowledged(number)
-    time.sleep(GOOD_S)
+    if replicas is not None:
+        await_replicas(shop, release, replicas)
+    time.sleep(good_s)
     trigger.touch()
     seen = shop.until(number, "rolled_back", within_s=300)
     trigger.unlink()
@@ -119,6 +132,22 @@ def one_run(
         print(f"  a user's failure {at - fault_at:+.2f} s after the fault: {what}", flush=True)
     print(f"{release} run {run}: {row}", flush=True)
     return row
+
+
+def scale(shop: Shop, release: str, replicas: int) -> None:
+    body = {"environment": ENVIRONMENT, "replicas": replicas}
+    shop.manager.post(f"{release_path(release)}/replicas", body, is_any_version=True)
+
+
+def await_replicas(shop: Shop, release: str, replicas: int, *, within_s: float = 120) -> None:
+    """Raises TimeoutError."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        told = shop.manager.get(f"{release_path(release)}/replicas")["results"]
+        if any(one["environment"] == ENVIRONMENT and one["answering"] >= replicas for one in told):
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"{release} has no {replicas} replicas that answer after {within_s:.0f} s: {told}")
 
 
 WEIGHT_PCT = 25.0
