@@ -66,7 +66,7 @@ def main() -> None:
                 shop.until(number, "promoted")
                 await_replicas(shop, first, REPLICAS)
                 for fault in asked.faults.split(","):
-                    found[fault] = _runs(shop, crowd, folder, fault, runs=asked.runs)
+                    found[fault] = _runs(shop, crowd, fault, runs=asked.runs)
                     if asked.out:
                         told = {"rate_per_s": asked.rate, "weight_pct": WEIGHT_PCT, "replicas": REPLICAS, "runs": found}
                         asked.out.write_text(json.dumps(told, indent=1))
@@ -80,13 +80,12 @@ def main() -> None:
         raise SystemExit("A bound was missed, or users saw failures.")
 
 
-def _runs(shop: Shop, crowd: LoadGenerator, folder: Path, name: str, *, runs: int) -> list[dict[str, Any]]:
-    one, trigger = FAULTS[name], folder / f"break-{name}"
-    release = shop.prove(name, code=breaking(trigger, does=one.fault.does, share=one.fault.share))
+def _runs(shop: Shop, crowd: LoadGenerator, name: str, *, runs: int) -> list[dict[str, Any]]:
+    one = FAULTS[name]
+    release = shop.prove(name, code=breaking(does=one.fault.does, share=one.fault.share))
     policy = policy_of(one.fault, WEIGHT_PCT)
     return [
-        one_run(shop, crowd, release, policy, trigger, run, good_s=one.good_s, replicas=REPLICAS)
-        for run in range(1, runs + 1)
+        one_run(shop, crowd, release, policy, run, good_s=one.good_s, replicas=REPLICAS) for run in range(1, runs + 1)
     ]
 
 

@@ -2,9 +2,9 @@
 
 Run `python -m benchmarks.rollback_time [--runs 20] [--faults errors,some_errors,slow,hang,crash,wrong] [--out FILE]`.
 
-For each fault one release passes its gates once. Each run rolls it out, lets it answer users for two seconds, and then tells it
-to break, in what only users send, so that probes and gates meet a model that is right. The clock starts when the model itself
-first does wrong, as it notes down (`fault`), and ends when every gateway has acknowledged weight 0 (`zero`, the product's own
+For each fault one release passes its gates once. Each run rolls it out, lets it answer users for two seconds, and then lets users
+ask what it breaks on, so that probes and gates meet a model that is right. The clock starts when the first of them asks that
+(`fault`), whichever release that goes to, and ends when every gateway has acknowledged weight 0 (`zero`, the product's own
 clock, docs/rollouts.md). Users ask at their own pace, however slow the answers are.
 """
 
@@ -74,10 +74,10 @@ def measure(
         with LoadGenerator(f"{stack.gateway_http}/v2/models/{MODEL}/infer", rate_per_s) as crowd:
             shop.until(first, "promoted")
             for name in faults:
-                fault, trigger = FAULTS[name], folder / f"break-{name}"
-                release = shop.prove(name, code=breaking(trigger, does=fault.does, share=fault.share))
+                fault = FAULTS[name]
+                release = shop.prove(name, code=breaking(does=fault.does, share=fault.share))
                 policy = policy_of(fault, WEIGHT_PCT)
-                found[name] = [one_run(shop, crowd, release, policy, trigger, run) for run in range(1, runs + 1)]
+                found[name] = [one_run(shop, crowd, release, policy, run) for run in range(1, runs + 1)]
                 keep(found)
     return found
 
@@ -95,29 +95,29 @@ def one_run(
     crowd: LoadGenerator,
     release: str,
     policy: dict[str, Any],
-    trigger: Path,
     run: int,
     *,
     good_s: float = GOOD_S,
     replicas: int | None = None,
 ) -> dict[str, Any]:
     """One rollout of the release, broken after it has served for `good_s`; of so many replicas, if they are told."""
-    for path in (trigger, Path(f"{trigger}.at")):
-        path.unlink(missing_ok=True)
+    crowd.broke_at = None
     failed_before, wrong_before = len(crowd.failed), len(crowd.wrong)
     time.sleep(PAUSE_S)
     number = shop.start(release, policy=policy)
-    if replicas is not None:
-        scale(shop, release, replicas)
     shop.until(number, "shifting")
     shop.until_acknowledged(number)
     if replicas is not None:
+        scale(shop, release, replicas)
         await_replicas(shop, release, replicas)
     time.sleep(good_s)
-    trigger.touch()
-    seen = shop.until(number, "rolled_back", within_s=300)
-    trigger.unlink()
-    clock, fault_at = seen["clock"], float(Path(f"{trigger}.at").read_text())
+    crowd.breaks = True
+    try:
+        seen = shop.until(number, "rolled_back", within_s=300)
+    finally:
+        crowd.breaks = False
+    clock, fault_at = seen["clock"], crowd.broke_at
+    assert fault_at is not None
     zero_at, decided_at = (datetime.fromisoformat(clock[key]).timestamp() for key in ("zero_at", "decided_at"))
     row = {
         "code": next(one["code"] for one in seen["decisions"] if one["action"] == "roll_back"),
