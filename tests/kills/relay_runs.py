@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from django.core.management import load_command_class
-from envoy.config.route.v3 import route_components_pb2
+from envoy.config.route.v3 import scoped_route_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 
 from accounts.core.access import Actor
@@ -19,7 +19,7 @@ from registry.models import Release
 from serving.actions.routes import set_route
 from serving.control_plane import kept, relay
 from serving.control_plane.clusters import NAMESPACE
-from serving.control_plane.protos import VHOST
+from serving.control_plane.protos import SCOPE
 from serving.core.addresses import UNIX
 from serving.models import Route, RouteAck
 from tests.kills import checks, databases, gateway
@@ -181,17 +181,18 @@ class Starting(Peer):
         self._told = told
 
     def took(self, answer: discovery_pb2.DeltaDiscoveryResponse) -> None:
-        if answer.type_url == VHOST:
-            found = generation_of({VHOST: {one.name: one for one in answer.resources}})
+        if answer.type_url == SCOPE:
+            found = generation_of({SCOPE: {one.name: one for one in answer.resources}})
             files.write_whole(self._told, str(found))
 
 
 def generation_of(resources: kept.Resources) -> int:
     """Of the one model's route; 0 where it is not there."""
-    for one in resources.get(VHOST, {}).values():
-        host = route_components_pb2.VirtualHost.FromString(one.resource.value)
-        if told := host.metadata.filter_metadata[NAMESPACE].fields["generation"].string_value:
-            return int(told)
+    for one in resources.get(SCOPE, {}).values():
+        scope = scoped_route_pb2.ScopedRouteConfiguration.FromString(one.resource.value)
+        for host in scope.route_configuration.virtual_hosts:
+            if told := host.metadata.filter_metadata[NAMESPACE].fields["generation"].string_value:
+                return int(told)
     return 0
 
 
