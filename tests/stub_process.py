@@ -55,9 +55,9 @@ def stub_processes(
             one._process.stdout.close()
 
 
-def _serve(name: str, http_port: int, grpc_port: int, delay_s: float, opens_after_s: float) -> None:
+def _serve(name: str, http_port: int, grpc_port: int, delay_s: float, opens_after_s: float, host: str) -> None:
     time.sleep(opens_after_s)
-    Backend(Loop(), name, delay_s=delay_s, http_port=http_port, grpc_port=grpc_port).start()
+    Backend(Loop(), name, delay_s=delay_s, http_port=http_port, grpc_port=grpc_port, host=host).start()
     sys.stdout.write("listens\n")
     sys.stdout.flush()
     signal.pause()
@@ -65,4 +65,4 @@ def _serve(name: str, http_port: int, grpc_port: int, delay_s: float, opens_afte
 
 if __name__ == "__main__":
     told = sys.argv[1:]
-    _serve(told[0], int(told[1]), int(told[2]), float(told[3]), float(told[4]))
+    _serve(told[0], int(told[1]), int(told[2]), float(told[3]), float(told[4]), *(told[5:] or ["127.0.0.1"]))
