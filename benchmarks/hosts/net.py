@@ -52,6 +52,12 @@ class Host:
     def pids(self) -> list[int]:
         return [int(pid) for pid in _ip("netns", "pids", self.namespace, check=False).split()]
 
+    def is_connected_to(self, address: str, port: int) -> bool:
+        """Whether a process of this host has a TCP connection to there. Source: proc(5), /proc/net/tcp; addresses are little-endian."""
+        there = f"{int.from_bytes(bytes(map(int, address.split('.'))), 'little'):08X}:{port:04X}"
+        lines = Path(f"/proc/{self.pids()[0]}/net/tcp").read_text().splitlines()[1:]
+        return any(line.split()[2:4] == [there, "01"] for line in lines)
+
     def signal(self, number: signal.Signals) -> None:
         """To every process of the host but the caller."""
         for pid in self.pids():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
+from django.db import connections
 from django.db.models import Count
 
 from accounts.core.access import Actor
-from benchmarks.hosts.world import NODES, SERVERS, Machines, until
+from benchmarks.hosts.world import GATEWAYS, NODES, SERVERS, Machines, until
+from ledger.actions.leases import holder
 from ledger.models import Event, Lease
 from registry.models import Release, ServedModel
 from rollouts import actions
@@ -70,7 +71,7 @@ class Story:
 
     def arrives(self, route: Route, within_s: float) -> float:
         """Seconds until every gateway follows it."""
-        return until(lambda: acknowledged(route).all_acked, "every gateway follows a new weight", within_s)
+        return until(lambda: len(acknowledged(route).taken_by) == len(GATEWAYS), "every gateway follows it", within_s)
 
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
@@ -100,14 +101,15 @@ class Story:
         pids = {name: self._machines.host(name).pids() for name in ("ctl-a", "ctl-b")}
         return next((name for name, here in pids.items() if any(f":{pid}:" in found for pid in here)), "")
 
+    def is_led(self) -> bool:
+        return holder("engine") is not None
+
+    @staticmethod
+    def forget_connections() -> None:
+        connections.close_all()
+
     def token(self) -> int:
         return Lease.objects.get(name="engine").token
-
-    def ticks_under(self, rollout: Rollout, token: int, within_s: float) -> float:
-        """Seconds until an engine of a later term than `token` has ticked the rollout."""
-        began, was = time.monotonic(), self._now(rollout).tick
-        until(lambda: (now := self._now(rollout)).fence > token and now.tick > was, "another engine ticks", within_s)
-        return time.monotonic() - began
 
     # -- afterwards --------------------------------------------------------------------------------------------------
 
