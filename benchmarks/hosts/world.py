@@ -131,7 +131,7 @@ class Machines:
     def start_envoy(self, name: str) -> None:
         from django.conf import settings
 
-        argv = [settings.ENVOY_BINARY, "-c", self._own(name) / "envoy.json", "--disable-hot-restart"]
+        argv: list[str | Path] = [settings.ENVOY_BINARY, "-c", self._own(name) / "envoy.json", "--disable-hot-restart"]
         argv += ["--concurrency", "1", "-l", "warning"]
         self.host(name).popen(argv, self.log(f"{name}-envoy"))
 
