@@ -19,7 +19,7 @@ class StubProcess:
 
     def __init__(self, name: str, *, delay_s: float = 0.0, opens_after_s: float = 0.0) -> None:
         self.endpoint = Endpoint("127.0.0.1", free_port(), free_port())
-        told = [name, self.endpoint.http_port, self.endpoint.grpc_port, delay_s, opens_after_s]
+        told = [name, self.endpoint.http_port, self.endpoint.grpc_port, delay_s, opens_after_s, "127.0.0.1"]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.stub_process", *map(str, told)],
             cwd=Path(__file__).parents[1],
@@ -55,9 +55,9 @@ def stub_processes(
             one._process.stdout.close()
 
 
-def _serve(name: str, http_port: int, grpc_port: int, delay_s: float, opens_after_s: float, host: str) -> None:
+def _serve(name: str, http_port: int, grpc_port: int, delay_s: float, opens_after_s: float, address: str) -> None:
     time.sleep(opens_after_s)
-    Backend(Loop(), name, delay_s=delay_s, http_port=http_port, grpc_port=grpc_port, host=host).start()
+    Backend(Loop(), name, delay_s=delay_s, address=address, http_port=http_port, grpc_port=grpc_port).start()
     sys.stdout.write("listens\n")
     sys.stdout.flush()
     signal.pause()
@@ -65,4 +65,4 @@ def _serve(name: str, http_port: int, grpc_port: int, delay_s: float, opens_afte
 
 if __name__ == "__main__":
     told = sys.argv[1:]
-    _serve(told[0], int(told[1]), int(told[2]), float(told[3]), float(told[4]), *(told[5:] or ["127.0.0.1"]))
+    _serve(told[0], int(told[1]), int(told[2]), float(told[3]), float(told[4]), told[5])

@@ -68,11 +68,11 @@ class Backend:
     name: str
     mode: str = "ok"
     delay_s: float = 0.0
+    address: str = "127.0.0.1"
     hits: int = 0
     head: bytes = b""  # of the last HTTP request, in lower case
     http_port: int = field(default_factory=free_port)
     grpc_port: int = field(default_factory=free_port)
-    host: str = "127.0.0.1"
     _servers: list[Any] = field(default_factory=list)
     _writers: set[Any] = field(default_factory=set)
     _free: asyncio.Event = field(default_factory=asyncio.Event)
@@ -94,7 +94,7 @@ class Backend:
 
     @property
     def endpoint(self) -> Endpoint:
-        return Endpoint(self.host, self.http_port, self.grpc_port)
+        return Endpoint(self.address, self.http_port, self.grpc_port)
 
     def start(self) -> Backend:
         self.loop.run(self._start())
@@ -105,7 +105,7 @@ class Backend:
         self.loop.run(self._stop())
 
     async def _start(self) -> None:
-        http_server = await asyncio.start_server(self._http, self.host, self.http_port, limit=2**27)
+        http_server = await asyncio.start_server(self._http, self.address, self.http_port, limit=2**27)
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
         handler = grpc.unary_unary_rpc_method_handler(
             self._grpc,
@@ -115,7 +115,7 @@ class Backend:
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("inference.GRPCInferenceService", {"ModelInfer": handler}),)
         )
-        server.add_insecure_port(f"{self.host}:{self.grpc_port}")
+        server.add_insecure_port(f"{self.address}:{self.grpc_port}")
         await server.start()
         self._servers = [http_server, server]
 

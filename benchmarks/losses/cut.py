@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.hosts.scene import Found, Scene, is_answering, plane_of
-from benchmarks.hosts.world import DATABASE, GATEWAYS, NODES, PLANES, until
+from benchmarks.losses.scene import Found, Scene, is_answering, plane_of
+from benchmarks.losses.world import DATABASE, GATEWAYS, NODES, PLANES, until
 
 #: A cut lasts so long, where nothing else ends it.
 CUT_S = 12.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.hosts.scene import Found, Scene, is_answering, plane_of
-from benchmarks.hosts.world import DATABASE, GATEWAYS, NODES, until
+from benchmarks.losses.scene import Found, Scene, is_answering, plane_of
+from benchmarks.losses.world import DATABASE, GATEWAYS, NODES, until
 
 
 def node_killed(scene: Scene) -> Found:

@@ -15,7 +15,7 @@ from typing import Any
 import django
 import psycopg
 
-from benchmarks.hosts.net import NETWORK, Host, Net
+from benchmarks.losses.net import NETWORK, Host, Net
 from sluicegate.stack.postgres import Postgres
 
 DATABASE, PLANES, NODES, GATEWAYS = "db", ["ctl-a", "ctl-b"], ["node-1", "node-2", "node-3"], ["gw-1", "gw-2"]

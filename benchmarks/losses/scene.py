@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from benchmarks.hosts.net import Net
-from benchmarks.hosts.story import Story
-from benchmarks.hosts.users import Users
-from benchmarks.hosts.world import GATEWAYS, PLANES, XDS_PORT, Machines
+from benchmarks.losses.net import Net
+from benchmarks.losses.story import Story
+from benchmarks.losses.users import Users
+from benchmarks.losses.world import GATEWAYS, PLANES, XDS_PORT, Machines
 
 
 @dataclass

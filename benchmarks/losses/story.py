@@ -8,7 +8,7 @@ from django.db import connections
 from django.db.models import Count
 
 from accounts.core.access import Actor
-from benchmarks.hosts.world import GATEWAYS, NODES, SERVERS, Machines, until
+from benchmarks.losses.world import GATEWAYS, NODES, SERVERS, Machines, until
 from ledger.actions.leases import holder
 from ledger.models import Event, Lease
 from registry.models import Release, ServedModel

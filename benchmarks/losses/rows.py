@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.hosts import cut, killed, takeover
-from benchmarks.hosts.scene import Found, Row, Scene, is_answering
+from benchmarks.losses import cut, killed, takeover
+from benchmarks.losses.scene import Found, Row, Scene, is_answering
 
 __all__ = ["ROWS", "Found", "Row", "Scene", "is_answering"]
 

@@ -6,8 +6,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from benchmarks.hosts.scene import Found, Scene
-from benchmarks.hosts.world import DATABASE, GATEWAYS, PLANES, until
+from benchmarks.losses.scene import Found, Scene
+from benchmarks.losses.world import DATABASE, GATEWAYS, PLANES, until
 
 #: Longer than a database's patience with a session that is silent.
 AWAY_S = 20.0

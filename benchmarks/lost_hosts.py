@@ -1,6 +1,6 @@
 """Hosts that are lost: links cut so that packets vanish, hosts killed, the database out of reach, under users who ask all the time.
 
-Run as root `python -m benchmarks.many_hosts [--only ROW] [--list]`. Nine network namespaces of this machine on one bridge: a database,
+Run as root `python -m benchmarks.lost_hosts [--only ROW] [--list]`. Nine network namespaces of this machine on one bridge: a database,
 two control planes with an engine each, three nodes, two gateways with relays, and the users. Control planes, engines, relays, Envoys and
 PostgreSQL are real; the nodes' servers are stubs without agents. Ends with 1 where a bound is broken, 2 where namespaces are not permitted.
 """
@@ -18,8 +18,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hosts.net import Net, network
-from benchmarks.hosts.world import GATEWAYS, GRPC_PORT, HTTP_PORT, NAMES, NODES, PLANES, machines, until
+from benchmarks.losses.net import Net, network
+from benchmarks.losses.world import GATEWAYS, GRPC_PORT, HTTP_PORT, NAMES, NODES, PLANES, machines, until
 
 SETTLES_S = 3.0
 
@@ -35,7 +35,7 @@ def main() -> int:
     folder.chmod(0o711)
     try:
         with network(NAMES) as net, machines(net, folder) as made:
-            rows = importlib.import_module("benchmarks.hosts.rows")
+            rows = importlib.import_module("benchmarks.losses.rows")
             chosen = [one for one in rows.ROWS if not asked.only or any(part in one.name for part in asked.only)]
             if asked.list:
                 for row in chosen:
@@ -52,12 +52,12 @@ def main() -> int:
 
 
 def run(rows: Any, chosen: list[Any], net: Net, made: Any) -> int:
-    story = importlib.import_module("benchmarks.hosts.story").Story(made)
+    story = importlib.import_module("benchmarks.losses.story").Story(made)
     for name in [*NODES, *PLANES, *GATEWAYS]:
         made.start(name)
     at = {name: net.hosts[name].address for name in GATEWAYS}
     gateways = {name: (f"{ip}:{HTTP_PORT}", f"{ip}:{GRPC_PORT}") for name, ip in at.items()}
-    users = importlib.import_module("benchmarks.hosts.users").Users(gateways, story.model.slug)
+    users = importlib.import_module("benchmarks.losses.users").Users(gateways, story.model.slug)
     print(f"every gateway follows its routes after {story.arrives(story.decide(), 120):.1f} s", flush=True)
     users.start()
     scene = rows.Scene(net, made, story, users)
