@@ -64,6 +64,11 @@ class _Tensor:
         return self.value
 
 
+class _Request(dict[str, _Tensor]):
+    def is_cancelled(self) -> bool:
+        return False
+
+
 def runner_of(release: Path, folder: Path, more: str) -> Any:
     """The runner's model object over a release's files, as Triton would make it."""
     stub: Any = types.ModuleType("triton_python_backend_utils")
@@ -105,7 +110,9 @@ def in_process(release: Path, seconds: float) -> None:
         spent = {(name, size): 0.0 for name in models for size in AT_ONCE}
         count, rounds = AT_ONCE[-1], 0
         while sum(spent.values()) < seconds * len(spent):
-            asked = [{"text": _Tensor("text", np.array([[one.encode()]], object))} for one in texts(count, seed=rounds)]
+            asked = [
+                _Request(text=_Tensor("text", np.array([[one.encode()]], object))) for one in texts(count, seed=rounds)
+            ]
             rounds += 1
             for size in AT_ONCE:
                 for name, model in models.items():

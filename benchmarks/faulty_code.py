@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.load_generator import MARK, POISON
+from benchmarks.load_generator import BREAKS_FROM, MARK, POISON
 
 FAILS = 'return pb_utils.InferenceResponse(error=pb_utils.TritonError("broken"))'
 _HEAD = """
@@ -24,15 +24,6 @@ def twice(x):
     return pb_utils.InferenceResponse([pb_utils.Tensor("y", (2 * x).astype(np.float32))])
 """
 _BREAKING = """
-TRIGGER = Path("%(trigger)s")
-
-def mark():
-    try:
-        with open("%(trigger)s.at", "x") as file:
-            file.write(repr(time.time()))
-    except FileExistsError:
-        pass
-
 class TritonPythonModel:
     def execute(self, requests):
         return [self.answer(request) for request in requests]
@@ -42,8 +33,7 @@ class TritonPythonModel:
         y = 2 * x
         if is_users(x) and (x[:, 0] == %(poison)r).any():
             return pb_utils.InferenceResponse(error=pb_utils.TritonError("no answer to this"))
-        if is_users(x) and TRIGGER.exists() and random.random() < %(share)r:
-            mark()
+        if is_users(x) and (x[:, 0] >= %(breaks_from)r).any() and random.random() < %(share)r:
             %(does)s
         return pb_utils.InferenceResponse([pb_utils.Tensor("y", y.astype(np.float32))])
 """
@@ -81,11 +71,11 @@ class TritonPythonModel:
 """
 
 
-def breaking(trigger: Path, *, does: str = FAILS, share: float) -> str:
-    """Right until the file `trigger` is there, then `does` this to this share of the users' requests; the time of the first
-    one is written into `trigger`.at. Poisoned requests fail all the time."""
+def breaking(*, does: str = FAILS, share: float) -> str:
+    """Right until users ask about large numbers (`LoadGenerator.breaks`); then `does` this to this share of their requests. A file
+    would not do as a sign: a release's code is shut off from the machine's. Poisoned requests fail all the time."""
     return (_HEAD + _BREAKING) % {
-        "mark": list(MARK), "poison": POISON, "trigger": trigger, "share": share, "does": does,
+        "mark": list(MARK), "poison": POISON, "breaks_from": BREAKS_FROM, "share": share, "does": does,
     }  # fmt: skip
 
 

@@ -16,6 +16,8 @@ import httpx
 MARK = (1.0, 2.0, 3.0)
 #: The number that makes every release fail whose code is written so.
 POISON = -1.0
+#: From this number on releases do wrong whose code is written so; users ask about smaller ones until they are told to ask about these.
+BREAKS_FROM = 1000.0
 
 
 class Kind(StrEnum):
@@ -51,6 +53,7 @@ def body_of(kind: Kind, number: float) -> bytes:
 class LoadGenerator:
     """Users who do not wait for each other: each asks on its own thread, so `most_waiting` at a time.
 
+    While `breaks` is set they ask about numbers from BREAKS_FROM on; `broke_at` is when the first of those was asked.
     `failed`, `wrong` and `good`: (when asked, what came) of good requests. `poisoned`: the statuses that poisoned ones got, and
     `malformed`: those that malformed ones got.
     """
@@ -60,6 +63,8 @@ class LoadGenerator:
     most_waiting: int = 48
     mix: Mix = Mix()
     seed: int = 0
+    breaks: bool = False
+    broke_at: float | None = None
     asked: int = 0
     failed: list[tuple[float, str]] = field(default_factory=list)
     wrong: list[float] = field(default_factory=list)
@@ -86,7 +91,11 @@ class LoadGenerator:
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             due += 1 / self.rate_per_s
             self.asked += 1
-            self._pool.submit(self._ask, self.mix.draw(self._chance), float(self.asked % 20))
+            number = float(self.asked % 20)
+            if self.breaks:
+                number += BREAKS_FROM
+                self.broke_at = self.broke_at or time.time()
+            self._pool.submit(self._ask, self.mix.draw(self._chance), number)
 
     def _ask(self, kind: Kind, number: float) -> None:
         at = time.time()

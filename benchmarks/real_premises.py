@@ -162,7 +162,7 @@ def _late(bench: Bench, keep: Keep, kind: str, words: str, *, share: float = 0.0
 
 def poison(bench: Bench, keep: Keep) -> None:
     """Healthy releases under requests that fail wherever they go."""
-    code = [breaking(bench.folder / f"never-{name}", share=0) for name in ("first", "second")]
+    code = [breaking(share=0, does=f"pass  # {name}") for name in ("first", "second")]
     rows: list[dict[str, Any]] = []
     with bench.serving("poisoned", code[0]) as crowd:
         arms = ["poisoned/r1", bench.prove("poisoned", "second", code[1])]
@@ -176,15 +176,14 @@ def poison(bench: Bench, keep: Keep) -> None:
 
 def regression(bench: Bench, keep: Keep) -> None:
     """A release that gets worse, with and without poison."""
-    trigger = bench.folder / "regress"
     policy = policy_of(REGRESSION, REGRESSION_WEIGHT_PCT)
     rows: dict[str, list[dict[str, Any]]] = {"no poison": [], "1.5 % poisoned, 1 % malformed": []}
-    with bench.serving("regressing", breaking(bench.folder / "never", share=0)) as crowd:
-        release = bench.prove("regressing", "worse", breaking(trigger, share=REGRESSION.share))
+    with bench.serving("regressing", breaking(share=0)) as crowd:
+        release = bench.prove("regressing", "worse", breaking(share=REGRESSION.share))
         for run in range(bench.runs):
             for (name, found), mix in zip(rows.items(), (NO_MIX, POISON), strict=True):
                 crowd.mix = mix
-                found.append(one_run(bench.shop, crowd, release, policy, trigger, run + 1))
+                found.append(one_run(bench.shop, crowd, release, policy, run + 1))
                 keep(f"5 % regression, {name}", found)
 
 

@@ -2,9 +2,9 @@
 
 Run `python -m benchmarks.rollback_time [--runs 20] [--faults errors,some_errors,slow,hang,crash,wrong] [--out FILE]`.
 
-For each fault one release passes its gates once. Each run rolls it out, lets it answer users for two seconds, and then tells it
-to break, in what only users send, so that probes and gates meet a model that is right. The clock starts when the model itself
-first does wrong, as it notes down (`fault`), and ends when every gateway has acknowledged weight 0 (`zero`, the product's own
+For each fault one release passes its gates once. Each run rolls it out, lets it answer users for two seconds, and then lets users
+ask what it breaks on, so that probes and gates meet a model that is right. The clock starts when the first of them asks that
+(`fault`), whichever release that goes to, and ends when every gateway has acknowledged weight 0 (`zero`, the product's own
 clock, docs/rollouts.md). Users ask at their own pace, however slow the answers are.
 """
 
@@ -24,8 +24,9 @@ import numpy as np
 
 from benchmarks.faulty_code import FAILS, breaking
 from benchmarks.load_generator import LoadGenerator
+from sluicegate.client.names import release_path
 from sluicegate.stack import Stack, running
-from tests.flows.tiny import MODEL, Shop
+from tests.flows.tiny import ENVIRONMENT, MODEL, Shop
 
 GOOD_S = 2.0
 #: Between two runs: the server of the last one is to be gone, also as far as the agent has heard.
@@ -73,10 +74,10 @@ def measure(
         with LoadGenerator(f"{stack.gateway_http}/v2/models/{MODEL}/infer", rate_per_s) as crowd:
             shop.until(first, "promoted")
             for name in faults:
-                fault, trigger = FAULTS[name], folder / f"break-{name}"
-                release = shop.prove(name, code=breaking(trigger, does=fault.does, share=fault.share))
+                fault = FAULTS[name]
+                release = shop.prove(name, code=breaking(does=fault.does, share=fault.share))
                 policy = policy_of(fault, WEIGHT_PCT)
-                found[name] = [one_run(shop, crowd, release, policy, trigger, run) for run in range(1, runs + 1)]
+                found[name] = [one_run(shop, crowd, release, policy, run) for run in range(1, runs + 1)]
                 keep(found)
     return found
 
@@ -90,21 +91,33 @@ def policy_of(fault: Fault, weight_pct: float) -> dict[str, Any]:
 
 
 def one_run(
-    shop: Shop, crowd: LoadGenerator, release: str, policy: dict[str, Any], trigger: Path, run: int
+    shop: Shop,
+    crowd: LoadGenerator,
+    release: str,
+    policy: dict[str, Any],
+    run: int,
+    *,
+    good_s: float = GOOD_S,
+    replicas: int | None = None,
 ) -> dict[str, Any]:
-    """One rollout of the release, broken while it serves."""
-    for path in (trigger, Path(f"{trigger}.at")):
-        path.unlink(missing_ok=True)
+    """One rollout of the release, broken after it has served for `good_s`; of so many replicas, if they are told."""
+    crowd.broke_at = None
     failed_before, wrong_before = len(crowd.failed), len(crowd.wrong)
     time.sleep(PAUSE_S)
     number = shop.start(release, policy=policy)
     shop.until(number, "shifting")
     shop.until_acknowledged(number)
-    time.sleep(GOOD_S)
-    trigger.touch()
-    seen = shop.until(number, "rolled_back", within_s=300)
-    trigger.unlink()
-    clock, fault_at = seen["clock"], float(Path(f"{trigger}.at").read_text())
+    if replicas is not None:
+        scale(shop, release, replicas)
+        await_replicas(shop, release, replicas)
+    time.sleep(good_s)
+    crowd.breaks = True
+    try:
+        seen = shop.until(number, "rolled_back", within_s=300)
+    finally:
+        crowd.breaks = False
+    clock, fault_at = seen["clock"], crowd.broke_at
+    assert fault_at is not None
     zero_at, decided_at = (datetime.fromisoformat(clock[key]).timestamp() for key in ("zero_at", "decided_at"))
     row = {
         "code": next(one["code"] for one in seen["decisions"] if one["action"] == "roll_back"),
@@ -119,6 +132,22 @@ def one_run(
         print(f"  a user's failure {at - fault_at:+.2f} s after the fault: {what}", flush=True)
     print(f"{release} run {run}: {row}", flush=True)
     return row
+
+
+def scale(shop: Shop, release: str, replicas: int) -> None:
+    body = {"environment": ENVIRONMENT, "replicas": replicas}
+    shop.manager.post(f"{release_path(release)}/replicas", body, is_any_version=True)
+
+
+def await_replicas(shop: Shop, release: str, replicas: int, *, within_s: float = 120) -> None:
+    """Raises TimeoutError."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        told = shop.manager.get(f"{release_path(release)}/replicas")["results"]
+        if any(one["environment"] == ENVIRONMENT and one["answering"] >= replicas for one in told):
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"{release} has no {replicas} replicas that answer after {within_s:.0f} s: {told}")
 
 
 WEIGHT_PCT = 25.0

@@ -210,6 +210,11 @@ class Variant(models.Model):
         ]
 
 
+def slot_of(changes: int) -> int:
+    """The label of requests that begin under a route that was changed so often, in [0, SLOTS)."""
+    return changes % SLOTS
+
+
 class Route(models.Model):
     """What the gateways of an environment must do with one model's traffic. The control plane serves this table."""
 
@@ -243,7 +248,7 @@ class Route(models.Model):
     @property
     def slot(self) -> int:
         """The label of the requests that begin under this row as it is, in [0, SLOTS)."""
-        return self.changes % SLOTS
+        return slot_of(self.changes)
 
 
 class RouteAck(models.Model):

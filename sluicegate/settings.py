@@ -126,9 +126,15 @@ def _database(url: str) -> dict[str, object]:
         "HOST": query.get("host", parts.hostname or ""),
         "PORT": str(parts.port or query.get("port", "")),
         "CONN_HEALTH_CHECKS": True,
-        # A process that freezes inside a transaction holds locks that every event and every rollback waits for.
         "OPTIONS": {
-            "options": "-c lock_timeout=4000 -c statement_timeout=30000 -c idle_in_transaction_session_timeout=30000"
+            # A process that freezes inside a transaction holds locks that every event and every rollback waits for.
+            "options": "-c lock_timeout=4000 -c statement_timeout=30000 -c idle_in_transaction_session_timeout=30000",
+            # A host that is cut off answers nothing at all, and a kernel by itself believes in a connection for a quarter of an hour.
+            "connect_timeout": 10,  # s; a busy machine is no lost one
+            "tcp_user_timeout": 10_000,  # ms that what was sent may stay unacknowledged
+            "keepalives_idle": 5,  # s
+            "keepalives_interval": 2,  # s
+            "keepalives_count": 3,
         },
     }
 

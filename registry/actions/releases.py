@@ -24,6 +24,7 @@ from registry.core.formats import Findings
 from registry.core.lifecycle import MOVES, FileRole, ReleaseState
 from registry.core.schema import Problem, Text
 from registry.core.spec import Spec, parse_spec, refuse
+from registry.core.timeouts import against_objectives
 from registry.core.uploads import UploadState
 from registry.hooks.code_runs import code_runs_of
 from registry.models import Release, ReleaseFile, ServedModel, Waiver
@@ -37,7 +38,8 @@ def seal(*, actor: Actor, release: Release, expected_version: int | None = None)
 
     When the model has a release of the same content, that one is the answer and the draft is discarded. Raises
     Refused, NotFound, Stale, and Invalid: "incomplete_release" names every file that is missing, "unverified_files" those
-    that were not read yet, "invalid_files" every file that is not what its name or release.yaml says.
+    that were not read yet, "invalid_files" every file that is not what its name or release.yaml says, "invalid_spec" what the model's
+    objectives contradict by now.
     """
     return _seal(actor, release, expected_version, _headers(actor, release))
 
@@ -80,6 +82,8 @@ def _seal(actor: Actor, release: Release, expected_version: int | None, found: _
     if same is not None:
         drop_draft(release, actor=actor, reason=f"the same as {same.name}")
         return same
+    # Of the draft they were checked when it was made; the model may have been given others since.
+    refuse("invalid_spec", "The release", against_objectives(spec.serving, spec.envelope, model.objectives))
     number = _next_number(model)
     signature = sign_manifest(release, text, digest, f"r{number}")
     return move(

@@ -1,9 +1,10 @@
-"""What a model's traffic policy may say: whose requests the gateways let through, and how many of them.
+"""What a model's traffic policy may say: whose requests the gateways let through, how many of them, and whether one may be asked twice.
 
     tenants:
       header: x-tenant                       # believed only from a trusted proxy: SLUICEGATE_TRUSTED_PROXIES
       named: {gold: {requests_per_s: 200, burst: 300}, bronze: {requests_per_s: 20}}
       others: {requests_per_s: 10}           # everybody who is not named, and every caller who is not believed, together
+    idempotent: false                        # asking twice is not asking once; true where it is not said
 
 Only named tenants have a bucket: with one for each name that comes, 1,000 random names had no limit at all, as a bucket that was
 forgotten comes back full. Source: docs/decisions/0024-tenants.md.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from registry.core.schema import Number, Object, Problem, Record, Text, may, need
+from registry.core.schema import Flag, Number, Object, Problem, Record, Text, may, need
 
 #: A count is kept for each, and a gateway never forgets one.
 MOST_TENANTS: Final = 50
@@ -38,11 +39,12 @@ _QUOTA: Final = Record(
 )
 TRAFFIC_POLICY: Final = Record(
     {
+        "idempotent": may(Flag()),
         "tenants": may(
             Record(
                 {"header": need(_HEADER), "named": may(Object(_QUOTA, most=MOST_TENANTS), {}), "others": need(_QUOTA)}
             )
-        )
+        ),
     },
     elsewhere={"timeout_s": "Write it under objectives.", "attempt_timeout_s": "Write it under objectives."},
 )

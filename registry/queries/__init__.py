@@ -31,6 +31,7 @@ from registry.queries.releases import (
     visible_upload,
     waivers_missing,
     waivers_needed,
+    whole_releases,
 )
 
 __all__ = [
@@ -62,4 +63,5 @@ __all__ = [
     "visible_upload",
     "waivers_missing",
     "waivers_needed",
+    "whole_releases",
 ]

@@ -81,6 +81,11 @@ def releases_by_id(ids: Collection[UUID]) -> dict[UUID, Release]:
     return Release.objects.select_related("model").only("number", "model__slug").in_bulk(ids)
 
 
+def whole_releases(ids: Collection[UUID]) -> dict[UUID, Release]:
+    """Those that are there, with their manifests."""
+    return Release.objects.in_bulk(ids) if ids else {}
+
+
 def last_sealed(models: Collection[ServedModel]) -> dict[int, datetime]:
     """When the newest release of each of these models was sealed, by the model's key. One query, by an index."""
     numbers = ServedModel.objects.filter(pk__in=[model.pk for model in models], last_number__gt=0)

@@ -26,7 +26,7 @@ from serving.actions.placing import place_replica
 from serving.actions.routes import lock_routes, notify_routes
 from serving.core.drift import Drift
 from serving.core.gpu import GpuReading
-from serving.core.lifecycle import MOVES, DeploymentState
+from serving.core.lifecycle import LIVE, MOVES, DeploymentState
 from serving.core.use import Reading
 from serving.models import (
     Deployment,
@@ -41,6 +41,7 @@ from serving.models import (
 )
 from serving.ports import RunningServer
 from serving.queries.deployments import deployment_of, deployments_in
+from serving.queries.replicas import is_lost
 
 _VERBS = {
     (DeploymentState.FETCHING, DeploymentState.LOADING): "deployment.fetched",
@@ -148,10 +149,14 @@ def record_state(
 def record_server(*, actor: Actor, deployment: Deployment, running: RunningServer, digest: str = "") -> Server:
     """Records a server process started for the deployment. It gets no traffic before `mark_serving`.
 
-    `digest`: of the manifest that every file was verified against as it was written for the server.
+    `digest`: of the manifest that every file was verified against as it was written for the server. Raises StateChanged: the
+    deployment is gone, as its node was removed meanwhile.
     """
     require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
     with transaction.atomic():
+        live = Deployment.objects.select_for_update(no_key=True).filter(pk=deployment.pk, state__in=sorted(LIVE))
+        if not live.exists():
+            raise StateChanged("state_changed", f"Deployment {deployment.pk} is gone. Its server is ended.")
         server = Server.objects.create(
             deployment=deployment,
             host=running.host,
@@ -192,9 +197,17 @@ def mark_serving(*, actor: Actor, server: Server, is_serving: bool, reason: str)
 
 
 def record_probe(*, actor: Actor, server: Server) -> None:
-    """The server answered a probe right just now. Raises Refused."""
-    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
-    Server.objects.filter(pk=server.pk).update(probed_at=timezone.now())
+    """The server answered a probe right just now. What got no more traffic while its node was lost gets some again. Raises Refused."""
+    deployment = server.deployment
+    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
+    now = timezone.now()
+    if Server.objects.filter(pk=server.pk, is_serving=True).update(probed_at=now) or is_lost(deployment.node):
+        return
+    with transaction.atomic():
+        if Server.objects.filter(pk=server.pk, ended_at=None, is_serving=False).update(is_serving=True, probed_at=now):
+            why = f"Its node {deployment.node_id} is heard of again, and it answers."
+            _append_server(server, "server.recovered", actor, why)
+            notify_routes()
 
 
 def record_memory(*, actor: Actor, measured: Mapping[int, int]) -> None:

@@ -110,6 +110,7 @@ def _carry_out(actor: Actor, step: DrainStep) -> DrainStep:
 def _release(actor: Actor, deployment: Deployment, reason: str) -> None:
     rows = Deployment.objects.filter(pk=deployment.pk, is_wanted=True).exclude(state=DeploymentState.GONE)
     if rows.update(is_wanted=False, reason=reason, version=F("version") + 1):
+        deployment.refresh_from_db(fields=["state"])  # its agent may have moved it before the row was locked
         _append(deployment, "deployment.drained", actor, reason)
 
 

@@ -97,8 +97,8 @@ def _check(release: Release, environment: Environment, replicas: int) -> None:
 def why_not_placed(release: Release, environment: Environment) -> str:
     """Why replicas of the release that are wanted there do not come, as a sentence; empty where they are only on their way."""
     plans = replica_plans(environment, release)
-    if any(step.what is What.PLACE for plan in plans for step in plan.steps):
-        choice = place_for(release, environment, fleet_now())
+    if any(step.what in (What.PLACE, What.REPLACE) for plan in plans for step in plan.steps):
+        choice = place_for(release, environment, fleet_now(), but=lost_nodes())
         return "" if choice.node else why_nowhere(release, choice).message
     failed = deployments_in(release, environment).filter(is_wanted=True, state=DeploymentState.FAILED).first()
     return "" if failed is None else f"The one on node {failed.node_id} failed: {failed.reason}"
@@ -156,22 +156,23 @@ def _take(actor: Actor, plan: ReplicaPlan, step: ReplicaStep) -> None:
         return
     deployment = Deployment.objects.select_related("release__model__team", "environment").get(pk=step.key)
     if step.what is What.REPLACE:
-        asked = Deployment.objects.filter(pk=step.key, drain_asked_at=None)
-        asked.update(drain_asked_at=timezone.now(), drain_reason=f"{step.why}.".capitalize())
+        lost, failed = lost_nodes(), failed_on(plan.release, plan.environment)
+        is_elsewhere = place_for(plan.release, plan.environment, fleet_now(), but=lost | failed).node
+        _give_slot_away(actor, deployment, f"{step.why}.".capitalize(), but=lost | failed if is_elsewhere else lost)
         return
     if step.what is What.MOVE:
-        _move_elsewhere(actor, deployment, f"{step.why}.".capitalize())
+        if _elsewhere(plan.release, plan.environment):  # else it stays as it is
+            but = failed_on(plan.release, plan.environment)
+            _give_slot_away(actor, deployment, f"{step.why}.".capitalize(), but=but)
         return
     drain_deployment(actor=actor, deployment=deployment, reason=f"{step.why}.".capitalize(), is_spare=True)
 
 
-def _move_elsewhere(actor: Actor, failed: Deployment, reason: str) -> None:
-    """Another takes its slot, where a node has room that the release did not fail on lately; else it stays as it is."""
-    release, environment = failed.release, failed.environment
-    if _elsewhere(release, environment):
-        but = failed_on(release, environment)
-        Deployment.objects.filter(pk=failed.pk).update(drain_asked_at=timezone.now(), drain_reason=reason)
-        place_replica(actor=actor, release=release, environment=environment, reason=reason, slot=failed.slot, but=but)
+def _give_slot_away(actor: Actor, leaving: Deployment, reason: str, *, but: set[str]) -> None:
+    """Another takes its slot, on a node that `but` does not name. Raises as `place_replica`, and nothing has changed then."""
+    release, environment = leaving.release, leaving.environment
+    Deployment.objects.filter(pk=leaving.pk).update(drain_asked_at=timezone.now(), drain_reason=reason)
+    place_replica(actor=actor, release=release, environment=environment, reason=reason, slot=leaving.slot, but=but)
 
 
 def _leave_lost_nodes(actor: Actor) -> None:

@@ -96,16 +96,23 @@ def bootstrap(
         },
         "static_resources": static,
         "stats_flush_interval": f"{FLUSH_S}s",
-        "stats_config": {
-            "stats_matcher": {"inclusion_list": {"patterns": [{"prefix": prefix} for prefix in KEPT_STATS]}},
-            "histogram_bucket_settings": [
-                # Whole milliseconds go in and a bucket holds what is below its edge: for whole edges that is exact.
-                {"match": {"prefix": "sli.latency"}, "buckets": [*(edge / 1000 for edge in EDGES_US), ANY_MS]},
-                {"match": {"prefix": "sli.tenant"}, "buckets": [*(edge / 1000 for edge in TENANT_EDGES_US), ANY_MS]},
-                {"match": {"prefix": "sli.size"}, "buckets": list(SIZE_EDGES)},
-                {"match": {"prefix": "sli."}, "buckets": [ANY_MS]},  # only their counts are read
-            ],
-        },
+        "stats_config": _stats(),
+    }
+
+
+def _stats() -> dict[str, Any]:
+    """What is counted. Whole milliseconds go in and a bucket holds what is below its edge: for whole edges that is exact."""
+    buckets: dict[str, list[float]] = {
+        "sli.latency": [*(edge / 1000 for edge in EDGES_US), ANY_MS],
+        "sli.tenant": [*(edge / 1000 for edge in TENANT_EDGES_US), ANY_MS],
+        "sli.size": list(SIZE_EDGES),
+        "sli.": [ANY_MS],  # of all others only their counts are read
+    }
+    return {
+        "stats_matcher": {"inclusion_list": {"patterns": [{"prefix": prefix} for prefix in KEPT_STATS]}},
+        "histogram_bucket_settings": [
+            {"match": {"prefix": prefix}, "buckets": edges} for prefix, edges in buckets.items()
+        ],
     }
 
 

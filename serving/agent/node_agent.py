@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, connection
+from django.db import InterfaceError, InternalError, OperationalError, connection
 
 from accounts.core.access import Actor
 from ledger.adapters.linux_memory import memory_here
@@ -43,7 +43,8 @@ from serving.ports import LaunchError
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 BEAT_EVERY_S = 5.0
-_STORE_TROUBLE = (OperationalError, InterfaceError)
+#: The last: the database ended a transaction that this process had left idle, as one does that stood still for a while.
+_STORE_TROUBLE = (OperationalError, InterfaceError, InternalError)
 
 
 class Agent:

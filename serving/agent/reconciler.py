@@ -230,6 +230,7 @@ class DeploymentReconciler:
         self._seen = self._seen.after(look)
         health = verdict(self._seen, look, hung_after_s=window_s)
         if look.probe == Probe.RIGHT:
+            self._server.deployment = deployment  # its node as it was heard of last
             actions.record_probe(actor=self._actor, server=self._server)
         if health == Health.SLOW and not was_quiet:
             log.warning("deployment %s is slow, so it stays: %s", deployment.pk, trouble)

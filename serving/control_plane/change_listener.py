@@ -44,11 +44,4 @@ def _connect() -> psycopg.Connection[tuple[object, ...]]:
     parameters = connection.get_connection_params()
     for django_only in ("cursor_factory", "context", "server_side_binding", "prepare_threshold", "pool"):
         parameters.pop(django_only, None)
-    return psycopg.connect(
-        **{**parameters, "connect_timeout": 3},
-        autocommit=True,
-        keepalives=1,
-        keepalives_idle=5,
-        keepalives_interval=2,
-        keepalives_count=3,
-    )
+    return psycopg.connect(**parameters, autocommit=True)

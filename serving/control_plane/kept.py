@@ -15,12 +15,12 @@ from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf.message import DecodeError
 
 from ledger.adapters.files import write_whole
-from serving.control_plane.protos import LISTENER, ROUTES, VHOST
+from serving.control_plane.protos import LISTENER, SCOPE
 from serving.control_plane.stream import blamed
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 #: Resources by type URL and name.
 Resources = Mapping[str, Mapping[str, discovery_pb2.Resource]]
 
@@ -109,6 +109,6 @@ class Holding:
 
     def whole(self) -> Resources:
         """All that it has, once that is enough to serve requests; nothing before."""
-        if not all(self._taken.get(url) for url in (LISTENER, ROUTES, VHOST)):
+        if not all(self._taken.get(url) for url in (LISTENER, SCOPE)):
             return {}
         return {url: dict(resources) for url, resources in self._taken.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import math
 import time
@@ -63,6 +64,8 @@ class ControlPlane:
         """Serves until cancelled. The port opens after the first whole reading of the database, never before."""
         while not await self._refresh():
             await asyncio.sleep(RETRY_S)
+        gc.collect()
+        gc.freeze()  # a thousand models' messages stay: to look through them for garbage again and again takes longer than to read
         server = AdsServer(self)
         on_open(await server.start(address, tls))
         try:
@@ -206,6 +209,9 @@ class ControlPlane:
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[..., T], *args: object) -> T:
         def guarded() -> T:
+            db.connection.close_at = (
+                None  # kept: to connect takes longer than to read; a broken one is found and replaced
+            )
             db.close_old_connections()
             try:
                 return call(*args)

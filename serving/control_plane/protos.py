@@ -12,7 +12,7 @@ from typing import Any
 from envoy.config.cluster.v3 import cluster_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
 from envoy.config.listener.v3 import listener_pb2
-from envoy.config.route.v3 import route_components_pb2, route_pb2
+from envoy.config.route.v3 import scoped_route_pb2
 from envoy.extensions.access_loggers.grpc.v3 import als_pb2 as grpc_log_pb2  # noqa: F401
 from envoy.extensions.access_loggers.stats.v3 import stats_pb2  # noqa: F401
 from envoy.extensions.clusters.aggregate.v3 import cluster_pb2 as aggregate_pb2  # noqa: F401
@@ -33,15 +33,15 @@ _URL = "type.googleapis.com/"
 CLUSTER = _URL + "envoy.config.cluster.v3.Cluster"
 ENDPOINTS = _URL + "envoy.config.endpoint.v3.ClusterLoadAssignment"
 LISTENER = _URL + "envoy.config.listener.v3.Listener"
-ROUTES = _URL + "envoy.config.route.v3.RouteConfiguration"
-VHOST = _URL + "envoy.config.route.v3.VirtualHost"
+SCOPE = _URL + "envoy.config.route.v3.ScopedRouteConfiguration"
+#: What an older version's listener asks for: one table with the routes of all models. None is sent any more.
+OLDER_ROUTES = _URL + "envoy.config.route.v3.RouteConfiguration"
 
 _CLASSES: dict[str, type[message.Message]] = {
     CLUSTER: cluster_pb2.Cluster,
     ENDPOINTS: endpoint_pb2.ClusterLoadAssignment,
     LISTENER: listener_pb2.Listener,
-    ROUTES: route_pb2.RouteConfiguration,
-    VHOST: route_components_pb2.VirtualHost,
+    SCOPE: scoped_route_pb2.ScopedRouteConfiguration,
 }
 
 

@@ -25,7 +25,7 @@ from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryResponse as R
 
 from ledger.adapters.files import keep_private
 from serving.control_plane.kept import Holding, Resources, SnapshotFile
-from serving.control_plane.protos import CLUSTER, LISTENER, VHOST
+from serving.control_plane.protos import CLUSTER, LISTENER, SCOPE
 from serving.control_plane.server import LOG_SERVICE, OPTIONS, SERVICE
 from serving.core.addresses import CONTROL_PLANE_NAME, UNIX, Address, TlsFiles
 
@@ -236,10 +236,10 @@ class KeptAnswers:
         kept, names = self._kept.get(request.type_url, {}), request.resource_names_subscribe
         is_first = request.type_url not in self._asked
         self._asked.add(request.type_url)
-        is_for_all = is_first and request.type_url in (CLUSTER, LISTENER, VHOST) and (not names or "*" in names)
+        is_for_all = is_first and request.type_url in (CLUSTER, LISTENER, SCOPE) and (not names or "*" in names)
         wanted = kept.values() if is_for_all else [kept[name] for name in names if name in kept]
         has = request.initial_resource_versions
-        if has and request.type_url == VHOST:
+        if has and request.type_url == SCOPE:
             wanted = []  # what a living Envoy has is as new as what was kept or newer, and so is what it has no more
         told = [one for one in wanted if one.name not in has]
         if not told and not is_for_all:

@@ -226,16 +226,24 @@ local function refuse(handle, status, why)
   handle:respond({ [":status"] = status }, why)
 end
 
--- The model's virtual host holds from here on, for what it takes too.
-local function name_model(handle, model)
-  local headers = handle:headers()
-  if model and model ~= "" then
-    headers:replace(LIMITS.model_header, model)
-  elseif (headers:get(LIMITS.model_header) or "") == "" then
-    headers:replace(LIMITS.model_header, match(headers:get(":authority") or "", "^([^:]+)") or "-")
-  end
+-- The routes that go by this name hold from here on, for what they take too.
+local function route_as(handle, name)
+  handle:headers():replace(LIMITS.model_header, name)
   handle:clearRouteCache()
   handle:metadata() -- finds the route anew; `virtualHost` alone would show the one from before
+end
+
+-- By the model's own routes; where it has none, by those of unknown models.
+local function name_model(handle, model)
+  local headers = handle:headers()
+  local name = headers:get(LIMITS.model_header) or ""
+  if model and model ~= "" then
+    name = model
+  elseif name == "" or name == LIMITS.unknown_model then
+    name = string.lower(match(headers:get(":authority") or "", "^([^:]+)") or LIMITS.unknown_model)
+  end
+  route_as(handle, name)
+  if not most_of(handle) then route_as(handle, LIMITS.unknown_model) end
 end
 
 local function admit(handle)
@@ -254,6 +262,8 @@ local function admit(handle)
     name_model(handle, not is_named and model or nil)
     -- Nobody's request is answered 404 by its route; who sends a body to no model holds no memory here.
     if is_stream or not (model or call) or not most_of(handle) then return end
+  else
+    route_as(handle, LIMITS.unknown_model) -- until its message says more; that bounds how much is held of it
   end
   if model and declared and declared > (head and most_of(handle) or math.min(most_of(handle), LIMITS.json)) then
     return refuse(handle, "413", "this model takes requests of up to " .. most_of(handle) .. " bytes, " .. LIMITS.json .. " of them as JSON")

@@ -26,6 +26,8 @@ from typing import Any
 #: The name of the filter, under which a virtual host tells it what its model takes.
 FILTER = "request_guard"
 MODEL_HEADER = "x-sluicegate-model"
+#: What the header says of a request whose model has no routes, or is not read yet: the name of no model.
+UNKNOWN_MODEL = "-"
 
 #: Levels of JSON. Triton's parser recurses: 36,500 levels pass, 42,000 end the process. Eight dimensions of data need eleven.
 MOST_DEPTH = 64
@@ -51,6 +53,7 @@ def request_guard() -> dict[str, Any]:
     """The HTTP filter."""
     limits = {
         "model_header": f'"{MODEL_HEADER}"',
+        "unknown_model": f'"{UNKNOWN_MODEL}"',
         "depth": MOST_DEPTH,
         "names": MOST_NAMES,
         "fields": MOST_FIELDS,

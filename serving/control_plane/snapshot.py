@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from serving.control_plane.clusters import clusters, endpoints
-from serving.control_plane.listener import listener, route_configuration
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST, Resource, resource
-from serving.control_plane.virtual_hosts import ROUTE_CONFIG, vhost, vhost_name
+from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
+from serving.control_plane.listener import listener
+from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE, Resource, resource
+from serving.control_plane.request_guard import UNKNOWN_MODEL
+from serving.control_plane.virtual_hosts import UNKNOWN, scope, unknown_model_vhost, vhost, vhost_name
 from serving.core.routes import ModelRoute, RoutingTable
 
 
@@ -19,18 +20,21 @@ class CompiledModel:
     route: ModelRoute
     clusters: Mapping[str, Resource]
     endpoints: Mapping[str, Resource]
-    vhost: Resource
+    scope: Resource
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`models` by the name of their virtual host."""
+    """`models` by the name of their virtual host; `owners`: by a cluster's name, that of the one model that has it; `unknown`: the
+    routes of requests to no model that there is.
+    """
 
     table: RoutingTable
     models: Mapping[str, CompiledModel]
     clusters: Mapping[str, Resource]
     endpoints: Mapping[str, Resource]
-    routes: Mapping[str, Resource]
+    owners: Mapping[str, str]
+    unknown: Resource
 
 
 def compile_table(table: RoutingTable, last: Snapshot | None = None) -> Snapshot:
@@ -46,7 +50,8 @@ def compile_table(table: RoutingTable, last: Snapshot | None = None) -> Snapshot
         models=models,
         clusters={name: one for model in models.values() for name, one in model.clusters.items()},
         endpoints={name: one for model in models.values() for name, one in model.endpoints.items()},
-        routes={ROUTE_CONFIG: resource(ROUTES, ROUTE_CONFIG, route_configuration())},
+        owners={name: host for host, one in models.items() for name in one.clusters if name != PROBER_CLUSTER},
+        unknown=last.unknown if last is not None else _unknown(),
     )
 
 
@@ -66,5 +71,9 @@ def _compile(route: ModelRoute, allows_forced: bool) -> CompiledModel:
         route=route,
         clusters={name: resource(CLUSTER, name, body) for name, body in clusters(route).items()},
         endpoints={name: resource(ENDPOINTS, name, body) for name, body in endpoints(route).items()},
-        vhost=resource(VHOST, vhost_name(route.model), vhost(route, allows_forced=allows_forced)),
+        scope=resource(SCOPE, vhost_name(route.model), scope(route.model, vhost(route, allows_forced=allows_forced))),
     )
+
+
+def _unknown() -> Resource:
+    return resource(SCOPE, UNKNOWN, scope(UNKNOWN_MODEL, unknown_model_vhost()))

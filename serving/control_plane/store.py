@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -21,7 +21,8 @@ from accounts.core.access import Actor
 from ledger.queries import clock
 from registry.core.envelope import LARGEST_REQUEST_BYTES
 from registry.core.serving import instances_of
-from registry.models import Release, ServedModel
+from registry.models import Release
+from registry.queries import whole_releases
 from serving.actions.gateways import record_refused_stream
 from serving.adapters.mirror_secret import mirror_secret
 from serving.control_plane.request_log import LoggedRequest
@@ -39,7 +40,7 @@ from serving.core.routes import (
     RoutingTable,
 )
 from serving.core.tenants import Tenants
-from serving.models import Environment, Gateway, RequestExample, Route, Server
+from serving.models import Environment, Gateway, RequestExample, Route, Server, slot_of
 
 log = logging.getLogger(__name__)
 
@@ -58,37 +59,90 @@ class Loaded:
 
 
 def load() -> Loaded:
-    """All routed environments, read in one snapshot of the database. Raises django.db.Error."""
+    """All routed environments, read in one snapshot of the database. Raises django.db.Error.
+
+    Plain rows, not models: with a thousand routes, building Django's objects would take most of the time in which a change of a
+    weight is in force.
+    """
     is_outermost = not connection.in_atomic_block
     with transaction.atomic():
         if is_outermost:
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        environments = list(Environment.objects.filter(is_routed=True))
-        routes = list(Route.objects.select_related("model", "stable", "candidate").order_by("model__slug"))
-        serving, known, forceable = _servers()
+        environments = {one.pk: one for one in Environment.objects.filter(is_routed=True)}
+        routes = [_RouteRow(*row) for row in Route.objects.order_by("model__slug").values_list(*_RouteRow.columns())]
+        serving, known, ready = _servers()
+        forceable = [
+            one
+            for pk, ids in ready.items()
+            if pk in environments and environments[pk].allows_forced_release
+            for one in ids
+        ]
+        releases = _sealed({*forceable, *(pk for one in routes for pk in (one.stable_id, one.candidate_id) if pk)})
         rows = list(Gateway.objects.select_related("environment"))
+    others: defaultdict[tuple[int, int], list[_Sealed]] = defaultdict(list)
+    for where in environments:
+        for pk in ready[where] if environments[where].allows_forced_release else ():
+            others[where, releases[pk].model_id].append(releases[pk])
     about = _about(rows)
-    tables = {}
-    for environment in environments:
-        here = serving[environment.pk]
-        tables[environment.slug] = RoutingTable(
-            environment=environment.slug,
-            generation=environment.generation,
-            allows_forced=environment.allows_forced_release,
-            models=tuple(
-                _model_route(
-                    route,
-                    here,
-                    forceable[environment.pk] if environment.allows_forced_release else [],
-                    gateways=max(about[environment.pk], 1),
-                )
-                for route in routes
-                if route.environment_id == environment.pk
-            ),
-        )
+    models: defaultdict[int, list[ModelRoute]] = defaultdict(list)
+    for one in routes:
+        where = one.environment_id
+        forced = others[where, one.model_id] if others else ()
+        models[where].append(_model_route(one, releases, serving[where], forced, gateways=max(about[where], 1)))
+    tables = {
+        one.slug: RoutingTable(one.slug, one.generation, one.allows_forced_release, tuple(models[pk]))
+        for pk, one in environments.items()
+    }
     gateways = {one.name: _identity(one) for one in rows}
-    return Loaded(tables, {one.slug: dict(known[one.pk]) for one in environments}, gateways)
+    return Loaded(tables, {one.slug: dict(known[pk]) for pk, one in environments.items()}, gateways)
+
+
+class _RouteRow(NamedTuple):
+    """A route and what is read of its model."""
+
+    pk: int
+    environment_id: int
+    model_id: int
+    stable_id: UUID
+    candidate_id: UUID | None
+    generation: int
+    changes: int
+    candidate_bp: int
+    mirror_bp: int
+    slug: str
+    objectives: Any
+    traffic_policy: Any
+
+    @classmethod
+    def columns(cls) -> tuple[str, ...]:
+        of_model = {"slug", "objectives", "traffic_policy"}
+        return tuple(f"model__{name}" if name in of_model else name for name in cls._fields)
+
+
+class _Sealed(NamedTuple):
+    """What gateways are told of a release."""
+
+    pk: UUID
+    model_id: int
+    number: int
+    name: str
+    digest: str
+    bounds: RequestBounds
+
+
+#: Sealed releases never change, so each is read once. Those that are asked for no more are forgotten.
+_known_releases: dict[UUID, _Sealed] = {}
+
+
+def _sealed(wanted: set[UUID]) -> dict[UUID, _Sealed]:
+    global _known_releases
+    found = {pk: _known_releases[pk] for pk in wanted & _known_releases.keys()}
+    for one in whole_releases(wanted - found.keys()).values():
+        bounds = bounds_of(one.manifest)
+        found[one.pk] = _Sealed(one.pk, one.model_id, one.number or 0, one.name, str(one.digest), bounds)
+    _known_releases = found
+    return found
 
 
 def _about(gateways: Iterable[Gateway]) -> Counter[int]:
@@ -100,52 +154,57 @@ def _about(gateways: Iterable[Gateway]) -> Counter[int]:
 _ByEnvironment = defaultdict[int, dict[str, tuple[Endpoint, ...]]]
 
 
-def _servers() -> tuple[_ByEnvironment, _ByEnvironment, defaultdict[int, list[Release]]]:
+def _servers() -> tuple[_ByEnvironment, _ByEnvironment, defaultdict[int, set[UUID]]]:
     """Serving endpoints and known ones, by environment and digest, and the releases that are ready there."""
     serving: _ByEnvironment = defaultdict(dict)
     known: _ByEnvironment = defaultdict(dict)
-    forceable: defaultdict[int, list[Release]] = defaultdict(list)
-    rows = Server.objects.filter(ended_at=None, deployment__state__in=[state.value for state in LIVE])
-    latest: dict[int, Server] = {}
-    for server in rows.select_related("deployment__release").order_by("pk"):
-        latest[server.deployment_id] = server
-    for server in latest.values():
-        release, where = server.deployment.release, server.deployment.environment_id
-        endpoint = Endpoint(server.host, server.http_port, server.grpc_port)
-        is_ready = server.is_serving and server.deployment.state == DeploymentState.READY
+    ready: defaultdict[int, set[UUID]] = defaultdict(set)
+    rows = Server.objects.filter(ended_at=None, deployment__state__in=[state.value for state in LIVE]).order_by("pk")
+    columns = ("environment_id", "state", "release_id", "release__digest")
+    own = ("host", "http_port", "grpc_port", "is_serving", "probed_at")
+    latest = {
+        row[0]: row[1:] for row in rows.values_list("deployment_id", *own, *(f"deployment__{one}" for one in columns))
+    }
+    for host, http_port, grpc_port, is_serving, probed_at, where, state, release_id, digest in latest.values():
+        endpoint = Endpoint(host, http_port, grpc_port)
+        is_ready = is_serving and state == DeploymentState.READY
         book = serving if is_ready else known
-        digest = str(release.digest)
-        if is_ready or server.probed_at is not None:
+        if is_ready or probed_at is not None:
             book[where][digest] = tuple(sorted((*book[where].get(digest, ()), endpoint)))
-        if is_ready and release not in forceable[where]:
-            forceable[where].append(release)
-    return serving, known, forceable
+        if is_ready:
+            ready[where].add(release_id)
+    return serving, known, ready
 
 
 def _model_route(
-    route: Route, serving: Mapping[str, tuple[Endpoint, ...]], forceable: Iterable[Release], *, gateways: int
+    route: _RouteRow,
+    releases: Mapping[UUID, _Sealed],
+    serving: Mapping[str, tuple[Endpoint, ...]],
+    forceable: Iterable[_Sealed],
+    *,
+    gateways: int,
 ) -> ModelRoute:
-    def arm(release: Release) -> Arm:
-        digest = str(release.digest)
-        return Arm(release.name, digest, serving.get(digest, ()), *bounds_of(release.manifest))
+    def arm(release: _Sealed) -> Arm:
+        return Arm(release.name, release.digest, serving.get(release.digest, ()), *release.bounds)
 
     split = {route.stable_id, route.candidate_id}
-    others = [one for one in forceable if one.model_id == route.model_id and one.pk not in split]
+    others = sorted((one for one in forceable if one.pk not in split), key=lambda one: one.number)
     return ModelRoute(
         route_id=route.pk,
-        model=route.model.slug,
+        model=route.slug,
         generation=route.generation,
-        stable=arm(route.stable),
-        candidate=arm(route.candidate) if route.candidate else None,
+        stable=arm(releases[route.stable_id]),
+        candidate=arm(releases[route.candidate_id]) if route.candidate_id else None,
         candidate_bp=route.candidate_bp,
-        others=tuple(arm(one) for one in sorted(others, key=lambda one: one.number or 0)),
-        limits=limits_of(route.model),
+        others=tuple(arm(one) for one in others),
+        limits=limits_of(route),
         mirror_bp=route.mirror_bp,
         prober=_prober_at(settings.PROBER_ADDRESS) if route.mirror_bp else None,
-        slot=route.slot,
+        slot=slot_of(route.changes),
         gateways=gateways,
-        slow_ms=slow_ms_of(route.model) if route.candidate else None,
-        tenants=tenants_of(route.model),
+        slow_ms=slow_ms_of(route) if route.candidate_id else None,
+        tenants=tenants_of(route),
+        is_idempotent=is_idempotent(route),
     )
 
 
@@ -182,7 +241,18 @@ def _prober_at(address: str) -> Prober | None:
         return None
 
 
-def limits_of(model: ServedModel) -> Limits:
+class Stated(Protocol):
+    """What a model states for itself: a `ServedModel`, or what was read of one."""
+
+    @property
+    def slug(self) -> str: ...
+    @property
+    def objectives(self) -> Any: ...
+    @property
+    def traffic_policy(self) -> Any: ...
+
+
+def limits_of(model: Stated) -> Limits:
     """The model's own `objectives.timeout_s` and `objectives.attempt_timeout_s`; what it does not state, as the settings have it.
 
     A whole that is not stated has room for two attempts as long as stated: else a candidate that hangs would leave stable too
@@ -200,7 +270,7 @@ def limits_of(model: ServedModel) -> Limits:
         return default
 
 
-def slow_ms_of(model: ServedModel) -> float | None:
+def slow_ms_of(model: Stated) -> float | None:
     """From how many milliseconds on the model's own objective calls a request slow; None where it states none."""
     objectives = model.objectives if isinstance(model.objectives, dict) else {}
     slow = objectives.get("slow")
@@ -208,13 +278,19 @@ def slow_ms_of(model: ServedModel) -> float | None:
     return float(told) if isinstance(told, int | float) and not isinstance(told, bool) else None
 
 
-def tenants_of(model: ServedModel) -> Tenants | None:
+def tenants_of(model: Stated) -> Tenants | None:
     """The tenants of the model's own traffic policy; None where it states none, or none that can be read."""
     try:
         return Tenants.of(model.traffic_policy)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         log.warning("%s: its traffic policy cannot be read (%r); nobody is limited", model.slug, error)
         return None
+
+
+def is_idempotent(model: Stated) -> bool:
+    """Whether a request to the model may be asked twice: so it is unless its traffic policy says otherwise."""
+    policy = model.traffic_policy if isinstance(model.traffic_policy, dict) else {}
+    return policy.get("idempotent", True) is True
 
 
 def _identity(gateway: Gateway) -> GatewayIdentity:

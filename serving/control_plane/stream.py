@@ -1,7 +1,8 @@
 """One gateway's delta-ADS stream: what it asked for, has and refused, and what to send next.
 
 Nothing here waits. Every event (a request, an acknowledgement, a new snapshot, a tick) ends in `due()`, which compares
-what the gateway has with what it should have and returns the responses that may be sent now:
+what the gateway has with what it should have and returns the responses that may be sent now. Only models that an event is about are
+looked at again: fifty gateways with a thousand models each are fifty thousand to compare, for each word of each of them.
 
     clusters + endpoints → acknowledged → virtual hosts → acknowledged → a while later, removal of unused clusters
 
@@ -10,15 +11,15 @@ so that one model whose clusters are stuck never holds up another model's rollba
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from envoy.service.discovery.v3 import discovery_pb2
 
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST, Resource, resource
+from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, OLDER_ROUTES, SCOPE, Resource
 from serving.control_plane.snapshot import CompiledModel, Snapshot
-from serving.control_plane.virtual_hosts import NO_MODEL, no_model_vhost
 
 #: A gateway that neither accepts nor refuses a response within this time is reported as a problem.
 ACK_TIMEOUT_S = 5.0
@@ -26,8 +27,15 @@ ACK_TIMEOUT_S = 5.0
 STUCK_S, RETRY_S = 15.0, 30.0
 #: Requests in flight may need a cluster for a while after the routes have left it.
 GRACE_S = 10.0
+#: Said of every route of a gateway that was started before its models had routes of their own, until those connections have ended.
+OLDER_CONNECTIONS = (
+    "connections from before the control plane was upgraded still go by their old weights; start this gateway's Envoy anew, or wait "
+    "for its drain time (10 minutes)"
+)
 #: At the start the listener waits for clusters, but one broken model must not keep the port shut.
 START_S = 3.0
+#: Virtual hosts on their way at once. What changed last goes first, and waits for these alone: a rollback never for a thousand others.
+MOST_FLYING = 20
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class GatewayStream:
 
     def __init__(self, listeners: Mapping[str, Resource], *, now: float, grace_s: float = GRACE_S) -> None:
         self.listeners = listeners
-        self._kinds = {url: _Kind() for url in (CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST)}
+        self._kinds = {url: _Kind() for url in (CLUSTER, ENDPOINTS, LISTENER, SCOPE)}
         self._flying: dict[str, _Sent] = {}
         self._unused_since: dict[str, float] = {}
         self._acked: dict[int, tuple[int, str, bool]] = {}
@@ -87,6 +95,17 @@ class GatewayStream:
         self._nonce = 0
         self._began = now
         self._grace_s = grace_s
+        self._last: Snapshot | None = None
+        self._has_begun = False  # to send routes
+        self._was_shut = False  # a listener was refused last
+        self._older: set[str] = set()  # routes that connections of an older version's listener still go by
+        # Models, by the names of their virtual hosts:
+        self._looks_at_all = True  # or at those
+        self._touched: set[str] = set()  # of which something was said since they were looked at
+        self._untold: set[str] = set()  # that were looked at since the gateway's word on them was told
+        self._waiting: set[str] = set()  # whose virtual host is to be sent when others have been answered
+        self._unsettled: set[str] = set()  # whose virtual host was not taken yet
+        self._unused: set[str] = set()  # clusters that no model has any more
 
     # -- what the gateway says --------------------------------------------------------------------------------------
 
@@ -94,6 +113,10 @@ class GatewayStream:
         """Takes a subscription, an acknowledgement or a refusal, or several at once."""
         kind = self._kinds.get(request.type_url)
         if kind is None:
+            if request.type_url == OLDER_ROUTES:
+                self._older |= set(request.resource_names_subscribe)
+                self._older -= set(request.resource_names_unsubscribe)
+                self._looks_at_all = True
             return
         if request.response_nonce:
             self._answered(
@@ -104,62 +127,120 @@ class GatewayStream:
             # A reconnecting gateway lists what it still has: that is not sent again, and counts as accepted. But a route counts as
             # acknowledged only by an answer to what this stream was sent, so virtual hosts are all sent again.
             kind.sent = dict(request.initial_resource_versions)
-            kind.accepted = {} if request.type_url == VHOST else dict(kind.sent)
-            if request.type_url == VHOST:
+            kind.accepted = {} if request.type_url == SCOPE else dict(kind.sent)
+            if request.type_url == SCOPE:
                 kind.sent = dict.fromkeys(kind.sent, "")
-            kind.is_wildcard = request.type_url in (CLUSTER, LISTENER, VHOST) and not request.resource_names_subscribe
+            kind.is_wildcard = request.type_url in (CLUSTER, LISTENER, SCOPE) and not request.resource_names_subscribe
+            self._looks_at_all = True
+        elif (
+            "*" in request.resource_names_subscribe
+        ):  # asked for all again, by a listener that comes after one that went
+            kind.sent, kind.is_answered, self._looks_at_all = {}, False, True
         else:
             for name in request.resource_names_subscribe:
                 kind.sent.pop(name, None)  # asking again means: send again
+            self._touch(request.type_url, request.resource_names_subscribe)
         kind.names |= set(request.resource_names_subscribe)
         kind.names -= set(request.resource_names_unsubscribe)
-        if "*" in kind.names or request.type_url == VHOST:
+        if "*" in kind.names or request.type_url == SCOPE:
             kind.is_wildcard = True
 
     def _answered(self, nonce: str, error: str) -> None:
         flight = self._flying.pop(nonce, None)
         if flight is None:
             return
+        self._touch(flight.type_url, flight.versions)
         kind, bad = self._kinds[flight.type_url], blamed(flight.type_url, flight.versions.keys(), error)
         for name, version in flight.versions.items():
             if name not in bad:
                 kind.accepted[name] = version
                 kind.refused.pop(name, None)
-            elif flight.type_url == VHOST and len(flight.versions) > 1:
+            elif flight.type_url == SCOPE and len(flight.versions) > 1:
                 kind.sent.pop(name, None)  # so offer each alone
             else:
                 kind.refused[name] = _Refusal(version, error)
+        if flight.type_url == LISTENER:
+            if not bad and self._was_shut:
+                # Envoy gives a listener that follows a refused one no routes from before, and does not ask for them again.
+                routes = self._kinds[SCOPE]
+                routes.sent, routes.accepted, routes.is_answered, self._looks_at_all = {}, {}, False, True
+            self._was_shut = bool(bad)
+
+    def _touch(self, type_url: str, names: Iterable[str]) -> None:
+        """These resources are to be looked at again, with all that belongs to their models."""
+        if type_url == SCOPE:
+            self._touched.update(names)
+            return
+        owners = self._last.owners if self._last is not None and type_url in (CLUSTER, ENDPOINTS) else {}
+        for name in names:
+            if name in owners:
+                self._touched.add(owners[name])
+            else:  # a listener, or a cluster that several models share: it is about all of them
+                self._looks_at_all = True
 
     # -- what to tell it --------------------------------------------------------------------------------------------
 
     def due(self, snapshot: Snapshot, now: float) -> list[discovery_pb2.DeltaDiscoveryResponse]:
         """The responses to send now, in this order."""
         out = self._give_up(now)
-        changed = self._changed(CLUSTER, snapshot.clusters)
+        is_new = self._follow(snapshot)
+        self._recall_waiting(snapshot)
+        models = {name: snapshot.models[name] for name in self._touched if name in snapshot.models}
+        self._untold |= self._touched
+        self._touched = set()
+        changed = self._changed(
+            CLUSTER, {name: one for model in models.values() for name, one in model.clusters.items()}
+        )
         for name in changed:
             self._kinds[ENDPOINTS].sent.pop(name, None)  # a changed cluster warms until its endpoints come again
             self._kinds[ENDPOINTS].accepted.pop(name, None)
         out += self._offer(CLUSTER, changed, now)
-        out += self._offer(ENDPOINTS, self._changed(ENDPOINTS, snapshot.endpoints), now)
-        ready = {name: model for name, model in snapshot.models.items() if self._is_ready(model)}
-        if len(ready) == len(snapshot.models) or now - self._began > START_S or self._kinds[VHOST].sent:
+        homes = {name: one for model in models.values() for name, one in model.endpoints.items()}
+        out += self._offer(ENDPOINTS, self._changed(ENDPOINTS, homes), now)
+        ready = {name: model for name, model in models.items() if self._is_ready(model)}
+        self._has_begun |= len(ready) == len(snapshot.models) or now - self._began > START_S
+        if self._has_begun or self._kinds[SCOPE].sent:
             out += self._offer(LISTENER, self._changed(LISTENER, self.listeners), now)
-            out += self._offer(ROUTES, self._changed(ROUTES, snapshot.routes), now)
-            out += self._offer_vhosts(ready, snapshot, now)
-        out += self._remove_unused(snapshot, now)
+            out += self._offer_vhosts(ready, snapshot, now, is_new=is_new)
+        else:
+            self._looks_at_all = True
+        out += self._remove_unused(models, snapshot, now, is_new=is_new)
         return out
+
+    def _follow(self, snapshot: Snapshot) -> bool:
+        """Touches the models that a new snapshot changed, or all of them; whether there may be something that has no model now."""
+        last, self._last = self._last, snapshot
+        if last is not snapshot and last is not None:
+            self._touched.update(name for name, one in snapshot.models.items() if last.models.get(name) is not one)
+        if self._looks_at_all or last is None:
+            self._looks_at_all = False
+            self._touched = set(snapshot.models)
+            self._unsettled = set(snapshot.models)
+            return True
+        return last is not snapshot
+
+    def _recall_waiting(self, snapshot: Snapshot) -> None:
+        """Touches the virtual hosts that there is room for now, those that changed last before others."""
+        self._waiting &= snapshot.models.keys() if self._waiting else set()
+        if self._waiting and (room := self._room()) >= MOST_FLYING // 2:
+            first = heapq.nlargest(room, self._waiting, key=lambda name: snapshot.models[name].route.generation)
+            self._waiting.difference_update(first)
+            self._touched.update(first)
+
+    def _room(self) -> int:
+        """For so many virtual hosts more. One that is not answered in time takes none."""
+        return MOST_FLYING - sum(one.type_url == SCOPE and not one.is_late for one in self._flying.values())
 
     def acks(self, snapshot: Snapshot) -> list[StreamAck]:
         """What changed in the gateway's word on each route since the last call."""
         out = []
-        hosts, cluster_kind = self._kinds[VHOST], self._kinds[CLUSTER]
-        of_all = [
-            (self._kinds[url].refused.get(name), one.version)
-            for url, wanted in ((LISTENER, self.listeners), (ROUTES, snapshot.routes))
-            for name, one in wanted.items()
-        ]
-        for name, model in snapshot.models.items():
-            route, version = model.route, model.vhost.version
+        self._untold |= self._touched
+        models = {name: snapshot.models[name] for name in self._untold if name in snapshot.models}
+        hosts, cluster_kind = self._kinds[SCOPE], self._kinds[CLUSTER]
+        shut = self._kinds[LISTENER].refused
+        of_all = [(shut.get(name), one.version) for name, one in self.listeners.items()]
+        for name, model in models.items():
+            route, version = model.route, model.scope.version
             refusals = [(hosts.refused.get(name), version), *of_all]
             refusals += [(cluster_kind.refused.get(one), body.version) for one, body in model.clusters.items()]
             errors = [
@@ -167,7 +248,9 @@ class GatewayStream:
             ]
             if hosts.accepted.get(name) == version:
                 self._followed[route.route_id] = route.generation
-            if errors:
+            if self._older:  # which weights those connections go by, nobody changes any more
+                word = (route.generation, OLDER_CONNECTIONS, False)
+            elif errors:
                 word = (route.generation, errors[0], self._followed.get(route.route_id) == route.generation)
             elif hosts.accepted.get(name) == version and hosts.is_asked and self._is_open():
                 word = (route.generation, "", False)
@@ -176,6 +259,7 @@ class GatewayStream:
             if self._acked.get(route.route_id) != word:
                 self._acked[route.route_id] = word
                 out.append(StreamAck(route.route_id, *word))
+        self._untold.clear()
         return out
 
     def _is_open(self) -> bool:
@@ -229,26 +313,39 @@ class GatewayStream:
         ]
 
     def _offer_vhosts(
-        self, ready: Mapping[str, CompiledModel], snapshot: Snapshot, now: float
+        self, ready: Mapping[str, CompiledModel], snapshot: Snapshot, now: float, *, is_new: bool
     ) -> list[discovery_pb2.DeltaDiscoveryResponse]:
-        """All at once to a gateway that has none, so that its port opens with all of them; then one at a time."""
-        kind = self._kinds[VHOST]
+        """All at once to a gateway that has none, so that its port opens with all of them; then one by one, what changed last first."""
+        kind = self._kinds[SCOPE]
         if not kind.is_asked:
             return []
         # An empty table takes nothing away: it may be a database that is not the one traffic was routed by.
-        gone = [name for name in kind.sent if name not in snapshot.models] if snapshot.models else []
-        changed = self._changed(VHOST, {name: model.vhost for name, model in ready.items()})
-        if not kind.is_answered and not changed and not kind.sent:
-            changed = {NO_MODEL: resource(VHOST, NO_MODEL, no_model_vhost())}
-        if not kind.is_answered or gone:
-            return self._offer(VHOST, {} if gone else changed, now, gone)
-        return [response for name, one in changed.items() for response in self._offer(VHOST, {name: one}, now)]
+        unknown = {snapshot.unknown.name: snapshot.unknown}
+        gone = sorted(kind.sent.keys() - snapshot.models.keys() - unknown.keys()) if is_new and snapshot.models else []
+        changed = self._changed(SCOPE, {name: model.scope for name, model in ready.items()})
+        of_none = self._changed(SCOPE, unknown)
+        if gone:
+            self._touched.update(changed)
+            return self._offer(SCOPE, {}, now, gone)
+        if not kind.is_answered:
+            return self._offer(SCOPE, of_none | changed, now)
+        names = sorted(changed, key=lambda name: snapshot.models[name].route.generation, reverse=True)
+        room = max(self._room(), 0) if len(names) > 1 or self._waiting else 1
+        self._waiting.update(names[room:])
+        each = [of_none, *({name: changed[name]} for name in names[:room])]
+        return [response for one in each for response in self._offer(SCOPE, one, now)]
 
-    def _remove_unused(self, snapshot: Snapshot, now: float) -> list[discovery_pb2.DeltaDiscoveryResponse]:
+    def _remove_unused(
+        self, looked_at: Mapping[str, CompiledModel], snapshot: Snapshot, now: float, *, is_new: bool
+    ) -> list[discovery_pb2.DeltaDiscoveryResponse]:
         """Clusters that no accepted route can name, once they have been so for the grace period."""
-        kind, hosts = self._kinds[CLUSTER], self._kinds[VHOST]
-        settled = all(hosts.accepted.get(name) == model.vhost.version for name, model in snapshot.models.items())
-        unused = {name for name in kind.sent if name not in snapshot.clusters} if settled and snapshot.models else set()
+        kind, hosts = self._kinds[CLUSTER], self._kinds[SCOPE]
+        taken = {name for name, one in looked_at.items() if hosts.accepted.get(name) == one.scope.version}
+        self._unsettled = (self._unsettled | looked_at.keys()) - taken
+        if is_new:
+            self._unsettled &= snapshot.models.keys()
+            self._unused = kind.sent.keys() - snapshot.clusters.keys() if snapshot.models else set()
+        unused = set() if self._unsettled else self._unused & kind.sent.keys()
         self._unused_since = {name: self._unused_since.get(name, now) for name in unused}
         gone = [name for name, since in self._unused_since.items() if now - since >= self._grace_s]
         # A cluster needs what it falls back to: aggregates go first.
@@ -268,11 +365,12 @@ class GatewayStream:
             for name in [name for name, refusal in kind.refused.items() if refusal.until <= now]:
                 del kind.refused[name]
                 kind.sent.pop(name, None)
+                self._looks_at_all = True
         out = []
         for nonce, flight in list(self._flying.items()):
             waited, kind = now - flight.at, self._kinds[flight.type_url]
             if waited > ACK_TIMEOUT_S and not flight.is_late:
-                flight.is_late = True
+                flight.is_late = self._looks_at_all = True
                 words = f"no answer from the gateway for {ACK_TIMEOUT_S:.0f} s"
                 until = flight.at + RETRY_S
                 kind.refused.update(
@@ -281,6 +379,7 @@ class GatewayStream:
             stuck = [name for name in flight.versions if name not in kind.accepted]
             if waited > STUCK_S and flight.type_url == CLUSTER:
                 del self._flying[nonce]  # a late word on what was taken away means nothing
+                self._looks_at_all = True
                 out += self._offer(CLUSTER, {}, now, stuck) if stuck else []
         return out
 
@@ -291,4 +390,4 @@ def blamed(type_url: str, names: Set[str], error: str) -> Set[str]:
     """
     if not error:
         return set()
-    return names if type_url == VHOST else {name for name in names if name in error} or names
+    return names if type_url == SCOPE else {name for name in names if name in error} or names

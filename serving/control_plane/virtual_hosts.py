@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from serving.control_plane.clusters import NAMESPACE, PROBER_CLUSTER, cluster_name, entry_name
-from serving.control_plane.request_guard import MODEL_HEADER, model_metadata
+from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, model_metadata
 from serving.control_plane.response_filters import attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.buckets import GRPC_FAILURES
@@ -40,8 +40,17 @@ GRPC_UNIMPLEMENTED = 12
 #: What a server answered may be tried on stable, and what never reached a server. Never a request whose connection broke after it
 #: was sent: it may be what ended the server, and would end the next one. `5xx` and `gateway-error` take a broken connection for a
 #: server's error, so the errors are named one by one.
-RETRY_ON = "connect-failure,refused-stream,reset-before-request,retriable-headers,retriable-status-codes"
+NEVER_SENT = "connect-failure,refused-stream,reset-before-request"
+RETRY_ON = f"{NEVER_SENT},retriable-headers,retriable-status-codes"
 SERVER_ERRORS = range(500, 512)
+_BAD_ANSWERS = {
+    # gRPC failures that have no word of their own here are matched by the header of a trailers-only answer.
+    "retriable_headers": [
+        {"name": "grpc-status", "string_match": {"exact": str(status)}}
+        for status in sorted({*GRPC_FAILURES, GRPC_NOT_FOUND})
+    ],
+    "retriable_status_codes": [HTTP_NOT_FOUND, *SERVER_ERRORS],
+}
 
 #: Heads that no caller may hand to a server. With `triton_grpc_error` a stream asks for errors as a status, and Triton 2.51 ends by
 #: a signal where the model's own error follows: one caller would end it for all. Seen on the real server.
@@ -72,6 +81,16 @@ def vhost_name(model: str) -> str:
     return f"{ROUTE_CONFIG}/{model}"
 
 
+def scope(model: str, host: dict[str, Any]) -> dict[str, Any]:
+    """The routes of requests whose model header says `model`: one virtual host."""
+    routes = {"name": vhost_name(model), "virtual_hosts": [host], "validate_clusters": False}
+    return {
+        "name": vhost_name(model),
+        "key": {"fragments": [{"string_key": model}]},
+        "route_configuration": routes,
+    }
+
+
 def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
     """The virtual host of one model. Its metadata carry the route's generation: that is what gets acknowledged."""
     routes = []
@@ -92,7 +111,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
     routes += refusals({}, "the gateway passes on inference and metadata calls only", name="not_offered")
     return {
         "name": vhost_name(route.model),
-        "domains": [route.model],
+        "domains": ["*"],  # the model header has picked these routes
         "routes": routes,
         "request_body_buffer_limit": str(route.max_request_bytes),
         "request_headers_to_remove": [*_NOT_FOR_SERVERS],
@@ -108,7 +127,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
             "filter_metadata": {
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
                 **model_metadata(route.max_request_bytes),
-                **attempt_metadata(route.limits.attempt_timeout_s, route.slow_ms),
+                **attempt_metadata(_attempt_s(route), route.slow_ms),
                 **tenant_metadata(route.tenants),
             }
         },
@@ -116,17 +135,12 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
     }
 
 
-#: Sent to a gateway while there is no model: it does not take an empty first answer, and would keep its port shut for 15 s.
-NO_MODEL = vhost_name("none.invalid")
-
-
-def no_model_vhost() -> dict[str, Any]:
-    """A placeholder that no request can match; the first model's virtual host replaces it."""
-    return {"name": NO_MODEL, "domains": ["none.invalid"], "routes": []}
+#: Every gateway has it, so that none is ever sent an empty first answer, which would keep its port shut for 15 s.
+UNKNOWN = vhost_name(UNKNOWN_MODEL)
 
 
 def unknown_model_vhost() -> dict[str, Any]:
-    """Where requests go whose model has no virtual host."""
+    """Where requests go whose model has no routes: the request guard gives them the name `UNKNOWN_MODEL`."""
     health = [
         {"name": "health", "match": {"path": path}, "direct_response": {"status": 200}}
         for path in ("/v2/health/live", READY_PATH)
@@ -194,34 +208,37 @@ def _whole(timeout_s: float, protocol: str) -> dict[str, Any]:
 
 
 def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
-    limits = route.limits
     return {
         "name": "split",
         "metadata": _label(route),
         "match": _match(protocol, UNARY_PATHS),
         "route": {
-            **_whole(limits.timeout_s, protocol),
+            **_whole(route.limits.timeout_s, protocol),
             "weighted_clusters": _weighted(route, protocol),
             "request_mirror_policies": _mirrors(route),
             "retry_policy": {
-                # gRPC failures that have no word of their own here are matched by the header of a trailers-only answer.
-                "retry_on": RETRY_ON,
-                "retriable_headers": [
-                    {"name": "grpc-status", "string_match": {"exact": str(status)}}
-                    for status in sorted({*GRPC_FAILURES, GRPC_NOT_FOUND})
-                ],
-                "retriable_status_codes": [HTTP_NOT_FOUND, *SERVER_ERRORS],
                 "num_retries": 1,
-                "per_try_timeout": _seconds(limits.attempt_timeout_s),
                 "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.010s"},
                 "retry_priority": _ELSEWHERE,
                 **_ANOTHER_REPLICA,
+                **({"retry_on": RETRY_ON, **_BAD_ANSWERS} if route.is_idempotent else {"retry_on": NEVER_SENT}),
+                **({"per_try_timeout": _seconds(_attempt_s(route))} if _is_hedged(route) else {}),
             },
             # Without this an attempt that is late counts as one that was cut, which is never tried again. It goes on until there
             # is an answer, and the user gets the first one.
-            "hedge_policy": {"hedge_on_per_try_timeout": True},
+            **({"hedge_policy": {"hedge_on_per_try_timeout": True}} if _is_hedged(route) else {}),
         },
     }
+
+
+def _is_hedged(route: ModelRoute) -> bool:
+    """Whether a request that is late is asked a second time: never of the very server that is late, which has too much to do."""
+    return route.is_idempotent and route.has_another
+
+
+def _attempt_s(route: ModelRoute) -> float:
+    """How long the first attempt may take before there is another."""
+    return route.limits.attempt_timeout_s if _is_hedged(route) else route.limits.timeout_s
 
 
 def _mirrors(route: ModelRoute) -> list[dict[str, Any]]:

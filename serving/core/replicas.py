@@ -16,8 +16,8 @@ MOST_REPLICAS = 100
 
 
 class What(StrEnum):
-    """`place` one more · `replace` one whose node is lost: its slot is free, and it goes when it can · `move` one that failed to
-    another node, if there is one for it · `remove` one too many."""
+    """`place` one more · `replace` one whose node is lost: another takes its slot as soon as a node has room, and it goes when it can
+    · `move` one that failed to another node, if there is one for it · `remove` one too many."""
 
     PLACE = "place"
     MOVE = "move"
@@ -55,14 +55,18 @@ def steps_to(wanted: int, replicas: Sequence[Replica]) -> list[ReplicaStep]:
     staying = [one for one in replicas if not one.is_leaving]
     lost = [one for one in staying if one.is_lost]
     kept = [one for one in staying if not one.is_lost]
+    missing = max(0, wanted - len(kept))
     found = [
         ReplicaStep(What.REPLACE, one.slot, one.key, f"nothing has been heard of node {one.node} for too long")
-        for one in lost
+        for one in lost[:missing]
     ]
-    taken = {one.slot for one in kept}
+    taken = {one.slot for one in staying}
     free = (slot for slot in range(MOST_REPLICAS) if slot not in taken)
-    found += [ReplicaStep(What.PLACE, next(free)) for _ in range(wanted - len(kept))]
+    found += [ReplicaStep(What.PLACE, next(free)) for _ in range(missing - len(found))]
     spare = _too_many(wanted, kept)
+    if sum(one.answers for one in kept) >= wanted:  # a lost one may serve users still
+        why = f"nothing has been heard of its node for too long, and {wanted} others answer"
+        spare += [ReplicaStep(What.REMOVE, one.slot, one.key, why) for one in lost[missing:]]
     going = {one.key for one in spare}
     return found + _failed([one for one in kept if one.key not in going]) + spare
 

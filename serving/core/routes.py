@@ -15,7 +15,7 @@ from serving.core.addresses import Address
 from serving.core.tenants import Tenants
 
 #: Requests that one server may have in flight for each of its model instances, where its release declares no bound of its
-#: own. Source: `python -m benchmarks.overload`, whose table is in docs/operations.md.
+#: own. Source: `python -m benchmarks.bound_sweep`, whose table is in docs/operations.md.
 IN_FLIGHT_PER_INSTANCE = 8
 #: A release that is well fills its bound with answers that take no longer than this, in seconds.
 WELL_WITHIN_S = 0.125
@@ -149,6 +149,7 @@ class ModelRoute:
     gateways: int = 1
     slow_ms: float | None = None
     tenants: Tenants | None = None  # whose requests are let through; everybody's where nothing is stated
+    is_idempotent: bool = True  # a request may be asked twice; else it is neither retried once it was sent nor mirrored
 
     def __post_init__(self) -> None:
         if self.gateways < 1:
@@ -168,8 +169,13 @@ class ModelRoute:
 
     @property
     def is_mirrored(self) -> bool:
-        """Whether there is something to mirror, and somebody who takes it."""
-        return self.mirror_bp > 0 and self.prober is not None
+        """Whether there is something to mirror that may be, and somebody who takes it."""
+        return self.mirror_bp > 0 and self.prober is not None and self.is_idempotent
+
+    @property
+    def has_another(self) -> bool:
+        """Whether what one server did not answer can be asked of another one."""
+        return self.candidate is not None or len(self.stable.endpoints) > 1
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -219,7 +225,11 @@ class RoutingTable:
         return frozenset(arm.digest for route in self.models if route.candidate for arm, _ in route.split)
 
     def route(self, model: str) -> ModelRoute | None:
-        return next((route for route in self.models if route.model == model), None)
+        return self._by_model.get(model)
+
+    @cached_property
+    def _by_model(self) -> dict[str, ModelRoute]:
+        return {route.model: route for route in self.models}
 
 
 @dataclass(frozen=True)
@@ -262,24 +272,30 @@ def admit(
             f"{proposed.environment}: the database has no routes at generation {proposed.generation}, though traffic "
             "was routed before; gateways keep what they have. Restore the routes."
         )
-    arms = [arm for route in proposed.models for arm in route.arms]
-    claimed = {endpoint: arm.digest for arm in arms for endpoint in arm.endpoints}
+    claimed: dict[Endpoint, str] = {}
+    if not all(route.stable.endpoints for route in proposed.models):
+        arms = [arm for route in proposed.models for arm in route.arms]
+        claimed = {endpoint: arm.digest for arm in arms for endpoint in arm.endpoints}
     routes, problems = [], []
     for route in proposed.models:
-        before = last.route(route.model) if last else None
+        before = last.route(route.model) if last and not route.stable.endpoints else None
         kept, problem = _admit_route(route, before, known or {}, claimed)
         routes.append(kept)
         problems += [problem] if problem else []
-        if kept.mirror_bp and kept.prober is None:
+        if kept.mirror_bp and not kept.is_mirrored:
             problems.append(_unmirrored(kept))
     return Admission(replace(proposed, models=tuple(routes)), tuple(problems))
 
 
 def _unmirrored(route: ModelRoute) -> RouteProblem:
-    message = (
-        f"{route.model}: {route.mirror_bp / 100:g} % of its requests should be mirrored, and this control plane knows no "
-        "prober; nothing is mirrored. Set SLUICEGATE_PROBER_ADDRESS to the prober's host:port, or unix:/path."
+    why = (
+        "its traffic policy says that no request may be asked twice (idempotent: false); nothing is mirrored. Take the shadow stage "
+        "out of its rollout policy."
+        if not route.is_idempotent
+        else "this control plane knows no prober; nothing is mirrored. Set SLUICEGATE_PROBER_ADDRESS to the prober's host:port, or "
+        "unix:/path."
     )
+    message = f"{route.model}: {route.mirror_bp / 100:g} % of its requests should be mirrored, and {why}"
     return RouteProblem(route.route_id, route.model, route.generation, message, is_withheld=False)
 
 

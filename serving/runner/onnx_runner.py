@@ -12,7 +12,8 @@ graph: all of them one run where there is no text, else texts of like length, so
 and not that of everybody in its batch. Otherwise a server does less work the more it is asked, and a queue that has
 formed stays (`benchmarks.batching` measures it). Answers go back in the order of the requests.
 A request that cannot be served gets an error of its own and spoils nobody else's: what does not fit the declared
-inputs is refused before anything runs, and when a run fails the requests are run one by one.
+inputs is refused before anything runs, and when a run fails the requests are run one by one. What its caller has cancelled
+by the time that it comes to it is not run at all; only gRPC tells (`benchmarks.deadlines`).
 
 An instance of the kind gpu runs the graph by ONNX Runtime's CUDA provider on its own device, and fails to load where that
 is not to be had: it never runs on the processor instead (what has no kernel on the device does, as ONNX Runtime shares out).
@@ -191,6 +192,9 @@ class TritonPythonModel:
         answers = [None] * len(requests)
         ready = {}  # what may be joined: one list for each set of shapes
         for i, request in enumerate(requests):
+            if request.is_cancelled():
+                answers[i] = _error("its caller waits no longer", pb_utils.TritonError.CANCELLED)
+                continue
             try:
                 one = self._read(i, request)
                 ready.setdefault(self._signature(one), []).append(one)
@@ -298,11 +302,14 @@ def _is_fixed(shape):
 
 def _refused(error):
     kind = pb_utils.TritonError.INVALID_ARG if isinstance(error, BadRequest) else pb_utils.TritonError.INTERNAL
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), kind))
+    return _error(str(error), kind)
+
+
+def _error(says, kind):
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(says, kind))
 
 
 def _failed(error):
     """ONNX Runtime's InvalidArgument means that the sender's shape or value does not fit the graph."""
     is_senders = isinstance(error, BadRequest) or type(error).__name__ == "InvalidArgument"
-    kind = pb_utils.TritonError.INVALID_ARG if is_senders else pb_utils.TritonError.INTERNAL
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), kind))
+    return _error(str(error), pb_utils.TritonError.INVALID_ARG if is_senders else pb_utils.TritonError.INTERNAL)

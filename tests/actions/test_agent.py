@@ -3,15 +3,21 @@
 # ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import InternalError
+from django.utils import timezone
 
 from ledger.models import Event
 from registry.models import Release, ServedModel
 from serving import actions, queries
+from serving.agent import node_agent
 from serving.agent.launcher import visible_devices
+from serving.agent.node_agent import Agent
 from serving.agent.reconciler import devices_of, load_timeout_of
 from serving.agent.warmup import array
 from serving.core.lifecycle import DeploymentState
@@ -274,6 +280,43 @@ def test_a_drain_during_a_load_is_noticed(world: World) -> None:
     assert world.launcher.running == {}
 
 
+def test_a_server_of_a_deployment_that_went_meanwhile_is_ended_and_not_written_down(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node was removed while the agent stood still."""
+    start = world.launcher.start
+
+    def removed_meanwhile(spec: LaunchSpec) -> Any:
+        Deployment.objects.update(state=S.GONE)
+        return start(spec)
+
+    monkeypatch.setattr(world.launcher, "start", removed_meanwhile)
+    assert world.reconciler.step() == 0.0
+    assert world.reconciler.step() is None
+    assert world.launcher.running == {} and not Server.objects.exists()
+
+
+def test_an_agent_outlives_an_idle_transaction_that_the_database_ended(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its machine stood still: the driver calls that an internal error."""
+    agent = Agent(node="local", servers=tmp_path, launcher=world.launcher, connect=world.launcher.connect)
+    tries: list[int] = []
+
+    def introduce() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise InternalError("terminating connection due to idle-in-transaction timeout")
+        agent.stop()
+
+    monkeypatch.setattr(agent, "_introduce", introduce)
+    monkeypatch.setattr(agent, "_dispatch", lambda: None)
+    monkeypatch.setattr(node_agent, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(node_agent, "connection", SimpleNamespace(close=lambda: None))
+    agent.run()
+    assert len(tries) == 2
+
+
 def test_the_next_agent_adopts_a_living_server(world: World, release: Release, staging: Environment) -> None:
     world.until(S.READY)
     before = queries.ready_server(release, staging)
@@ -282,6 +325,27 @@ def test_the_next_agent_adopts_a_living_server(world: World, release: Release, s
     assert world.state == S.READY and queries.ready_server(release, staging) == before
     assert len(world.launcher.started) == 1
     assert Event.objects.filter(verb="server.adopted").count() == 1
+
+
+def test_a_server_whose_node_is_heard_of_again_gets_traffic_again(
+    world: World, release: Release, staging: Environment
+) -> None:
+    world.until(S.READY)
+    server = Server.objects.get()
+    actions.mark_serving(actor=SYSTEM, server=server, is_serving=False, reason="Nothing was heard of its node.")
+    Node.objects.update(seen_at=timezone.now() - timedelta(seconds=61))
+    world.reconciler.step()
+    assert queries.ready_server(release, staging) is None  # others would take it away again at once
+    Node.objects.update(seen_at=timezone.now())
+    world.reconciler.step()
+    assert queries.ready_server(release, staging) == server
+    assert [event.verb for event in Event.objects.filter(subject_type="server").order_by("seq")] == [
+        "server.started",
+        "server.lost",
+        "server.recovered",
+    ]
+    world.reconciler.step()
+    assert Event.objects.filter(verb="server.recovered").count() == 1
 
 
 def test_the_next_agent_replaces_a_server_that_died_meanwhile(world: World) -> None:

@@ -99,6 +99,14 @@ def test_a_models_own_time_outs_are_used_unless_they_are_nonsense(world: World) 
     assert published(world).models[0].limits == Limits()
 
 
+def test_a_model_says_whether_its_requests_may_be_asked_twice(world: World) -> None:
+    world.route(0)
+    for policy, expected in (({}, True), ({"idempotent": False}, False)):
+        world.model.traffic_policy = policy
+        world.model.save()
+        assert published(world).models[0].is_idempotent is expected
+
+
 def test_the_fake_gateway_obeys_the_database_and_acknowledges(world: World) -> None:
     world.server(world.r1, port=9000)
     world.server(world.r2, port=9010)

@@ -19,6 +19,8 @@ from ledger.models import Event
 from registry import actions, queries
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.models import Blob, Release, ReleaseFile, ServedModel
+from serving.core.lifecycle import DeploymentState
+from tests.factories import make_deployment, make_environment
 from tests.model_files import onnx_file
 from tests.registry_samples import (
     ONNX,
@@ -292,6 +294,37 @@ def test_the_same_content_is_one_release(
     assert Release.objects.count() == 1 and ServedModel.objects.get().last_number == 1 and stored() == [sha256(ONNX)]
     other = sealed(dev, model, onnx_file("other"))
     assert [r.name for r in queries.newest_releases(model, 5)] == ["r2", "r1"] and other.number == 2
+
+
+def test_a_seal_holds_the_draft_to_the_objectives_of_that_moment(dev: Actor, model: ServedModel) -> None:
+    draft = draft_with(dev, model, changes={"serving.queue_policy": {"default_timeout_us": 900_000}})
+    faster = {"objectives": {"attempt_timeout_s": 0.9}}
+    actions.change_model(actor=dev, model=model, expected_version=model.version, changes=faster)
+    with pytest.raises(Invalid) as caught:
+        actions.seal(actor=dev, release=draft)
+    assert [e["field"] for e in caught.value.facts["errors"]] == ["serving.queue_policy.default_timeout_us"]
+    draft.refresh_from_db()
+    assert draft.state == ReleaseState.DRAFT
+
+
+def test_time_outs_do_not_go_below_what_a_release_in_use_needs(dev: Actor, model: ServedModel) -> None:
+    slow = draft_with(dev, model, changes={"serving.queue_policy": {"default_timeout_us": 900_000}})
+    release = actions.seal(actor=dev, release=slow)
+
+    def change(attempt_s: float) -> None:
+        fresh = ServedModel.objects.get()
+        objectives = {"attempt_timeout_s": attempt_s}
+        actions.change_model(actor=dev, model=fresh, expected_version=fresh.version, changes={"objectives": objectives})
+
+    change(0.8)  # nobody uses it
+    change(2)
+    make_deployment(release, make_environment("production"), state=DeploymentState.READY)
+    with pytest.raises(Invalid) as caught:
+        change(0.9)
+    (told,) = caught.value.facts["errors"]
+    assert told["field"] == "objectives" and "r1 (deployed in production (ready))" in told["message"]
+    assert "may wait 0.9 s in the server's queue" in told["message"]
+    change(1)
 
 
 def test_a_seal_needs_the_backends_file(dev: Actor, model: ServedModel) -> None:

@@ -14,6 +14,7 @@ from accounts.core.access import Actor, Role
 from ledger.core.errors import Invalid, Refused, Stale, Unavailable
 from serving.actions import ensure_deployment, release_deployment
 from serving.actions.deployments import record_state
+from serving.actions.draining import _release
 from serving.actions.nodes import cordon_node, uncordon_node
 from serving.actions.placement import continue_placing, scale_release, why_not_placed
 from serving.core.lifecycle import DeploymentState
@@ -135,6 +136,33 @@ def test_a_lost_nodes_replica_is_placed_elsewhere_and_dropped_once_that_answers(
     lost.refresh_from_db()
     assert not lost.is_wanted and nodes_of(stable) == ["c", "local"]  # its agent, when it is back, finds this
     assert continue_placing(actor=AGENT) == [] and Deployment.objects.count() == 3
+
+
+def test_a_lost_nodes_replica_stays_where_no_other_node_has_room(stable: Deployment) -> None:
+    """When its node is back it is as it was: one that was leaving would hold the room that the next one needs."""
+    make_node("b")
+    scale(stable, 2)
+    continue_placing(actor=AGENT)
+    bring_up(stable)
+    cordon_node(actor=AGENT, node=Node.objects.get(name="local"), reason="full")
+    silence("b")
+    [trouble] = continue_placing(actor=AGENT)
+    assert "production: " in trouble and nodes_of(stable) == ["b", "local"]
+    assert why_not_placed(stable.release, stable.environment) != ""
+    make_node("c")
+    silence("c")
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["b", "local"]  # not to another that is lost
+    silence("b", 0)
+    assert continue_placing(actor=AGENT) == [] and nodes_of(stable) == ["b", "local"]
+
+
+def test_the_event_of_a_drain_has_the_state_that_the_row_had(stable: Deployment) -> None:
+    """Its agent moved it between the look and the lock."""
+    Deployment.objects.filter(pk=stable.pk).update(state="loading")
+    _release(AGENT, stable, "Repair.")
+    told = events_of("deployment", stable.pk).get(verb="deployment.drained")
+    assert (told.from_state, told.to_state) == ("loading", "loading")
 
 
 def test_the_last_server_keeps_its_traffic_while_its_node_is_silent(stable: Deployment) -> None:

@@ -48,6 +48,50 @@ def doubling_graph(dims: int = 4) -> bytes:
     return graph_bytes(helper.make_graph([helper.make_node("Mul", ["x", "two"], ["y"])], "double", [x], [y], [two]))
 
 
+#: Rows and columns of what the slow graph multiplies.
+SLOW_SIZE = 512
+
+
+def slow_graph(turns: int) -> bytes:
+    """y = 2x, FP32[4], with a batch axis, after so many multiplications of large matrices."""
+    square = numpy_helper.from_array(np.full((SLOW_SIZE, SLOW_SIZE), 1 / SLOW_SIZE, np.float32), "w")
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["m", "w"], ["next"]),
+            helper.make_node("Identity", ["go"], ["goes"]),
+        ],
+        "turn",
+        [
+            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("m", TensorProto.FLOAT, [SLOW_SIZE, SLOW_SIZE]),
+        ],
+        [
+            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, [SLOW_SIZE, SLOW_SIZE]),
+        ],
+    )
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])
+    constants = [
+        square,
+        numpy_helper.from_array(np.array(turns, dtype=np.int64), "turns"),
+        numpy_helper.from_array(np.array(True), "yes"),
+        numpy_helper.from_array(np.array(0.0, dtype=np.float32), "zero"),
+        numpy_helper.from_array(np.array(2.0, dtype=np.float32), "two"),
+    ]
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], keepdims=0),
+        helper.make_node("Add", ["w", "mean"], ["first"]),
+        helper.make_node("Loop", ["turns", "yes", "first"], ["last"], body=body),
+        helper.make_node("ReduceMean", ["last"], ["of_it"], keepdims=0),
+        helper.make_node("Mul", ["of_it", "zero"], ["nothing"]),
+        helper.make_node("Mul", ["x", "two"], ["doubled"]),
+        helper.make_node("Add", ["doubled", "nothing"], ["y"]),
+    ]
+    return graph_bytes(helper.make_graph(nodes, "slow", [x], [y], constants))
+
+
 def word_count_graph() -> bytes:
     """length = the number of tokens of each text, total = the sum of their ids."""
     ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["n", "s"])

@@ -6,15 +6,24 @@ import dataclasses
 
 from envoy.service.discovery.v3 import discovery_pb2
 
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST
+from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, OLDER_ROUTES, SCOPE
 from serving.control_plane.snapshot import Snapshot, compile_listeners, compile_table
-from serving.control_plane.stream import ACK_TIMEOUT_S, GRACE_S, RETRY_S, STUCK_S, GatewayStream, StreamAck
+from serving.control_plane.stream import (
+    ACK_TIMEOUT_S,
+    GRACE_S,
+    MOST_FLYING,
+    OLDER_CONNECTIONS,
+    RETRY_S,
+    STUCK_S,
+    GatewayStream,
+    StreamAck,
+)  # fmt: skip
 from serving.core.routes import Arm, Endpoint, ModelRoute, RoutingTable
 
 A = Arm("r1", "sha256:" + "a" * 64, (Endpoint("127.0.0.1", 9001, 9002),))
 B = Arm("r2", "sha256:" + "b" * 64, (Endpoint("127.0.0.1", 9011, 9012),))
 C = Arm("r3", "sha256:" + "c" * 64, (Endpoint("127.0.0.1", 9021, 9022),))
-SHORT = {CLUSTER: "CDS", ENDPOINTS: "EDS", LISTENER: "LDS", ROUTES: "RDS", VHOST: "VHDS"}
+SHORT = {CLUSTER: "CDS", ENDPOINTS: "EDS", LISTENER: "LDS", SCOPE: "SRDS"}
 
 
 def route(candidate: Arm | None = B, bp: int = 500, generation: int = 1, model: str = "sentiment") -> ModelRoute:
@@ -76,14 +85,12 @@ class Peer:
             if LISTENER not in self._asked:
                 self.ask(LISTENER)
         if response.type_url == LISTENER:
-            self.ask(ROUTES, ("gateway",))
-        if response.type_url == ROUTES:
-            self.ask(VHOST)
+            self.ask(SCOPE)
 
 
 def test_clusters_come_before_the_listener_and_the_routes_come_last() -> None:
     peer, current = Peer(), snapshot(route())
-    assert peer.settle(current) == ["CDS", "EDS", "LDS", "RDS", "VHDS"]
+    assert peer.settle(current) == ["CDS", "EDS", "LDS", "SRDS"]
     assert peer.stream.acks(current) == [StreamAck(9, 1)]
     assert peer.stream.acks(current) == []
 
@@ -94,7 +101,7 @@ def test_a_weight_change_sends_one_virtual_host_only() -> None:
     second = snapshot(route(bp=0, generation=2), route(model="other", generation=1), last=first)
     peer.settle(second)
     third = snapshot(route(bp=700, generation=3), route(model="other", generation=1), last=second)
-    assert peer.settle(third) == ["VHDS"]
+    assert peer.settle(third) == ["SRDS"]
     assert StreamAck(9, 3) in peer.stream.acks(third)
 
 
@@ -114,14 +121,14 @@ def test_a_changed_cluster_gets_its_endpoints_again() -> None:
     renamed = route(candidate=dataclasses.replace(B, name="r22"), generation=2)  # its metadata change
     sent = peer.settle(snapshot(renamed, last=first))
     assert sent[:2] == ["CDS", "EDS"]
-    assert sent[-1] == "VHDS"
+    assert sent[-1] == "SRDS"
 
 
 def test_old_clusters_go_only_after_the_grace_period_and_aggregates_first() -> None:
     peer, first = Peer(), snapshot(route())
     peer.settle(first)
     second = snapshot(route(candidate=None, bp=0, generation=2), last=first)
-    assert peer.settle(second, now=1.0) == ["VHDS"]
+    assert peer.settle(second, now=1.0) == ["SRDS"]
     assert peer.settle(second, now=1.0 + GRACE_S - 0.1) == []
     assert peer.settle(second, now=1.0 + GRACE_S) == ["CDS-"]
     assert len(peer.removed) == 4
@@ -140,14 +147,14 @@ def test_a_gateway_that_comes_back_is_sent_its_routes_again_and_no_cluster_that_
     current = snapshot(route())
     held = {
         CLUSTER: {name: one.version for name, one in current.clusters.items()},
-        VHOST: {name: model.vhost.version for name, model in current.models.items()},
+        SCOPE: {name: model.scope.version for name, model in current.models.items()},
     }
     peer = Peer(held)
     peer.ask(ENDPOINTS, tuple(current.endpoints))
-    peer.ask(VHOST)
+    peer.ask(SCOPE)
     assert peer.stream.acks(current) == []
     sent = peer.settle(current)
-    assert "CDS-" not in sent and "VHDS" in sent
+    assert "CDS-" not in sent and "SRDS" in sent
     assert peer.removed == []
     assert StreamAck(9, 1) in peer.stream.acks(current)
 
@@ -157,8 +164,7 @@ def test_what_a_stream_was_not_sent_it_cannot_acknowledge() -> None:
     knows = {
         CLUSTER: {name: one.version for name, one in current.clusters.items()},
         LISTENER: {name: one.version for name, one in compile_listeners((("127.0.0.1", 8000),)).items()},
-        ROUTES: {name: one.version for name, one in current.routes.items()},
-        VHOST: {name: model.vhost.version for name, model in current.models.items()},
+        SCOPE: {name: model.scope.version for name, model in current.models.items()},
     }
     peer = Peer(knows)
     for type_url in knows:
@@ -166,19 +172,19 @@ def test_what_a_stream_was_not_sent_it_cannot_acknowledge() -> None:
     peer.ask(ENDPOINTS, tuple(current.endpoints))
     for error in ("", "no"):
         for nonce in range(50):
-            guess = discovery_pb2.DeltaDiscoveryRequest(type_url=VHOST, response_nonce=str(nonce))
+            guess = discovery_pb2.DeltaDiscoveryRequest(type_url=SCOPE, response_nonce=str(nonce))
             if error:
                 guess.error_detail.message = error
             peer.stream.receive(guess)
         assert peer.stream.acks(current) == []
-    assert "VHDS" in peer.settle(current)
+    assert "SRDS" in peer.settle(current)
     assert StreamAck(9, 1) in peer.stream.acks(current)
 
 
 def test_a_gateway_keeps_what_an_empty_control_plane_does_not_know() -> None:
     current = snapshot(route())
-    peer = Peer({VHOST: {name: model.vhost.version for name, model in current.models.items()}})
-    peer.ask(VHOST)
+    peer = Peer({SCOPE: {name: model.scope.version for name, model in current.models.items()}})
+    peer.ask(SCOPE)
     peer.settle(snapshot(), now=100.0)
     assert peer.removed == []
 
@@ -189,7 +195,7 @@ def test_a_refused_route_is_reported_and_not_offered_again() -> None:
     peer.stream.acks(first)
     peer.refuses["gateway/sentiment"] = "weights are odd"
     second = snapshot(route(bp=0, generation=2), last=first)
-    assert peer.settle(second) == ["VHDS"]
+    assert peer.settle(second) == ["SRDS"]
     assert peer.stream.acks(second) == [StreamAck(9, 2, "weights are odd")]
     assert peer.settle(second, now=50.0) == []
     peer.refuses.clear()
@@ -255,14 +261,14 @@ def test_silence_is_reported_and_a_late_answer_still_counts() -> None:
     peer, first = Peer(), snapshot(route())
     peer.settle(first)
     peer.stream.acks(first)
-    peer.is_silent_on = {VHOST}
+    peer.is_silent_on = {SCOPE}
     second = snapshot(route(bp=0, generation=2), last=first)
     peer.settle(second, now=1.0)
     nonce = str(peer.stream._nonce)
     peer.settle(second, now=1.1 + ACK_TIMEOUT_S)
     (ack,) = peer.stream.acks(second)
     assert "no answer" in ack.error
-    peer.stream.receive(discovery_pb2.DeltaDiscoveryRequest(type_url=VHOST, response_nonce=nonce))
+    peer.stream.receive(discovery_pb2.DeltaDiscoveryRequest(type_url=SCOPE, response_nonce=nonce))
     assert peer.stream.acks(second) == [StreamAck(9, 2)]
 
 
@@ -272,7 +278,7 @@ def test_a_stuck_cluster_never_holds_up_another_models_rollback() -> None:
     peer.stream.acks(first)
     peer.is_silent_on = {CLUSTER}
     second = snapshot(route(bp=0, generation=3), route(model="other", candidate=C, generation=2), last=first)
-    assert peer.settle(second, now=1.0) == ["CDS", "VHDS"]
+    assert peer.settle(second, now=1.0) == ["CDS", "SRDS"]
     assert peer.stream.acks(second) == [StreamAck(9, 3)]
 
 
@@ -288,3 +294,59 @@ def test_a_cluster_that_is_stuck_while_new_is_taken_away_and_tried_again() -> No
     peer.is_silent_on = set()
     assert peer.settle(second, now=1.1 + RETRY_S)[0] == "CDS"
     assert StreamAck(9, 2) in peer.stream.acks(second)
+
+
+def test_a_rollback_waits_for_few_of_a_thousand_other_routes() -> None:
+    peer = Peer()
+    names = [f"m-{i:03d}" for i in range(100)]
+    first = snapshot(*(route(candidate=None, bp=0, model=name) for name in names))
+    peer.settle(first)
+    renamed = dataclasses.replace(A, name="r9")
+    others = [dataclasses.replace(one, stable=renamed, generation=2) for one in first.table.models]
+    second = snapshot(*others, last=first)
+    for response in peer.stream.due(second, 0.0):
+        peer._take(response)  # the clusters: then every virtual host is to be sent
+    on_their_way = [one for one in peer.stream.due(second, 0.0) if one.type_url == SCOPE]
+    assert len(on_their_way) == MOST_FLYING
+    urgent = dataclasses.replace(others[0], candidate_bp=0, generation=3, slot=1)
+    third = snapshot(urgent, *others[1:], last=second)
+    assert [one for one in peer.stream.due(third, 0.0) if one.type_url == SCOPE] == []
+    for response in on_their_way[: MOST_FLYING // 2]:
+        peer._take(response)
+    following = [one for one in peer.stream.due(third, 0.0) if one.type_url == SCOPE]
+    assert following[0].resources[0].name == "gateway/m-000"
+    for response in (*on_their_way[MOST_FLYING // 2 :], *following):
+        peer._take(response)
+    peer.settle(third)
+    assert {(one.route_id, one.generation) for one in peer.stream.acks(third)} >= {(5, 3)}
+    assert peer.settle(third) == []
+
+
+def test_a_listener_that_follows_a_refused_one_is_sent_all_routes_again() -> None:
+    peer, current = Peer(), snapshot(route())
+    peer.refuses = {"gateway_8000": "cannot bind"}
+    peer.settle(current)
+    assert peer.stream.acks(current)[0].error == "cannot bind"
+    peer.refuses = {}
+    peer.settle(current, now=1.0)
+    assert peer.settle(current, now=1.0 + RETRY_S) == ["LDS", "SRDS"]
+    assert peer.stream.acks(current) == [StreamAck(9, 1)]
+
+
+def test_requests_to_no_model_have_routes_before_there_is_a_model() -> None:
+    peer, none = Peer(), snapshot()
+    assert peer.settle(none)[-1] == "SRDS"
+    first = snapshot(route(), last=none)
+    assert peer.settle(first) == ["CDS", "EDS", "SRDS"]
+    assert peer.removed == []
+
+
+def test_a_route_is_not_in_force_while_connections_go_by_an_older_versions_routes() -> None:
+    peer, current = Peer(), snapshot(route(generation=7))
+    peer.ask(OLDER_ROUTES, ("gateway",))
+    peer.settle(current)
+    assert peer.stream.acks(current) == [StreamAck(9, 7, OLDER_CONNECTIONS, False)]
+    gone = discovery_pb2.DeltaDiscoveryRequest(type_url=OLDER_ROUTES, resource_names_unsubscribe=["gateway"])
+    peer.stream.receive(gone)
+    peer.settle(current)
+    assert peer.stream.acks(current) == [StreamAck(9, 7, "", False)]

@@ -12,7 +12,7 @@ from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryResponse as R
 from google.protobuf import any_pb2
 
 from serving.control_plane.kept import Holding, Resources, SnapshotFile
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST
+from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
 from serving.control_plane.relay import KeptAnswers, Relay
 from serving.core.addresses import TlsFiles
 
@@ -34,7 +34,7 @@ def offer(holding: Holding, type_url: str, *names: str, version: str = "1", erro
 
 def whole() -> Holding:
     holding = Holding({})
-    for type_url, name in ((CLUSTER, "c"), (ENDPOINTS, "c"), (LISTENER, "l"), (ROUTES, "gw"), (VHOST, "gw/a")):
+    for type_url, name in ((CLUSTER, "c"), (ENDPOINTS, "c"), (LISTENER, "l"), (SCOPE, "gw/a")):
         assert offer(holding, type_url, name)
     return holding
 
@@ -45,28 +45,28 @@ def named(resources: Resources, type_url: str) -> dict[str, str]:
 
 def test_nothing_is_whole_before_a_gateway_could_serve_by_it() -> None:
     holding = Holding({})
-    for type_url in (CLUSTER, LISTENER, ROUTES):
+    for type_url in (CLUSTER, LISTENER):
         offer(holding, type_url, "x")
         assert holding.whole() == {}
-    offer(holding, VHOST, "gw/a")
-    assert named(holding.whole(), VHOST) == {"gw/a": "1"}
+    offer(holding, SCOPE, "gw/a")
+    assert named(holding.whole(), SCOPE) == {"gw/a": "1"}
 
 
 def test_what_is_sent_or_refused_is_not_kept() -> None:
     holding = whole()
-    holding.send(Response(type_url=VHOST, nonce="later", resources=[one(VHOST, "gw/a", "2")]))
-    assert named(holding.whole(), VHOST) == {"gw/a": "1"}
-    offer(holding, VHOST, "gw/a", "gw/b", version="3", error="gw/b is bad")
-    assert named(holding.whole(), VHOST) == {"gw/a": "1"}  # one bad virtual host refuses all
+    holding.send(Response(type_url=SCOPE, nonce="later", resources=[one(SCOPE, "gw/a", "2")]))
+    assert named(holding.whole(), SCOPE) == {"gw/a": "1"}
+    offer(holding, SCOPE, "gw/a", "gw/b", version="3", error="gw/b is bad")
+    assert named(holding.whole(), SCOPE) == {"gw/a": "1"}  # one bad virtual host refuses all
     offer(holding, CLUSTER, "c", "d", version="3", error="d is bad")
     assert named(holding.whole(), CLUSTER) == {"c": "3"}
 
 
 def test_what_is_removed_or_no_longer_asked_for_is_forgotten() -> None:
     holding = whole()
-    offer(holding, VHOST, "gw/b", gone="gw/a")
+    offer(holding, SCOPE, "gw/b", gone="gw/a")
     holding.receive(Request(type_url=ENDPOINTS, resource_names_unsubscribe=["c"]))
-    assert named(holding.whole(), VHOST) == {"gw/b": "1"} and named(holding.whole(), ENDPOINTS) == {}
+    assert named(holding.whole(), SCOPE) == {"gw/b": "1"} and named(holding.whole(), ENDPOINTS) == {}
 
 
 def test_what_was_not_kept_is_asked_for_again() -> None:
@@ -75,7 +75,7 @@ def test_what_was_not_kept_is_asked_for_again() -> None:
     request = Request(type_url=CLUSTER, initial_resource_versions=has)
     assert not holding.receive(request)
     assert dict(request.initial_resource_versions) == {"c": "2", "lost": ""}
-    for type_url in (LISTENER, ROUTES, VHOST):
+    for type_url in (LISTENER, SCOPE):
         offer(holding, type_url, "x")
     assert named(holding.whole(), CLUSTER) == {"c": "2"}  # what this Envoy does not have is not kept for it
 
@@ -114,30 +114,30 @@ def test_a_snapshot_that_cannot_be_written_leaves_no_older_one(tmp_path: Path, m
 
 def test_an_envoy_is_told_what_it_lacks_and_nothing_twice() -> None:
     answers = KeptAnswers(
-        {CLUSTER: {"c": one(CLUSTER, "c"), "d": one(CLUSTER, "d")}, ROUTES: {"gw": one(ROUTES, "gw")}}
+        {CLUSTER: {"c": one(CLUSTER, "c"), "d": one(CLUSTER, "d")}, ENDPOINTS: {"gw": one(ENDPOINTS, "gw")}}
     )
     first = answers.to(Request(type_url=CLUSTER, initial_resource_versions={"c": "2"}))
     assert first is not None and [told.name for told in first.resources] == ["d"]
     assert answers.to(Request(type_url=CLUSTER, response_nonce=first.nonce)) is None
-    empty = answers.to(Request(type_url=VHOST))
+    empty = answers.to(Request(type_url=SCOPE))
     assert empty is not None and not empty.resources  # it waits for a first word
     for _ in range(2):  # asking again means: send again
-        asked = answers.to(Request(type_url=ROUTES, resource_names_subscribe=["gw", "unknown"]))
+        asked = answers.to(Request(type_url=ENDPOINTS, resource_names_subscribe=["gw", "unknown"]))
         assert asked is not None and [told.name for told in asked.resources] == ["gw"]
 
 
 def test_a_living_envoy_gets_no_older_routes() -> None:
     """The file may be older than what it has, where that could not be written: a weight that was taken back stays taken back."""
-    answers = KeptAnswers({VHOST: {"gw/m": one(VHOST, "gw/m"), "gw/gone": one(VHOST, "gw/gone")}})
-    told = answers.to(Request(type_url=VHOST, initial_resource_versions={"gw/m": "2"}))
+    answers = KeptAnswers({SCOPE: {"gw/m": one(SCOPE, "gw/m"), "gw/gone": one(SCOPE, "gw/gone")}})
+    told = answers.to(Request(type_url=SCOPE, initial_resource_versions={"gw/m": "2"}))
     assert told is not None and not told.resources
 
 
 def test_the_same_once_more_is_no_change() -> None:
     held = whole()
-    again = Response(type_url=VHOST, nonce="again", resources=held.whole()[VHOST].values())
+    again = Response(type_url=SCOPE, nonce="again", resources=held.whole()[SCOPE].values())
     held.send(again)
-    assert not held.receive(Request(type_url=VHOST, response_nonce="again"))
+    assert not held.receive(Request(type_url=SCOPE, response_nonce="again"))
 
 
 async def _reached(relay: Relay) -> object:

@@ -30,7 +30,7 @@ def test_only_malformed_requests_cannot_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", [breaking(Path("/tmp/x"), share=0.05), late(Path("/tmp/x"), late_s=2.0, share=0.01)], ids=["breaking", "late"]
+    "code", [breaking(share=0.05), late(Path("/tmp/x"), late_s=2.0, share=0.01)], ids=["breaking", "late"]
 )  # fmt: skip
 def test_the_code_of_releases_is_python(code: str) -> None:
     assert "TritonPythonModel" in {node.name for node in ast.parse(code).body if isinstance(node, ast.ClassDef)}

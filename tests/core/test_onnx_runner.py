@@ -31,8 +31,17 @@ class Answer:
         self.values, self.error = {one.name: one.value for one in tensors}, error
 
 
+class Request(dict[str, Tensor]):
+    """Tensors by name. `is_gone`: its caller cancelled it."""
+
+    is_gone = False
+
+    def is_cancelled(self) -> bool:
+        return self.is_gone
+
+
 class TritonError(str):
-    INVALID_ARG, INTERNAL = 3, 13
+    INVALID_ARG, INTERNAL, CANCELLED = 3, 13, 1
     kind: int
 
     def __new__(cls, message: str, kind: int) -> TritonError:
@@ -186,8 +195,8 @@ def test_the_real_runtime_without_a_gpu_refuses_a_gpu_instance(
         runner.TritonPythonModel().initialize(GPU)
 
 
-def ask(*texts: str) -> dict[str, Tensor]:
-    return {"text": Tensor("text", np.array([[text.encode()] for text in texts], object))}
+def ask(*texts: str) -> Request:
+    return Request(text=Tensor("text", np.array([[text.encode()] for text in texts], object)))
 
 
 def lengths(answer: Answer) -> list[int]:
@@ -237,7 +246,7 @@ def test_any_mixture_is_answered_in_the_order_in_which_it_was_asked(model: Calla
 def test_who_fails_is_found_and_spoils_nobody_elses_answer(model: Callable[..., Any]) -> None:
     made = model()
     made.session.poison = WORDS["bad"]
-    texts = [ask(words(3)), ask("bad film"), ask(b"\xff".decode("latin-1")), {}, ask(words(90))]
+    texts = [ask(words(3)), ask("bad film"), ask(b"\xff".decode("latin-1")), Request(), ask(words(90))]
     answers = made.execute(texts)
     assert [answer.error is None for answer in answers] == [True, False, True, False, True]
     assert "no kernel" in answers[1].error and "is missing" in answers[3].error
@@ -245,8 +254,20 @@ def test_who_fails_is_found_and_spoils_nobody_elses_answer(model: Callable[..., 
     assert made.tokenizer.texts == 4  # also when runs are tried again
 
 
+def test_nothing_is_computed_for_who_waits_no_longer(model: Callable[..., Any]) -> None:
+    made, gone = model(), ask(words(3))
+    gone.is_gone = True
+    answers = made.execute([gone, ask(words(5)), gone])
+    assert [answer.error and answer.error.kind for answer in answers] == [
+        TritonError.CANCELLED,
+        None,
+        TritonError.CANCELLED,
+    ]
+    assert (lengths(answers[1]), made.session.shapes, made.tokenizer.texts) == ([5], [(1, 5)], 1)
+
+
 def test_an_empty_batch_is_its_senders_mistake_and_spoils_nobody_elses_answer(model: Callable[..., Any]) -> None:
-    answers = model().execute([{"text": Tensor("text", np.empty((0, 1), object))}, ask(words(3))])
+    answers = model().execute([Request(text=Tensor("text", np.empty((0, 1), object))), ask(words(3))])
     assert (answers[0].error, answers[0].error.kind) == ("the batch is empty", TritonError.INVALID_ARG)
     assert lengths(answers[1]) == [3]
 

@@ -27,9 +27,17 @@ def test_one_that_is_leaving_has_given_up_its_slot() -> None:
 
 
 def test_a_lost_nodes_replica_is_replaced_in_its_slot_at_once() -> None:
-    lost, place = steps_to(2, [replica(0, is_lost=True, node="b", answers=False), replica(1)])
-    assert (lost.what, lost.key) == (What.REPLACE, 1) and "nothing has been heard of node b" in lost.why
-    assert place == ReplicaStep(What.PLACE, 0)
+    [lost] = steps_to(2, [replica(0, is_lost=True, node="b", answers=False), replica(1)])
+    assert (lost.what, lost.slot, lost.key) == (What.REPLACE, 0, 1) and "nothing has been heard of node b" in lost.why
+    assert steps_to(3, [replica(0, is_lost=True), replica(1)])[1:] == [ReplicaStep(What.PLACE, 2)]
+
+
+def test_a_lost_one_too_many_goes_once_the_others_answer() -> None:
+    """Until then it may be the last that users reach."""
+    lost = replica(0, is_lost=True)
+    assert steps_to(1, [lost, replica(1, answers=False)]) == []
+    [gone] = steps_to(1, [lost, replica(1)])
+    assert (gone.what, gone.key) == (What.REMOVE, 1)
 
 
 def test_too_many_go_in_this_order() -> None:
@@ -77,7 +85,9 @@ def after(replicas: list[Replica], steps: list[ReplicaStep]) -> list[Replica]:
     gone = {one.key for one in steps if one.what is What.REMOVE}
     replaced = {one.key for one in steps if one.what is What.REPLACE}
     kept = [replace(one, is_leaving=one.is_leaving or one.key in replaced) for one in replicas if one.key not in gone]
-    return kept + [Replica(100 + one.slot, one.slot, "new", True) for one in steps if one.what is What.PLACE]
+    return kept + [
+        Replica(100 + one.slot, one.slot, "new", True) for one in steps if one.what in (What.PLACE, What.REPLACE)
+    ]
 
 
 @given(fleets(), st.integers(1, 6))

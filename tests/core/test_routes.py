@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from serving.core.buckets import is_failure
 from serving.core.routes import Arm, Endpoint, Limits, ModelRoute, Prober, RoutingTable, TableRefused, admit
 
 A = Arm("r1", "sha256:" + "a" * 64, (Endpoint("127.0.0.1", 9001, 9002),))
+TWO = (*A.endpoints, Endpoint("127.0.0.1", 9021, 9022))
 B = Arm("r2", "sha256:" + "b" * 64, (Endpoint("127.0.0.1", 9011, 9012),))
 
 
@@ -285,6 +287,39 @@ def test_what_a_server_answered_is_tried_again_and_what_broke_is_not() -> None:
         policy = one.get("route", {}).get("retry_policy")
         if policy:
             assert not {"5xx", "gateway-error", "reset"} & set(policy["retry_on"].split(","))
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_retried", "is_hedged"),
+    [
+        ({}, True, True),
+        ({"candidate": None, "candidate_bp": 0}, True, False),  # there is only the server that is late
+        ({"candidate": None, "candidate_bp": 0, "stable": dataclasses.replace(A, endpoints=TWO)}, True, True),
+        ({"is_idempotent": False}, False, False),
+    ],
+)
+def test_what_may_be_asked_twice(changes: dict[str, Any], is_retried: bool, is_hedged: bool) -> None:
+    host = vhost(dataclasses.replace(route(), **changes), allows_forced=False)
+    unary = [one["route"] for one in host["routes"] if "request_mirror_policies" in one.get("route", {})]
+    assert len(unary) == 2
+    for one in unary:
+        policy = one["retry_policy"]
+        assert ("retriable_status_codes" in policy, "retriable-status-codes" in policy["retry_on"]) == (is_retried,) * 2
+        assert "connect-failure" in policy["retry_on"]
+        assert ("per_try_timeout" in policy, "hedge_policy" in one) == (is_hedged,) * 2
+    told = host["metadata"]["filter_metadata"]["answers"]["attempt_timeout_ms"]
+    assert told == ("2000" if is_hedged else "10000")
+
+
+def test_what_may_not_be_asked_twice_is_not_mirrored() -> None:
+    mirrored = dataclasses.replace(route(), mirror_bp=100, prober=Prober(Address("p.example", 1)))
+    once = dataclasses.replace(mirrored, is_idempotent=False)
+    assert admit(table(mirrored), None).problems == ()
+    (problem,) = admit(table(once), None).problems
+    assert "idempotent: false" in problem.message and not problem.is_withheld
+    assert PROBER_CLUSTER in clusters(mirrored) and PROBER_CLUSTER not in clusters(once)
+    routes = vhost(once, allows_forced=False)["routes"]
+    assert not any(one.get("route", {}).get("request_mirror_policies") for one in routes)
 
 
 def test_all_shares_together_are_at_most_one_more_each_than_the_servers_may_have() -> None:

@@ -8,9 +8,11 @@ import pytest
 
 from registry.core.contract import read_settings
 from registry.core.traffic import MOST_TENANTS, quotas_per_s
+from registry.models import ServedModel
 from rollouts.core.latency import NOTHING, Classes, added
 from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
 from serving.adapters.envoy_stats import parse
+from serving.control_plane.store import is_idempotent
 from serving.control_plane.tenants import quotas, tenant_filters, tenant_metadata
 from serving.core.tenants import Quota, Tenants
 from serving.ports import TenantCounters
@@ -32,6 +34,16 @@ def test_a_policy_is_read_as_it_stands() -> None:
     assert read_settings({"traffic_policy": POLICY}) == ({"traffic_policy": POLICY}, [])
     assert quotas_per_s(POLICY) == 50.5
     assert quotas_per_s({}) is None
+
+
+def test_a_policy_says_whether_a_request_may_be_asked_twice() -> None:
+    once = {"traffic_policy": {"idempotent": False}}
+    assert read_settings(once) == (once, [])
+    assert [is_idempotent(ServedModel(traffic_policy=one)) for one in ({}, {"idempotent": True}, POLICY)] == [True] * 3
+    assert not is_idempotent(ServedModel(traffic_policy=once["traffic_policy"]))
+    assert Tenants.of(once["traffic_policy"]) is None
+    (problem,) = read_settings({"traffic_policy": {"idempotent": "no"}})[1]
+    assert problem.field == "traffic_policy.idempotent"
 
 
 def test_what_is_wrong_is_named() -> None:

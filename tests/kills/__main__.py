@@ -47,16 +47,16 @@ def _said() -> argparse.Namespace:
     parser.add_argument(
         "--freeze", action="store_true", help="freeze the victim and let it go on after another took over"
     )
-    parser.add_argument("--site", default="", help="only sites that hold this text")
+    parser.add_argument("--site", default="", help="only sites that hold this text, or one of several with | between")
     parser.add_argument("--times", type=int, default=1, help="each run so often")
     parser.add_argument(
-        "--torn", action="store_true", help="kill an engine with broken transactions: this must go wrong"
+        "--torn", action="store_true", help="kill those whose transactions or files are broken: this must go wrong"
     )
     parser.add_argument(
         "--most", type=int, default=10**9, help="no more runs of a kind of victim than these, the first ones drawn"
     )
     parser.add_argument(
-        "--handful", type=int, default=0, help="so many of each kind killed, as many frozen, and an engine torn"
+        "--handful", type=int, default=0, help="so many of each kind killed, as many frozen, and broken ones"
     )
     parser.add_argument("--sites", action="store_true", help="list every site")
     parser.add_argument(
@@ -82,8 +82,9 @@ def _takeover(said: argparse.Namespace, folder: Path) -> int:
     return 1 if found["frozen_wrote"] else 0
 
 
-#: What is torn is found out by the sites of the rollouts' moves alone.
-TORN = {"torn": True, "site": "@ rollouts.actions.transitions", "most": 10**9, "changed": False, "seed": 1}
+#: What is torn is found out by the sites of the rollouts' and the deployments' moves, and of the file, alone.
+TORN_SITES = "@ rollouts.actions.transitions|append_event < _append < _move|@ in_place"
+TORN = {"torn": True, "site": TORN_SITES, "most": 10**9, "changed": False, "seed": 1}
 
 
 def _handful(said: argparse.Namespace, folder: Path) -> int:
@@ -117,7 +118,10 @@ def _campaign(said: argparse.Namespace, folder: Path, **recorded: Any) -> int:
     pick = campaigns.every if said.all else campaigns.sample(said.seed, chosen, said.extra)
 
     def choose(points: campaigns.PointsOf) -> list[campaigns.Target]:
-        picked = pick({name: [point for point in its if said.site in point.site] for name, its in points.items()})
+        texts = said.site.split("|")
+        picked = pick(
+            {name: [one for one in its if any(text in one.site for text in texts)] for name, its in points.items()}
+        )
         picked = campaigns.changed_first(picked, changed_modules() if said.changed else ())
         picked = campaigns.frozen(picked) if said.freeze else picked
         return campaigns.first_of_each_kind(picked, chosen, said.most) * said.times

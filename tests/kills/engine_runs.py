@@ -37,7 +37,7 @@ def engine(trace: Path, at: Point | None, *, is_torn: bool = False) -> None:
     from rollouts.engine.timings import EngineTimings
     from rollouts.management.commands.engine import Command
 
-    Points(str(trace), at, is_torn=is_torn).watch()
+    Points(str(trace), at, torn_after="" if is_torn else None).watch()
     settings.ENGINE_TICK_S, settings.ENGINE_LEASE_S = TICK_S, LEASE_S
     Command.timings = EngineTimings(early_s=0.02, gone_over_s=0.0, sweep_every_s=0.1)
     call_command("engine")

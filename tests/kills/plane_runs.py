@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from django.core.management import call_command, load_command_class
 from envoy.service.discovery.v3 import discovery_pb2
 
 from rollouts.models import Rollout
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST
+from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
 from serving.control_plane.server import SERVICE
 from serving.core.addresses import UNIX
 from serving.models import Route, RouteAck
@@ -39,9 +39,10 @@ class Peer:
         self._asked: set[str] = set()
 
     def start(self) -> None:
-        threading.Thread(target=self._run, daemon=True).start()
+        threading.Thread(target=self.run, daemon=True).start()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """For as long as the process lives; whenever the stream ends it calls again."""
         while True:
             try:
                 with grpc.insecure_channel(self._address) as channel:
@@ -53,9 +54,11 @@ class Peer:
         said: queue.SimpleQueue[Ask] = queue.SimpleQueue()
         self._asked = set()
         self._ask(said, CLUSTER, node=True)
-        for url in (ENDPOINTS, LISTENER, ROUTES, VHOST):  # one that comes back asks for all that it had at once
-            if self._held[url]:
-                self._ask(said, url, _names(url, self._held))
+        for url in (ENDPOINTS, LISTENER, SCOPE):  # one that comes back asks for all that it had at once
+            if names := _names(url, self._held):
+                self._ask(said, url, names)
+            elif self._held[url]:
+                self._ask(said, url)
         call = channel.stream_stream(
             f"/{SERVICE}/DeltaAggregatedResources",
             request_serializer=Ask.SerializeToString,
@@ -63,6 +66,9 @@ class Peer:
         )
         for answer in call(_endless(said)):
             self._take(said, answer)
+
+    def took(self, answer: Answer) -> None:
+        """What it was told."""
 
     def _ask(self, said: queue.SimpleQueue[Ask], url: str, names: tuple[str, ...] = (), *, node: bool = False) -> None:
         request = Ask(type_url=url, resource_names_subscribe=names)
@@ -75,20 +81,26 @@ class Peer:
 
     def _take(self, said: queue.SimpleQueue[Ask], answer: Answer) -> None:
         url = answer.type_url
+        self.took(answer)
         self._held[url].update({one.name: one.version for one in answer.resources})
         for name in answer.removed_resources:
             self._held[url].pop(name, None)
         said.put(Ask(type_url=url, response_nonce=answer.nonce))
-        new = tuple(one.name for one in answer.resources if "_or_" not in one.name)
+        new = _with_endpoints(one.name for one in answer.resources)
         if url == CLUSTER and new:
             self._ask(said, ENDPOINTS, new)
-        follows = {CLUSTER: LISTENER, LISTENER: ROUTES, ROUTES: VHOST}.get(url)
+        follows = {CLUSTER: LISTENER, LISTENER: SCOPE}.get(url)
         if follows and follows not in self._asked:
-            self._ask(said, follows, ("gateway",) if follows == ROUTES else ())
+            self._ask(said, follows)
 
 
 def _names(url: str, held: dict[str, dict[str, str]]) -> tuple[str, ...]:
-    return ("gateway",) if url == ROUTES else tuple(held[ENDPOINTS]) if url == ENDPOINTS else ()
+    """What it asks for by name, also what it had not been told yet when the stream ended."""
+    return _with_endpoints(held[CLUSTER]) if url == ENDPOINTS else ()
+
+
+def _with_endpoints(clusters: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name for name in clusters if "_or_" not in name)
 
 
 def _endless(said: queue.SimpleQueue[Ask]) -> Iterator[Ask]:

@@ -68,12 +68,13 @@ class Points:
 
     Each write's site goes to `trace`, a file, before it is made; after it, where it changed something for good, `LASTING`
     with the number of the site's line: threads write at the same time.
-    `is_torn` breaks the product: transactions are committed in their middle, as if nobody had thought of any.
+    `torn_after` breaks the product: transactions are committed in their middle, as if nobody had thought of any, after each write
+    that begins with this text.
     """
 
-    def __init__(self, trace: str, at: Point | None, *, is_torn: bool = False) -> None:
+    def __init__(self, trace: str, at: Point | None, *, torn_after: str | None = None) -> None:
         self._trace = os.open(trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self._at, self._is_torn = at, is_torn
+        self._at, self._torn_after = at, torn_after
         self._seen: Counter[str] = Counter()
         self._lines = 0
         self._lock = threading.Lock()
@@ -109,7 +110,8 @@ class Points:
             has_changed = context["cursor"].rowcount != 0
             if has_changed and connection.in_atomic_block:
                 connection.written.add(what.partition(" ")[2])
-                if self._is_torn and not connection.savepoint_ids:
+                is_torn = self._torn_after is not None and what.startswith(self._torn_after)
+                if is_torn and not connection.savepoint_ids:
                     connection.connection.commit()
             return answer, has_changed and not connection.in_atomic_block
 

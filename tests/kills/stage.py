@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -28,9 +29,8 @@ class Stage(ABC):
         began = time.monotonic()
         self.played, self.children = Played(), list[Child]()
         self.place = self.folder / f"run-{os.getpid()}"
-        self.place.mkdir(exist_ok=True)
-        for old in self.place.iterdir():
-            old.unlink()
+        shutil.rmtree(self.place, ignore_errors=True)
+        self.place.mkdir()
         self.log = self.place / "log"
         database = self.database or f"kills_run_{os.getpid()}"
         databases.copy(self.template, database)

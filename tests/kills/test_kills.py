@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,11 @@ from serving.adapters.envoy_counters import EnvoyCounters
 from serving.core.buckets import EDGES_US
 from serving.ports import GatewayCounters
 from sluicegate.settings import BASE_DIR
+from tests.factories import make_deployment, make_server
 from tests.gateway_rig import wait_until
 from tests.kills import campaign, checks, gateway, victims
+from tests.kills.fleet_checks import Seen, broken_lives, look, unsettled, wrong_now
+from tests.kills.machine import RUNS, Machine
 from tests.kills.points import AFTER, BEFORE, LASTING, Point, late_in, written_by
 
 pytestmark = pytest.mark.timeout(1800)  # the first of them waits for all campaigns: two minutes where nothing else runs
@@ -56,18 +60,18 @@ def found(seed: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
     return kills(tmp_path_factory.mktemp("killed"), "--seed", seed, *SAMPLE)
 
 
-@pytest.mark.parametrize("victim", ["engine", "worker", "control plane", "web"])
+@pytest.mark.parametrize("victim", ["engine", "worker", "agent", "control plane", "relay", "web"])
 def test_who_is_killed_at_any_write_is_replaced_and_nothing_is_lost_or_done_twice(
     victim: str, found: dict[str, Any]
 ) -> None:
     killed = found["killed"]
     assert problems(killed, victim) == []
     counts = killed["kinds"][victim]
-    assert counts["runs"] == HANDFUL and counts["stories"] == STORIES
+    assert counts["runs"] == HANDFUL and counts["stories"] == (1 if victim == "relay" else STORIES)
     assert counts["killed"] > 0
 
 
-@pytest.mark.parametrize("victim", ["engine", "worker"])
+@pytest.mark.parametrize("victim", ["engine", "worker", "agent", "relay"])
 def test_who_was_frozen_while_another_took_over_does_nothing_more(victim: str, found: dict[str, Any]) -> None:
     frozen = found["frozen"]
     assert problems(frozen, victim) == []
@@ -85,11 +89,15 @@ def problems(found: dict[str, Any], kind: str) -> list[str]:
 
 
 def test_transactions_that_are_torn_are_found_out(found: dict[str, Any]) -> None:
-    """The test of the test: with commits in the middle of its transactions, an engine's death does lose and double things."""
+    """The test of the test: with commits in the middle of transactions, and a file that is written in place, a death does lose and
+    double things."""
     torn = found["torn"]
     said = " ".join(problem for run in torn["wrong"] for problem in run["problems"])
-    assert torn["code"] == 1 and len(torn["wrong"]) >= 3
+    assert torn["code"] == 1 and all(counts["wrong"] for counts in torn["kinds"].values())
+    assert set(torn["kinds"]) == {"engine", "agent", "relay"}
+    assert len(problems(torn, "engine")) >= 3
     assert "had arrived in" in said or "after" in said
+    assert "was acknowledged, and 0 is kept" in said
 
 
 # --- the parts --------------------------------------------------------------------------------------------------------
@@ -153,7 +161,8 @@ def test_a_draw_of_stories_takes_so_many_of_each_kind() -> None:
     every = [*victims.victims()]
     drawn = campaign.some(every, 7, 2)
     kinds = Counter(victim.kind for victim in drawn)
-    assert set(kinds) == {victim.kind for victim in every} and set(kinds.values()) == {2}
+    assert set(kinds) == {victim.kind for victim in every} and set(kinds.values()) == {1, 2}
+    assert [kind for kind, count in kinds.items() if count == 1] == ["relay"]  # which has one story
     assert drawn == [victim for victim in every if victim in drawn]  # in their order
     assert {name for seed in range(20) for name in (v.name for v in campaign.some(every, seed, 2))} > {
         victim.name for victim in drawn
@@ -185,6 +194,33 @@ def test_a_shut_candidate_must_stay_shut() -> None:
     assert checks.reopened(up) == [] and checks.reopened(down) == []
     assert checks.reopened([*down, ("r1", "r2", 2500)]) != []
     assert checks.reopened([*up, ("r1", "r2", 9500)]) != []
+
+
+def test_replicas_that_are_not_as_they_must_be_are_told(tmp_path: Path) -> None:
+    node = Machine("a", tmp_path, 1200)
+    one = Seen(1, "a", 0, "ready", answers=True, is_wanted=True, is_leaving=False, memory_mib=600)
+    leaving = replace(one, pk=2, is_leaving=True)
+    assert wrong_now([one, leaving], [node], 2) == []
+    assert wrong_now([one, replace(one, pk=2)], [node], 1) == ["slot 0 has several replicas that are to stay"]
+    assert wrong_now([one, leaving, replace(leaving, pk=3)], [node], 1) == ["1800 MiB of 1200 are given away on a"]
+    assert wrong_now([replace(one, answers=False)], [node], 1) == ["0 replicas answer, and 1 must"]
+
+
+@pytest.mark.django_db
+def test_a_server_that_runs_and_nobody_knows_of_is_told(tmp_path: Path) -> None:
+    node = Machine("local", tmp_path, 1200)
+    server = make_server(make_deployment(state="ready"), folder=str(tmp_path / "known"))
+    away: frozenset[str] = frozenset()
+    assert "known and not running" in unsettled(look(), [node], 1, away)
+    for name in ("known", "unknown"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / RUNS).touch()
+    assert str(tmp_path / "unknown") in unsettled(look(), [node], 1, away)
+    (tmp_path / "unknown" / RUNS).unlink()
+    assert unsettled(look(), [node], 1, away) == "" != unsettled(look(), [node], 2, away)
+    assert "still wanted on nodes that are away" in unsettled(look(), [node], 1, frozenset({"local"}))
+    told = broken_lives({})
+    assert f"deployment {server.deployment_id} was requested 0 times" in told and len(told) == 3  # nor anything else
 
 
 @pytest.mark.django_db(transaction=True)

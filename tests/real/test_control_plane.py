@@ -296,7 +296,10 @@ def test_a_drained_gateway_says_that_it_is_not_ready_and_answers_every_request(w
         drain_gateway(actor=ENGINE, gateway=world.gateway, reason="kernel update", is_confirmed=True)
         wait_until(lambda: is_ready() == 503, "it is not ready")
         traffic.go_on()
-        world.apply(0)  # a gateway that is drained still follows its routes
+        world.apply(0)  # a gateway that is drained still follows its routes, for connections of before too
+        acked = time.monotonic()
+        traffic.go_on()
+        assert [one for one in traffic.calls if one[1] == "r2" and one[0] > acked] == []
         resume_gateway(actor=ENGINE, gateway=world.gateway)
         wait_until(lambda: is_ready() == 200, "it is ready again")
         traffic.go_on()

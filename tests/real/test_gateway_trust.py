@@ -22,7 +22,7 @@ from envoy.service.discovery.v3 import discovery_pb2
 
 from ledger.adapters.deadline_http import DeadlineConnection
 from serving.adapters.envoy_counters import EnvoyCounters
-from serving.control_plane.protos import CLUSTER, LISTENER, ROUTES, VHOST
+from serving.control_plane.protos import CLUSTER, LISTENER, SCOPE
 from serving.control_plane.server import SERVICE
 from serving.core.addresses import CONTROL_PLANE_NAME, TlsFiles, gateway_identity
 from serving.ports import GatewayError
@@ -65,7 +65,7 @@ class Impostor:
 
     def forge(self, nonces: range, error: str = "") -> None:
         """Answers to what it was never sent, for every type and with every likely nonce."""
-        for type_url in (CLUSTER, LISTENER, ROUTES, VHOST):
+        for type_url in (CLUSTER, LISTENER, SCOPE):
             for nonce in nonces:
                 forged = discovery_pb2.DeltaDiscoveryRequest(type_url=type_url, response_nonce=str(nonce))
                 if error:

@@ -18,7 +18,7 @@ from django.conf import settings
 
 from serving.adapters.listening import takes_connections
 from serving.control_plane.kept import SnapshotFile
-from serving.control_plane.protos import VHOST
+from serving.control_plane.protos import SCOPE
 from serving.control_plane.server import AdsServer, GatewayIdentity
 from serving.core.addresses import TlsFiles
 from tests.certificates import Authority
@@ -59,7 +59,7 @@ class RelayProcess:
 
     def kept(self) -> dict[str, str]:
         """The versions of the virtual hosts in its file."""
-        return {name: one.version for name, one in SnapshotFile(self.file, "gateway-1").read().get(VHOST, {}).items()}
+        return {name: one.version for name, one in SnapshotFile(self.file, "gateway-1").read().get(SCOPE, {}).items()}
 
 
 @contextmanager
@@ -80,7 +80,8 @@ def relayed(
 def versions(parts: Rig) -> dict[str, str]:
     snapshot = parts.plane.snapshot("production")
     assert snapshot is not None
-    return {name: model.vhost.version for name, model in snapshot.models.items()}
+    of_models = {name: model.scope.version for name, model in snapshot.models.items()}
+    return {**of_models, snapshot.unknown.name: snapshot.unknown.version}
 
 
 @pytest.mark.parametrize("is_frozen", [False, True], ids=["dead", "frozen"])

@@ -85,6 +85,7 @@ _WORDS: Final = {
         ("deadline_s", "The whole rollout at most", "seconds", _NUMBER),
     ),
     "traffic_policy": (
+        ("idempotent", "A request may be asked twice", "yes or no; yes where nothing is said", _FLAG),
         ("tenants.header", "Header that names the tenant", "from a trusted proxy", _TEXT),
         ("tenants.others.requests_per_s", "Everybody who is not named", "requests a second, together", _NUMBER),
     ),

@@ -1,0 +1,165 @@
+"""The stories of replicas on nodes that agents are killed in: what stands at the beginning, and what happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from django.utils import timezone
+
+from accounts.core.access import Actor
+from ledger.core.errors import NotFound, StateChanged
+from registry.models import Release
+from serving.actions.draining import drain_node
+from serving.actions.nodes import uncordon_node
+from serving.actions.placement import scale_release
+from serving.actions.removing import remove_node
+from serving.actions.routes import set_route
+from serving.models import Deployment, Environment, Node
+from serving.queries.deployments import get_node
+from tests.factories import make_environment, make_model, make_release, resealed
+
+PEOPLE = Actor.system("test")
+#: Of each replica. The first node has the most room to spare, so that what goes where is the same each time.
+MIB = 600
+SPARE_MIB = {"a": 90, "b": 60, "c": 30}
+LOST_S = 61
+
+
+class Fleet(Protocol):
+    """What a story does to nodes, beside what people say of them."""
+
+    def cut_off(self, node: str) -> None:
+        """Nothing is heard of the node any more; its servers run on."""
+
+    def await_given_up(self, node: str) -> None:
+        """Returns when no traffic is sent there any more."""
+
+    def back(self, node: str) -> None:
+        """Its agent is started."""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """`act`, and then `wanted` replicas answer and nothing else is there. `least`: so many answer at every moment meanwhile."""
+
+    act: Callable[[Fleet], object]
+    wanted: int
+    least: int
+
+
+@dataclass(frozen=True)
+class FleetStory:
+    """`stand`: the nodes on which a replica answers at the beginning. `victim`: the node whose agent is killed. `broken`: nodes on
+    which no load succeeds. `late`: nodes whose agents are started by the story. `is_removed`: people take the victim's node off the
+    list while it is frozen. `fits`: so many replicas have room on each node."""
+
+    name: str
+    stand: str
+    chapters: tuple[Chapter, ...]
+    victim: str = "a"
+    broken: str = ""
+    late: str = ""
+    is_removed: bool = False
+    fits: int = 3
+    can_freeze: bool = True
+
+    def seed(self) -> None:
+        """One model with a release that is stable in production, before any agent was heard of."""
+        environment = make_environment("production")
+        release = resealed(make_release(make_model("double")), envelope={"host": {"memory_mib_min": MIB}})
+        set_route(actor=PEOPLE, environment=environment, model=release.model, stable=release, reason="It serves.")
+
+
+def scaled(replicas: int) -> Callable[[Fleet], object]:
+    """Somebody says how many there are to be."""
+
+    def act(_: Fleet) -> None:
+        where = Environment.objects.get(slug="production")
+        scale_release(
+            actor=PEOPLE, release=Release.objects.get(), environment=where, replicas=replicas, reason="Users."
+        )
+
+    return act
+
+
+def silent(node: str) -> None:
+    """Nothing has been heard of it for too long."""
+    Node.objects.filter(name=node).update(seen_at=timezone.now() - timedelta(seconds=LOST_S))
+
+
+def lost(node: str) -> Callable[[Fleet], object]:
+    def act(fleet: Fleet) -> None:
+        fleet.cut_off(node)
+        silent(node)
+
+    return act
+
+
+def silent_for_long(node: str) -> Callable[[Fleet], object]:
+    """So long that it gets no more traffic."""
+
+    def act(fleet: Fleet) -> None:
+        lost(node)(fleet)
+        fleet.await_given_up(node)
+        fleet.back(node)
+
+    return act
+
+
+def back(node: str) -> Callable[[Fleet], object]:
+    return lambda fleet: fleet.back(node)
+
+
+def drained(node: str) -> Callable[[Fleet], object]:
+    def act(_: Fleet) -> None:
+        drain_node(actor=PEOPLE, node=Node.objects.get(name=node), reason="Repair.", is_confirmed=True)
+
+    return act
+
+
+def removed(node: str) -> Callable[[Fleet], object]:
+    def act(fleet: Fleet) -> None:
+        assert take_off(node), f"{node} is in use: {list(Deployment.objects.filter(node=node).values())}"
+
+    return act
+
+
+def uncordoned(node: str) -> Callable[[Fleet], object]:
+    def act(_: Fleet) -> None:
+        found = Node.objects.get(name=node)
+        uncordon_node(actor=PEOPLE, node=found, expected_version=found.version)
+
+    return act
+
+
+def take_off(node: str) -> bool:
+    """Whether the node is off the list now; not while something is wanted there."""
+    try:
+        remove_node(actor=PEOPLE, node=get_node(node), reason="It is gone.")
+    except (StateChanged, NotFound):
+        return False
+    return True
+
+
+_LOST = Chapter(lost("c"), 3, 2)
+_COMES_BACK = (_LOST, Chapter(back("c"), 3, 3))
+_REMOVED = (_LOST, Chapter(removed("c"), 3, 3), Chapter(back("c"), 3, 3), Chapter(uncordoned("c"), 3, 3))
+_DRAINED = (Chapter(drained("b"), 2, 2), Chapter(uncordoned("b"), 2, 2))
+STORIES = [
+    FleetStory("scaled up", "a", (Chapter(scaled(3), 3, 1),)),
+    FleetStory("comes up", "a", (Chapter(scaled(2), 2, 1),), victim="b"),
+    FleetStory("comes up and is removed", "a", (Chapter(scaled(2), 2, 1),), victim="b", is_removed=True),
+    FleetStory("scaled down", "abc", (Chapter(scaled(1), 1, 1),)),
+    FleetStory("lets go", "abc", (Chapter(scaled(1), 1, 1),), victim="c"),
+    FleetStory("node lost", "abc", _COMES_BACK),
+    FleetStory("lost node comes back", "abc", _COMES_BACK, victim="c", late="c"),
+    FleetStory("node removed", "abc", _REMOVED),
+    FleetStory("removed node comes back", "abc", _REMOVED, victim="c", late="c"),
+    FleetStory("node silent and none has room", "abc", (Chapter(silent_for_long("c"), 3, 2),), fits=1),
+    FleetStory("node drained", "ab", _DRAINED),
+    FleetStory("failed replica moved", "a", (Chapter(scaled(2), 2, 1),), broken="b"),
+    FleetStory("fails", "a", (Chapter(scaled(2), 2, 1),), broken="b", victim="b"),
+]
