@@ -55,7 +55,9 @@ class Host:
     def is_connected_to(self, address: str, port: int) -> bool:
         """Whether a process of this host has a TCP connection to there. Source: proc(5), /proc/net/tcp; addresses are little-endian."""
         there = f"{int.from_bytes(bytes(map(int, address.split('.'))), 'little'):08X}:{port:04X}"
-        files = [Path(f"/proc/{self.pids()[0]}/net/{name}") for name in ("tcp", "tcp6")]  # tcp6: IPv4 within IPv6 ends alike
+        files = [
+            Path(f"/proc/{self.pids()[0]}/net/{name}") for name in ("tcp", "tcp6")
+        ]  # tcp6: IPv4 within IPv6 ends alike
         rows = [line.split()[2:4] for file in files for line in file.read_text().splitlines()[1:]]
         return any(remote.endswith(there) and state == "01" for remote, state in rows)
 
