@@ -31,7 +31,10 @@ OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # what keep-alive goes by: a frozen peer is left after 20 s, and not after 70
+    (
+        "grpc.http2.ping_timeout_ms",
+        10_000,
+    ),  # what keep-alive goes by: a frozen peer is left after 20 s, and not after 70
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.so_reuseport", 0),
