@@ -192,6 +192,24 @@ class TestInTheBrowser:
         page.wait_for_timeout(1500)
         assert page.evaluate("window.shown") == [] and web.count("/_notices/") == asked
 
+    def test_turned_off_while_it_asks_it_shows_nothing(self, context_of: Callable[..., Any]) -> None:
+        context = context_of(make_user("ana"))
+        context.grant_permissions(["notifications"])
+        context.add_init_script(RECORDING)
+        page = context.new_page()
+        page.goto(reverse("account"))
+        held: list[Any] = []
+        page.route("**/_notices/**", lambda asked: held.append(asked))
+        switch = page.locator("#browser-notices")
+        with page.expect_request("**/_notices/**"):
+            switch.get_by_role("button", name="Turn them on").click()
+        switch.get_by_role("button", name="Turn them off").click()
+        news = {"key": "1", "title": "sentiment r2 waits", "body": "", "url": "/"}
+        with page.expect_event("requestfinished"):
+            held[0].fulfill(json={"notices": [news], "seq": 1})
+        page.wait_for_timeout(500)
+        assert page.evaluate("window.shown") == []
+
     def test_a_refused_permission_is_said_plainly(self, context_of: Callable[..., Any]) -> None:
         context = context_of(make_user("ana"))
         context.grant_permissions([])  # whatever is not named is refused

@@ -28,11 +28,12 @@
   }
 
   async function lookOnce(askedAt) {
-    if (Number(read("looked")) > askedAt) return; // another tab has seen it
+    if (!isOn() || Number(read("looked")) > askedAt) return; // turned off meanwhile, or another tab has seen it
     const beganAt = Date.now();
     const answer = await fetch(`/_notices/?after=${Number(read("after")) || ""}`, { cache: "no-store" });
     if (!answer.ok) return;
     const news = await answer.json();
+    if (!isOn()) return; // turned off while it was asked
     const shown = read("shown").split(" ");
     for (const { key, title, body, url } of news.notices) {
       if (shown.includes(key)) continue;
