@@ -20,7 +20,7 @@ from serving.actions.placing import place_replica, why_nowhere
 from serving.actions.routes import lock_routes
 from serving.core.lifecycle import DeploymentState
 from serving.core.replicas import MOST_REPLICAS, ReplicaStep, What
-from serving.models import Deployment, Environment, Scale
+from serving.models import Deployment, Environment, Scale, Server
 from serving.queries.deployments import answering_servers, deployments_in
 from serving.queries.placement import fleet_now, place_for
 from serving.queries.replicas import ReplicaPlan, declared_replicas, failed_on, lost_nodes, replica_plans
@@ -179,21 +179,32 @@ def _leave_lost_nodes(actor: Actor) -> None:
     """Servers of lost nodes get no more traffic where others answer, and are let go once as many as are wanted do. An agent that comes
     back finds in its rows what it is to drop."""
     lost = lost_nodes()
-    if not lost:
-        return
-    answering = list(answering_servers())
-    for server in answering:
-        one = server.deployment
-        if one.node_id not in lost:
-            continue
-        others = [
-            other
-            for other in answering
-            if other.deployment.node_id not in lost
-            and (other.deployment.release_id, other.deployment.environment_id) == (one.release_id, one.environment_id)
-        ]
-        if others:
-            why = f"Nothing has been heard of its node {one.node_id} for too long, and others answer."
-            mark_serving(actor=actor, server=server, is_serving=False, reason=why)
+    for environment in {environment for _, environment in _to_leave(lost)}:
+        _take_traffic_away(actor, environment)
     for node in sorted(lost):
         continue_draining(actor=actor, node=node)
+
+
+@transaction.atomic
+def _take_traffic_away(actor: Actor, environment: Environment) -> None:
+    """Under the routes' lock: another agent may just be letting go of the others, as one too many, from before the node was lost."""
+    lock_routes(environment)
+    for server, where in _to_leave(lost_nodes()):
+        if where == environment:
+            why = f"Nothing has been heard of its node {server.deployment.node_id} for too long, and others answer."
+            mark_serving(actor=actor, server=server, is_serving=False, reason=why)
+
+
+def _to_leave(lost: set[str]) -> list[tuple[Server, Environment]]:
+    """Answering servers on these nodes whose release has others that answer on nodes that are not lost."""
+    answering = list(answering_servers()) if lost else []
+    kept = {
+        (one.deployment.release_id, one.deployment.environment_id)
+        for one in answering
+        if one.deployment.node_id not in lost
+    }
+    return [
+        (one, one.deployment.environment)
+        for one in answering
+        if one.deployment.node_id in lost and (one.deployment.release_id, one.deployment.environment_id) in kept
+    ]

@@ -12,14 +12,14 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from ledger.core.errors import Invalid, Refused, Stale, Unavailable
-from serving.actions import ensure_deployment, release_deployment
+from serving.actions import ensure_deployment, placement, release_deployment
 from serving.actions.deployments import record_state
 from serving.actions.draining import _release
 from serving.actions.nodes import cordon_node, uncordon_node
 from serving.actions.placement import continue_placing, scale_release, why_not_placed
 from serving.core.lifecycle import DeploymentState
 from serving.core.placement import Claim
-from serving.models import Deployment, Node, Scale, Server
+from serving.models import Deployment, Environment, Node, Scale, Server
 from serving.queries.deployments import answering_servers
 from serving.queries.replicas import Declared, declared_replicas, replica_plans
 from tests.factories import (
@@ -136,6 +136,26 @@ def test_a_lost_nodes_replica_is_placed_elsewhere_and_dropped_once_that_answers(
     lost.refresh_from_db()
     assert not lost.is_wanted and nodes_of(stable) == ["c", "local"]  # its agent, when it is back, finds this
     assert continue_placing(actor=AGENT) == [] and Deployment.objects.count() == 3
+
+
+def test_a_lost_node_keeps_its_traffic_where_the_others_are_just_being_let_go(
+    stable: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another agent holds the routes, and lets the other replica go as one too many: it began before the node was lost."""
+    make_node("b")
+    scale(stable, 2)
+    continue_placing(actor=AGENT)
+    bring_up(stable)
+    silence("local")
+    locked = placement.lock_routes
+
+    def wait_for(environment: Environment) -> Environment:
+        Deployment.objects.filter(node="b").update(is_wanted=False)
+        return locked(environment)
+
+    monkeypatch.setattr(placement, "lock_routes", wait_for)
+    continue_placing(actor=AGENT)
+    assert [one.deployment.node_id for one in answering_servers()] == ["local"]
 
 
 def test_a_lost_nodes_replica_stays_where_no_other_node_has_room(stable: Deployment) -> None:
