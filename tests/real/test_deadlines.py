@@ -21,7 +21,8 @@ from tests.triton_rig import local_launcher
 pytestmark = pytest.mark.real("triton")
 HELD, GONE = 666.0, 8
 
-#: The runner itself: a request with 666 is under way until its caller has cancelled it, and answers tell how often the graph was run since.
+#: The runner itself: a request with 666 says that it is under way, until its caller has cancelled it, and answers tell how often the graph
+#: was run since.
 HOLDING = """
 
 import time
@@ -32,6 +33,7 @@ class TritonPythonModel(TritonPythonModel):
     def execute(self, requests):
         for request in requests:
             if (pb_utils.get_input_tensor_by_name(request, "x").as_numpy() == 666).any():
+                print("one is held", flush=True)
                 while not request.is_cancelled():
                     time.sleep(0.01)
                 time.sleep(0.5)  # those who cancelled before it are known by then
@@ -67,16 +69,9 @@ def test_the_runner_computes_nothing_for_who_waits_no_longer(tmp_path: Path) -> 
                 response_deserializer=service_pb2.ModelInferResponse.FromString,
             )
             held = ask.future(message(HELD), timeout=60)
-            gone = [ask.future(MESSAGE, timeout=60)]
-
-            def waits() -> bool:
-                if gone[-1].done():  # it came before the one that is held
-                    gone.append(ask.future(MESSAGE, timeout=60))
-                return pending() == 1
-
-            wait_until(waits, "one waits behind the one that is held")
-            gone += [ask.future(MESSAGE, timeout=60) for _ in range(GONE)]
-            wait_until(lambda: pending() == GONE + 1, "all have come")
+            wait_until(lambda: "one is held" in launcher.log_tail(running.folder, lines=1), "one is held")
+            gone = [ask.future(MESSAGE, timeout=60) for _ in range(GONE)]
+            wait_until(lambda: pending() == GONE, "all wait behind it")
             for one in [*gone, held]:
                 one.cancel()
             (raw,) = ask(MESSAGE, timeout=60).raw_output_contents
