@@ -10,6 +10,8 @@ from serving.core.routes import Arm, ModelRoute, Prober, release_clusters
 #: The namespace of Sluicegate's own metadata in xDS messages.
 NAMESPACE = "sluicegate"
 PROTOCOLS = ("http", "grpc")
+#: How long a server may take to accept a connection.
+CONNECT_TIMEOUT_S = 1.0
 #: Of what no bound of a release's own holds: connections, streams, and what a broken candidate hands back at once.
 MAX_CONCURRENT = 4096
 #: Bodies up to this size can be read, sent again to stable, and mirrored; a model may take less.
@@ -120,7 +122,7 @@ def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> d
         "name": name,
         "type": "EDS",
         "eds_cluster_config": {"eds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "5s"}},
-        "connect_timeout": "1s",
+        "connect_timeout": f"{CONNECT_TIMEOUT_S:g}s",
         "metadata": metadata(route, arm),
         "circuit_breakers": {"thresholds": _thresholds(route.in_flight(arm))},
         "outlier_detection": _outlier_detection(),
@@ -182,7 +184,7 @@ def _outlier_detection() -> dict[str, Any]:
 def _fallback_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> dict[str, Any]:
     return {
         "name": name,
-        "connect_timeout": "1s",
+        "connect_timeout": f"{CONNECT_TIMEOUT_S:g}s",
         "lb_policy": "CLUSTER_PROVIDED",
         "metadata": metadata(route, arm),
         "cluster_type": {

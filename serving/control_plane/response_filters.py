@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.control_plane.clusters import NAMESPACE
+from serving.control_plane.clusters import CONNECT_TIMEOUT_S, NAMESPACE
 
 #: The name of the filter, under which a virtual host tells it how long an attempt may take.
 FILTER = "answers"
@@ -72,13 +72,19 @@ local function meant(status, said, is_front)
 end
 
 local ABOUT = "{NAMESPACE}"
--- Timestamps are whole milliseconds of another clock than that of Envoy's timers: what is late may seem to be in time by some.
-local SLACK_MS = 5
+local CONNECT_MS = {CONNECT_TIMEOUT_S * 1000:g}
 
 -- A number that the virtual host states; nil where it states none, for which `get` returns nothing, and not nil.
 local function stated(handle, name)
   local value = handle:virtualHost():metadata():get(name)
   return value and tonumber(value)
+end
+
+-- How long after its first attempt a request may be that has a second one because the first got no connection: halfway between
+-- the longest that can take, and the time of one attempt. On a busy machine timers of Envoy end tens of milliseconds early by these
+-- timestamps, which are taken later than the timers' time.
+local function soon(most)
+  return (most + (most > CONNECT_MS and CONNECT_MS or 0)) / 2
 end
 
 -- Marks a request whose first attempt was late: the second began because the time of one was over, and not because the first
@@ -91,15 +97,16 @@ function envoy_on_request(handle)
   local known = about:get(ABOUT) or {{}}
   local most = stated(handle, "attempt_timeout_ms")
   local took = handle:timestamp() - (tonumber(known["began_at"]) or handle:timestamp())
-  if most and took >= most - SLACK_MS and not known["is_answered"] then about:set(ABOUT, "is_late", "yes") end
+  if most and took >= soon(most) and not known["is_answered"] then about:set(ABOUT, "is_late", "yes") end
 end
 
 -- Whether another attempt may be under way beside this one. Envoy 1.40 ends with a segmentation fault when a filter waits for the
--- body of the answer that it gives up then, so that answer's words are not looked at.
+-- body of the answer that it gives up then, so that answer's words are not looked at; nor those that come in the last tenth of the
+-- time of one attempt, whose body may come after it.
 local function is_late(handle, known)
   local most = stated(handle, "attempt_timeout_ms")
   local took = handle:timestamp() - (tonumber(known["began_at"]) or handle:timestamp())
-  return known["is_late"] or not most or took >= most - SLACK_MS
+  return known["is_late"] or not most or took >= 0.9 * most
 end
 
 function envoy_on_response(handle)
