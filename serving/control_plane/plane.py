@@ -32,6 +32,8 @@ POLL_S = 2.0
 #: Connected gateways are marked as seen this often.
 HEARTBEAT_S = 2.0
 RETRY_S = 0.5
+#: Who has had no answer of the database for so long hears of no rollback, and leaves its gateways to another control plane.
+BLIND_AFTER_S = 5.0
 #: An event tells of refused streams, and of those that follow on one gateway's name not again before this time is over.
 TELL_EVERY_S = 600.0
 #: Requests that failed or were slow, of each release and kind, that one heartbeat writes: they are examples.
@@ -44,6 +46,7 @@ class ControlPlane:
     def __init__(self, *, poll_s: float = POLL_S) -> None:
         self.notice = asyncio.Event()
         self._poll_s = poll_s
+        self._heard_at = time.monotonic()  # from the database, when anything was read or written
         self._snapshots: dict[str, Snapshot] = {}
         self._gateways: dict[str, GatewayIdentity] = {}
         self._streams: defaultdict[str, set[tuple[GatewayIdentity, asyncio.Event]]] = defaultdict(set)
@@ -61,7 +64,7 @@ class ControlPlane:
     async def run(
         self, address: str, tls: TlsFiles | None = None, *, on_open: Callable[[int], None] = lambda port: None
     ) -> None:
-        """Serves until cancelled. The port opens after the first whole reading of the database, never before."""
+        """Serves until cancelled. The port is open while the database can be read, and not before its first whole reading."""
         while not await self._refresh():
             await asyncio.sleep(RETRY_S)
         gc.collect()
@@ -72,10 +75,26 @@ class ControlPlane:
             async with asyncio.TaskGroup() as tasks:
                 for job in (self._follow, self._write_acks, self._heartbeat):
                     tasks.create_task(job())
+                tasks.create_task(self._serve_while_it_sees(server, address, tls))
         finally:
             await server.stop()
             self._reader.shutdown(wait=False)
             self._writer.shutdown(wait=False)
+
+    async def _serve_while_it_sees(self, server: AdsServer, address: str, tls: TlsFiles | None) -> None:
+        """Shuts the port once it is blind, so that gateways go to a control plane that is not, and stay as they are where there is none.
+        Raises RuntimeError when another has taken the port meanwhile.
+        """
+        is_blind = False
+        while True:
+            await asyncio.sleep(RETRY_S)
+            was_blind, is_blind = is_blind, time.monotonic() - self._heard_at > BLIND_AFTER_S
+            if server.is_open and is_blind and was_blind:  # once says nothing: this process itself may have stood still
+                log.warning("the database has not answered for %g s: gateways are left to others", BLIND_AFTER_S)
+                await server.stop()
+            elif not (server.is_open or is_blind) and await self._refresh():  # what is published may be old by now
+                log.info("the database answers: gateways are let in again")
+                await server.start(address, tls)
 
     # -- Plane ------------------------------------------------------------------------------------------------------
 
@@ -187,6 +206,7 @@ class ControlPlane:
         while True:
             seen = {gateway.id for streams in self._streams.values() for gateway, _ in streams}
             with contextlib.suppress(db.Error):
+                await self._in_thread(self._writer, self._clock.sync)  # and nothing else may ask for long
                 if seen:
                     await self._in_thread(self._writer, store.write_seen, seen, self._clock.now())
                 await self._write_refusals()
@@ -219,7 +239,9 @@ class ControlPlane:
                 db.connection.close()
                 raise
 
-        return await asyncio.get_running_loop().run_in_executor(pool, guarded)
+        found = await asyncio.get_running_loop().run_in_executor(pool, guarded)
+        self._heard_at = time.monotonic()
+        return found
 
     def _say(self, about: str, message: str) -> None:
         """Logs a message once, and again when it changed or came back."""

@@ -31,10 +31,8 @@ OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    (
-        "grpc.http2.ping_timeout_ms",
-        10_000,
-    ),  # what keep-alive goes by: a frozen peer is left after 20 s, and not after 70
+    # What keep-alive goes by: a frozen peer is left after 20 s, and not after 70.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.so_reuseport", 0),
@@ -78,10 +76,14 @@ class AdsServer:
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
         self._server: grpc.aio.Server | None = None
-        self._is_stopping = self._wants_certificates = False
+        self._wants_certificates = False
         self._wakes: set[asyncio.Event] = set()
         self._log_readers: set[asyncio.Task[None]] = set()
         self._live: set[str] = set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._server is not None
 
     async def start(self, address: str, tls: TlsFiles | None = None) -> int:
         """Opens host:port, and returns the port, or unix:/path, for this process's user alone.
@@ -89,7 +91,7 @@ class AdsServer:
         With `tls` a gateway needs a certificate of the authority that names it (`addresses.gateway_identity`). Raises RuntimeError
         when the port is taken, OSError when a file cannot be read.
         """
-        self._server = grpc.aio.server(options=list(OPTIONS))
+        server = grpc.aio.server(options=list(OPTIONS))
         handler: Any = grpc.stream_stream_rpc_method_handler(
             self._stream,
             request_deserializer=discovery_pb2.DeltaDiscoveryRequest.FromString,
@@ -100,29 +102,30 @@ class AdsServer:
             request_deserializer=als_pb2.StreamAccessLogsMessage.FromString,
             response_serializer=als_pb2.StreamAccessLogsResponse.SerializeToString,
         )
-        self._server.add_generic_rpc_handlers(
+        server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(SERVICE, {"DeltaAggregatedResources": handler}),
                 grpc.method_handlers_generic_handler(LOG_SERVICE, {"StreamAccessLogs": log_handler}),
             )
         )
         self._wants_certificates = tls is not None
-        add = self._server.add_insecure_port
-        port = add(address) if tls is None else self._server.add_secure_port(address, _credentials(tls))
+        add = server.add_insecure_port
+        port = add(address) if tls is None else server.add_secure_port(address, _credentials(tls))
         if address.startswith(UNIX):
             Path(address.removeprefix(UNIX)).chmod(0o600)
-        await self._server.start()
+        self._server = server
+        await server.start()
         return port
 
     async def stop(self) -> None:
-        """Lets streams end by themselves: gRPC logs cancelled ones as errors."""
-        self._is_stopping = True
+        """Lets streams end by themselves: gRPC logs cancelled ones as errors. It can be started again."""
+        server, self._server = self._server, None
         for wake in self._wakes:
             wake.set()
         for reader in self._log_readers:
             reader.cancel()
-        if self._server is not None:
-            await self._server.stop(grace=GRACE_S)
+        if server is not None:
+            await server.stop(grace=GRACE_S)
 
     async def _stream(
         self, requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], context: grpc.aio.ServicerContext[Any, Any]
@@ -213,7 +216,7 @@ class AdsServer:
                 await asyncio.wait_for(wake.wait(), TICK_S)
             wake.clear()
             current = self.plane.gateway(gateway.name)
-            if self._is_stopping or current != gateway:
+            if not self.is_open or current != gateway:
                 return  # registered anew with other addresses, or gone: let it connect again
             snapshot = self.plane.snapshot(gateway.environment)
             if snapshot is None:

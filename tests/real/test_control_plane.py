@@ -22,7 +22,7 @@ from registry.models import Release, ServedModel
 from serving.actions.gateways import drain_gateway, register_gateway, remove_gateway, resume_gateway
 from serving.actions.routes import set_route
 from serving.adapters.envoy_counters import EnvoyCounters
-from serving.control_plane.plane import HEARTBEAT_S
+from serving.control_plane.plane import BLIND_AFTER_S, HEARTBEAT_S, POLL_S, RETRY_S
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Environment, Gateway, Node, RequestExample, Route, RouteAck, Server
 from serving.queries.routes import Ack, acknowledged
@@ -213,6 +213,29 @@ def test_traffic_and_control_plane_survive_the_loss_of_the_database(world: World
     assert not acknowledged(late).all_acked
     world.wire.join()
     wait_until(lambda: acknowledged(late).all_acked, "it caught up")
+    outcome = traffic.stop()
+    assert set(outcome) == {""}, outcome
+
+
+def test_a_control_plane_that_cannot_read_leaves_its_gateways_to_others_until_it_can(world: World) -> None:
+    world.decide(0)
+    world.start(polls=False)  # silence is not blindness: nothing was to be read
+    world.apply(5000)
+    time.sleep(BLIND_AFTER_S + 2 * RETRY_S)
+    assert world.plane.is_open()
+    world.plane.end(signal.SIGTERM)
+    world.plane.start()
+    world.apply(5001)
+    traffic = Traffic(world.envoy)
+    cut = time.monotonic()
+    world.wire.cut()
+    late = world.decide(0)
+    wait_until(lambda: not world.plane.is_open(), "its port is shut")
+    assert time.monotonic() - cut > BLIND_AFTER_S - POLL_S
+    assert world.releases() == {"r1", "r2"}
+    world.wire.join()
+    wait_until(lambda: acknowledged(late).all_acked, "its gateways are back")
+    assert world.plane.is_open() and world.releases() == {"r1"}
     outcome = traffic.stop()
     assert set(outcome) == {""}, outcome
 
