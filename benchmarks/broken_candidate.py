@@ -55,6 +55,7 @@ class Fault:
     delay_s: float = 0.0
     opens_after_s: float = 0.0
     max_in_flight: int = UNBOUNDED
+    retries_resets: bool = False  # what the model's traffic policy says of it
     costs: str = ""
 
 
@@ -66,6 +67,8 @@ FAULTS = {
     "kill": Fault(
         "process kill: SIGKILL in mid-traffic", in_processes=True, delay_s=0.01, costs="in flight at the kill"
     ),
+    "reset_again": Fault("reset, with `retry_on_reset`", "cut", retries_resets=True),
+    "kill_again": Fault("process kill, with `retry_on_reset`", in_processes=True, delay_s=0.01, retries_resets=True),
     "slow_start": Fault("slow start: listed, listens 5 s later", in_processes=True, opens_after_s=OPENS_AFTER_S),
     "slow": Fault("overload: it queues, within its bound", delay_s=0.04),
     "bound": Fault("overload: it queues, at its bound", delay_s=0.04, max_in_flight=FEW, costs="shed by the gateway"),
@@ -156,7 +159,8 @@ def measure(fault: Fault, protocol: str, *, is_dead: bool, requests: int, client
             endpoints = tuple(Endpoint(one.host, one.http_port, one.http_port) for one in endpoints)
         stable = Arm("r1", Rig.STABLE, tuple(sorted((parts.stable.endpoint, twin.endpoint))), UNBOUNDED)
         candidate = Arm("r2", Rig.CANDIDATE, endpoints, fault.max_in_flight)
-        parts.apply(5_000, stable=stable, candidate=candidate, limits=LIMITS)
+        again = fault.retries_resets
+        parts.apply(5_000, stable=stable, candidate=candidate, limits=LIMITS, retries_resets=again)
         if is_dead:
             parts.loop.run(parts.ads.stop())
         for one in stubs:

@@ -10,7 +10,7 @@ from registry.core.schema import Json, ListOf, Number, Object, Problem, Record, 
 from registry.core.serving import TENSOR
 from registry.core.spec import SLUG
 from registry.core.timeouts import of_objectives
-from registry.core.traffic import TRAFFIC_POLICY, of_tenants
+from registry.core.traffic import TRAFFIC_POLICY, contradictions
 
 CONTRACT: Final = Record({"inputs": may(ListOf(TENSOR, most=200), []), "outputs": may(ListOf(TENSOR, most=200), [])})
 _LONGEST_S: Final = 600  # as long as gateways wait at most; see serving.core.routes.Limits
@@ -70,7 +70,7 @@ def read_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[Pro
     if not isinstance(read, dict):
         return {}, problems
     problems += of_objectives(read.get("objectives", {}))
-    problems += of_tenants(read.get("traffic_policy", {}))
+    problems += contradictions(read.get("traffic_policy", {}))
     for side in ("inputs", "outputs"):
         names = [tensor.get("name") for tensor in read.get("contract", {}).get(side, [])]
         problems += [

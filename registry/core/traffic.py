@@ -5,6 +5,7 @@
       named: {gold: {requests_per_s: 200, burst: 300}, bronze: {requests_per_s: 20}}
       others: {requests_per_s: 10}           # everybody who is not named, and every caller who is not believed, together
     idempotent: false                        # asking twice is not asking once; true where it is not said
+    retry_on_reset: true                     # also what was in flight on a server that died; false where it is not said
 
 Only named tenants have a bucket: with one for each name that comes, 1,000 random names had no limit at all, as a bucket that was
 forgotten comes back full. Source: docs/decisions/0024-tenants.md.
@@ -40,6 +41,7 @@ _QUOTA: Final = Record(
 TRAFFIC_POLICY: Final = Record(
     {
         "idempotent": may(Flag()),
+        "retry_on_reset": may(Flag()),
         "tenants": may(
             Record(
                 {"header": need(_HEADER), "named": may(Object(_QUOTA, most=MOST_TENANTS), {}), "others": need(_QUOTA)}
@@ -50,8 +52,16 @@ TRAFFIC_POLICY: Final = Record(
 )
 
 
-def of_tenants(policy: Mapping[str, Any]) -> list[Problem]:
-    """What is wrong with the names of a policy that could be read."""
+def contradictions(policy: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with a policy whose fields could be read."""
+    if policy.get("retry_on_reset") and policy.get("idempotent") is False:
+        said = "A request that may not be asked twice cannot be asked again when its connection breaks."
+        fix = "Leave out retry_on_reset, or idempotent: false."
+        return [Problem("traffic_policy.retry_on_reset", said, fix), *_of_tenants(policy)]
+    return _of_tenants(policy)
+
+
+def _of_tenants(policy: Mapping[str, Any]) -> list[Problem]:
     problems: list[Problem] = []
     for name in policy.get("tenants", {}).get("named", {}):
         at = f"traffic_policy.tenants.named.{name}"

@@ -14,7 +14,9 @@ from rollouts.models import LatencyWindow, Rollout
 @transaction.atomic
 def record_latency(windows: Mapping[int, OpenWindow], *, fence: int) -> int:
     """Stores these windows by rollout; how many were. Those of rollouts that a newer engine writes are left out."""
-    ours = set(Rollout.objects.filter(pk__in=windows, fence__lte=fence).values_list("pk", flat=True))
+    # Locked to the end, as with a tick: a newer engine that lifts the fence meanwhile waits, or ends this transaction.
+    seen = Rollout.objects.select_for_update(no_key=True).order_by("pk").filter(pk__in=windows, fence__lte=fence)
+    ours = set(seen.values_list("pk", flat=True))
     rows = [
         LatencyWindow(
             rollout_id=pk,

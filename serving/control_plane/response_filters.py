@@ -72,19 +72,10 @@ local function meant(status, said, is_front)
 end
 
 local ABOUT = "{NAMESPACE}"
-local CONNECT_MS = {CONNECT_TIMEOUT_S * 1000:g}
-
 -- A number that the virtual host states; nil where it states none, for which `get` returns nothing, and not nil.
 local function stated(handle, name)
   local value = handle:virtualHost():metadata():get(name)
   return value and tonumber(value)
-end
-
--- How long after its first attempt a request may be that has a second one because the first got no connection: halfway between
--- the longest that can take, and the time of one attempt. On a busy machine timers of Envoy end tens of milliseconds early by these
--- timestamps, which are taken later than the timers' time.
-local function soon(most)
-  return (most + (most > CONNECT_MS and CONNECT_MS or 0)) / 2
 end
 
 -- Marks a request whose first attempt was late: the second began because the time of one was over, and not because the first
@@ -95,9 +86,9 @@ function envoy_on_request(handle)
     return about:set(ABOUT, "began_at", tostring(handle:timestamp()))
   end
   local known = about:get(ABOUT) or {{}}
-  local most = stated(handle, "attempt_timeout_ms")
+  local late = stated(handle, "late_after_ms")
   local took = handle:timestamp() - (tonumber(known["began_at"]) or handle:timestamp())
-  if most and took >= soon(most) and not known["is_answered"] then about:set(ABOUT, "is_late", "yes") end
+  if late and took >= late and not known["is_answered"] then about:set(ABOUT, "is_late", "yes") end
 end
 
 -- Whether another attempt may be under way beside this one. Envoy 1.40 ends with a segmentation fault when a filter waits for the
@@ -159,10 +150,27 @@ def upstream_filters() -> list[dict[str, Any]]:
     ]
 
 
-def attempt_metadata(attempt_timeout_s: float, slow_ms: float | None = None) -> dict[str, dict[str, Any]]:
-    """The metadata by which a virtual host tells the filter how long an attempt may take, and from when on a request is slow."""
-    slow = {} if slow_ms is None else {"slow_ms": f"{slow_ms:.0f}"}
-    return {FILTER: {"attempt_timeout_ms": f"{1000 * attempt_timeout_s:.0f}", **slow}}
+def attempt_metadata(
+    attempt_timeout_s: float, slow_ms: float | None = None, *, has_resets: bool = False
+) -> dict[str, dict[str, Any]]:
+    """The metadata by which a virtual host tells the filter how long an attempt may take, after how long a second one means that the
+    first was late, and from when on a request is slow. `has_resets`: a second one may also follow a connection that broke.
+    """
+    told = {
+        "attempt_timeout_ms": f"{1000 * attempt_timeout_s:.0f}",
+        "late_after_ms": f"{1000 * _late_after_s(attempt_timeout_s, has_resets):.0f}",
+    }
+    return {FILTER: told if slow_ms is None else {**told, "slow_ms": f"{slow_ms:.0f}"}}
+
+
+def _late_after_s(attempt_timeout_s: float, has_resets: bool) -> float:
+    """On a busy machine Envoy's timers end tens of milliseconds early by the script's timestamps, which are taken later than the
+    timers' time. So the bound is halfway between the time of an attempt and the longest that the other cause of a second one takes,
+    which is to get no connection; but a connection may break at any time, where that is a cause.
+    """
+    if has_resets:
+        return 0.9 * attempt_timeout_s
+    return (attempt_timeout_s + (CONNECT_TIMEOUT_S if attempt_timeout_s > CONNECT_TIMEOUT_S else 0.0)) / 2
 
 
 def is_late() -> dict[str, Any]:

@@ -205,6 +205,7 @@ def _model_route(
         slow_ms=slow_ms_of(route) if route.candidate_id else None,
         tenants=tenants_of(route),
         is_idempotent=is_idempotent(route),
+        retries_resets=retries_resets(route),
     )
 
 
@@ -289,8 +290,16 @@ def tenants_of(model: Stated) -> Tenants | None:
 
 def is_idempotent(model: Stated) -> bool:
     """Whether a request to the model may be asked twice: so it is unless its traffic policy says otherwise."""
-    policy = model.traffic_policy if isinstance(model.traffic_policy, dict) else {}
-    return policy.get("idempotent", True) is True
+    return _policy_of(model).get("idempotent", True) is True
+
+
+def retries_resets(model: Stated) -> bool:
+    """Whether a request is asked again that was in flight when its connection broke: only where the model's traffic policy says so."""
+    return _policy_of(model).get("retry_on_reset", False) is True
+
+
+def _policy_of(model: Stated) -> dict[str, Any]:
+    return model.traffic_policy if isinstance(model.traffic_policy, dict) else {}
 
 
 def _identity(gateway: Gateway) -> GatewayIdentity:

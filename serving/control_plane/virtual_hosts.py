@@ -37,11 +37,12 @@ PROTOCOLS = ("grpc", "http")
 HTTP_NOT_FOUND, GRPC_NOT_FOUND = 404, 5
 GRPC_UNIMPLEMENTED = 12
 
-#: What a server answered may be tried on stable, and what never reached a server. Never a request whose connection broke after it
-#: was sent: it may be what ended the server, and would end the next one. `5xx` and `gateway-error` take a broken connection for a
-#: server's error, so the errors are named one by one.
+#: What a server answered may be tried on stable, and what never reached a server. A request whose connection broke after it was sent
+#: only where the model says so: it may be what ended the server, and would end the next one. `5xx` and `gateway-error` take a broken
+#: connection for a server's error, so the errors are named one by one.
 NEVER_SENT = "connect-failure,refused-stream,reset-before-request"
 RETRY_ON = f"{NEVER_SENT},retriable-headers,retriable-status-codes"
+RESET = "reset"
 SERVER_ERRORS = range(500, 512)
 _BAD_ANSWERS = {
     # gRPC failures that have no word of their own here are matched by the header of a trailers-only answer.
@@ -127,7 +128,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
             "filter_metadata": {
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
                 **model_metadata(route.max_request_bytes),
-                **attempt_metadata(_attempt_s(route), route.slow_ms),
+                **attempt_metadata(_attempt_s(route), route.slow_ms, has_resets=_retries_resets(route)),
                 **tenant_metadata(route.tenants),
             }
         },
@@ -221,7 +222,7 @@ def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
                 "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.010s"},
                 "retry_priority": _ELSEWHERE,
                 **_ANOTHER_REPLICA,
-                **({"retry_on": RETRY_ON, **_BAD_ANSWERS} if route.is_idempotent else {"retry_on": NEVER_SENT}),
+                **_retried(route),
                 **({"per_try_timeout": _seconds(_attempt_s(route))} if _is_hedged(route) else {}),
             },
             # Without this an attempt that is late counts as one that was cut, which is never tried again. It goes on until there
@@ -229,6 +230,17 @@ def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
             **({"hedge_policy": {"hedge_on_per_try_timeout": True}} if _is_hedged(route) else {}),
         },
     }
+
+
+def _retried(route: ModelRoute) -> dict[str, Any]:
+    if not route.is_idempotent:
+        return {"retry_on": NEVER_SENT}
+    return {"retry_on": f"{RETRY_ON},{RESET}" if _retries_resets(route) else RETRY_ON, **_BAD_ANSWERS}
+
+
+def _retries_resets(route: ModelRoute) -> bool:
+    """Only beside hedging, without which Envoy takes an attempt that is late for one that was cut."""
+    return route.retries_resets and _is_hedged(route)
 
 
 def _is_hedged(route: ModelRoute) -> bool:

@@ -150,6 +150,7 @@ class ModelRoute:
     slow_ms: float | None = None
     tenants: Tenants | None = None  # whose requests are let through; everybody's where nothing is stated
     is_idempotent: bool = True  # a request may be asked twice; else it is neither retried once it was sent nor mirrored
+    retries_resets: bool = False  # asks again what was in flight on a server that died, of which it may have died
 
     def __post_init__(self) -> None:
         if self.gateways < 1:

@@ -101,10 +101,15 @@ def test_a_models_own_time_outs_are_used_unless_they_are_nonsense(world: World) 
 
 def test_a_model_says_whether_its_requests_may_be_asked_twice(world: World) -> None:
     world.route(0)
-    for policy, expected in (({}, True), ({"idempotent": False}, False)):
+    for policy, expected in (
+        ({}, (True, False)),
+        ({"idempotent": False}, (False, False)),
+        ({"retry_on_reset": True}, (True, True)),
+    ):
         world.model.traffic_policy = policy
         world.model.save()
-        assert published(world).models[0].is_idempotent is expected
+        (route,) = published(world).models
+        assert (route.is_idempotent, route.retries_resets) == expected
 
 
 def test_the_fake_gateway_obeys_the_database_and_acknowledges(world: World) -> None:

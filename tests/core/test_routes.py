@@ -296,6 +296,13 @@ def test_what_a_server_answered_is_tried_again_and_what_broke_is_not() -> None:
         ({"candidate": None, "candidate_bp": 0}, True, False),  # there is only the server that is late
         ({"candidate": None, "candidate_bp": 0, "stable": dataclasses.replace(A, endpoints=TWO)}, True, True),
         ({"is_idempotent": False}, False, False),
+        ({"is_idempotent": False, "retries_resets": True}, False, False),
+        (
+            {"candidate": None, "candidate_bp": 0, "retries_resets": True},
+            True,
+            False,
+        ),  # a late attempt counts as a cut one there
+        ({"retries_resets": True}, True, True),
     ],
 )
 def test_what_may_be_asked_twice(changes: dict[str, Any], is_retried: bool, is_hedged: bool) -> None:
@@ -306,6 +313,7 @@ def test_what_may_be_asked_twice(changes: dict[str, Any], is_retried: bool, is_h
         policy = one["retry_policy"]
         assert ("retriable_status_codes" in policy, "retriable-status-codes" in policy["retry_on"]) == (is_retried,) * 2
         assert "connect-failure" in policy["retry_on"]
+        assert ("reset" in policy["retry_on"].split(",")) == (is_hedged and changes.get("retries_resets", False))
         assert ("per_try_timeout" in policy, "hedge_policy" in one) == (is_hedged,) * 2
     told = host["metadata"]["filter_metadata"]["answers"]["attempt_timeout_ms"]
     assert told == ("2000" if is_hedged else "10000")

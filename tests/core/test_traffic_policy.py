@@ -12,7 +12,7 @@ from registry.models import ServedModel
 from rollouts.core.latency import NOTHING, Classes, added
 from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
 from serving.adapters.envoy_stats import parse
-from serving.control_plane.store import is_idempotent
+from serving.control_plane.store import is_idempotent, retries_resets
 from serving.control_plane.tenants import quotas, tenant_filters, tenant_metadata
 from serving.core.tenants import Quota, Tenants
 from serving.ports import TenantCounters
@@ -44,6 +44,18 @@ def test_a_policy_says_whether_a_request_may_be_asked_twice() -> None:
     assert Tenants.of(once["traffic_policy"]) is None
     (problem,) = read_settings({"traffic_policy": {"idempotent": "no"}})[1]
     assert problem.field == "traffic_policy.idempotent"
+
+
+def test_a_policy_says_whether_what_was_in_flight_on_a_dead_server_is_asked_again() -> None:
+    again = {"retry_on_reset": True}
+    assert read_settings({"traffic_policy": again}) == ({"traffic_policy": again}, [])
+    assert [retries_resets(ServedModel(traffic_policy=one)) for one in (again, {}, {"retry_on_reset": False})] == [
+        True,
+        False,
+        False,
+    ]
+    (problem,) = read_settings({"traffic_policy": {**again, "idempotent": False}})[1]
+    assert problem.field == "traffic_policy.retry_on_reset" and "asked twice" in problem.message
 
 
 def test_what_is_wrong_is_named() -> None:

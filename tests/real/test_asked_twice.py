@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from serving.core.routes import Arm, Limits
+from serving.core.routes import Arm, Endpoint, Limits
 from tests.gateway_rig import UNBOUNDED, Rig, grpc_infer, rig
 
 pytestmark = pytest.mark.real("envoy")
@@ -44,6 +44,21 @@ def test_what_is_not_idempotent_and_was_sent_is_not_asked_again(
     parts.apply(10_000)
     assert ask(parts, protocol) == well
     assert (parts.candidate.hits, parts.stable.hits) == (2, 1)
+
+
+@BOTH
+def test_what_was_in_flight_on_a_server_that_died_is_asked_again_where_the_model_says_so(
+    parts: Rig, protocol: str, well: Any
+) -> None:
+    parts.candidate.mode = "cut"
+    at = parts.candidate.endpoint  # its port for HTTP cuts whatever comes
+    cutting = Arm("r2", Rig.CANDIDATE, (Endpoint(at.host, at.http_port, at.http_port),), UNBOUNDED)
+    parts.apply(10_000, candidate=cutting)
+    assert ask(parts, protocol) != well and parts.stable.hits == 0
+    parts.apply(10_000, candidate=cutting, retries_resets=True)
+    assert ask(parts, protocol) == well and parts.stable.hits == 1
+    counted = parts.counters().by_release[Rig.CANDIDATE]
+    assert (counted.timed, counted.failed, counted.saved) == (2, 2, 1)
 
 
 @BOTH

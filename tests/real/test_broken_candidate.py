@@ -30,3 +30,11 @@ def test_the_last_server_is_set_aside_as_soon_as_the_first() -> None:
     cell = measure(FAULTS["reset"], "HTTP", is_dead=True, requests=1500, clients=CLIENTS)
     assert 0 < cell.lost < 150  # half a second's worth, and more, when Envoy hands on one change a second
     assert is_sound(FAULTS["reset"], cell, 1500), cell
+
+
+@pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
+@pytest.mark.parametrize("fault", ["reset_again", "kill_again"])
+def test_a_model_that_retries_resets_loses_no_answer_when_connections_break(fault: str, protocol: str) -> None:
+    cell = measure(FAULTS[fault], protocol, is_dead=True, requests=REQUESTS, clients=CLIENTS)
+    assert cell.lost == 0 and cell.counted.failed > 0
+    assert is_sound(FAULTS[fault], cell, REQUESTS), cell

@@ -86,6 +86,7 @@ _WORDS: Final = {
     ),
     "traffic_policy": (
         ("idempotent", "A request may be asked twice", "yes or no; yes where nothing is said", _FLAG),
+        ("retry_on_reset", "Asked again when its server died", "yes or no; no where nothing is said", _FLAG),
         ("tenants.header", "Header that names the tenant", "from a trusted proxy", _TEXT),
         ("tenants.others.requests_per_s", "Everybody who is not named", "requests a second, together", _NUMBER),
     ),
