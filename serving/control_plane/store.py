@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -25,21 +25,19 @@ from registry.models import Release
 from registry.queries import whole_releases
 from serving.actions.gateways import record_refused_stream
 from serving.adapters.mirror_secret import mirror_secret
+from serving.control_plane.model_settings import is_idempotent, limits_of, retries_resets, slow_ms_of, tenants_of
 from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.server import GatewayIdentity
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.routes import (
     IN_FLIGHT_PER_INSTANCE,
-    LONGEST_S,
     REQUEST_BYTES,
     Arm,
     Endpoint,
-    Limits,
     ModelRoute,
     Prober,
     RoutingTable,
 )
-from serving.core.tenants import Tenants
 from serving.models import Environment, Gateway, RequestExample, Route, Server, slot_of
 
 log = logging.getLogger(__name__)
@@ -240,66 +238,6 @@ def _prober_at(address: str) -> Prober | None:
     except ValueError as error:
         log.warning("%s; nothing is mirrored", error)
         return None
-
-
-class Stated(Protocol):
-    """What a model states for itself: a `ServedModel`, or what was read of one."""
-
-    @property
-    def slug(self) -> str: ...
-    @property
-    def objectives(self) -> Any: ...
-    @property
-    def traffic_policy(self) -> Any: ...
-
-
-def limits_of(model: Stated) -> Limits:
-    """The model's own `objectives.timeout_s` and `objectives.attempt_timeout_s`; what it does not state, as the settings have it.
-
-    A whole that is not stated has room for two attempts as long as stated: else a candidate that hangs would leave stable too
-    little time to answer, and users would pay for it.
-    """
-    default = Limits(settings.GATEWAY_TIMEOUT_S, settings.GATEWAY_ATTEMPT_TIMEOUT_S)
-    objectives = model.objectives if isinstance(model.objectives, dict) else {}
-    try:
-        stated = objectives.get("attempt_timeout_s")
-        roomy = min(max(default.timeout_s, 2 * float(stated or 0)), LONGEST_S)
-        whole = float(objectives.get("timeout_s", roomy))
-        return Limits(whole, min(default.attempt_timeout_s, whole) if stated is None else float(stated))
-    except (TypeError, ValueError) as error:
-        log.warning("%s: %s; the defaults are used", model.slug, error)
-        return default
-
-
-def slow_ms_of(model: Stated) -> float | None:
-    """From how many milliseconds on the model's own objective calls a request slow; None where it states none."""
-    objectives = model.objectives if isinstance(model.objectives, dict) else {}
-    slow = objectives.get("slow")
-    told = slow.get("threshold_ms") if isinstance(slow, dict) else None
-    return float(told) if isinstance(told, int | float) and not isinstance(told, bool) else None
-
-
-def tenants_of(model: Stated) -> Tenants | None:
-    """The tenants of the model's own traffic policy; None where it states none, or none that can be read."""
-    try:
-        return Tenants.of(model.traffic_policy)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        log.warning("%s: its traffic policy cannot be read (%r); nobody is limited", model.slug, error)
-        return None
-
-
-def is_idempotent(model: Stated) -> bool:
-    """Whether a request to the model may be asked twice: so it is unless its traffic policy says otherwise."""
-    return _policy_of(model).get("idempotent", True) is True
-
-
-def retries_resets(model: Stated) -> bool:
-    """Whether a request is asked again that was in flight when its connection broke: only where the model's traffic policy says so."""
-    return _policy_of(model).get("retry_on_reset", False) is True
-
-
-def _policy_of(model: Stated) -> dict[str, Any]:
-    return model.traffic_policy if isinstance(model.traffic_policy, dict) else {}
 
 
 def _identity(gateway: Gateway) -> GatewayIdentity:

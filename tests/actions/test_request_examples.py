@@ -16,6 +16,7 @@ from rollouts.models import Rollout
 from rollouts.queries.request_examples import MOST_SHOWN, examples_by_arm
 from serving.control_plane import plane as plane_module
 from serving.control_plane import store
+from serving.control_plane.model_settings import slow_ms_of
 from serving.control_plane.plane import MOST_EXAMPLES
 from serving.control_plane.request_log import FAILED, SLOW, LoggedRequest
 from serving.control_plane.server import GatewayIdentity
@@ -103,7 +104,7 @@ def test_slow_requests_are_told_while_a_candidate_stands_there(rollout: Rollout)
     assert route.slow_ms == 250
     for objectives in ({}, {"slow": None}, {"slow": {"threshold_ms": True}}, []):
         rollout.model.objectives = objectives
-        assert store.slow_ms_of(rollout.model) is None
+        assert slow_ms_of(rollout.model) is None
 
 
 def test_the_view_shows_ten_of_an_arm_half_of_each_kind(rollout: Rollout) -> None:

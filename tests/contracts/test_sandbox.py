@@ -120,7 +120,11 @@ def _is_over(pid: int) -> bool:
 def test_it_ends_as_its_program_ends(shut_in: tuple[Ground, tuple[str, ...]], number: signal.Signals) -> None:
     found, layers = shut_in
     assert found.run(found.spec(layers, ("/bin/sh", "-c", "exit 7"))).returncode == 7
-    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(3)); print(1, flush=True); time.sleep(60)"
+    # Blocked and waited for: a handler in Python that comes just before a sleep is run after it.
+    code = (
+        "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); print(1, flush=True); "
+        "signal.sigwait([15]); sys.exit(3)"
+    )
     read, write = os.pipe()
     spec = found.spec(layers, (found.python, "-I", "-S", "-c", code))
     with found.start(spec, stdout=subprocess.PIPE, report=write, pass_fds=[write]) as process:

@@ -12,7 +12,7 @@ from registry.models import ServedModel
 from rollouts.core.latency import NOTHING, Classes, added
 from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
 from serving.adapters.envoy_stats import parse
-from serving.control_plane.store import is_idempotent, retries_resets
+from serving.control_plane.model_settings import is_idempotent, retries_resets
 from serving.control_plane.tenants import quotas, tenant_filters, tenant_metadata
 from serving.core.tenants import Quota, Tenants
 from serving.ports import TenantCounters

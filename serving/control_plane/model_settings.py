@@ -1,0 +1,73 @@
+"""What a model states for itself and its gateways go by: time limits, tenants, what is asked twice. Pure, but for default settings."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+from django.conf import settings
+
+from serving.core.routes import LONGEST_S, Limits
+from serving.core.tenants import Tenants
+
+log = logging.getLogger(__name__)
+
+
+class Stated(Protocol):
+    """What a model states for itself: a `ServedModel`, or what was read of one."""
+
+    @property
+    def slug(self) -> str: ...
+    @property
+    def objectives(self) -> Any: ...
+    @property
+    def traffic_policy(self) -> Any: ...
+
+
+def limits_of(model: Stated) -> Limits:
+    """The model's own `objectives.timeout_s` and `objectives.attempt_timeout_s`; what it does not state, as the settings have it.
+
+    A whole that is not stated has room for two attempts as long as stated: else a candidate that hangs would leave stable too
+    little time to answer, and users would pay for it.
+    """
+    default = Limits(settings.GATEWAY_TIMEOUT_S, settings.GATEWAY_ATTEMPT_TIMEOUT_S)
+    objectives = model.objectives if isinstance(model.objectives, dict) else {}
+    try:
+        stated = objectives.get("attempt_timeout_s")
+        roomy = min(max(default.timeout_s, 2 * float(stated or 0)), LONGEST_S)
+        whole = float(objectives.get("timeout_s", roomy))
+        return Limits(whole, min(default.attempt_timeout_s, whole) if stated is None else float(stated))
+    except (TypeError, ValueError) as error:
+        log.warning("%s: %s; the defaults are used", model.slug, error)
+        return default
+
+
+def slow_ms_of(model: Stated) -> float | None:
+    """From how many milliseconds on the model's own objective calls a request slow; None where it states none."""
+    objectives = model.objectives if isinstance(model.objectives, dict) else {}
+    slow = objectives.get("slow")
+    told = slow.get("threshold_ms") if isinstance(slow, dict) else None
+    return float(told) if isinstance(told, int | float) and not isinstance(told, bool) else None
+
+
+def tenants_of(model: Stated) -> Tenants | None:
+    """The tenants of the model's own traffic policy; None where it states none, or none that can be read."""
+    try:
+        return Tenants.of(model.traffic_policy)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        log.warning("%s: its traffic policy cannot be read (%r); nobody is limited", model.slug, error)
+        return None
+
+
+def is_idempotent(model: Stated) -> bool:
+    """Whether a request to the model may be asked twice: so it is unless its traffic policy says otherwise."""
+    return _policy_of(model).get("idempotent", True) is True
+
+
+def retries_resets(model: Stated) -> bool:
+    """Whether a request is asked again that was in flight when its connection broke: only where the model's traffic policy says so."""
+    return _policy_of(model).get("retry_on_reset", False) is True
+
+
+def _policy_of(model: Stated) -> dict[str, Any]:
+    return model.traffic_policy if isinstance(model.traffic_policy, dict) else {}
