@@ -74,8 +74,10 @@ def _step(
     ]
     ready = sorted({twin.node_id for twin in others if twin.answers})
     is_spare = sum(twin.answers for twin in others) >= wanted.get(key, 1)
-    # Of those that stay, the one that has taken its place is the newest.
-    replacement = max(others, key=lambda twin: twin.pk) if len(others) >= wanted.get(key, 1) else None
+    # The one in its slot has taken its place; else, where enough stay, the newest of them has.
+    in_its_slot = [twin for twin in others if twin.slot == one.slot]
+    stay = in_its_slot or (others if len(others) >= wanted.get(key, 1) else [])
+    replacement = max(stay, key=lambda twin: twin.pk, default=None)
     is_stable = key in stable
     has_failed = replacement is not None and replacement.state == DeploymentState.FAILED
     target = (
