@@ -13,19 +13,20 @@ from serving.adapters.prometheus import Prometheus
 from serving.adapters.triton import TritonServer
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
+from serving.agent.prefetcher import Prefetcher
 from serving.agent.server_shim import is_locked
 from serving.core.gpu import GpuReading
 from serving.models import Server, Variant
 from serving.ports import ExternalMetrics, RunningServer
 
 
-def launcher() -> LocalLauncher:
-    """This node's launcher. Under a stack that holds its lock, servers end with the stack; without one they stay."""
+def launcher(blobs: BlobCache) -> LocalLauncher:
+    """This node's launcher; files come from these copies. Under a stack that holds its lock, servers end with it; else they stay."""
     lock = settings.STATE_DIR / "stack.lock"
     return LocalLauncher(
         servers=settings.STATE_DIR / "servers",
         venv=settings.SERVING_VENV,
-        blobs=blob_cache(),
+        blobs=blobs,
         lock=lock if is_locked(lock) else None,
         allows_uncontained_code=settings.ALLOW_UNCONTAINED_CODE,
         address=settings.NODE_ADDRESS,
@@ -35,6 +36,12 @@ def launcher() -> LocalLauncher:
 def blob_cache() -> BlobCache:
     """This node's copies of what releases are made of."""
     return BlobCache(settings.STATE_DIR / "blob-cache", store(), max_bytes=settings.BLOB_CACHE_BYTES)
+
+
+def prefetcher(blobs: BlobCache) -> Prefetcher | None:
+    """What fills these copies ahead of need; None where nothing is fetched ahead."""
+    pace = settings.PREFETCH_MIB_PER_S
+    return Prefetcher(blobs, bytes_per_s=pace * 2**20) if pace else None
 
 
 def inference_server(server: Server | Variant | RunningServer) -> TritonServer:

@@ -65,6 +65,7 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "cordoned": ("waiting", "lock"),
     "frozen": ("waiting", "lock"),
     "waiting": ("waiting", "clock"),
+    "no_room": ("waiting", "alert"),
     "void": ("idle", "cross"),
     "entered": ("ok", "check"),
     "approved": ("ok", "check"),

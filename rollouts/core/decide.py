@@ -20,6 +20,9 @@ from rollouts.core.rollback_rules import breach, is_fix
 from rollouts.core.shortage import shortage_at
 from rollouts.core.snapshot import Judged, Snapshot
 
+#: Nodes that a sentence names.
+MOST_NODES = 3
+
 
 def decide(snapshot: Snapshot) -> Decision:
     """The one decision for this snapshot. Never raises, never advances on ignorance; a breach beats everything."""
@@ -198,11 +201,11 @@ def _overdue(s: Snapshot) -> Decision:
 
 
 def _opened(s: Snapshot, decision: Decision) -> Decision:
-    """The decision, unless it would open in a freeze window, without the approvals that the policy asks for, or without the
-    servers that the weight takes."""
+    """The decision, unless it would open in a freeze window, without the approvals that the policy asks for, before every
+    node has the candidate's files, or without the servers that the weight takes."""
     if decision.action not in OPENING or decision.code is Code.PROMOTING:
         return decision
-    held = _frozen(s) or _unapproved(s, decision) or _crowded(s, decision)
+    held = _frozen(s) or _unapproved(s, decision) or _unfetched(s) or _crowded(s, decision)
     return replace(held, facts={**decision.facts, **held.facts, "held": decision.action.value}) if held else decision
 
 
@@ -228,6 +231,20 @@ def _unapproved(s: Snapshot, decision: Decision) -> Decision | None:
     left = wanted - given
     said = f"Ready to go on, but {stage} needs {left} more approval{'s' * (left > 1)}."
     return Decision(Action.HOLD, Code.AWAITING_APPROVAL, said, {"stage": stage, "given": given, "wanted": wanted})
+
+
+def _unfetched(s: Snapshot) -> Decision | None:
+    """A replica that is placed later, where another node is lost or more weight takes it, is to need no fetch."""
+    room = s.observed.room
+    nodes = room.fetching
+    if s.desired.state is not RolloutState.PREPARING or not nodes:
+        return None
+    more = len(nodes) - MOST_NODES
+    where = f"{', '.join(nodes[:MOST_NODES])} and {more} more" if more > 0 else listed(nodes)
+    fetch = "fetch" if len(nodes) > 1 else "fetches"
+    said = f"{s.identity.candidate_name} is warm, and its files are ready on {room.ready_on} of {room.may_serve} nodes that may serve it"
+    facts = {"fetching": list(nodes), "ready_on": room.ready_on, "may_serve": room.may_serve}
+    return Decision(Action.HOLD, Code.NEEDS_FILES, f"{said}: {where} {fetch} them still.", facts)
 
 
 def _crowded(s: Snapshot, decision: Decision) -> Decision | None:

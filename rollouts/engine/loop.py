@@ -37,7 +37,7 @@ from rollouts.engine.odd_replicas import WAIT_S, with_odd_replica
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.rollback import check_zero_acknowledged, continue_rollback
 from rollouts.engine.surge import ensure_replicas
-from rollouts.engine.tick_input import tick_input, with_proofs
+from rollouts.engine.tick_input import looked_closer, needs_a_look, tick_input
 from rollouts.engine.tick_writer import Hold, TickWriter
 from rollouts.engine.timings import DEFAULT_LIMITS, DEFAULT_TIMINGS, EngineLimits, EngineTimings
 from rollouts.engine.wakeup import Wakeup
@@ -256,8 +256,8 @@ class Engine:
             desired = ensure_desired_state(entry, world)
             given = tick_input(entry, world, counters, self._external_of(entry), desired)
             tick = evaluate(given, gone_over_s=self.timings.gone_over_s)
-            if tick.decision.action in OPENING and entry.proven is None:
-                tick = evaluate(with_proofs(entry, given), gone_over_s=self.timings.gone_over_s)
+            if tick.decision.action in OPENING and needs_a_look(entry):
+                tick = evaluate(looked_closer(entry, given), gone_over_s=self.timings.gone_over_s)
             tick = with_odd_replica(tick, entry, world, self.hosts, until=self._naming_until)
             if tick.decision.action is Action.ROLL_BACK:
                 entry.mark_written(commit_tick(rollout, tick, fence=world.fence))

@@ -19,9 +19,12 @@ from rollouts.queries.obstacles import report_problem
 from rollouts.queries.prober_tallies import STALE_S
 from rollouts.queries.room import proven_rates
 from serving.core.hardware import difference as hardware_difference
+from serving.core.prefetch import FilesStanding
 from serving.queries.answering import Serving
+from serving.queries.prefetch import files_on_nodes
 
 S = RolloutState
+_LOOK_EVERY_S = 1.0
 
 
 def tick_input(
@@ -104,12 +107,34 @@ def _room(entry: RolloutEntry, serving: tuple[Serving, Serving]) -> Room:
     return Room(whole.wanted, candidate.count, stable.count, *proven, why=why)
 
 
-def with_proofs(entry: RolloutEntry, given: TickInput) -> TickInput:
-    """The same with what the servers of both arms are proven for. Reads reports, once in the entry's life: for a tick that opens."""
-    entry.proven = proven_rates(entry.rollout)
+def needs_a_look(entry: RolloutEntry) -> bool:
+    """Whether a tick that opens may rest on more than `tick_input` looked at."""
+    return entry.proven is None or entry.rollout.state == S.PREPARING
+
+
+def looked_closer(entry: RolloutEntry, given: TickInput) -> TickInput:
+    """The same with what the servers of both arms are proven for, and with the nodes that fetch the candidate's files still.
+
+    For a tick that opens. Reads reports once in the entry's life, and the nodes once a second while the candidate is prepared.
+    """
+    entry.proven = entry.proven or proven_rates(entry.rollout)
     candidate, stable = entry.proven
     room = replace(given.observed.room, proven_candidate=candidate, proven_stable=stable)
+    if entry.rollout.state == S.PREPARING:
+        room = _with_files(room, entry, given.observed)
     return replace(given, observed=replace(given.observed, room=room))
+
+
+def _with_files(room: Room, entry: RolloutEntry, seen: Observed) -> Room:
+    """Nobody is waited for longer than a candidate may be prepared: a node that is slow holds no rollout for good."""
+    if seen.waited_s >= entry.policy.prepare_deadline_s:
+        return room
+    if entry.files is None or seen.now - entry.files[0] >= _LOOK_EVERY_S:
+        entry.files = (seen.now, files_on_nodes(entry.rollout.candidate))
+    found = entry.files[1]
+    fetching = tuple(one.node for one in found if one.is_under_way)
+    ready_on = sum(one.standing is FilesStanding.READY for one in found)
+    return replace(room, fetching=fetching, ready_on=ready_on, may_serve=len(found))
 
 
 def _external(

@@ -30,6 +30,7 @@ from rollouts.queries.prober_tallies import wrong_readings
 from serving.models import Deployment, Gateway, Route
 from serving.queries import among, environments_by_id, gateways_in, live_deployments, node_facts
 from serving.queries.answering import NONE_SERVING, Place, Serving, serving_of
+from serving.queries.prefetch import FilesOn
 from serving.queries.replicas import learn_declared
 from serving.queries.routes import Ack, acknowledgements, routes_between
 
@@ -63,6 +64,7 @@ class RolloutEntry:
     )
     unwritten: tuple[Tick, Outcome] | None = None  # the last of them
     proven: tuple[float | None, float | None] | None = None  # requests/s of a server, by arm; None: not looked at yet
+    files: tuple[float, list[FilesOn]] | None = None  # on which nodes its files were, and when that was looked at
     surge: SurgeAsk | None = None  # the last time that servers of the candidate were asked for ahead of a weight
 
     @property

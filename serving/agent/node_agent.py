@@ -33,12 +33,14 @@ from serving.agent.gpu_meter import GpuMeter
 from serving.agent.hardware import hardware
 from serving.agent.meter import read_servers
 from serving.agent.node_launcher import Connect, NodeLauncher
+from serving.agent.prefetcher import Prefetcher
 from serving.agent.process_use import use_of
 from serving.agent.reconciler import AgentTimings, DeploymentReconciler
 from serving.agent.variants import VariantReconciler
 from serving.core.lifecycle import DeploymentState
 from serving.models import Server
 from serving.ports import LaunchError
+from serving.queries.prefetch import FETCHES_AHEAD
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
@@ -54,6 +56,7 @@ class Agent:
         servers: the folder of the launcher's servers; a lock in it keeps a second agent out.
         connect: a client for a running server.
         drift_check_every_s: how often the files of its servers are compared with what was sealed; 0 for never.
+        prefetcher: what fetches the files of servers that may come; None where nothing is fetched ahead.
     """
 
     def __init__(
@@ -66,11 +69,12 @@ class Agent:
         pace: AgentTimings | None = None,
         drift_check_every_s: float = 0.0,
         gpus: GpuMeter | None = None,
+        prefetcher: Prefetcher | None = None,
     ) -> None:
         self._node, self._servers, self._launcher, self._connect = node, servers, launcher, connect
         self._pace, self._drift_check_every_s = pace or AgentTimings(), drift_check_every_s
         self._actor = Actor.system(f"agent:{node}")
-        self._gpus = gpus or GpuMeter()
+        self._gpus, self._prefetcher = gpus or GpuMeter(), prefetcher
         self._threads: dict[str, threading.Thread] = {}
         self._stop = threading.Event()
         self._troubles: list[str] = []
@@ -87,8 +91,8 @@ class Agent:
                 return
             if self._drift_check_every_s:
                 threading.Thread(target=self._check_drift_of_all, name="drift", daemon=True).start()
-            for read in (self._read_servers, self._read_gpus):
-                threading.Thread(target=self._again_and_again, args=(read,), name=read.__name__, daemon=True).start()
+            self._begin(self._read_servers)
+            self._begin(self._read_gpus)
             has_swept, beat_in_s = False, 0.0
             while not self._stop.is_set():
                 try:
@@ -98,6 +102,8 @@ class Agent:
                     if not has_swept:
                         self._sweep()
                         has_swept = True
+                        if self._prefetcher is not None:  # not before: a sweep ends what is being fetched
+                            self._begin(self._prefetch)
                     self._dispatch()
                 except _STORE_TROUBLE as error:
                     _wait_for_store(error)
@@ -121,7 +127,8 @@ class Agent:
 
     def _introduce(self) -> None:
         """Registers the node with its hardware and runtimes; doubles as its heartbeat."""
-        runtimes, told = self._launcher.runtimes(), facts(self._launcher)
+        runtimes = self._launcher.runtimes()
+        told = {**facts(self._launcher), **({FETCHES_AHEAD: True} if self._prefetcher is not None else {})}
         actions.register_node(actor=self._actor, name=self._node, runtimes=runtimes, facts=told)
         for chore in (self._measure, self._drain, self._place):
             try:
@@ -158,6 +165,13 @@ class Agent:
 
     def _read_gpus(self) -> float:
         return self._gpus.read(actor=self._actor, node=self._node)
+
+    def _prefetch(self) -> float:
+        assert self._prefetcher is not None
+        return self._prefetcher.look(actor=self._actor, node=self._node, wait=self._stop.wait)
+
+    def _begin(self, do: Callable[[], float]) -> None:
+        threading.Thread(target=self._again_and_again, args=(do,), name=do.__name__, daemon=True).start()
 
     def _again_and_again(self, read: Callable[[], float]) -> None:
         """`read` tells in how many seconds it is to be done again."""

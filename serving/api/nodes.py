@@ -27,6 +27,7 @@ from serving.actions.nodes import LONGEST_REASON, cordon_node, uncordon_node
 from serving.actions.removing import remove_node
 from serving.api.gpus import GpusOut, gpus_row
 from serving.core.draining import Fate
+from serving.core.prefetch import FilesStanding
 from serving.models import Node
 from serving.queries import get_node
 from serving.queries.draining import DrainStep, deployment_on, deployments_on, drain_plan
@@ -58,6 +59,20 @@ class OnNodeOut(serializers.Serializer[Any]):
     drain_asked_at = serializers.DateTimeField(allow_null=True)
 
 
+class KeptOut(serializers.Serializer[Any]):
+    """A release whose files the node has, or is to have, whether or not it serves it; which one is told to those who may read its model."""
+
+    model = serializers.CharField(allow_blank=True)
+    release = serializers.CharField(allow_blank=True)
+    standing = serializers.ChoiceField(
+        choices=[one.value for one in FilesStanding], help_text="ready: all there and verified"
+    )
+    size_bytes = serializers.IntegerField()
+    here_bytes = serializers.IntegerField(help_text="of them, those of verified files that are there")
+    trouble = serializers.CharField(allow_blank=True)
+    changed_at = serializers.DateTimeField()
+
+
 class NodeOut(serializers.Serializer[Any]):
     """A machine with an agent. Null is unknown, never none."""
 
@@ -78,6 +93,7 @@ class NodeOut(serializers.Serializer[Any]):
     containment = serializers.CharField()
     runtimes = serializers.ListField(child=serializers.CharField(), help_text="image@digest")
     deployments = OnNodeOut(many=True)
+    kept = KeptOut(many=True, help_text="what may be placed here without a fetch, as its agent saw it last")
 
 
 class NodesPage(OnePage):
@@ -191,7 +207,7 @@ def _node_row(one: NodeView) -> dict[str, Any]:
         "memory_mib": known.memory_mib, "declared_memory_mib": one.declared_mib, "disk_mib": known.disk_mib,
         "gpus": None if known.gpus is None else list(known.gpus), "gpus_read": gpus_row(one), "driver": known.driver,
         "containment": one.containment, "runtimes": [own["image"] for own in node.runtimes],
-        "deployments": [_on(held) for held in one.held],
+        "deployments": [_on(held) for held in one.held], "kept": one.kept,
     }  # fmt: skip
 
 

@@ -17,8 +17,10 @@ from registry.queries import manifests_of, visible_models
 from registry.queries.signature_state import wrong_signatures
 from serving.core.containment import of_facts, sentence_of
 from serving.core.gpu import GpuReading, faults, reading_of
+from serving.core.prefetch import FilesStanding
 from serving.models import Deployment, Node, Server
 from serving.queries.deployments import current_servers, live_deployments, nodes
+from serving.queries.kept import KeptOn, kept_on
 
 #: A node whose agent was silent for so long is not said to be about.
 SILENT_AFTER = timedelta(seconds=30)
@@ -60,6 +62,7 @@ class NodeView:
     gpus_read: GpuReading | None
     gpus_read_why_not: str  # nothing is known of their state; empty where it is
     held: list[OnNode] = field(default_factory=list)
+    kept: list[KeptOn] = field(default_factory=list)
 
     @property
     def declared_mib(self) -> int:
@@ -70,6 +73,11 @@ class NodeView:
         """What the servers that were measured hold together; None where none was."""
         known = [one.measured_mib for one in self.held if one.measured_mib is not None]
         return sum(known) if known else None
+
+    @property
+    def kept_ready(self) -> int:
+        """Releases whose files are all here and right, so that a server of theirs that is placed here needs no fetch."""
+        return sum(one.standing is FilesStanding.READY for one in self.kept)
 
     @property
     def gpus_read_at(self) -> datetime | None:
@@ -101,7 +109,7 @@ class NodeView:
 
 
 def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
-    """Every node by name, with what runs there. Six queries, however many there are."""
+    """Every node by name, with what runs there. Seven queries, however many there are."""
     now = now or timezone.now()
     mine = set(visible_models(actor).values_list("pk", flat=True))
     deployments = list(live_deployments().order_by("node_id", "-pk")[:MOST_DEPLOYMENTS])
@@ -115,7 +123,9 @@ def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
         told = _on_node(one, servers.get(one.pk), mine, manifests)
         state, why = attested(told.server, one.release, wrong.get(one.release_id))
         held.setdefault(one.node_id, []).append(replace(told, attested=state, attested_why=why))
-    return [_view(node, held.get(node.name, []), now) for node in nodes()]
+    every = list(nodes())
+    kept = kept_on((node.name for node in every), mine)
+    return [_view(node, held.get(node.name, []), kept[node.name], now) for node in every]
 
 
 def attested(server: Server | None, release: Release, wrong: str | None) -> tuple[str, str]:
@@ -148,14 +158,14 @@ def _on_node(one: Deployment, server: Server | None, mine: set[int], manifests: 
     return OnNode(one, server, one.release.model.slug, one.release.name, one.release.number, declared)
 
 
-def _view(node: Node, held: list[OnNode], now: datetime) -> NodeView:
+def _view(node: Node, held: list[OnNode], kept: list[KeptOn], now: datetime) -> NodeView:
     known = from_agent(node.facts)
     why = str(node.facts.get("gpus_unknown") or "its agent did not say") if known.gpus is None else ""
     is_silent = node.seen_at is None or now - node.seen_at > SILENT_AFTER
     containment = str(of_facts(node.facts) or "unknown")
     reading = reading_of(node.gpus)
     return NodeView(
-        node, known, is_silent, containment, sentence_of(node.facts), why, reading, _why_not(reading, now), held
+        node, known, is_silent, containment, sentence_of(node.facts), why, reading, _why_not(reading, now), held, kept
     )
 
 

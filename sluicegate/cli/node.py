@@ -49,13 +49,29 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
             _gpu_faults(one["gpus_read"]),
             f"{one['declared_memory_mib']} of {one['memory_mib'] or 'unknown'}",
             len(one["deployments"]),
+            _kept(one["kept"]),
             one["cordon_reason"],
         ]
         for one in found
     )
-    columns = ("node", "state", "heard", "gpus", "gpu faults", "MiB declared", "deployments", "why cordoned")
+    columns = (
+        "node",
+        "state",
+        "heard",
+        "gpus",
+        "gpu faults",
+        "MiB declared",
+        "deployments",
+        "kept ready",
+        "why cordoned",
+    )
     output.table(found, columns, rows, empty="No node has been heard of: start an agent.")
     return exits.OK
+
+
+def _kept(kept: list[dict[str, Any]]) -> str:
+    """Releases whose files are there, of those that may be placed there."""
+    return f"{sum(one['standing'] == 'ready' for one in kept)} of {len(kept)}"
 
 
 def _gpu_faults(read: dict[str, Any]) -> str:

@@ -14,6 +14,8 @@ from accounts.models import User
 from ledger.core.errors import Refused, Stale, Unavailable
 from serving.actions.deployments import ensure_deployment, register_node
 from serving.actions.nodes import cordon_node, uncordon_node
+from serving.actions.prefetch import FilesReport, record_prefetches
+from serving.core.prefetch import FilesStanding
 from serving.models import Deployment, Node
 from tests.factories import (
     events_of,
@@ -157,3 +159,21 @@ def test_the_page_asks_few_questions_however_many_nodes(admin: User) -> None:
             make_node(f"node-{number}-{one}")
         make_server(make_deployment(state="ready"))
         assert queries_of(client, address) <= MOST_QUERIES
+
+
+def test_what_a_node_keeps_ready_is_shown_there_and_on_the_releases_tab(admin: User) -> None:
+    release = make_release(make_model("sentiment"))
+    make_node("a", facts={"fetches_ahead": True})
+    make_node("b", facts={"fetches_ahead": True})
+    assert "Files kept ready" not in page_of(admin)
+    told = [FilesReport(release.pk, FilesStanding.READY, 2048, 2048)]
+    record_prefetches(actor=SYSTEM, node="a", told=told)
+    record_prefetches(actor=SYSTEM, node="b", told=[FilesReport(release.pk, FilesStanding.NO_ROOM, 2048, 0, HOSTILE)])
+    page = page_of(admin)
+    assert "Files kept ready: 1 of 1 release that may be placed here" in page
+    assert "Files kept ready: 0 of 1 release that may be placed here" in page
+    assert ">sentiment r1</a>" in page and HOSTILE not in page
+    other = make_user("zoe", team=make_team("vision"), role=Role.MODEL_TEAM)
+    assert "another team's" in page_of(other) and "sentiment" not in page_of(other)
+    tab = squeezed(signed_in(admin).get(reverse("release_deployments", args=["sentiment", 1])).content.decode())
+    assert "Ready on 1 of the 2 nodes that may serve it" in tab and "no room" in tab and HOSTILE not in tab

@@ -15,8 +15,10 @@ from accounts.core.access import Verb, may
 from accounts.core.addresses import API
 from registry.hooks.usage import usages_of
 from registry.queries.signature_state import signatures_of, wrong_manifest_of
+from serving.core.prefetch import FilesStanding
 from serving.queries.deployments import deployments_of
 from serving.queries.node_fit import fits_of
+from serving.queries.prefetch import files_on_nodes
 from serving.queries.replicas import learn_declared, observed, plans_of
 from validators.queries import gate_runs, latest_report, reports_of
 from validators.queries.expiry import expired_of
@@ -62,8 +64,11 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     rows = list(observed(deployments_of(found))[:MOST_DEPLOYMENTS])
     for one in rows:
         one.release = found
+    files = files_on_nodes(found)
     facts = {
         "replicas": plans_of(rows),
+        "files": files,
+        "files_ready": sum(one.standing is FilesStanding.READY for one in files),
         "may_scale": may(actor, Verb.SCALE_RELEASE, found.model.team.slug, slug),
         "rows": rows,
         "used_by": usages_of([found.pk]).get(found.pk, []),

@@ -27,7 +27,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
-        launcher = wiring.launcher()
+        blobs = wiring.blob_cache()
+        launcher = wiring.launcher(blobs)
         agent = Agent(
             node=options["node"],
             servers=launcher.servers,
@@ -35,6 +36,7 @@ class Command(BaseCommand):
             connect=wiring.inference_server,
             drift_check_every_s=settings.DRIFT_CHECK_EVERY_S,
             gpus=GpuMeter(second=wiring.gpus_by_dcgm()),
+            prefetcher=wiring.prefetcher(blobs),
         )
 
         def stop(number: int, frame: FrameType | None) -> None:
