@@ -244,7 +244,7 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         return
     if stable is not None:
         yield from _of_replicas(asked)
-    yield from _of_files(candidate)
+    yield from _of_files(asked)
     held = {
         f"{one.release.model.slug} {one.release.name}": manifest_of(one.release)["envelope"]
         for one in live_deployments().filter(node=node, is_wanted=True).defer(None)
@@ -275,13 +275,13 @@ def _of_replicas(asked: _Asked) -> Iterator[Warned]:
     yield Warned("needs_replicas", "warning", f"{said}: the rollout would wait there. Free room, or add a node.")
 
 
-def _of_files(candidate: Release) -> Iterator[Warned]:
+def _of_files(asked: _Asked) -> Iterator[Warned]:
     """Where its first weight would wait for nodes that fetch its files; of one node there is nothing to say."""
-    found = files_on_nodes(candidate)
+    found = files_on_nodes(asked.candidate, asked.places.free)
     waited_for = [one.node for one in found if one.is_under_way]
     if len(found) > 1 and waited_for:
         ready = sum(one.standing is FilesStanding.READY for one in found)
-        said = f"The files of {candidate.name} are ready on {ready} of {len(found)} nodes that may serve it"
+        said = f"The files of {asked.candidate.name} are ready on {ready} of {len(found)} nodes that may serve it"
         yield Warned("needs_files", "note", f"{said}; the others fetch them before it is sent any traffic.")
 
 

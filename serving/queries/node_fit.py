@@ -20,6 +20,7 @@ from registry.queries.file_headers import headers_of_files
 from serving.core.containment import may_run_code, of_facts, sentence_of
 from serving.models import Environment, Node
 from serving.queries.deployments import deployments_in, nodes
+from serving.queries.kept import with_files
 
 LAST_HEARD_OF = F("seen_at").desc(nulls_last=True)
 
@@ -44,8 +45,8 @@ def _plan_in(manifest: Mapping[str, Any]) -> str | None:
     return plan_tensorrt(headers_of_files(manifest["files"]))
 
 
-def fits_of(release: Release) -> list[dict[str, Any]]:
-    """Every node by name: [{"node", "has_runtime", "seen_at", "containment", "contained", "verdict", "reasons"}]."""
+def fits_of(release: Release, among: Iterable[Node] | None = None) -> list[dict[str, Any]]:
+    """Every node by name, or each `among` these: [{"node", "has_runtime", "seen_at", "containment", "contained", "verdict", "reasons"}]."""
     manifest = manifest_of(release)
     plan = _plan_in(manifest)
     return [
@@ -57,7 +58,7 @@ def fits_of(release: Release) -> list[dict[str, Any]]:
             "contained": sentence_of(node.facts),
             **_fit_of(manifest, node, plan).as_json(),
         }
-        for node in nodes().order_by("name")
+        for node in (nodes() if among is None else among)
     ]
 
 
@@ -110,7 +111,7 @@ def next_node(release: Release) -> Node | None:
 @dataclass(frozen=True)
 class Places:
     """Where a release may serve: the node that serves it `here`, None where none does, and those that take deployments, the last
-    heard of first."""
+    heard of first, `with_files`."""
 
     here: Node | None
     free: tuple[Node, ...]
@@ -131,7 +132,7 @@ def _places(release: UUID, environment: int) -> QuerySet[Node]:
     serving = deployments_in(release, environment).values("node")[:1]
     is_here = ExpressionWrapper(Q(pk=Subquery(serving)), BooleanField())
     rows = Node.objects.annotate(is_here=is_here).filter(Q(cordoned_at=None) | Q(is_here=True))
-    return rows.order_by(LAST_HEARD_OF)
+    return with_files(rows, release).order_by(LAST_HEARD_OF)
 
 
 _PLACES = Statement(_places)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from registry.models import Release
 from serving.core.lifecycle import DeploymentState
 from serving.core.prefetch import UNDER_WAY, FilesStanding, Reason
-from serving.models import Node, Prefetch, Route
+from serving.models import Route
 from serving.queries.deployments import live_deployments, nodes
+from serving.queries.kept import with_files
 from serving.queries.placement import is_silent, may_serve
 
 #: The fact by which an agent tells that it fetches ahead; of others nobody waits for it.
 FETCHES_AHEAD = "fetches_ahead"
-#: In these a deployment's files are on its node, each verified as it was written.
-_HAS_FILES = (DeploymentState.LOADING, DeploymentState.WARMING, DeploymentState.READY)
 
 
 def releases_to_keep() -> dict[UUID, Reason]:
@@ -57,22 +58,20 @@ class FilesOn:
         return self.standing in UNDER_WAY
 
 
-def files_on_nodes(release: Release) -> list[FilesOn]:
-    """By name, for every node that may serve the release. Three queries."""
-    rows = {one.node_id: one for one in Prefetch.objects.filter(release=release)}
-    served = live_deployments().filter(release=release, state__in=_HAS_FILES)
-    here = set(served.values_list("node_id", flat=True))
-    return [_files_on(node, rows.get(node.name), node.name in here) for node in may_serve(release, nodes())]
+def files_on_nodes(release: Release, among: Iterable[Any] | None = None) -> list[FilesOn]:
+    """For every node that may serve the release; `among`: nodes `with_files`, where they are there already. One query."""
+    return [_files_on(node) for node in may_serve(release, with_files(nodes(), release.pk) if among is None else among)]
 
 
-def _files_on(node: Node, row: Prefetch | None, is_served: bool) -> FilesOn:
-    size, there = (row.size_bytes, row.here_bytes) if row is not None else (None, None)
-    if is_served:
+def _files_on(node: Any) -> FilesOn:
+    told = node.told or {}
+    size, there = told.get("size_bytes"), told.get("here_bytes")
+    if node.serves:
         return FilesOn(node.name, FilesStanding.READY, size, size)
     if is_silent(node):
         return FilesOn(node.name, None, size, there, "Its agent has not been heard of lately.")
-    if row is not None:
-        return FilesOn(node.name, FilesStanding(row.standing), size, there, row.trouble)
+    if told:
+        return FilesOn(node.name, FilesStanding(told["standing"]), size, there, told["trouble"])
     if not node.facts.get(FETCHES_AHEAD):
         return FilesOn(node.name, None, trouble="Its agent fetches nothing ahead.")
     return FilesOn(node.name, FilesStanding.WAITING)

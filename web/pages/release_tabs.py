@@ -16,7 +16,8 @@ from accounts.core.addresses import API
 from registry.hooks.usage import usages_of
 from registry.queries.signature_state import signatures_of, wrong_manifest_of
 from serving.core.prefetch import FilesStanding
-from serving.queries.deployments import deployments_of
+from serving.queries.deployments import deployments_of, nodes
+from serving.queries.kept import with_files
 from serving.queries.node_fit import fits_of
 from serving.queries.prefetch import files_on_nodes
 from serving.queries.replicas import learn_declared, observed, plans_of
@@ -64,7 +65,8 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     rows = list(observed(deployments_of(found))[:MOST_DEPLOYMENTS])
     for one in rows:
         one.release = found
-    files = files_on_nodes(found)
+    every = list(with_files(nodes(), found.pk))
+    files = files_on_nodes(found, every)
     facts = {
         "replicas": plans_of(rows),
         "files": files,
@@ -72,7 +74,7 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "may_scale": may(actor, Verb.SCALE_RELEASE, found.model.team.slug, slug),
         "rows": rows,
         "used_by": usages_of([found.pk]).get(found.pk, []),
-        "fits": fits_of(found),
+        "fits": fits_of(found, every),
     }
     return render(request, "registry/release_deployments.html", {**frame(found, "release_deployments"), **facts})
 
