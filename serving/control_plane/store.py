@@ -210,14 +210,16 @@ class AckRow:
 
 
 def write_acks(rows: Iterable[AckRow]) -> None:
-    """Upserts. An older generation never overwrites a newer one, and a repeated word keeps its first time. What a gateway has
-    taken, it has taken, whatever it says of that generation later.
+    """Upserts, at most one row for each route of a gateway. An older generation never overwrites a newer one, and a repeated word
+    keeps its first time. What a gateway has taken, it has taken, whatever it says of that generation later.
     """
     statement = """
         INSERT INTO serving_routeack (gateway_id, route_id, generation, acked_at, error, taken)
-        SELECT %s, %s, %s, %s, %s, %s
-         WHERE EXISTS (SELECT 1 FROM serving_gateway WHERE id = %s)
-           AND EXISTS (SELECT 1 FROM serving_route WHERE id = %s)
+        SELECT said.*
+          FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::timestamptz[], %s::text[], %s::bigint[])
+               AS said (gateway_id, route_id, generation, acked_at, error, taken)
+         WHERE EXISTS (SELECT 1 FROM serving_gateway WHERE id = said.gateway_id)
+           AND EXISTS (SELECT 1 FROM serving_route WHERE id = said.route_id)
         ON CONFLICT (gateway_id, route_id) DO UPDATE
            SET generation = EXCLUDED.generation, acked_at = EXCLUDED.acked_at, error = EXCLUDED.error,
                taken = GREATEST(EXCLUDED.taken, serving_routeack.taken)
@@ -225,11 +227,23 @@ def write_acks(rows: Iterable[AckRow]) -> None:
             OR (EXCLUDED.generation = serving_routeack.generation
                 AND (EXCLUDED.error <> serving_routeack.error OR EXCLUDED.taken > serving_routeack.taken))
     """
-    with transaction.atomic(), connection.cursor() as cursor:
-        for row in rows:
-            taken = row.generation if row.follows or not row.error else 0
-            about = (row.gateway_id, row.route_id)
-            cursor.execute(statement, [*about, row.generation, row.at, row.error, taken, *about])
+    ordered = sorted(
+        rows, key=lambda one: (one.gateway_id, one.route_id)
+    )  # two control planes must not wait for each other
+    said = [
+        (
+            one.gateway_id,
+            one.route_id,
+            one.generation,
+            one.at,
+            one.error,
+            one.generation if one.follows or not one.error else 0,
+        )
+        for one in ordered
+    ]
+    if said:
+        with connection.cursor() as cursor:
+            cursor.execute(statement, [list(column) for column in zip(*said, strict=True)])
 
 
 def write_seen(gateway_ids: Iterable[int], at: datetime) -> None:
