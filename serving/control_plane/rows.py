@@ -104,7 +104,7 @@ class ServerRow(NamedTuple):
     was_well: bool
 
 
-class Said(NamedTuple):
+class ModelRows(NamedTuple):
     """What the database says of one model in one environment: its route, and the servers of its releases there. To be compared."""
 
     environment_id: int
@@ -147,7 +147,7 @@ class Rows:
 
     environments: list[EnvironmentRow]
     gateways: list[GatewayRow]
-    said: list[Said]
+    said: list[ModelRows]
 
 
 def read_rows() -> Rows:
@@ -158,5 +158,5 @@ def read_rows() -> Rows:
     return Rows(
         [EnvironmentRow(*json.loads(text)) for kind, _, _, text, _ in rows if kind == "environment"],
         [GatewayRow(*json.loads(text)) for kind, _, _, text, _ in rows if kind == "gateway"],
-        [Said(where, text, servers) for kind, _, where, text, servers in rows if kind == "route"],
+        [ModelRows(where, text, servers) for kind, _, where, text, servers in rows if kind == "route"],
     )

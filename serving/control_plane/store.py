@@ -26,7 +26,7 @@ from serving.actions.gateways import record_refused_stream
 from serving.adapters.mirror_secret import mirror_secret
 from serving.control_plane.model_settings import is_idempotent, limits_of, retries_resets, slow_ms_of, tenants_of
 from serving.control_plane.request_log import LoggedRequest
-from serving.control_plane.rows import GatewayRow, RouteRow, Said, Servers, read_rows
+from serving.control_plane.rows import GatewayRow, ModelRows, RouteRow, Servers, read_rows
 from serving.control_plane.server import GatewayIdentity
 from serving.core.routes import (
     IN_FLIGHT_PER_INSTANCE,
@@ -65,7 +65,7 @@ class Loaded:
     tables: dict[str, RoutingTable]
     known: dict[str, dict[str, tuple[Endpoint, ...]]]
     gateways: dict[str, GatewayIdentity]
-    made: Mapping[Said, Made] = field(default_factory=dict, repr=False)
+    made: Mapping[ModelRows, Made] = field(default_factory=dict, repr=False)
 
 
 def load(last: Loaded | None = None) -> Loaded:
@@ -94,7 +94,9 @@ def load(last: Loaded | None = None) -> Loaded:
     return Loaded(tables, {one.slug: known[one.pk] for one in rows.environments}, gateways, made)
 
 
-def _made(every: list[Said], premises: Mapping[int, _Premises], last: Mapping[Said, Made]) -> dict[Said, Made]:
+def _made(
+    every: list[ModelRows], premises: Mapping[int, _Premises], last: Mapping[ModelRows, Made]
+) -> dict[ModelRows, Made]:
     """In the order of `every`."""
     found = {said: last.get(said) for said in every}
     new = {
@@ -118,7 +120,7 @@ class _Sealed(NamedTuple):
     bounds: RequestBounds
 
 
-def _sealed(wanted: Set[str], last: Mapping[Said, Made]) -> dict[str, _Sealed]:
+def _sealed(wanted: Set[str], last: Mapping[ModelRows, Made]) -> dict[str, _Sealed]:
     """By id; none that was known in `last` is read again."""
     found = {pk: release for one in last.values() for pk, release in one.releases.items() if pk in wanted}
     for one in whole_releases({UUID(pk) for pk in wanted - found.keys()}).values():
