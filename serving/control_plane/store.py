@@ -24,7 +24,14 @@ from registry.models import Release
 from registry.queries import whole_releases
 from serving.actions.gateways import record_refused_stream
 from serving.adapters.mirror_secret import mirror_secret
-from serving.control_plane.model_settings import is_idempotent, limits_of, retries_resets, slow_ms_of, tenants_of
+from serving.control_plane.model_settings import (
+    classes_of,
+    is_idempotent,
+    limits_of,
+    retries_resets,
+    slow_ms_of,
+    tenants_of,
+)
 from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.rows import GatewayRow, ModelRows, RouteRow, Servers, read_rows
 from serving.control_plane.server import GatewayIdentity
@@ -150,6 +157,7 @@ def _model_route(route: RouteRow, servers: Servers, releases: Mapping[str, _Seal
         gateways=gateways,
         slow_ms=slow_ms_of(route) if route.candidate_id else None,
         tenants=tenants_of(route),
+        classes=classes_of(route),
         is_idempotent=is_idempotent(route),
         retries_resets=retries_resets(route),
     )
