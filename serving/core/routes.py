@@ -224,8 +224,8 @@ class ModelRoute:
         protocol only gets half; the other way round, servers could be given twice what they can bear.
 
         The candidate is allowed what would hang there if it stopped answering at the rate at which it was well, up to
-        `MOST_TIMES` its bound. A request that hangs is answered by stable after the time of one attempt, one that is
-        refused by nobody; and stable's own bound keeps stable from being overrun.
+        `MOST_TIMES` its bound: what it has no room for is answered by stable, but tells nothing of the candidate, which has to
+        be found out; and stable's own bound keeps stable from being overrun.
         """
         of_all = arm.max_in_flight * max(len(arm.endpoints), 1)
         if arm is self.candidate:
