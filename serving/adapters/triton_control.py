@@ -18,7 +18,7 @@ from serving.adapters.triton_requests import CHANNEL
 from serving.ports import InferenceError
 
 _STAMP = "sluicegate_server"
-_LOOK_S = 1.0
+_ANSWER_S = 5.0
 _VERSION_S = 1.0
 
 
@@ -39,19 +39,19 @@ class TritonControl:
             raise _error(error) from error
         return str(told.name), str(told.version)
 
-    def serves(self, model: str) -> bool:
+    def serves(self, model: str, *, within_s: float = _ANSWER_S) -> bool:
         """Whether it is ready to answer for the model. Raises InferenceError: `unreachable`, `timeout`."""
         try:
-            return bool(self._client.is_model_ready(model, client_timeout=_LOOK_S))
+            return bool(self._client.is_model_ready(model, client_timeout=within_s))
         except InferenceServerException as error:
             if (known := _error(error)).reason == "rejected":
                 return False
             raise known from error
 
-    def stamp_of(self, model: str) -> str | None:
+    def stamp_of(self, model: str, *, within_s: float = _ANSWER_S) -> str | None:
         """The stamp that the model was loaded with, empty of one without; None where no such model is loaded. Raises InferenceError."""
         try:
-            config = self._client.get_model_config(model, client_timeout=_LOOK_S).config
+            config = self._client.get_model_config(model, client_timeout=within_s).config
         except InferenceServerException as error:
             if (known := _error(error)).reason == "rejected":
                 return None

@@ -32,6 +32,8 @@ _RECORD = "static.json"
 #: In each folder of the server's own repository that was written from here.
 _MARK = ".sluicegate"
 _LOOK_EVERY_S = 0.03
+#: How long the server may take to say what it has: between two probes, and where something hangs on it.
+_LOOK_S, _ANSWER_S = 1.0, 5.0
 _UNLOAD_LEAST_S = 5.0
 log = logging.getLogger(__name__)
 
@@ -132,7 +134,7 @@ class StaticLauncher:
         if not model:
             return False
         try:
-            return self._has(server.folder, model)
+            return self._has(server.folder, model, within_s=_LOOK_S)
         except InferenceError as error:
             return error.reason != "unreachable"
 
@@ -173,11 +175,11 @@ class StaticLauncher:
         """Folders of releases of the model that the server was given before: it has one at a time, and is given another now."""
         return [file.parent for file in self.servers.glob(f"*/{_RECORD}") if _record(file.parent).get("model") == model]
 
-    def _has(self, folder: Path, model: str) -> bool:
+    def _has(self, folder: Path, model: str, *, within_s: float = _ANSWER_S) -> bool:
         """Raises InferenceError."""
         if self._loads == NOTHING:
-            return self._control.serves(model)
-        return self._control.stamp_of(model) == folder.name
+            return self._control.serves(model, within_s=within_s)
+        return self._control.stamp_of(model, within_s=within_s) == folder.name
 
     # what it is given
 

@@ -20,6 +20,7 @@ from serving.core.static_servers import NOTHING, REQUEST, StaticServer
 from serving.ports import LaunchError, RunningServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
+from tests.gateway_rig import wait_until
 from tests.mlserver_rig import mlserver
 from tests.static_rig import HOST, Owner, owner
 
@@ -121,7 +122,8 @@ def test_what_its_owner_puts_in_its_place_is_noticed_and_left_alone(
     launcher = launcher_for(theirs.at, blobs, tmp_path, REQUEST)
     running = loaded(launcher, made.doubling(blobs))
     load_by_hand(theirs, blobs, tmp_path / "by-hand")
-    assert not launcher.is_alive(running) and launcher.adopt(running.folder) is None
+    wait_until(lambda: not launcher.is_alive(running), "the other model is seen")
+    assert launcher.adopt(running.folder) is None
     launcher.stop(running, grace_s=5)
     assert answers(theirs.at) and not running.folder.exists()
 
@@ -142,14 +144,16 @@ def test_a_server_that_went_and_came_back_has_lost_what_it_was_given(
     launcher = launcher_for(theirs.at, blobs, tmp_path, REQUEST)
     running = loaded(launcher, made.doubling(blobs))
     theirs.kill()
-    assert not launcher.is_alive(running) and launcher.runtimes() == []
+    wait_until(lambda: not launcher.is_alive(running), "its end is seen")
+    assert launcher.runtimes() == []
     assert "does not answer as it should" in launcher.missing() and str(theirs.at) in launcher.missing()
     launcher.stop(running, grace_s=1)  # cannot be told; it is not forgotten
     assert running.folder.exists()
     error = refusal(launcher, made.doubling(blobs))
     assert error.reason == "not_ready"  # what may pass
     theirs.start()
-    assert not launcher.is_alive(running) and launcher.missing() == ""
+    wait_until(lambda: launcher.missing() == "", "its connection is tried anew")
+    assert not launcher.is_alive(running)
     again = loaded(launcher, made.doubling(blobs))
     assert answers(theirs.at) and launcher.is_alive(again) and not launcher.is_alive(running)
     assert not running.folder.exists()
@@ -191,5 +195,5 @@ def test_where_nothing_may_be_loaded_what_is_served_is_compared_and_left(blobs: 
         launcher.stop(running, grace_s=5)
         assert not running.folder.exists() and answers(launcher.server)
         one.kill()
-        assert not launcher.is_alive(running)
+        wait_until(lambda: not launcher.is_alive(running), "its end is seen")
         assert refusal(launcher, made.doubling(blobs)).reason == "not_ready"
