@@ -222,8 +222,11 @@ class ArmCounters:
     DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS or UNIMPLEMENTED, reset, time-out, refused connection), also when a
     retry hid it; of the failed `saved` were answered at a second attempt, and `common` failed again: they fail wherever they
     go. A second attempt that was shed, given up or late tells neither. `shed` were refused, because too many were in flight, by the
-    gateway or by a server whose queue was full: an outcome of its own. Undecided is the rest: given up by their caller before any
-    attempt failed, never sent anywhere, or answered by another release because this one's servers were set aside.
+    gateway or by a server whose queue was full: an outcome of its own, whether or not stable answered in the candidate's place.
+    Undecided is the rest: given up by their caller before any attempt failed, never sent anywhere, or answered by another release
+    because this one's servers were set aside.
+
+    Where the model has classes of requests, `by_class` tells how many of the decided were of each but the default one.
 
     What its servers did: `timed` first attempts that ended and were not shed, and `latency_us` maps an upper bucket edge in µs to
     how many of them took less.
@@ -238,13 +241,14 @@ class ArmCounters:
     timed: int = 0
     latency_us: dict[int, int] = field(default_factory=dict)
     size_bytes: dict[int, int] = field(default_factory=dict)
+    by_class: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class TenantCounters:
-    """One tenant's requests to a model at one gateway, as they ended. Refused because the tenant's quota was used up: `over_quota`;
-    because a release was full: `shed`. `errors` are what else failed through no fault of the caller; all others are `answered`, so many
-    of them within each edge of `latency_us` (µs, cumulative; as the caller waited, retries included).
+    """The requests of one tenant, or of one class, to a model at one gateway, as they ended. Refused because the tenant's quota was used
+    up: `over_quota`; because a release was full: `shed`. `errors` are what else failed through no fault of the caller; all others are
+    `answered`, so many of them within each edge of `latency_us` (µs, cumulative; as the caller waited, retries included).
     """
 
     requests: int = 0
@@ -295,6 +299,7 @@ class GatewayCounters:
     user_errors: int = 0  # what users saw, after retries
     by_slot: dict[int, dict[str, ArmCounters]] = field(default_factory=dict)
     by_tenant: dict[str, TenantCounters] = field(default_factory=dict)  # of a model whose traffic policy names tenants
+    by_class: dict[str, TenantCounters] = field(default_factory=dict)  # likewise, of one that names classes of requests
 
 
 class TrafficCounters(Protocol):

@@ -277,7 +277,8 @@ local function admit(handle)
   else
     status, why = http_fault(body, body:length(), head, most_of(handle))
   end
-  if status then refuse(handle, status, why) end
+  if status then return refuse(handle, status, why) end
+  handle:clearRouteCache() -- which release has room is asked when the request is sent on, and not when its head came
 end
 
 function envoy_on_request(handle)
