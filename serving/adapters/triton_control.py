@@ -19,7 +19,7 @@ from serving.ports import InferenceError
 
 _STAMP = "sluicegate_server"
 _ANSWER_S = 5.0
-_VERSION_S = 1.0
+_VERSION_S = 3.0
 
 
 class TritonControl:

@@ -153,7 +153,7 @@ def test_a_server_that_went_and_came_back_has_lost_what_it_was_given(
     assert error.reason == "not_ready"  # what may pass
     theirs.start()
     wait_until(lambda: launcher.missing() == "", "its connection is tried anew")
-    assert not launcher.is_alive(running)
+    wait_until(lambda: not launcher.is_alive(running), "it has it no more")
     again = loaded(launcher, made.doubling(blobs))
     assert answers(theirs.at) and launcher.is_alive(again) and not launcher.is_alive(running)
     assert not running.folder.exists()
