@@ -141,7 +141,7 @@ def test_one_environments_broken_table_does_not_keep_the_others_from_being_publi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tables = {slug: RoutingTable(slug, 0) for slug in ("broken", "sound")}
-    monkeypatch.setattr(store, "load", lambda: store.Loaded(tables, {slug: {} for slug in tables}, {}))
+    monkeypatch.setattr(store, "load", lambda last: store.Loaded(tables, {slug: {} for slug in tables}, {}))
     monkeypatch.setattr(clock, "now", timezone.now)  # there is no database here
     compiled = plane_module.compile_table
 
@@ -158,7 +158,7 @@ def test_one_environments_broken_table_does_not_keep_the_others_from_being_publi
 
 
 def test_a_route_that_cannot_be_read_leaves_what_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load() -> store.Loaded:
+    def load(last: store.Loaded | None) -> store.Loaded:
         raise ValueError("a port is no number")
 
     monkeypatch.setattr(store, "load", load)
@@ -210,6 +210,15 @@ def test_a_releases_largest_request_and_its_streams_come_from_what_was_sealed(
     assert (route.stable.max_request_bytes, route.stable.has_streams) == expected
     assert route.max_request_bytes == max(expected[0], REQUEST_BYTES)  # the candidate says nothing
     assert not route.has_streams
+
+
+@pytest.mark.parametrize(("serving", "expected"), [({}, 0), ({"max_batch_size": 0}, 0), ({"max_batch_size": 8}, 8)])
+def test_a_releases_largest_batch_comes_from_what_was_sealed(
+    world: World, serving: dict[str, Any], expected: int
+) -> None:
+    world.route(0, stable=release(world.model, 9, json.dumps({"serving": serving})))
+    (route,) = published(world).models
+    assert route.stable.max_batch == expected and route.max_batch == 0  # the candidate says nothing
 
 
 def test_gateways_that_are_about_share_what_may_be_in_flight(world: World) -> None:

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from serving.core.request_classes import Pool, RequestClasses
-from serving.core.routes import Arm
+from serving.core.routes import Arm, Limits
 from serving.core.tenants import Quota, Tenants
 from serving.ports import TenantCounters
 from tests.gateway_rig import Rig, Traffic, grpc_infer, rig, wait_until
@@ -126,6 +126,29 @@ def test_under_saturation_one_class_keeps_its_requests_and_the_other_is_shed(par
     assert set(batch) == {"answered", refused_by(ask)} and batch[refused_by(ask)] >= 50
 
 
+def test_where_both_are_too_many_each_is_answered_by_its_share(parts: Rig, ask: Any) -> None:
+    """Three times as many callers as places on both sides; who is refused waits, so that callers leave a busy machine to the gateway."""
+    parts.apply(None, stable=stable(parts), classes=CLASSES)
+    parts.stable.delay_s = 0.2
+    done, answered = threading.Event(), Counter[str]()
+
+    def asking(one: str) -> None:
+        again = ask(x_class=one)
+        while not done.is_set():
+            if again() == "answered":
+                answered[one] += 1
+            else:
+                done.wait(0.1)
+
+    with ThreadPoolExecutor(3 * (INTERACTIVE + BATCH)) as pool:
+        for one, places in (("interactive", INTERACTIVE), ("batch", BATCH)):
+            for _ in range(3 * places):
+                pool.submit(asking, one)
+        wait_until(lambda: answered["batch"] >= 60, "answers to the smaller class")
+        done.set()
+    assert 2 <= answered["interactive"] / answered["batch"] <= 4.5  # 3, where nothing is late
+
+
 def test_a_refusal_tells_that_the_places_of_its_class_are_taken(parts: Rig) -> None:
     parts.apply(None, stable=stable(parts, 2), classes=CLASSES)
     parts.stable.delay_s = 0.0
@@ -221,6 +244,26 @@ def test_both_classes_are_split_alike_and_what_one_hands_back_takes_its_own_plac
         wait_until(lambda: parts.stable.hits == before + BATCH + 1, "one of the default class is handed back")
     assert Counter(one.result() for one in asked) == {"answered": BATCH, "429 request class": BATCH}
     assert other.result() == "answered"
+
+
+def test_what_a_candidate_has_no_place_for_takes_one_of_its_class_on_stable(parts: Rig) -> None:
+    candidate = Arm(
+        "r2", Rig.CANDIDATE, (parts.candidate.endpoint,), 2
+    )  # 16 times as much: 4 places for a batch, 12 for the rest
+    patient = Limits(60.0, 30.0)
+    parts.apply(10_000, stable=stable(parts), candidate=candidate, classes=CLASSES, limits=patient)
+    batch = over_http(parts, x_class="batch")
+    with ThreadPoolExecutor(3 * BATCH) as pool, parts.candidate.held():
+        asked = [pool.submit(batch) for _ in range(BATCH)]
+        wait_until(lambda: parts.candidate.hits == BATCH, "the candidate's places are taken")
+        assert parts.envoy.http(headers={"x-class": "batch"}).release == "r1"
+        with parts.stable.held():
+            handed = [pool.submit(batch) for _ in range(2 * BATCH)]
+            wait_until(lambda: sum(one.done() for one in handed) >= BATCH, "stable has no place for the rest")
+        other = pool.submit(over_http(parts))
+        wait_until(lambda: parts.candidate.hits == BATCH + 1, "the default class has places there")
+    assert Counter(one.result() for one in handed) == {"answered": BATCH, "429 request class": BATCH}
+    assert {one.result() for one in (*asked, other)} == {"answered"}
 
 
 def test_classes_that_come_and_go_lose_no_request(parts: Rig) -> None:
