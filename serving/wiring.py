@@ -15,13 +15,26 @@ from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from serving.agent.prefetcher import Prefetcher
 from serving.agent.server_shim import is_locked
+from serving.agent.static_launcher import StaticLauncher
 from serving.core.gpu import GpuReading
 from serving.models import Server, Variant
 from serving.ports import ExternalMetrics, RunningServer
 
 
-def launcher(blobs: BlobCache) -> LocalLauncher:
-    """This node's launcher; files come from these copies. Under a stack that holds its lock, servers end with it; else they stay."""
+def launcher(blobs: BlobCache) -> LocalLauncher | StaticLauncher:
+    """This node's launcher, which takes files from these copies: of the server that somebody else runs, where settings name one.
+
+    Under a stack that holds its lock, servers end with the stack; without one they stay.
+    """
+    if (static := settings.STATIC_SERVER) is not None:
+        return StaticLauncher(
+            static,
+            servers=settings.STATE_DIR / "static-servers" / f"{static.host}-{static.grpc_port}",
+            blobs=blobs,
+            loads=settings.STATIC_LOADS,
+            runtime=settings.STATIC_RUNTIME,
+            allows_uncontained_code=settings.ALLOW_UNCONTAINED_CODE,
+        )
     lock = settings.STATE_DIR / "stack.lock"
     return LocalLauncher(
         servers=settings.STATE_DIR / "servers",
@@ -39,9 +52,9 @@ def blob_cache() -> BlobCache:
 
 
 def prefetcher(blobs: BlobCache) -> Prefetcher | None:
-    """What fills these copies ahead of need; None where nothing is fetched ahead."""
+    """What fills these copies ahead of need; None where nothing is fetched ahead, as for a server that somebody else runs."""
     pace = settings.PREFETCH_MIB_PER_S
-    return Prefetcher(blobs, bytes_per_s=pace * 2**20) if pace else None
+    return Prefetcher(blobs, bytes_per_s=pace * 2**20) if pace and settings.STATIC_SERVER is None else None
 
 
 def inference_server(server: Server | Variant | RunningServer) -> TritonServer:

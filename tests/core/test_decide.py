@@ -130,7 +130,10 @@ def test_what_refuses_users_is_held_and_rolled_back_in_once_that_has_cost_the_bu
     assert (held.action, held.code) == (Action.HOLD, Code.SHEDDING)
     assert decide(snapshot(shed_candidate=240)).code is Code.SHEDDING  # that may be chance
     done = decide(snapshot(shed_candidate=300))
-    assert (done.action, done.code) == (Action.ROLL_BACK, Code.BUDGET_SPENT) and "had no room for 300 of 500" in done.reason
+    assert (done.action, done.code) == (
+        Action.ROLL_BACK,
+        Code.BUDGET_SPENT,
+    ) and "had no room for 300 of 500" in done.reason
     assert decide(snapshot(shed_candidate=300, shed_stable=900)).action is not Action.ROLL_BACK  # both are overrun
     assert decide(snapshot(shed_candidate=300, has_stable=False)).action is not Action.ROLL_BACK
 

@@ -16,7 +16,7 @@ from serving.actions.deployments import ensure_deployment, register_node
 from serving.actions.nodes import cordon_node, uncordon_node
 from serving.actions.prefetch import FilesReport, record_prefetches
 from serving.core.prefetch import FilesStanding
-from serving.models import Deployment, Node
+from serving.models import Deployment, Node, Server
 from tests.factories import (
     events_of,
     make_actor,
@@ -177,3 +177,16 @@ def test_what_a_node_keeps_ready_is_shown_there_and_on_the_releases_tab(admin: U
     assert "another team's" in page_of(other) and "sentiment" not in page_of(other)
     tab = squeezed(signed_in(admin).get(reverse("release_deployments", args=["sentiment", 1])).content.decode())
     assert "Ready on 1 of the 2 nodes that may serve it" in tab and "no room" in tab and HOSTILE not in tab
+
+
+def test_of_a_server_that_somebody_else_runs_nothing_is_said_to_be_known(admin: User) -> None:
+    server = make_server(make_deployment(state="ready"))
+    told = {"address": "10.20.0.7:8000:8001", "loads": "request"}
+    Node.objects.update(facts={"static": told, "containment": {"tier": "unknown"}})
+    Server.objects.filter(pk=server.pk).update(pid=0, digest="")
+    page = page_of(admin)
+    assert "somebody else's, at 10.20.0.7:8000:8001: releases are loaded into it" in page.replace("&#x27;", "'")
+    assert "Somebody else runs its server: what that serves cannot be proven from here." in page
+    assert "not compared yet" not in page and "as sealed" not in page and "attested</span>" not in page
+    Node.objects.update(facts={"static": {**told, "loads": "nothing"}})
+    assert "it serves what its owner gave it, and nothing proves that this is the release" in page_of(admin)
