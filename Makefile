@@ -64,12 +64,13 @@ openapi: setup ## Write the schemas of the API and of the envelope to docs/
 ci: ## What continuous integration runs: lint, test, demo
 	@.ci/run
 
-locks: setup ## Resolve the lock files anew from pyproject.toml, serving/*.in, benchmarks/*.in and uv's newest version
+locks: setup ## Resolve the lock files anew from pyproject.toml, serving/*.in, benchmarks/*.in, tests/*.in and uv's newest version
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade --extra server --group dev pyproject.toml -o requirements.lock
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade serving/runtime.in -o serving/runtime.lock
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade serving/gateway.in -o serving/gateway.lock
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade benchmarks/fuzz.in -o benchmarks/fuzz.lock
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade benchmarks/loadgen.in -o benchmarks/loadgen.lock
+	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade tests/mlserver.in -o tests/mlserver.lock
 
 clean: ## Remove everything that setup, tests and runs have made, the state folder's data included
 	@if [ -f .state/postgres/location ]; then rm -rf "$$(cat .state/postgres/location)"; fi

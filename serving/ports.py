@@ -28,10 +28,11 @@ class PortError(Exception):
 
 class InferenceError(PortError):
     """`unreachable`: no connection · `timeout` · `server_error`: 5xx or INTERNAL · `rejected`: the input or model was refused ·
-    `full`: refused because too many were waiting already, whatever it asked.
+    `full`: refused because too many were waiting already, whatever it asked · `not_offered`: an extension of the protocol that this
+    server does not have, so that what it would tell is unknown.
     """
 
-    REASONS = frozenset({"unreachable", "timeout", "server_error", "rejected", "full"})
+    REASONS = frozenset({"unreachable", "timeout", "server_error", "rejected", "full", "not_offered"})
 
 
 class LaunchError(PortError):
@@ -64,11 +65,19 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor as the server states it: `dims` without the batch axis where the model batches; -1 is any size."""
+    """A tensor as the server states it: `dims` without the batch axis where the model batches; -1 is any size.
+
+    `is_whole`: the server does not say whether the model batches, and a batch axis, if there is one, is among `dims`.
+    """
 
     name: str
     data_type: str  # Open Inference Protocol: FP32, INT64, BYTES, …
     dims: tuple[int, ...]
+    is_whole: bool = False
+
+    def dims_of_item(self, *, has_batch_axis: bool) -> tuple[int, ...]:
+        """`dims` without the batch axis, of a model that is declared to have one or none."""
+        return self.dims[1:] if self.is_whole and has_batch_axis else self.dims
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ class Parcel:
     port: int
     model: str
     bodies: tuple[bytes, ...]
-    json_bytes: tuple[int, ...]  # over HTTP: how much of each body is JSON; tensors follow
+    json_bytes: tuple[int, ...]  # over HTTP: how much of each body is JSON, tensors follow; 0: all of it
     streams: bool = False  # over gRPC: each request opens a stream of responses
 
 
@@ -145,7 +154,7 @@ class InferenceServer(Protocol):
         ...
 
     def statistics(self, model: str) -> dict[str, Any]:
-        """The server's own statistics of one model, as JSON. Raises InferenceError."""
+        """The server's own statistics of one model, as JSON. Raises InferenceError: `not_offered` of a server that keeps none."""
         ...
 
 

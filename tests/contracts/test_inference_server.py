@@ -1,4 +1,8 @@
-"""What every inference server must do: the fake in this process and a real Triton, by the same tests."""
+"""What every inference server must do: the fake in this process, a real Triton and a real MLServer, by the same tests.
+
+MLServer does what the Open Inference Protocol itself asks for; where a test is of Triton's extensions or of this runtime, it is left
+out, and what the adapter says instead (`not_offered`) has a test of its own.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,14 @@ import pytest
 
 from serving.adapters.triton import TritonServer
 from serving.adapters.triton_errors import redacted
+from serving.agent.health_check import check_health
+from serving.core.health import Probe
 from serving.ports import GRPC, HTTP, Inference, InferenceError, InferenceServer, TensorSpec
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.fakes.ports import FakeInferenceServer, FakeModel
 from tests.gateway_rig import wait_until
+from tests.mlserver_rig import mlserver
 from tests.triton_rig import local_launcher
 from validators.core.stages import stages_between
 
@@ -49,7 +56,10 @@ class Subject:
         self.server, self.kill_model, self.kill = server, kill_model, kill
 
 
-@pytest.fixture(scope="module", params=["fake", pytest.param("triton", marks=pytest.mark.real("triton"))])
+@pytest.fixture(
+    scope="module",
+    params=["fake", *(pytest.param(part, marks=pytest.mark.real(part)) for part in ("triton", "mlserver"))],
+)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -67,6 +77,9 @@ def subjects(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[An
             return Subject(
                 fake, lambda: setattr(fake.models[model], "is_dead", True), lambda: setattr(fake, "is_down", True)
             )
+        if kind == "mlserver":
+            other = held.enter_context(mlserver(tmp_path_factory.mktemp("mlserver"), model, manifest["serving"]))
+            return Subject(other.client, None, other.kill)
         running = launcher.start(launch_spec(manifest, launcher.folder_for(1, model, "r1")))
         launcher.await_loaded(running, model, timeout_s=60)
         client = TritonServer(running.host, running.http_port, running.grpc_port)
@@ -128,8 +141,31 @@ def test_it_answers_a_batch_and_says_how_long_it_took(doubling: InferenceServer)
     assert 0 < answer.latency_s < 30
 
 
-def test_metadata_has_no_batch_axis(doubling: InferenceServer) -> None:
-    assert doubling.metadata("doubling") == ([TensorSpec("x", "FP32", (4,))], [TensorSpec("y", "FP32", (4,))])
+def test_metadata_has_no_batch_axis_or_says_that_it_cannot_tell(doubling: InferenceServer, kind: str) -> None:
+    said = doubling.metadata("doubling")
+    for (one,), name in zip(said, "xy", strict=True):
+        is_whole = kind == "mlserver"
+        assert one == TensorSpec(name, "FP32", (-1, 4) if is_whole else (4,), is_whole=is_whole)
+        assert one.dims_of_item(has_batch_axis=True) == (4,)
+
+
+def test_metadata_of_an_unknown_model_is_refused(doubling: InferenceServer) -> None:
+    with pytest.raises(InferenceError) as caught:
+        doubling.metadata("nobody")
+    assert caught.value.reason == "rejected" and "nobody" in caught.value.message
+
+
+def test_a_server_without_statistics_says_so_and_makes_none_up(doubling: InferenceServer, kind: str) -> None:
+    if kind != "mlserver":
+        pytest.skip("it keeps statistics")
+    with pytest.raises(InferenceError) as caught:
+        doubling.statistics("doubling")
+    assert caught.value.reason == "not_offered"
+    serving = made.serving()
+    look, _ = check_health(doubling, "doubling", serving, timeout_s=30)
+    assert look.probe == Probe.RIGHT
+    late, _ = check_health(doubling, "doubling", serving, timeout_s=1e-6)
+    assert late.probe == Probe.LATE and late.finished is None  # not known, and not 0
 
 
 def test_text_goes_through_the_releases_tokenizer(words: InferenceServer) -> None:
@@ -169,7 +205,10 @@ def test_an_unknown_model_is_rejected(doubling: InferenceServer) -> None:
     assert caught.value.reason == "rejected"
 
 
-def test_statistics_count_successes(doubling: InferenceServer) -> None:
+def test_statistics_count_successes(doubling: InferenceServer, kind: str) -> None:
+    if kind == "mlserver":
+        pytest.skip("it keeps no statistics")
+
     def succeeded() -> int:
         return int(
             doubling.statistics("doubling")["model_stats"][0]["inference_stats"].get("success", {}).get("count", 0)
@@ -180,8 +219,10 @@ def test_statistics_count_successes(doubling: InferenceServer) -> None:
     assert succeeded() == before + 1
 
 
-def test_statistics_tell_where_the_time_went(doubling: InferenceServer) -> None:
+def test_statistics_tell_where_the_time_went(doubling: InferenceServer, kind: str) -> None:
     """The counters follow an answer by an instant: they are read until they have it."""
+    if kind == "mlserver":
+        pytest.skip("it keeps no statistics")
     before, began = doubling.statistics("doubling"), time.monotonic()
     for _ in range(4):
         doubling.infer("doubling", {"x": np.ones((2, 4), np.float32)}, timeout_s=30)
@@ -224,7 +265,10 @@ def test_an_exception_in_the_model_is_a_server_error_and_the_next_request_is_fin
     assert ask(misbehaving.server, row(1), "misbehaving").outputs["y"].tolist() == [[2, 2, 2, 2]]
 
 
-def test_a_dead_model_process_fails_for_good(misbehaving: Subject) -> None:
+def test_a_dead_model_process_fails_for_good(subjects: Any, kind: str) -> None:
+    if kind == "mlserver":
+        pytest.skip("its models have no processes of their own here")
+    misbehaving = subjects("misbehaving")
     misbehaving.kill_model()
     for _ in range(2):
         with pytest.raises(InferenceError) as caught:
@@ -283,8 +327,8 @@ def test_requests_made_beforehand_meet_the_same_errors_over_either_protocol(
 
 @pytest.mark.parametrize("protocol", [GRPC, HTTP])
 def test_a_queue_that_is_full_is_told_as_one_over_either_protocol(subjects: Any, kind: str, protocol: str) -> None:
-    if kind == "fake":
-        pytest.skip("the fake has no bound to its queue")
+    if kind != "triton":
+        pytest.skip("it has no bound to its queue")
     queue = {"timeout_action": "reject", "default_timeout_us": 0, "allow_timeout_override": False, "max_queue_size": 1}
     server = subjects("misbehaving", queue_policy=queue, max_batch_size=1).server
     requests = server.prepared("misbehaving", [{"x": row(60)}], protocol=protocol)
@@ -302,9 +346,16 @@ def test_a_queue_that_is_full_is_told_as_one_over_either_protocol(subjects: Any,
 
 
 @pytest.mark.parametrize("protocol", [GRPC, HTTP])
-def test_text_and_tensors_made_beforehand_are_taken_for_what_they_are(words: InferenceServer, protocol: str) -> None:
+def test_text_and_tensors_made_beforehand_are_taken_for_what_they_are(
+    words: InferenceServer, kind: str, protocol: str
+) -> None:
     """What is sent nobody looks at, so the server's own words tell that it was understood: the first text is no UTF-8."""
     texts = [np.array([[text]], dtype=object) for text in (b"\xff", "good film", b"")]
+    if (kind, protocol) == ("mlserver", HTTP):  # it takes JSON alone, which has no word for that text
+        with pytest.raises(InferenceError, match="'text' is not to be said in JSON") as caught:
+            words.prepared("words", [{"text": texts[0]}], protocol=protocol)
+        assert caught.value.reason == "rejected"
+        texts[0] = np.array([["good"], ["two rows, so many words"]] * 9, dtype=object)  # more than a batch
     requests = words.prepared("words", [{"text": text} for text in texts], protocol=protocol)
     requests.send(1, timeout_s=30)
     requests.send(2, timeout_s=30)
@@ -334,8 +385,8 @@ def executions_of(subject: Any) -> int:
 
 def test_a_bad_request_does_not_poison_its_batch(kind: str, subjects: Any) -> None:
     """Only the real runner promises this: user code may well fail a whole batch."""
-    if kind == "fake":
-        pytest.skip("the runner is part of the real runtime only")
+    if kind != "triton":
+        pytest.skip("the runner is part of this runtime only")
     subject = subjects("words", dynamic_batching={"preferred_batch_size": [4], "max_queue_delay_us": 400_000})
     outcomes: dict[int, str] = {}
 
@@ -359,8 +410,8 @@ def test_a_bad_request_does_not_poison_its_batch(kind: str, subjects: Any) -> No
 
 
 def test_texts_of_all_lengths_that_share_a_batch_get_their_own_answers(kind: str, subjects: Any) -> None:
-    if kind == "fake":
-        pytest.skip("the runner is part of the real runtime only")
+    if kind != "triton":
+        pytest.skip("the runner is part of this runtime only")
     subject = subjects("words", dynamic_batching={"preferred_batch_size": [8], "max_queue_delay_us": 400_000})
     counts = [[1], [100], [2, 90], [3], [40], [1], [5]]
     got: dict[int, Any] = {}

@@ -3,9 +3,15 @@
 # ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import pytest
 
-from serving.ports import InferenceError, PreparedRequests
+from serving.adapters.triton_requests import parcel_of
+from serving.ports import HTTP, InferenceError, PreparedRequests
 from tests.stub_requests import backend, requests  # noqa: F401
 from tests.stub_server import FULL, Backend
 
@@ -36,3 +42,20 @@ def test_a_server_that_is_not_there_is_unreachable(backend: Backend, requests: P
     with pytest.raises(InferenceError) as caught:
         requests.send(0, timeout_s=30)
     assert caught.value.reason == "unreachable"
+
+
+def test_a_server_that_takes_json_alone_is_sent_all_in_json() -> None:
+    batch = {"x": np.array([[1.5, 2]], np.float32), "text": np.array([[b"gr\xc3\xbcn"]], object)}
+    parcel = parcel_of("m", [batch], protocol=HTTP, host="", port=0, is_json=True)
+    assert parcel.json_bytes == (0,)
+    assert json.loads(parcel.bodies[0])["inputs"] == [
+        {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.5, 2]},
+        {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["grün"]},
+    ]
+
+
+@pytest.mark.parametrize("value", [np.array([np.nan], np.float32), np.array([b"\xff"], object)])
+def test_what_json_cannot_say_is_refused_and_never_sent_as_something_else(value: npt.NDArray[Any]) -> None:
+    with pytest.raises(InferenceError, match="'x' is not to be said in JSON") as caught:
+        parcel_of("m", [{"x": value}], protocol=HTTP, host="", port=0, is_json=True)
+    assert caught.value.reason == "rejected"

@@ -83,6 +83,7 @@ class GateContext:
         lambda since_s, until_s: ()
     )  # of the server, by the Unix clock
     variants: Variants | None = None  # None where users may be on the release's servers
+    trace: Sequence[float] | None = None  # the gaps of the trace that the policy names by its digest
     gpus: Callable[[], Watch] = lambda: Watch(0, 0.0)  # what the node's agent read of its GPUs so far
 
     @property

@@ -36,7 +36,7 @@ def observe(
 ) -> ContractFacts:
     """One inference per batch size, its items taken round robin from `items`. Raises InferenceError when the server is gone."""
     inputs, outputs = server.metadata(model)
-    facts = ContractFacts(_tensors(inputs), _tensors(outputs))
+    facts = ContractFacts(_tensors(inputs, has_batch_axis), _tensors(outputs, has_batch_axis))
     for done, size in enumerate(sizes):
         progress(done, len(sizes))
         batch = stack([items[i % len(items)] for i in range(size)], has_batch_axis=has_batch_axis)
@@ -97,5 +97,5 @@ def _unwell(
     return " ".join(one.message for one in compare_answer(outputs, answer, batch_size=batch_size)[:1])
 
 
-def _tensors(specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(spec.name, spec.data_type, tuple(spec.dims)) for spec in specs)
+def _tensors(specs: Sequence[TensorSpec], has_batch_axis: bool) -> tuple[Tensor, ...]:
+    return tuple(Tensor(one.name, one.data_type, one.dims_of_item(has_batch_axis=has_batch_axis)) for one in specs)
