@@ -16,7 +16,7 @@ from rollouts.core.freeze import frozen
 from rollouts.core.inconclusive import inconclusive_because, is_late, late, undecided
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import FULL_BP, OnUndecided, Source
-from rollouts.core.replica_differs import replacing, told_apart
+from rollouts.core.replica_differs import replacing, breach_or_replica
 from rollouts.core.rollback_rules import breach, is_fix
 from rollouts.core.shortage import shortage_at
 from rollouts.core.snapshot import Judged, Snapshot
@@ -30,7 +30,7 @@ def decide(snapshot: Snapshot) -> Decision:
     if state is RolloutState.PREPARING:
         return _opened(snapshot, _prepare(snapshot))
     if state in LIVE:
-        found = told_apart(snapshot, breach(snapshot))
+        found = breach_or_replica(snapshot, breach(snapshot))
         if found is not None:
             return late(snapshot, found)
         held = inconclusive_because(snapshot) or replacing(snapshot)

@@ -26,11 +26,12 @@ _PLAIN = (
 
 
 class Aside(NamedTuple):
-    """A replica of the candidate that was set aside, when, and how many answered until then."""
+    """A replica of the candidate that was set aside, when, and how many answered until then; and whether as many have since."""
 
     replica: str
     at: float
     servers: int
+    is_replaced: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,12 @@ class EngineState:
             return found
         fresh = replace(watch, evidence=Evidence(), dispersion=watch.dispersion.without_candidate())
         return replace(found, watches={**self.watches, guard: fresh})
+
+    def replaced(self, at: float, *, is_replacing: bool) -> EngineState:
+        """With it taken in whether another answers in the place of the one that was set aside."""
+        if self.aside is None or self.aside.is_replaced or is_replacing or at - self.aside.at <= SETTLES_S:
+            return self
+        return replace(self, aside=self.aside._replace(is_replaced=True))
 
     def settling(self, at: float, guard: str) -> EngineState:
         """Without this guard's evidence, while answers of the replica that was set aside may still come."""

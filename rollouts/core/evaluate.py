@@ -77,7 +77,7 @@ def _updated(given: TickInput) -> EngineState:
         has_stable=given.identity.has_stable,
         external=given.external,
     )
-    state = state.settling(seen.now, ERRORS)
+    state = state.settling(seen.now, ERRORS).replaced(seen.now, is_replacing=seen.is_replacing)
     state = state.blinded(seen.now, is_blind=bool(seen.problem)).met_server(seen.server_since)
     if seen.candidate_servers is not None and (not seen.candidate_servers or state.gone_since is not None):
         state = state.looked_for_servers(seen.now, seen.candidate_servers)

@@ -31,7 +31,7 @@ def suspected(s: Snapshot, decision: Decision) -> Judged | None:
     return next((one for one in s.evidence.judged if one.guard.indicator == "errors"), None)
 
 
-def told_apart(s: Snapshot, found: Decision | None) -> Decision | None:
+def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
     """The breach that was found; a hold in its place where it is one replica's, and else with that one's name, if it is one."""
     judged = suspected(s, found) if found is not None and s.observed.replicas else None
     if found is None or judged is None:
@@ -78,7 +78,8 @@ def _others_hold_it(s: Snapshot, left: int) -> bool:
 
 def replacing(s: Snapshot) -> Decision | None:
     """A hold until another answers in the place of the one that was set aside; past the time that a candidate has to come up, the end."""
-    if s.evidence.aside_s is None or not s.observed.is_replacing or s.desired.is_promoting:
+    is_waiting = s.observed.is_replacing and not s.evidence.is_replaced and not s.desired.is_promoting
+    if s.evidence.aside_s is None or not is_waiting:
         return None
     what = f"a replica in the place of {s.evidence.aside}, which failed where the others did not"
     if s.evidence.aside_s < s.policy.prepare_deadline_s or not s.identity.has_stable:

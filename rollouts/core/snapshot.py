@@ -170,6 +170,7 @@ class StageEvidence:
     harm: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # by guard: excess over tolerance, variance
     aside: str = ""  # the candidate's replica that was set aside in this rollout
     aside_s: float | None = None  # since then; None: none was
+    is_replaced: bool = False  # another has answered in its place
 
 
 @dataclass(frozen=True)
@@ -300,6 +301,7 @@ def _evidence(
         harm=state.harm_so_far(policy) if policy.budget_bad is not None else {},
         aside=state.aside.replica if state.aside else "",
         aside_s=_since(now, state.aside.at) if state.aside else None,
+        is_replaced=state.aside is not None and state.aside.is_replaced,
     )
 
 

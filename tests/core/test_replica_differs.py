@@ -85,6 +85,7 @@ def test_it_waits_for_the_one_in_its_place_and_not_for_ever() -> None:
     late = held(**waits, aside_s=1800.0)
     assert (late.action, late.code) == (Action.ROLL_BACK, Code.REPLICA_DIFFERS) and "none answers" in late.reason
     assert held(**{**waits, "is_replacing": False}, aside_s=20.0).action is Action.ADVANCE
+    assert held(**waits, aside_s=1800.0, is_replaced=True).action is Action.ADVANCE  # one of them is being brought back
     assert held(**waits, aside_s=1800.0, state=S.PAUSED).code is Code.PAUSED
     assert held(**waits, aside_s=9.0, is_promoting=True, state=S.BAKING, weight_bp=9500).code is Code.PROMOTING
 
@@ -97,6 +98,15 @@ def test_its_failures_are_no_evidence_until_it_is_out_of_the_gateways_and_then_o
     assert more.settling(100.0 + SETTLES_S, "errors").watches["errors"].evidence == Evidence()
     assert more.settling(100.1 + SETTLES_S, "errors") == more
     assert EngineState.from_json(state.to_json()).aside == state.aside
+
+
+def test_another_answered_in_its_place_once_as_many_do_again() -> None:
+    state = replace(EngineState(), aside=Aside("b:1", 100.0, 2))
+    assert state.replaced(101.0, is_replacing=False) == state  # gateways have not been told yet
+    assert state.replaced(160.0, is_replacing=True) == state
+    done = state.replaced(161.0, is_replacing=False)
+    assert done.aside is not None and done.aside.is_replaced and EngineState.from_json(done.to_json()) == done
+    assert done.replaced(999.0, is_replacing=True) == done
 
 
 def test_a_replica_of_a_bad_release_is_blamed_no_more_often_than_is_promised_however_long_it_is_looked_at() -> None:
