@@ -16,7 +16,7 @@ from rollouts.core.freeze import frozen
 from rollouts.core.inconclusive import inconclusive_because, is_late, late, undecided
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import FULL_BP, OnUndecided, Source
-from rollouts.core.replica_differs import replacing, breach_or_replica
+from rollouts.core.replica_differs import breach_or_replica, replacing
 from rollouts.core.rollback_rules import breach, is_fix
 from rollouts.core.shortage import shortage_at
 from rollouts.core.snapshot import Judged, Snapshot
