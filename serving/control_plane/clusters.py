@@ -1,11 +1,16 @@
-"""Clusters and their endpoints: one per release and protocol, and for a candidate one that falls back to stable."""
+"""Clusters and their endpoints: one per release and protocol, and for a candidate one that falls back to stable.
+
+A model with classes of requests has these for each class: Envoy counts what is in flight by cluster, and a class has places of its own.
+"""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from registry.core.envelope import LARGEST_REQUEST_BYTES
-from serving.core.routes import Arm, ModelRoute, Prober, release_clusters
+from serving.core.request_classes import Pool
+from serving.core.routes import Arm, ModelRoute, Prober, class_cluster, release_clusters
 
 #: The namespace of Sluicegate's own metadata in xDS messages.
 NAMESPACE = "sluicegate"
@@ -24,14 +29,14 @@ MAX_MIRRORED = 16
 MIRROR_TIMEOUT_S = 0.5
 
 
-def cluster_name(model: str, arm: Arm, protocol: str) -> str:
-    """As `release_clusters` has it."""
-    return release_clusters(model, arm.digest)[protocol]
+def cluster_name(model: str, arm: Arm, protocol: str, pool: str = "") -> str:
+    """As `release_clusters` and `class_cluster` have it."""
+    return class_cluster(release_clusters(model, arm.digest)[protocol], pool)
 
 
-def entry_name(route: ModelRoute, arm: Arm, protocol: str) -> str:
+def entry_name(route: ModelRoute, arm: Arm, protocol: str, pool: str = "") -> str:
     """The cluster that the split sends to for `arm`: the candidate's falls back to stable."""
-    name = cluster_name(route.model, arm, protocol)
+    name = cluster_name(route.model, arm, protocol, pool)
     return f"{name}_or_{route.stable.digest12}" if arm is route.candidate else name
 
 
@@ -43,13 +48,13 @@ def metadata(route: ModelRoute, arm: Arm) -> dict[str, Any]:
 def clusters(route: ModelRoute) -> dict[str, dict[str, Any]]:
     """Every cluster of one model, by name."""
     found: dict[str, dict[str, Any]] = {}
-    for protocol in PROTOCOLS:
+    for protocol, pool in product(PROTOCOLS, route.pools):
         for arm in route.arms:
-            name = cluster_name(route.model, arm, protocol)
-            found[name] = _release_cluster(name, route, arm, protocol)
+            name = cluster_name(route.model, arm, protocol, pool.name)
+            found[name] = _release_cluster(name, route, arm, protocol, pool)
         if route.candidate is not None:
-            name = entry_name(route, route.candidate, protocol)
-            found[name] = _fallback_cluster(name, route, route.candidate, protocol)
+            name = entry_name(route, route.candidate, protocol, pool.name)
+            found[name] = _fallback_cluster(name, route, route.candidate, protocol, pool)
     if route.is_mirrored and route.prober is not None:
         found[PROBER_CLUSTER] = _prober_cluster(route.prober)
     return found
@@ -58,9 +63,9 @@ def clusters(route: ModelRoute) -> dict[str, dict[str, Any]]:
 def endpoints(route: ModelRoute) -> dict[str, dict[str, Any]]:
     """The endpoints of every cluster of one model that has its own, by the cluster's name."""
     found = {}
-    for protocol in PROTOCOLS:
+    for protocol, pool in product(PROTOCOLS, route.pools):
         for arm in route.arms:
-            name = cluster_name(route.model, arm, protocol)
+            name = cluster_name(route.model, arm, protocol, pool.name)
             hosts = [
                 {
                     "endpoint": {"address": _address(e.host, e.http_port if protocol == "http" else e.grpc_port)},
@@ -116,7 +121,7 @@ def _prober_cluster(prober: Prober) -> dict[str, Any]:
     }
 
 
-def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> dict[str, Any]:
+def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str, pool: Pool) -> dict[str, Any]:
     explicit: dict[str, Any] = {"http_protocol_options": {}} if protocol == "http" else {"http2_protocol_options": {}}
     return {
         "name": name,
@@ -124,7 +129,7 @@ def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> d
         "eds_cluster_config": {"eds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "5s"}},
         "connect_timeout": f"{CONNECT_TIMEOUT_S:g}s",
         "metadata": metadata(route, arm),
-        "circuit_breakers": {"thresholds": _thresholds(route.in_flight(arm))},
+        "circuit_breakers": {"thresholds": _thresholds(route.in_flight(arm, pool.share_pct))},
         "outlier_detection": _outlier_detection(),
         # Else a server that is set aside within a second of another, as the last of a broken release is, goes on being asked for
         # that second: Envoy hands on such changes once a second at most.
@@ -181,7 +186,7 @@ def _outlier_detection() -> dict[str, Any]:
     }
 
 
-def _fallback_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> dict[str, Any]:
+def _fallback_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str, pool: Pool) -> dict[str, Any]:
     return {
         "name": name,
         "connect_timeout": f"{CONNECT_TIMEOUT_S:g}s",
@@ -192,8 +197,8 @@ def _fallback_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> 
             "typed_config": {
                 "@type": "type.googleapis.com/envoy.extensions.clusters.aggregate.v3.ClusterConfig",
                 "clusters": [
-                    cluster_name(route.model, arm, protocol),
-                    cluster_name(route.model, route.stable, protocol),
+                    cluster_name(route.model, arm, protocol, pool.name),
+                    cluster_name(route.model, route.stable, protocol, pool.name),
                 ],
             },
         },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     show_parser = verbs.add_parser("show", help="Show one model")
     show_parser.add_argument("model", metavar="MODEL")
     show_parser.set_defaults(run=run_show)
-    tenants_parser = verbs.add_parser("tenants", help="Show what each tenant of a model sends, and what of it is shed")
+    tenants_parser = verbs.add_parser(
+        "tenants", help="Show what each tenant and class of a model sends, and what of it is shed"
+    )
     tenants_parser.add_argument("model", metavar="MODEL")
     tenants_parser.add_argument("--environment", default="production", metavar="ENVIRONMENT", help="(production)")
     tenants_parser.set_defaults(run=run_tenants)
@@ -215,14 +218,14 @@ def run_tenants(arguments: argparse.Namespace, output: Output) -> int:
     for one in found["warnings"]:
         output.say(f"{one['code']}: {one['message']}")
     rates = ("quota", "requests", "over_quota", "shed", "errors")
-    rows = (
-        [
-            one["tenant"],
-            *("–" if (rate := one[f"{name}_per_s"]) is None else f"{rate:g}/s" for name in rates),
-            *("–" if (took := one[f"{name}_ms"]) is None else f"≤ {took:g} ms" for name in ("p50", "p99")),
-        ]
-        for one in found["tenants"]
-    )
+    if found["classes"] and not output.as_json:
+        shown = rates[1:2] + rates[3:]
+        classes = (
+            [one["name"], "–" if one["share_pct"] is None else f"{one['share_pct']} %", *_traffic(one, shown)]
+            for one in found["classes"]
+        )
+        output.table(found, ("class", "share", *shown, "p50", "p99"), classes, empty="")
+    rows = ([one["tenant"], *_traffic(one, rates)] for one in found["tenants"])
     output.table(
         found,
         ("tenant", *rates, "p50", "p99"),
@@ -230,6 +233,14 @@ def run_tenants(arguments: argparse.Namespace, output: Output) -> int:
         empty=f"The traffic policy of {arguments.model} names no tenants.",
     )
     return exits.OK
+
+
+def _traffic(one: dict[str, Any], rates: Sequence[str]) -> list[str]:
+    """Rates a second and how long answers took, as a table shows them."""
+    return [
+        *("–" if (rate := one[f"{name}_per_s"]) is None else f"{rate:g}/s" for name in rates),
+        *("–" if (took := one[f"{name}_ms"]) is None else f"≤ {took:g} ms" for name in ("p50", "p99")),
+    ]
 
 
 def run_show(arguments: argparse.Namespace, output: Output) -> int:
