@@ -3,9 +3,10 @@
 Run `python -m benchmarks.broken_candidate [--requests 10000] [--only hang,kill] [--clients 16]`. A real Envoy before two stub servers of
 stable and two of the candidate, which has half of the traffic; both break, and nobody takes its weight away: what the engine would do in
 seconds is left out. Users ask again as soon as they are answered. *Lost* are answers that are no 200 or OK, *charged* the candidate's
-failed first attempts as the engine reads them: those that stable saved and those that were lost, while what users were told that the
-candidate answered must be all that it is credited with. Dead: the control plane is stopped for good before the fault begins. Ends with 1
-where something is lost that the fault need not cost (`Fault.costs`), or the charge is wrong.
+failed first attempts as the engine reads them: those that stable saved and those that were lost, and beside them what it *shed*, whoever
+answered in its place; while what users were told that the candidate answered must be all that it is credited with. Dead: the control
+plane is stopped for good before the fault begins. Ends with 1 where something is lost that the fault need not cost (`Fault.costs`), or the
+charge is wrong.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Fault:
     max_in_flight: int = UNBOUNDED
     retries_resets: bool = False  # what the model's traffic policy says of it
     costs: str = ""
+    sheds: bool = False  # whether the candidate refuses, and does not fail
 
 
 FAULTS = {
@@ -71,8 +73,8 @@ FAULTS = {
     "kill_again": Fault("process kill, with `retry_on_reset`", in_processes=True, delay_s=0.01, retries_resets=True),
     "slow_start": Fault("slow start: listed, listens 5 s later", in_processes=True, opens_after_s=OPENS_AFTER_S),
     "slow": Fault("overload: it queues, within its bound", delay_s=0.04),
-    "bound": Fault("overload: it queues, at its bound", delay_s=0.04, max_in_flight=FEW, costs="shed by the gateway"),
-    "full": Fault("overload: its servers' own queues are full", "full", costs="shed by the server"),
+    "bound": Fault("overload: it queues, at its bound", delay_s=0.04, max_in_flight=FEW, sheds=True),
+    "full": Fault("overload: its servers' own queues are full", "full", sheds=True),
 }
 
 
@@ -182,7 +184,8 @@ def measure(fault: Fault, protocol: str, *, is_dead: bool, requests: int, client
 def is_sound(fault: Fault, cell: Cell, requests: int) -> bool:
     """Nothing lost that the fault need not cost; what was lost or answered by stable in the candidate's place is charged to it."""
     one = cell.counted
-    is_charged = one.failed == one.saved + cell.lost - one.shed and one.decided - one.failed == cell.well_by["r2"]
+    is_charged = one.failed == one.saved + cell.lost and one.decided - one.failed == cell.well_by["r2"]
+    is_charged &= bool(one.shed) == fault.sheds and (not fault.sheds or one.routed == one.shed + one.decided)
     is_counted = sum(cell.outcome.values()) == requests and cell.user_errors == cell.lost
     return is_counted and is_charged and (not cell.lost or bool(fault.costs))
 

@@ -220,8 +220,9 @@ class ArmCounters:
     DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS or UNIMPLEMENTED, reset, time-out, refused connection), also when a
     retry hid it; of the failed `saved` were answered at a second attempt, and `common` failed again: they fail wherever they
     go. A second attempt that was shed, given up or late tells neither. `shed` were refused, because too many were in flight, by the
-    gateway or by a server whose queue was full: an outcome of its own. Undecided is the rest: given up by their caller before any
-    attempt failed, never sent anywhere, or answered by another release because this one's servers were set aside.
+    gateway or by a server whose queue was full: an outcome of its own, whether or not stable answered in the candidate's place.
+    Undecided is the rest: given up by their caller before any attempt failed, never sent anywhere, or answered by another release
+    because this one's servers were set aside.
 
     Where the model has classes of requests, `by_class` tells how many of the decided were of each but the default one.
 

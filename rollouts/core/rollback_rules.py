@@ -147,8 +147,8 @@ def _spent(s: Snapshot) -> Decision | None:
     refused = _refused(s)
     if refused >= s.policy.budget_bad:
         said = (
-            f"{s.identity.candidate_name} has refused {s.evidence.shed_candidate} of {s.evidence.routed_candidate} requests in this "
-            f"step because too many were in flight, {s.identity.stable_name} {s.evidence.shed_stable} of {s.evidence.routed_stable}: "
+            f"{s.identity.candidate_name} had no room for {s.evidence.shed_candidate} of {s.evidence.routed_candidate} requests in "
+            f"this step, {s.identity.stable_name} for {s.evidence.shed_stable} of {s.evidence.routed_stable}: "
             f"surely over the budget of {s.policy.budget_bad}."
         )
         return rollback_decision(s, Code.BUDGET_SPENT, said)
@@ -168,7 +168,7 @@ def _spent(s: Snapshot) -> Decision | None:
 
 
 def _refused(s: Snapshot) -> float:
-    """How many more of this step's users were surely refused for the candidate's sake than stable would have refused."""
+    """For how many more of this step's requests the candidate surely had no room than stable would have had, whoever answered them."""
     if not s.evidence.routed_stable or not s.evidence.shed_candidate:
         return 0.0
     usual = s.evidence.routed_candidate * s.evidence.shed_stable / s.evidence.routed_stable

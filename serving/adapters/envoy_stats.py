@@ -28,6 +28,8 @@ IDLE_FLAG = "SI"
 #: How a gateway answers what it sheds, and what a server's own full queue reads as (`response_filters`), without any flag.
 SHED_CODES, SHED_GRPC = frozenset({429, 503}), frozenset({8, 14})
 FULL_CODE, FULL_GRPC = 429, 8
+#: What refused a request's first attempt before stable was asked in its place: shed, whatever came of that.
+HANDED_ON = frozenset({"gateway", "server"})
 #: What a release says of a version or model that it does not have, and how a time-out reads.
 NOT_FOUND, GRPC_NOT_FOUND = 404, 5
 LATE_CODE, LATE_GRPC = 504, 4
@@ -37,6 +39,7 @@ GRPC_REFUSED = frozenset({3, 7, 9, 11, 16})
 _NAME = re.compile(
     r"sli\.(?P<stat>latency|latency_late|request|size)\.model\.(?P<model>.+)\.digest\.(?P<digest>[^.]*)\.entry\.(?P<entry>[^.]*)"
     r"(?:\.try\.(?P<try>[^.]*))?(?:\.slot\.(?P<slot>[^.]*))?(?:\.by\.(?P<by>[^.]*)\.tries\.(?P<tries>[^.]*))?"
+    r"(?:\.shed\.(?P<shed>[^.]*))?"
     r"(?:\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*))?(?:\.flags\.(?P<flags>.*))?"
 )
 _CALLERS = re.compile(
@@ -268,6 +271,8 @@ def _series_of(name: str) -> Series:
     if tries == 0 and answer.is_turned_away:
         return Series(*about)
     outcome = _outcome(answer, tries, is_diverted=tries == 1 and found["by"] != found["digest"])
+    if found["shed"] in HANDED_ON:
+        outcome = _Outcome.SHED
     is_error = answer.is_failed or answer.is_shed
     return Series(*about, is_error=is_error, outcome=outcome, of_class=of_class)
 

@@ -1,4 +1,4 @@
-"""Clusters and their endpoints: one per release and protocol, and for a candidate one that falls back to stable.
+"""Clusters and their endpoints: one per release and protocol, and for a candidate those that fall back to stable.
 
 A model with classes of requests has these for each class: Envoy counts what is in flight by cluster, and a class has places of its own.
 """
@@ -21,6 +21,10 @@ CONNECT_TIMEOUT_S = 1.0
 MAX_CONCURRENT = 4096
 #: Bodies up to this size can be read, sent again to stable, and mirrored; a model may take less.
 MAX_BODY_BYTES = LARGEST_REQUEST_BYTES
+#: A candidate's cluster takes so many more than the split sends it: as many workers of a gateway may see its last place at once.
+AT_ONCE = 32
+#: In the metadata of the clusters that the split sends a candidate's requests to: whether the candidate had room for them.
+ROOM = "room"
 #: Never the name of a release's cluster.
 PROBER_CLUSTER = "prober"
 #: Copies on their way to the prober at once; what comes on top is not copied.
@@ -40,9 +44,28 @@ def entry_name(route: ModelRoute, arm: Arm, protocol: str, pool: str = "") -> st
     return f"{name}_or_{route.stable.digest12}" if arm is route.candidate else name
 
 
-def metadata(route: ModelRoute, arm: Arm) -> dict[str, Any]:
+def full_name(route: ModelRoute, candidate: Arm, protocol: str, pool: str = "") -> str:
+    """The cluster that the split sends to in place of a candidate that is at its bound: stable, for the candidate's account."""
+    return f"{cluster_name(route.model, candidate, protocol, pool)}_full_or_{route.stable.digest12}"
+
+
+def stream_entry_name(route: ModelRoute, arm: Arm, protocol: str) -> str:
+    """The cluster that the split sends streams to. A candidate's are on a cluster of their own, for who asks whether it has room
+    for a request is told of everything that is in flight on it.
+    """
+    name = _streams_name(route, arm, protocol)
+    return f"{name}_or_{route.stable.digest12}" if arm is route.candidate else name
+
+
+def _streams_name(route: ModelRoute, arm: Arm, protocol: str) -> str:
+    name = cluster_name(route.model, arm, protocol)
+    return f"{name}_streams" if arm is route.candidate else name
+
+
+def metadata(route: ModelRoute, arm: Arm, **more: str) -> dict[str, Any]:
     """Which model and release this is: read by the access log and by the response header."""
-    return {"filter_metadata": {NAMESPACE: {"model": route.model, "release": arm.name, "digest": arm.digest}}}
+    about = {"model": route.model, "release": arm.name, "digest": arm.digest}
+    return {"filter_metadata": {NAMESPACE: {**about, **more}}}
 
 
 def clusters(route: ModelRoute) -> dict[str, dict[str, Any]]:
@@ -53,10 +76,28 @@ def clusters(route: ModelRoute) -> dict[str, dict[str, Any]]:
             name = cluster_name(route.model, arm, protocol, pool.name)
             found[name] = _release_cluster(name, route, arm, protocol, pool)
         if route.candidate is not None:
-            name = entry_name(route, route.candidate, protocol, pool.name)
-            found[name] = _fallback_cluster(name, route, route.candidate, protocol, pool)
+            found |= _candidate_clusters(route, route.candidate, protocol, pool)
     if route.is_mirrored and route.prober is not None:
         found[PROBER_CLUSTER] = _prober_cluster(route.prober)
+    return found
+
+
+def _candidate_clusters(route: ModelRoute, candidate: Arm, protocol: str, pool: Pool) -> dict[str, dict[str, Any]]:
+    """Beside its own. Streams are of no class."""
+    own, stable = (cluster_name(route.model, arm, protocol, pool.name) for arm in (candidate, route.stable))
+    found, members = (
+        {},
+        {
+            entry_name(route, candidate, protocol, pool.name): ((own, stable), {ROOM: "yes"}),
+            full_name(route, candidate, protocol, pool.name): ((stable,), {ROOM: "no"}),
+        },
+    )
+    if not pool.name:
+        streams = _streams_name(route, candidate, protocol)
+        found[streams] = _release_cluster(streams, route, candidate, protocol, pool)
+        members[stream_entry_name(route, candidate, protocol)] = ((streams, stable), {})
+    for name, (of, room) in members.items():
+        found[name] = _fallback_cluster(name, of, metadata(route, candidate, **room))
     return found
 
 
@@ -65,7 +106,6 @@ def endpoints(route: ModelRoute) -> dict[str, dict[str, Any]]:
     found = {}
     for protocol, pool in product(PROTOCOLS, route.pools):
         for arm in route.arms:
-            name = cluster_name(route.model, arm, protocol, pool.name)
             hosts = [
                 {
                     "endpoint": {"address": _address(e.host, e.http_port if protocol == "http" else e.grpc_port)},
@@ -73,10 +113,12 @@ def endpoints(route: ModelRoute) -> dict[str, dict[str, Any]]:
                 }
                 for e in arm.endpoints
             ]
-            found[name] = {
-                "cluster_name": name,
-                "endpoints": [{"locality": {}, "lb_endpoints": hosts}] if hosts else [],
-            }
+            streams = set() if pool.name else {_streams_name(route, arm, protocol)}
+            for name in {cluster_name(route.model, arm, protocol, pool.name)} | streams:
+                found[name] = {
+                    "cluster_name": name,
+                    "endpoints": [{"locality": {}, "lb_endpoints": hosts}] if hosts else [],
+                }
     return found
 
 
@@ -129,7 +171,9 @@ def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str, pool
         "eds_cluster_config": {"eds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "5s"}},
         "connect_timeout": f"{CONNECT_TIMEOUT_S:g}s",
         "metadata": metadata(route, arm),
-        "circuit_breakers": {"thresholds": _thresholds(route.in_flight(arm, pool.share_pct))},
+        "circuit_breakers": {
+            "thresholds": _thresholds(route.in_flight(arm, pool.share_pct) + AT_ONCE * (arm is route.candidate))
+        },
         "outlier_detection": _outlier_detection(),
         # Else a server that is set aside within a second of another, as the last of a broken release is, goes on being asked for
         # that second: Envoy hands on such changes once a second at most.
@@ -145,7 +189,7 @@ def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str, pool
 
 def _thresholds(in_flight: int) -> list[dict[str, Any]]:
     """At most `in_flight` requests at once on one release over one protocol; one more is refused in about a millisecond
-    (flag UO), and Envoy never tries a refused one elsewhere.
+    (flag UO), and Envoy never tries a refused one elsewhere; so the split asks before whether a candidate has room (`overflow`).
 
     What waits for a connection is bounded alike, so that a burst on a fresh cluster opens no more connections than it may
     use. Connections are not: each worker keeps idle ones of its own, which would bar the others. Routes with
@@ -186,20 +230,17 @@ def _outlier_detection() -> dict[str, Any]:
     }
 
 
-def _fallback_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str, pool: Pool) -> dict[str, Any]:
+def _fallback_cluster(name: str, members: tuple[str, ...], about: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": name,
         "connect_timeout": f"{CONNECT_TIMEOUT_S:g}s",
         "lb_policy": "CLUSTER_PROVIDED",
-        "metadata": metadata(route, arm),
+        "metadata": about,
         "cluster_type": {
             "name": "envoy.clusters.aggregate",
             "typed_config": {
                 "@type": "type.googleapis.com/envoy.extensions.clusters.aggregate.v3.ClusterConfig",
-                "clusters": [
-                    cluster_name(route.model, arm, protocol, pool.name),
-                    cluster_name(route.model, route.stable, protocol, pool.name),
-                ],
+                "clusters": list(members),
             },
         },
         # The budget cannot be a share of what is in flight: that is counted on the clusters behind this one. What a broken

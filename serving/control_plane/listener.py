@@ -8,7 +8,7 @@ from serving.control_plane.clusters import MAX_BODY_BYTES, NAMESPACE
 from serving.control_plane.request_classes import SHED_BY_CLASS
 from serving.control_plane.request_guard import MODEL_HEADER, request_guard
 from serving.control_plane.request_log import failed_attempts, slow_requests
-from serving.control_plane.response_filters import is_late, upstream_filters
+from serving.control_plane.response_filters import SHED, is_late, upstream_filters
 from serving.control_plane.tenants import SHED_BY_QUOTA, SHED_HEADER, tenant_filters
 from serving.control_plane.virtual_hosts import READY_PATH, ROUTE_CONFIG
 
@@ -219,7 +219,7 @@ def _not_full() -> dict[str, Any]:
 
 def _request_log() -> dict[str, Any]:
     """Per request, as the user saw it; `digest` is the release that the split picked first, `by` the one that was tried last,
-    after so many `tries`.
+    after so many `tries`; `shed` tells what refused the first attempt before it was handed on (`overflow`).
     """
     tags = {"model": f"%METADATA(VIRTUAL_HOST:{NAMESPACE}:model)%", "digest": f"%METADATA(CLUSTER:{NAMESPACE}:digest)%"}
     drawn = {"entry": _OUTCOME["entry"], "slot": _SLOT}
@@ -228,7 +228,11 @@ def _request_log() -> dict[str, Any]:
         "unit": "Bytes",
         "value_format": "%BYTES_RECEIVED%",
     }
-    tried = {"by": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:digest)%", "tries": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%"}
+    tried = {
+        "by": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:digest)%",
+        "tries": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
+        "shed": f"%DYNAMIC_METADATA({NAMESPACE}:{SHED})%",
+    }
     return _stats_log([_took("request", {**tags, **drawn, **tried, **_OUTCOME}), size])
 
 

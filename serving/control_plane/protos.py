@@ -25,6 +25,7 @@ from envoy.extensions.filters.http.upstream_codec.v3 import upstream_codec_pb2  
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2  # noqa: F401
 from envoy.extensions.retry.host.previous_hosts.v3 import previous_hosts_pb2  # noqa: F401
 from envoy.extensions.retry.priority.previous_priorities.v3 import previous_priorities_config_pb2  # noqa: F401
+from envoy.extensions.router.cluster_specifiers.lua.v3 import lua_pb2 as lua_specifier_pb2  # noqa: F401
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2  # noqa: F401
 from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf import any_pb2, json_format, message

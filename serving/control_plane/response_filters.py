@@ -8,7 +8,7 @@ whatever release answers it, and has each such request tried on stable as well.
     501, compression or correlation id                       400                    no
     INTERNAL, UNIMPLEMENTED: the same over gRPC              INVALID_ARGUMENT 3     no
     404, NOT_FOUND: no such shared memory                    400, 3                 no
-    503, UNAVAILABLE: its queue is full                      429, 8                 no
+    503, UNAVAILABLE: its queue is full                      429, 8                 a candidate's, of stable; it counts as shed
     400 to `generate` where the model failed                 500                    yes
     400, INVALID_ARGUMENT: an ONNX graph failed as it ran    500, INTERNAL 13       yes
     anything else                                            as it is               as it is
@@ -26,6 +26,12 @@ from serving.control_plane.clusters import CONNECT_TIMEOUT_S, NAMESPACE
 FILTER = "answers"
 #: How long, in bytes, an answer may be that is read. A traceback of the model's own is the longest that matters.
 LONGEST = 16 * 1024
+#: On a request that was drawn for the candidate, from the gateway to this filter: whether the candidate had room for it.
+ROOM_HEADER = "x-sluicegate-room"
+#: On what a server's full queue refused: the same header by which a tenant's quota says so.
+FULL_HEADER, FULL_VALUE = "x-sluicegate-shed", "server queue"
+#: What a route tells the filter (`serving.control_plane.overflow`), and where the filter writes down what shed the first attempt.
+DRAWN, HANDS_ON, SHED = "drawn", "hands_on", "shed"
 
 #: Triton's front end answers 500 as application/json, before any model saw the request; what a model raises or answers comes
 #: as text/plain. So a release that fails in these very words still fails. Messages are compared from their first letter, since
@@ -59,7 +65,10 @@ local function grpc(head, status)
     or (status == "12" and begins(said, {{"string correlation ID cannot"}})) or (status == "5" and begins(said, NO_MEMORY))
   if is_mistake then head:replace("grpc-status", "3") end
   if status == "3" and begins(said, {{RAN}}) then head:replace("grpc-status", "13") end
-  if status == "14" and said:find(FULL, 1, true) then head:replace("grpc-status", "8") end
+  if status == "14" and said:find(FULL, 1, true) then
+    head:replace("grpc-status", "8")
+    return true
+  end
 end
 
 local READ = {{["400"] = true, ["404"] = true, ["500"] = true, ["501"] = true, ["503"] = true}}
@@ -78,14 +87,31 @@ local function stated(handle, name)
   return value and tonumber(value)
 end
 
+-- Of a request that was drawn for the candidate: whether stable has it in the candidate's place, or may have it yet.
+local function drawn(handle, about)
+  local has_room = handle:headers():get("{ROOM_HEADER}") ~= "no"
+  handle:headers():remove("{ROOM_HEADER}")
+  if not has_room then about:set(ABOUT, "{SHED}", "gateway") end
+  about:set(ABOUT, "hands_on", has_room and handle:metadata():get("{HANDS_ON}") or "no")
+end
+
+-- An answer that says that a server's queue is full: the candidate's, at a first attempt, is to be tried on stable.
+local function hand_on(handle, about)
+  if (about:get(ABOUT) or {{}})["hands_on"] ~= "yes" then return end
+  about:set(ABOUT, "{SHED}", "server")
+  handle:headers():replace("{FULL_HEADER}", "{FULL_VALUE}")
+end
+
 -- Marks a request whose first attempt was late: the second began because the time of one was over, and not because the first
 -- had an answer or no connection. What is set here lasts as long as the request, over all its attempts.
 function envoy_on_request(handle)
   local about = handle:streamInfo():dynamicMetadata()
   if handle:headers():get("x-envoy-attempt-count") == "1" then
+    if handle:metadata():get("{DRAWN}") then drawn(handle, about) end
     return about:set(ABOUT, "began_at", tostring(handle:timestamp()))
   end
   local known = about:get(ABOUT) or {{}}
+  if known["hands_on"] == "yes" then about:set(ABOUT, "hands_on", "no") end
   local late = stated(handle, "late_after_ms")
   local took = handle:timestamp() - (tonumber(known["began_at"]) or handle:timestamp())
   if late and took >= late and not known["is_answered"] then about:set(ABOUT, "is_late", "yes") end
@@ -106,12 +132,13 @@ function envoy_on_response(handle)
   about:set(ABOUT, "is_answered", "yes")
   local slow = stated(handle, "slow_ms")
   if slow then
-    local began = tonumber((about:get(ABOUT) or {{}})["began_at"])
+    local known = about:get(ABOUT) or {{}}
+    local began = not known["{SHED}"] and tonumber(known["began_at"])
     if began and handle:timestamp() - began >= slow then about:set(ABOUT, "is_slow", "yes") end
   end
   local status = head:get("grpc-status")
   if status then
-    if status ~= "0" then grpc(head, status) end
+    if status ~= "0" and grpc(head, status) then hand_on(handle, about) end
     return
   end
   status = head:get(":status")
@@ -126,7 +153,10 @@ function envoy_on_response(handle)
   local better = said and meant(status, said, is_front)
   if not better then return end
   handle:headers():replace(":status", better)  -- `head` is dead once the body was awaited
-  if better == "429" then handle:headers():replace("retry-after", "1") end
+  if better == "429" then
+    handle:headers():replace("retry-after", "1")
+    hand_on(handle, handle:streamInfo():dynamicMetadata())
+  end
 end
 """
 
@@ -174,6 +204,11 @@ def _late_after_s(attempt_timeout_s: float, has_resets: bool) -> float:
 
 
 def is_late() -> dict[str, Any]:
-    """The access log's filter for requests whose first attempt was late."""
-    about = {"filter": NAMESPACE, "path": [{"key": "is_late"}], "value": {"string_match": {"exact": "yes"}}}
-    return {"metadata_filter": {"matcher": about, "match_if_key_not_found": False}}
+    """The access log's filter for requests whose first attempt was late, on the release that the split picked."""
+    late = {"filter": NAMESPACE, "path": [{"key": "is_late"}], "value": {"string_match": {"exact": "yes"}}}
+    shed = {"filter": NAMESPACE, "path": [{"key": SHED}], "value": {"string_match": {"exact": "no"}}}
+    filters = [
+        {"metadata_filter": {"matcher": late, "match_if_key_not_found": False}},
+        {"metadata_filter": {"matcher": shed, "match_if_key_not_found": True}},
+    ]
+    return {"and_filter": {"filters": filters}}

@@ -221,12 +221,13 @@ class RequestBounds(NamedTuple):
     max_in_flight: int
     max_request_bytes: int
     has_streams: bool
+    max_batch: int
 
 
 @lru_cache(maxsize=1000)
 def bounds_of(manifest: str) -> RequestBounds:
     """The release's own `envelope.limits`: `max_concurrency`, else so many for each of its model instances; `max_request_bytes`, within
-    what a gateway can hold; `streaming`. Read from what was sealed, so they never change for a release.
+    what a gateway can hold; `streaming`; and `serving.max_batch_size`. Read from what was sealed, so they never change for a release.
     """
     document = json.loads(manifest) if manifest else {}
     limits = (document.get("envelope") or {}).get("limits") or {}
@@ -235,6 +236,7 @@ def bounds_of(manifest: str) -> RequestBounds:
         int(limits.get("max_concurrency") or IN_FLIGHT_PER_INSTANCE * instances),
         min(int(limits.get("max_request_bytes") or REQUEST_BYTES), LARGEST_REQUEST_BYTES),
         limits.get("streaming") is True,
+        int((document.get("serving") or {}).get("max_batch_size") or 0),
     )
 
 

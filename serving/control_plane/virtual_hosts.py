@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from serving.control_plane.clusters import NAMESPACE, PROBER_CLUSTER, cluster_name, entry_name
+from serving.control_plane.clusters import NAMESPACE, PROBER_CLUSTER, cluster_name, stream_entry_name
+from serving.control_plane.overflow import HANDED_ON, drawn_metadata, draws_candidate, tells_room
 from serving.control_plane.request_classes import of_class, split_name
 from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, model_metadata
 from serving.control_plane.response_filters import attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.buckets import GRPC_FAILURES
+from serving.core.request_classes import Pool
 from serving.core.routes import REQUEST_BYTES, Arm, ModelRoute
 
 ROUTE_CONFIG = "gateway"
@@ -51,7 +53,8 @@ _BAD_ANSWERS = {
     "retriable_headers": [
         {"name": "grpc-status", "string_match": {"exact": str(status)}}
         for status in sorted({*GRPC_FAILURES, GRPC_NOT_FOUND})
-    ],
+    ]
+    + [HANDED_ON],
     "retriable_status_codes": [HTTP_NOT_FOUND, *SERVER_ERRORS],
 }
 
@@ -110,7 +113,8 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
         path = {"safe_regex": {"regex": STREAM_PATHS["grpc"]}}
         routes += refusals(path, why, name="no_streams", grpc_status=GRPC_UNIMPLEMENTED)
     for protocol in PROTOCOLS:
-        routes += [_split(route, protocol, pool) for pool in pools]
+        for pool in reversed(route.pools):
+            routes += _split(route, protocol, pool)
         if protocol == "http" or route.has_streams:
             routes.append(_stream(route, protocol))
     routes += refusals({}, "the gateway passes on inference and metadata calls only", name="not_offered")
@@ -131,7 +135,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
         "metadata": {
             "filter_metadata": {
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
-                **model_metadata(route.max_request_bytes),
+                **model_metadata(route.max_request_bytes, route.max_batch),
                 **attempt_metadata(_attempt_s(route), route.slow_ms, has_resets=_retries_resets(route)),
                 **tenant_metadata(route.tenants, route.classes),
             }
@@ -194,14 +198,9 @@ def _forced(route: ModelRoute, arm: Arm, name: str, protocol: str, pool: str) ->
     }
 
 
-def _weighted(route: ModelRoute, protocol: str, pool: str = "") -> dict[str, Any]:
-    split = [{"name": entry_name(route, arm, protocol, pool), "weight": weight} for arm, weight in route.split]
-    return {"clusters": split}
-
-
-def _label(route: ModelRoute) -> dict[str, Any]:
+def _label(route: ModelRoute, **more: dict[str, str]) -> dict[str, Any]:
     """A request keeps the route that it was matched to, for all its attempts: so its counts name the weight that drew it."""
-    return {"filter_metadata": {NAMESPACE: {"slot": str(route.slot)}}}
+    return {"filter_metadata": {NAMESPACE: {"slot": str(route.slot)}, **more}}
 
 
 def _whole(timeout_s: float, protocol: str) -> dict[str, Any]:
@@ -216,14 +215,33 @@ def _whole(timeout_s: float, protocol: str) -> dict[str, Any]:
     }
 
 
-def _split(route: ModelRoute, protocol: str, pool: str) -> dict[str, Any]:
+def _split(route: ModelRoute, protocol: str, pool: Pool) -> list[dict[str, Any]]:
+    """The candidate's share of the requests, and the rest, which is stable's. Both are routes: a weight cannot ask who has room."""
+    stable = cluster_name(route.model, route.stable, protocol, pool.name)
+    rest = _unary(route, protocol, pool.name, {"cluster": stable})
+    if route.candidate is None or not route.candidate_bp:
+        return [rest]
+    drawn = _unary(route, protocol, pool.name, draws_candidate(route, route.candidate, protocol, pool))
+    share = {"numerator": route.candidate_bp, "denominator": "TEN_THOUSAND"}
+    return [
+        {
+            **drawn,
+            "match": {**drawn["match"], "runtime_fraction": {"default_value": share}},
+            "metadata": _label(route, **drawn_metadata(route)),
+            "request_headers_to_add": tells_room(),
+        },
+        rest,
+    ]
+
+
+def _unary(route: ModelRoute, protocol: str, pool: str, where: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": split_name(pool),
         "metadata": _label(route),
         "match": {**_match(protocol, UNARY_PATHS), **({"headers": of_class(pool)} if pool else {})},
         "route": {
             **_whole(route.limits.timeout_s, protocol),
-            "weighted_clusters": _weighted(route, protocol, pool),
+            **where,
             "request_mirror_policies": _mirrors(route),
             "retry_policy": {
                 "num_retries": 1,
@@ -292,7 +310,11 @@ def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
             "timeout": "0s",
             "idle_timeout": "300s",
             "priority": "HIGH",  # of another pool: it must not hold for hours a place that requests share
-            "weighted_clusters": _weighted(route, protocol),
+            "weighted_clusters": {
+                "clusters": [
+                    {"name": stream_entry_name(route, arm, protocol), "weight": weight} for arm, weight in route.split
+                ]
+            },
             "retry_policy": {
                 "retry_on": "connect-failure,refused-stream",
                 "num_retries": 1,

@@ -75,6 +75,7 @@ class Arm:
 
     `max_in_flight`: requests that one of its servers may have at once, from all gateways and over both protocols.
     `max_request_bytes`: of the body of one. `has_streams`: whether its model is asked over gRPC streams.
+    `max_batch`: items of one request, which are the first size of each input; 0 where there is no batch axis.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Arm:
     max_in_flight: int = IN_FLIGHT_PER_INSTANCE
     max_request_bytes: int = REQUEST_BYTES
     has_streams: bool = False
+    max_batch: int = 0
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1:
@@ -204,6 +206,12 @@ class ModelRoute:
         return max(arm.max_request_bytes for arm in self.arms)
 
     @property
+    def max_batch(self) -> int:
+        """Items of one request: the most that one of its releases takes; 0 where one has no batch axis, whose first size may be any."""
+        most = [arm.max_batch for arm in self.arms]
+        return max(most) if all(most) else 0
+
+    @property
     def has_streams(self) -> bool:
         """Whether every release that the split picks asks for gRPC streams."""
         return all(arm.has_streams for arm, _ in self.split)
@@ -216,8 +224,8 @@ class ModelRoute:
         protocol only gets half; the other way round, servers could be given twice what they can bear.
 
         The candidate is allowed what would hang there if it stopped answering at the rate at which it was well, up to
-        `MOST_TIMES` its bound. A request that hangs is answered by stable after the time of one attempt, one that is
-        refused by nobody; and stable's own bound keeps stable from being overrun.
+        `MOST_TIMES` its bound: what it has no room for is answered by stable, but tells nothing of the candidate, which has to
+        be found out; and stable's own bound keeps stable from being overrun.
         """
         of_all = arm.max_in_flight * max(len(arm.endpoints), 1)
         if arm is self.candidate:

@@ -235,15 +235,16 @@ def test_what_fails_wherever_it_goes_is_told_apart(gateway: Gateway) -> None:
     assert counters.user_errors == 40
 
 
-def test_a_server_whose_own_queue_is_full_sheds_and_is_not_well(gateway: Gateway) -> None:
+@pytest.mark.parametrize("stable", ["ok", "full"])
+def test_a_server_whose_own_queue_is_full_sheds_whether_or_not_stable_has_room(gateway: Gateway, stable: str) -> None:
     gateway.route(10_000)
-    gateway.behave("full")
-    assert set(gateway.users(8)) == {None}
+    gateway.behave("full", stable=stable)
+    assert set(gateway.users(8)) == {STABLE if stable == "ok" else None}
     counters = gateway.read()
     bad = arm(counters, CANDIDATE)
     assert (bad.routed, bad.shed, bad.decided, bad.failed) == (8, 8, 0, 0)
     assert (bad.timed, max(bad.latency_us.values())) == (0, 0)  # a refusal in no time is no fast answer
-    assert (counters.user_requests, counters.user_errors) == (8, 8)
+    assert (counters.user_requests, counters.user_errors) == (8, 0 if stable == "ok" else 8)
 
 
 def test_a_second_attempt_that_is_shed_saves_nothing_and_excuses_nothing(gateway: Gateway) -> None:

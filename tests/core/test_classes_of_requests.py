@@ -99,7 +99,9 @@ def test_a_model_without_classes_has_what_it_had() -> None:
     assert set(clusters(PLAIN)) == {
         f"m_{name}_{protocol}{more}"
         for protocol in ("http", "grpc")
-        for name, more in (("a" * 12, ""), ("b" * 12, ""), ("b" * 12, f"_or_{'a' * 12}"))
+        for name, more in [("a" * 12, "")]
+        + [("b" * 12, kind) for kind in ("", "_streams")]
+        + [("b" * 12, f"{kind}_or_{'a' * 12}") for kind in ("", "_full", "_streams")]
     }
     host = vhost(PLAIN, allows_forced=True)
     assert "class" not in json.dumps(host)
@@ -122,7 +124,9 @@ def test_each_class_has_its_share_of_the_places_on_the_same_servers() -> None:
     candidate = f"m_{'b' * 12}_grpc-batch"
     fallback = found[f"{candidate}_or_{'a' * 12}"]["cluster_type"]["typed_config"]["clusters"]
     assert fallback == [candidate, f"m_{'a' * 12}_grpc-batch"]
-    assert len(found) == 3 * len(clusters(PLAIN))
+    streams = [name for name in clusters(PLAIN) if "_streams" in name]  # of no class
+    assert len(found) == 3 * len(clusters(PLAIN)) - 2 * len(streams)
+    assert found[f"{candidate}_full_or_{'a' * 12}"]["metadata"]["filter_metadata"]["sluicegate"]["room"] == "no"
 
 
 def test_all_classes_together_have_one_place_more_each_at_most() -> None:
@@ -138,20 +142,18 @@ def test_all_classes_together_have_one_place_more_each_at_most() -> None:
 def test_the_split_is_the_same_for_every_class() -> None:
     split = [one for one in vhost(CLASSED, allows_forced=False)["routes"] if one["name"].startswith("split")]
     unary = [one for one in split if one["route"].get("priority") is None]
-    assert [one["name"] for one in unary] == [
-        "split-nightly",
-        "split-batch",
-        "split",
-    ] * 2  # what has no class comes last
-    assert {tuple(each["weight"] for each in one["route"]["weighted_clusters"]["clusters"]) for one in split} == {
-        (2500, 7500)
-    }
-    (batch, *_) = [one for one in unary if one["name"] == "split-batch"]
-    assert batch["match"]["headers"] == [{"name": CLASS_HEADER, "string_match": {"exact": "batch"}}]
-    alike = [{**one["route"], "weighted_clusters": None} for one in unary]
-    assert alike[0] == alike[1] == alike[2] and {json.dumps(one["metadata"]) for one in split} == {
-        json.dumps(split[0]["metadata"])
-    }
+    names = [one["name"] for one in unary]
+    of_each = [name for name in ("split-nightly", "split-batch", "split") for _ in range(2)]
+    assert names == of_each * 2  # the candidate's share and the rest; what has no class comes last
+    drawn = [one["match"].get("runtime_fraction", {}).get("default_value", {}).get("numerator") for one in unary]
+    assert drawn == [2500, None] * 6
+    for one in unary[2:4]:
+        assert one["match"]["headers"] == [{"name": CLASS_HEADER, "string_match": {"exact": "batch"}}]
+    where = {"cluster": None, "inline_cluster_specifier_plugin": None}
+    for first in (0, 1):
+        alike = [{**one["route"], **where} for one in unary[first:6:2]]
+        assert alike[0] == alike[1] == alike[2]
+        assert len({json.dumps(one["metadata"]) for one in unary[first::2]}) == 1
 
 
 def test_the_filter_is_told_of_classes_by_the_side_of_tenants() -> None:

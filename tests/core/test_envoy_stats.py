@@ -46,6 +46,24 @@ def test_a_first_attempt_is_answered_failed_shed_or_undecided(code: int, grpc: s
     assert one.routed == 7
 
 
+@pytest.mark.parametrize("by", ["gateway", "server"])
+@pytest.mark.parametrize(
+    ("tries", "code", "flags"), [(1, 200, "-"), (2, 200, "-"), (2, 500, "-"), (1, 429, "UO"), (1, 0, "DC")]
+)
+def test_what_the_candidate_had_no_room_for_is_shed_whatever_stable_made_of_it(
+    by: str, tries: int, code: int, flags: str
+) -> None:
+    line = request(tries, code, flags=flags).replace(f".tries.{tries}", f".tries.{tries}.shed.{by}")
+    counted = parse(line, {})["m"]
+    one = counted.slots[0][DRAWN].counters()
+    assert (one.routed, one.shed, one.decided, one.failed) == (7, 7, 0, 0)
+    assert counted.user_errors == (7 if code in (429, 500) else 0)
+
+
+def test_a_request_that_nothing_refused_says_so() -> None:
+    assert arm(request(1, 200).replace(".tries.1", ".tries.1.shed.-")).decided == 7
+
+
 @pytest.mark.parametrize(
     ("code", "grpc", "flags", "expected"),
     [

@@ -98,7 +98,7 @@ def mirrors_by_route(route: ModelRoute) -> dict[str, list[int]]:
 
 def test_only_what_the_split_answers_is_mirrored() -> None:
     mirrored = dataclasses.replace(route(), mirror_bp=2000, prober=Prober(Address("127.0.0.1", 9999)))
-    assert mirrors_by_route(mirrored) == {"forced unary": [], "split unary": [2000, 2000], "split stream": []}
+    assert mirrors_by_route(mirrored) == {"forced unary": [], "split unary": [2000] * 4, "split stream": []}
     cluster = clusters(mirrored)[PROBER_CLUSTER]
     address = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]
     assert address == {"socket_address": {"address": "127.0.0.1", "port_value": 9999}}
@@ -268,6 +268,16 @@ def test_a_model_takes_what_the_roomiest_of_its_releases_takes() -> None:
         dataclasses.replace(A, max_request_bytes=0)
 
 
+def test_a_model_takes_the_largest_batch_that_one_of_its_releases_takes() -> None:
+    def told(*most: int) -> str | None:
+        arms = [dataclasses.replace(arm, max_batch=one) for arm, one in zip((A, B), most, strict=True)]
+        metadata = vhost(route(*arms), allows_forced=False)["metadata"]["filter_metadata"]["request_guard"]
+        return metadata.get("max_batch")
+
+    assert (told(8, 8), told(8, 16), told(16, 8)) == ("8", "16", "16")
+    assert told(0, 0) is told(8, 0) is told(0, 8) is None  # without a batch axis a first size may be any
+
+
 def test_grpc_streams_have_a_route_where_every_release_of_the_split_asks_for_them() -> None:
     def is_routed(stable: bool, candidate: bool) -> bool:
         arms = dataclasses.replace(A, has_streams=stable), dataclasses.replace(B, has_streams=candidate)
@@ -308,7 +318,7 @@ def test_what_a_server_answered_is_tried_again_and_what_broke_is_not() -> None:
 def test_what_may_be_asked_twice(changes: dict[str, Any], is_retried: bool, is_hedged: bool) -> None:
     host = vhost(dataclasses.replace(route(), **changes), allows_forced=False)
     unary = [one["route"] for one in host["routes"] if "request_mirror_policies" in one.get("route", {})]
-    assert len(unary) == 2
+    assert len(unary) == (4 if "candidate" not in changes else 2)  # the candidate's share has routes of its own
     for one in unary:
         policy = one["retry_policy"]
         assert ("retriable_status_codes" in policy, "retriable-status-codes" in policy["retry_on"]) == (is_retried,) * 2

@@ -203,9 +203,7 @@ class FakeGateway:
         users = self._users.setdefault(model, [0, 0])
         users[0] += 1
         if self._random.random() < how.shed_frac:
-            arm.shed += 1
-            users[1] += 1
-            return UserAnswer(picked, True, 0.0)
+            return self._shed(split, picked, arm, users, is_poison=is_poison)
         first_ms = split.limits.attempt_timeout_s * 1000
         first = self._attempt(picked, first_ms, is_poison=is_poison)
         arm.decided += 1
@@ -219,6 +217,15 @@ class FakeGateway:
         arm.common += again.is_error and not again.is_untold
         users[1] += again.is_error
         return UserAnswer(split.stable, again.is_error, first.latency_ms + again.latency_ms)
+
+    def _shed(self, split: _Split, picked: str, arm: _Counts, users: list[int], *, is_poison: bool) -> UserAnswer:
+        """What the candidate has no room for is asked of stable, once."""
+        arm.shed += 1
+        once = _Attempt(True, 0.0)
+        if picked == split.candidate:
+            once = self._second(split.stable, split.limits.attempt_timeout_s * 1000, is_poison=is_poison)
+        users[1] += once.is_error
+        return UserAnswer(picked if once.is_error else split.stable, once.is_error, once.latency_ms)
 
     def _second(self, stable: str, longest_ms: float, *, is_poison: bool) -> _Attempt:
         shed_frac = self._behaviours.get(stable, Behaviour()).shed_frac
@@ -290,11 +297,14 @@ def envoy_page(counters: Mapping[str, GatewayCounters], *, uptime_s: int) -> str
     """The counters, by model, as an Envoy shows them to `serving.adapters.envoy_counters.EnvoyCounters`."""
     lines = [f"server.uptime: {uptime_s}"]
     for model, counted in counters.items():
-        seen = sum(arm.failed - arm.saved + arm.shed for arm in counted.by_release.values())
-        unseen = counted.user_errors - seen  # errors of users that belong to no release's count
+        seen = sum(arm.failed - arm.saved for arm in counted.by_release.values())
+        # Errors of users that belong to no release's count, once those that were shed are out.
+        unseen = counted.user_errors - seen
         for slot, arms in counted.by_slot.items():
             for digest, arm in arms.items():
-                lines += _lines_of_slot(f"model.{model}.digest.{digest}.entry.split", slot, digest, arm)
+                refused = min(arm.shed, max(unseen, 0))  # the rest was answered by stable
+                unseen -= refused
+                lines += _lines_of_slot(f"model.{model}.digest.{digest}.entry.split", slot, digest, arm, refused)
         if unseen > 0:
             lines.append(
                 f"sli.request.model.{model}.digest..entry.split.slot..by..tries.0.code.503.grpc..flags.UH: B1e+09(0,{unseen})"
@@ -302,14 +312,15 @@ def envoy_page(counters: Mapping[str, GatewayCounters], *, uptime_s: int) -> str
     return "\n".join([*lines, ""])
 
 
-def _lines_of_slot(labels: str, slot: int, digest: str, arm: ArmCounters) -> list[str]:
+def _lines_of_slot(labels: str, slot: int, digest: str, arm: ArmCounters, refused: int) -> list[str]:
     undecided = arm.routed - arm.decided - arm.shed
     outcomes = {
         f"by.{digest}.tries.1.code.200.grpc.0.flags.-": arm.decided - arm.failed,
         "by.sha256:other.tries.2.code.504.grpc..flags.UT": arm.failed - arm.saved - arm.common,
         "by.sha256:other.tries.2.code.200.grpc.0.flags.-": arm.saved,
         "by.sha256:other.tries.2.code.500.grpc..flags.-": arm.common,
-        f"by.{digest}.tries.1.code.503.grpc..flags.UO": arm.shed,
+        f"by.{digest}.tries.1.code.503.grpc..flags.UO": refused,
+        "by.sha256:other.tries.1.shed.gateway.code.200.grpc.0.flags.-": arm.shed - refused,
         "by..tries.0.code.408.grpc..flags.-": undecided,
     }
     lines = [f"sli.request.{labels}.slot.{slot}.{name}: B1e+09(0,{count})" for name, count in outcomes.items() if count]

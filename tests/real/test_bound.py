@@ -101,13 +101,6 @@ def test_once_there_is_room_everybody_is_answered(parts: Rig) -> None:
     assert [parts.envoy.http().status for _ in range(20)] == [200] * 20
 
 
-def test_what_is_refused_is_tried_nowhere_else(parts: Rig) -> None:
-    parts.apply(10_000, candidate=candidate(parts, 1), limits=Limits(5.0, 2.0))  # 16 times as much: 8 over HTTP
-    answers = at_once(parts, 12, held=8, by=parts.candidate)
-    assert Counter(answer.status for answer in answers) == {200: 8, 429: 4}
-    assert parts.stable.hits == 0
-
-
 def test_a_candidate_that_hangs_costs_nobody_an_answer(parts: Rig) -> None:
     """Its bound holds what would hang at the rate at which it was well, and stable has room for what it hands back."""
     users = 16  # and stable takes as many over HTTP: on a machine that stalls, all of them are handed back at once

@@ -19,6 +19,14 @@ def test_without_a_control_plane_a_broken_candidate_costs_nobody_an_answer(fault
 
 
 @pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
+@pytest.mark.parametrize("fault", ["bound", "full"])
+def test_without_a_control_plane_an_overloaded_candidate_costs_nobody_an_answer(fault: str, protocol: str) -> None:
+    cell = measure(FAULTS[fault], protocol, is_dead=True, requests=REQUESTS, clients=2 * CLIENTS)
+    assert cell.lost == 0 and cell.counted.shed > 0
+    assert is_sound(FAULTS[fault], cell, REQUESTS), cell
+
+
+@pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
 def test_killed_servers_cost_no_more_than_what_was_in_flight_on_them_and_all_is_charged(protocol: str) -> None:
     cell = measure(FAULTS["kill"], protocol, is_dead=True, requests=REQUESTS, clients=CLIENTS)
     assert cell.lost <= 2 * CLIENTS and cell.counted.failed > 0
