@@ -6,7 +6,7 @@ replica, again from the same seed as if they told none: then the candidate is ta
 `standard`. The candidate's replicas share its requests as `loads` says. One that is set aside gets traffic for a second more, and another
 takes its place after a minute: well where one replica was bad, bad where the release was.
 
-The scenarios of `TUNED` were looked at while the rule was made; those of `HELD_OUT` were written down before that, and run once.
+The scenarios of `TUNED` were looked at while the rule was made; those of `HELD_OUT` were written down before any was run, and run once.
 """
 
 from __future__ import annotations

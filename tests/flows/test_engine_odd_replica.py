@@ -117,9 +117,9 @@ def test_where_the_others_fail_too_it_is_taken_back_as_ever() -> None:
     story = Story()
     hosts, _ = held_for_one(story)  # and the failures go on
     story.until("rolled_back")
-    assert (
-        {"worse_than_stable", "objective_breached"} & {*story.codes()} and hosts.asked == 1
-    )  # one server is left, and nobody to compare it with
+    assert {"worse_than_stable", "objective_breached"} & {
+        *story.codes()
+    } and hosts.asked == 1  # one server is left, and nobody to compare it with
 
 
 def test_one_whose_place_nobody_takes_in_time_is_taken_back() -> None:
