@@ -135,7 +135,10 @@ class Deployment(models.Model):
 
 
 class Server(models.Model):
-    """One inference server process, started for one deployment. A replacement is a new row."""
+    """One inference server process, started for one deployment. A replacement is a new row.
+
+    `pid` 0: somebody else's process, which was given the release, or was found to serve it; nothing of it is measured or proven.
+    """
 
     deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="servers")
     host = models.CharField(max_length=120, default="127.0.0.1")
