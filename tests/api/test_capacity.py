@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from django.test import Client
 
 from accounts.actions import actor_for, issue_token
@@ -128,6 +130,27 @@ def test_the_command_line_plans_and_prints_the_envelope(run: Run, release: Relea
     assert (code, found["replicas"], found["cost_per_hour"]) == (0, 4, 4)
     code, found = run("admin", "release", "envelope", "sentiment/r1")
     assert (code, found["envelope"]["performance"][0]["source"]) == (0, "measured")
+
+
+def test_the_command_line_writes_the_envelope_into_the_next_release(run: Run, release: Release, tmp_path: Path) -> None:  # noqa: F811
+    document = tmp_path / "release.yaml"
+    before = "model: sentiment  # ours\r\nenvelope:\r\n  # of the L4\r\n  host: {os: linux}\r\n  limits: {instances: 1}  # one\r\n"
+    document.write_bytes(before.encode())
+    assert run("admin", "release", "envelope", "sentiment/r1", "--into", str(tmp_path))[0] != 0  # nothing was measured
+    assert document.read_bytes() == before.encode()
+    report_for(release, gates=gates(capacity=CAPACITY, resources={"peaks": {"memory_bytes": 300 * 2**20}}))
+    code, found = run("admin", "release", "envelope", "sentiment/r1", "--into", str(tmp_path))
+    written = document.read_bytes()
+    assert code == 0 and written.count(b"\n") == written.count(b"\r\n") and b"  # of the L4\r\n" in written
+    assert b"model: sentiment  # ours\r\n" in written and b"  limits: {instances: 1}  # one" in written
+    assert yaml.safe_load(written) == {
+        "model": "sentiment",
+        "envelope": {**found["envelope"], "limits": {"instances": 1}, "host": {"os": "linux", "memory_mib_min": 300}},
+    }
+    assert run("admin", "release", "envelope", "sentiment/r1", "--into", str(tmp_path / "none"))[0] == 3
+    document.write_text("- a list\n")
+    assert run("admin", "release", "envelope", "sentiment/r1", "--into", str(tmp_path))[0] == 3
+    assert document.read_text() == "- a list\n"
 
 
 def test_prices_are_of_hardware_by_name() -> None:
