@@ -31,7 +31,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "plan",
         help="Replicas and cost for a forecast, from what was measured",
-        description="Ends with 0 where it can tell how many replicas are needed, and with 1 where nothing was measured.",
+        description="Ends with 0 where it can tell how many replicas are needed, and with 1 where nothing was measured: "
+        "then nothing is applied either.",
     )
     parser.add_argument("release", metavar="RELEASE")
     parser.add_argument(
@@ -42,6 +43,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--price", action="append", default=[], metavar="HARDWARE=PER_HOUR", help="of one replica; again for more"
     )
+    parser.add_argument(
+        "--apply", action="store_true", help="have the environment run so many, as `release scale` does"
+    )
+    parser.add_argument("--environment", default="production", metavar="ENVIRONMENT", help="(production)")
+    parser.add_argument("--reason", default="", help="told in the log; what was planned for, if left out")
     parser.set_defaults(run=run_plan)
 
 
@@ -96,7 +102,14 @@ def run_plan(arguments: argparse.Namespace, output: Output) -> int:
         found = client.post(
             f"{release_path(arguments.release)}/capacity-plan", {**body, "prices_per_hour": prices(arguments.price)}
         )
-    output.result(found, lines(found))
+        told = lines(found)
+        if arguments.apply and found["replicas"] is not None:
+            reason = arguments.reason or f"The plan for a peak of {arguments.peak_per_s:g} requests/s."
+            wanted = {"environment": arguments.environment, "replicas": found["replicas"], "reason": reason}
+            scaled = client.post(f"{release_path(arguments.release)}/replicas", wanted, is_any_version=True)
+            found = {**found, "applied": scaled}
+            told.append(f"{scaled['environment']} is to have {scaled['wanted']} now; {scaled['answering']} answer.")
+    output.result(found, told)
     return exits.OK if found["replicas"] is not None else exits.FAILED
 
 

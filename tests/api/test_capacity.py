@@ -11,12 +11,13 @@ from django.test import Client
 
 from accounts.actions import actor_for, issue_token
 from registry.models import Release
+from serving.models import Scale
 from sluicegate.cli.capacity import lines, prices
 from sluicegate.cli.errors import CommandError
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.core.test_capacity_plan import CAPACITY, COLD, LOAD
-from tests.factories import make_model, make_release, make_user
-from tests.rollout_setup import report_for
+from tests.factories import make_deployment, make_model, make_release, make_server, make_user
+from tests.rollout_setup import production, report_for, serves
 from validators.models import Report
 from validators.queries import capacity
 from validators.queries.capacity import proven_per_s
@@ -157,3 +158,20 @@ def test_prices_are_of_hardware_by_name() -> None:
     for wrong in ("0.7", "=0.7", "L4=cheap"):
         with pytest.raises(CommandError):
             prices([wrong])
+
+
+def test_the_command_line_takes_the_plans_number_within_its_bounds(run: Run, release: Release) -> None:  # noqa: F811
+    asked = ("admin", "plan", "sentiment/r1", "--peak", "100", "--apply", "--environment", "production")
+    code, found = run(*asked)
+    assert code == 1 and "applied" not in found and not Scale.objects.exists()  # nothing was measured
+    report_for(release, gates=gates(capacity=CAPACITY, cold_start=COLD))
+    code, _ = run(*asked)
+    assert code != 0 and not Scale.objects.exists()  # it runs nowhere
+    serves(release)
+    make_server(make_deployment(release, production(), state="ready"))
+    code, found = run(*asked)
+    scale = Scale.objects.get()
+    assert (code, found["applied"]["wanted"], scale.replicas) == (0, 3, 3)
+    assert scale.reason == "The plan for a peak of 100 requests/s."
+    code, _ = run("admin", "plan", "sentiment/r1", "--peak", "9000", "--apply", "--reason", "too many")
+    assert code != 0 and Scale.objects.get().replicas == 3  # more than are ever placed

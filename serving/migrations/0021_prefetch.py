@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("registry", "0015_traffic_policy"),
-        ("serving", "0019_gateway_drained"),
+        ("serving", "0020_deployment_set_aside"),
     ]
 
     operations = [
