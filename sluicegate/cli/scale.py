@@ -1,5 +1,5 @@
-"""`sluicegate release replicas`, `scale`, `replace` and `nodes`: how many servers a release has, is to have, another in the place of one, and
-on which nodes one needs no fetch."""
+"""`sluicegate release replicas`, `scale`, `replace` and `nodes`: how many servers a release has, is to have, another in the place of
+one, and on which nodes one needs no fetch."""
 
 from __future__ import annotations
 
