@@ -28,9 +28,9 @@ from serving.adapters.mirror_secret import mirror_secret
 from serving.control_plane.model_settings import is_idempotent, limits_of, retries_resets, slow_ms_of, tenants_of
 from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.server import GatewayIdentity
+from serving.core.admission import Proof, admission_of
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.routes import (
-    IN_FLIGHT_PER_INSTANCE,
     REQUEST_BYTES,
     Arm,
     Endpoint,
@@ -108,6 +108,7 @@ class _RouteRow(NamedTuple):
     changes: int
     candidate_bp: int
     mirror_bp: int
+    proven: dict[str, Any]
     slug: str
     objectives: Any
     traffic_policy: Any
@@ -183,7 +184,11 @@ def _model_route(
     gateways: int,
 ) -> ModelRoute:
     def arm(release: _Sealed) -> Arm:
-        return Arm(release.name, release.digest, serving.get(release.digest, ()), *release.bounds)
+        of = release.bounds
+        proof = Proof.from_json(route.proven.get(str(release.pk)))
+        most = admission_of(of.declared_in_flight, of.instances, proof).in_flight
+        at = serving.get(release.digest, ())
+        return Arm(release.name, release.digest, at, most, of.max_request_bytes, of.has_streams)
 
     split = {route.stable_id, route.candidate_id}
     others = sorted((one for one in forceable if one.pk not in split), key=lambda one: one.number)
@@ -208,23 +213,29 @@ def _model_route(
 
 
 class RequestBounds(NamedTuple):
-    """What gateways let through to one release: see `serving.core.routes.Arm`."""
+    """What gateways let through to one release: see `serving.core.routes.Arm`, and `serving.core.admission` for what is in flight."""
 
-    max_in_flight: int
+    declared_in_flight: int | None
+    instances: int
     max_request_bytes: int
     has_streams: bool
+
+    @property
+    def max_in_flight(self) -> int:
+        """Where nothing is proven."""
+        return admission_of(self.declared_in_flight, self.instances, None).in_flight
 
 
 @lru_cache(maxsize=1000)
 def bounds_of(manifest: str) -> RequestBounds:
-    """The release's own `envelope.limits`: `max_concurrency`, else so many for each of its model instances; `max_request_bytes`, within
-    what a gateway can hold; `streaming`. Read from what was sealed, so they never change for a release.
+    """The release's own `envelope.limits`: `max_concurrency`; `max_request_bytes`, within what a gateway can hold; `streaming`; and how
+    many instances of its model there are. Read from what was sealed, so they never change for a release.
     """
     document = json.loads(manifest) if manifest else {}
     limits = (document.get("envelope") or {}).get("limits") or {}
-    instances = max(instances_of(document.get("serving") or {}), 1)
     return RequestBounds(
-        int(limits.get("max_concurrency") or IN_FLIGHT_PER_INSTANCE * instances),
+        int(limits["max_concurrency"]) if limits.get("max_concurrency") else None,
+        max(instances_of(document.get("serving") or {}), 1),
         min(int(limits.get("max_request_bytes") or REQUEST_BYTES), LARGEST_REQUEST_BYTES),
         limits.get("streaming") is True,
     )

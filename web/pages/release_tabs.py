@@ -15,6 +15,7 @@ from accounts.core.access import Verb, may
 from accounts.core.addresses import API
 from registry.hooks.usage import usages_of
 from registry.queries.signature_state import signatures_of, wrong_manifest_of
+from serving.queries.admission import admissions_of
 from serving.queries.deployments import deployments_of
 from serving.queries.node_fit import fits_of
 from serving.queries.replicas import learn_declared, observed, plans_of
@@ -62,8 +63,9 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     rows = list(observed(deployments_of(found))[:MOST_DEPLOYMENTS])
     for one in rows:
         one.release = found
+    admissions = admissions_of(found)
     facts = {
-        "replicas": plans_of(rows),
+        "replicas": [(plan, admissions[plan.environment.pk]) for plan in plans_of(rows)],
         "may_scale": may(actor, Verb.SCALE_RELEASE, found.model.team.slug, slug),
         "rows": rows,
         "used_by": usages_of([found.pk]).get(found.pk, []),

@@ -1,0 +1,23 @@
+"""How many requests of a release one server may have in flight in each environment, and what that rests on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from registry.models import Release
+from serving.control_plane.store import bounds_of
+from serving.core.admission import Admission, Proof, admission_of
+from serving.models import Route
+
+
+def admissions_of(release: Release) -> defaultdict[int, Admission]:
+    """As gateways are told it, by environment: by what its route has kept, else as where nothing is proven. One query."""
+    of, key = bounds_of(release.manifest), str(release.pk)
+    kept = Route.objects.filter(model=release.model_id).values_list("environment_id", "proven")
+
+    def bound(proof: Proof | None) -> Admission:
+        return admission_of(of.declared_in_flight, of.instances, proof)
+
+    found: defaultdict[int, Admission] = defaultdict(lambda: bound(None))
+    found.update({where: bound(Proof.from_json(proven.get(key))) for where, proven in kept})
+    return found
