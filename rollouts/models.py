@@ -198,6 +198,7 @@ class AATestRecord(models.Model):
         default=dict
     )  # what it counted in the last hour: rollouts.core.recent_traffic.RecentTraffic
     tenants = models.JSONField(default=dict)  # the last hour by tenant: rollouts.core.tenant_traffic.TenantTraffic
+    classes = models.JSONField(default=dict)  # the same by class of requests
     at = models.DateTimeField()
     alarmed_at = models.DateTimeField(null=True)
 

@@ -224,6 +224,8 @@ class ArmCounters:
     Undecided is the rest: given up by their caller before any attempt failed, never sent anywhere, or answered by another release
     because this one's servers were set aside.
 
+    Where the model has classes of requests, `by_class` tells how many of the decided were of each but the default one.
+
     What its servers did: `timed` first attempts that ended and were not shed, and `latency_us` maps an upper bucket edge in µs to
     how many of them took less.
     """
@@ -237,13 +239,14 @@ class ArmCounters:
     timed: int = 0
     latency_us: dict[int, int] = field(default_factory=dict)
     size_bytes: dict[int, int] = field(default_factory=dict)
+    by_class: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class TenantCounters:
-    """One tenant's requests to a model at one gateway, as they ended. Refused because the tenant's quota was used up: `over_quota`;
-    because a release was full: `shed`. `errors` are what else failed through no fault of the caller; all others are `answered`, so many
-    of them within each edge of `latency_us` (µs, cumulative; as the caller waited, retries included).
+    """The requests of one tenant, or of one class, to a model at one gateway, as they ended. Refused because the tenant's quota was used
+    up: `over_quota`; because a release was full: `shed`. `errors` are what else failed through no fault of the caller; all others are
+    `answered`, so many of them within each edge of `latency_us` (µs, cumulative; as the caller waited, retries included).
     """
 
     requests: int = 0
@@ -294,6 +297,7 @@ class GatewayCounters:
     user_errors: int = 0  # what users saw, after retries
     by_slot: dict[int, dict[str, ArmCounters]] = field(default_factory=dict)
     by_tenant: dict[str, TenantCounters] = field(default_factory=dict)  # of a model whose traffic policy names tenants
+    by_class: dict[str, TenantCounters] = field(default_factory=dict)  # likewise, of one that names classes of requests
 
 
 class TrafficCounters(Protocol):

@@ -81,6 +81,7 @@ class EventVerb(StrEnum):
     ROUTE_SET = "route.set"
     # validators
     GOLDEN_SET_ADDED = "golden_set.added"
+    TRACE_ADDED = "trace.added"
     KEPT_REQUESTS_DRAFTED = "kept_requests.drafted"
     KEPT_REQUESTS_FORGOTTEN = "kept_requests.forgotten"
     GATE_RUN_REQUESTED = "gate_run.requested"

@@ -30,8 +30,8 @@ class ModelOut(serializers.Serializer[ServedModel]):
     gate_policy = serializers.JSONField()
     rollout_policy = serializers.JSONField()
     traffic_policy = serializers.JSONField(
-        help_text="{tenants: {header, named, others}, idempotent, retry_on_reset}: whose requests gateways let through, and which "
-        "may be asked twice"
+        help_text="{tenants: {header, named, others}, classes: {header, default, named}, idempotent, retry_on_reset}: whose requests "
+        "gateways let through, which have places of their own, and which may be asked twice"
     )
     ownership = serializers.JSONField(help_text="{on_call, runbook_url, escalation}: who is called when it breaks")
     last_release = serializers.SerializerMethodField(help_text="the name of the newest release, such as r14")

@@ -77,6 +77,7 @@ _LIMITS = _record(
     instances=Integer(1, 2048, unit="model instances on one server"),
     max_concurrency=Integer(1, 1_000_000, unit="requests at once on one server"),
     max_input_dims=Object(ListOf(Integer(1, 2**31 - 1), least=1, most=8)),
+    input_values=Object(ListOf(Number(-1e38, 1e38), least=2, most=2)),
     max_input_tokens=_TOKENS,
     max_output_tokens=_TOKENS,
     max_total_tokens=_TOKENS,

@@ -9,6 +9,8 @@ from typing import Any
 from registry.core.schema import Problem
 from registry.core.serving import instances_of
 
+_LARGEST_FP16 = 65_504
+
 
 def lint(envelope: Mapping[str, Any], serving: Mapping[str, Any], backend: str) -> list[Problem]:
     """What in the envelope contradicts itself, the serving configuration or the backend.
@@ -157,6 +159,7 @@ def _limits(limits: Mapping[str, Any], serving: Mapping[str, Any]) -> list[Probl
         *problems,
         *_concurrency(limits, serving, instances),
         *_input_dims(limits.get("max_input_dims", {}), serving),
+        *_input_values(limits.get("input_values", {}), serving),
     ]
 
 
@@ -206,6 +209,35 @@ def _input_dims(most: Mapping[str, Any], serving: Mapping[str, Any]) -> list[Pro
                 )
             )
     return problems
+
+
+def _input_values(values: Mapping[str, Any], serving: Mapping[str, Any]) -> list[Problem]:
+    kinds = {tensor.get("name"): tensor.get("data_type") for tensor in serving.get("inputs", [])}
+    if "inputs" not in serving or None in kinds:
+        return []
+    problems = []
+    for name, (low, high) in values.items():
+        at, kind = f"envelope.limits.input_values.{name}", kinds.get(name)
+        if name not in kinds:
+            fix = f"The inputs are {', '.join(map(str, kinds))}."
+            problems.append(Problem(at, f"serving.inputs has no {name!r}.", fix))
+        elif low > high:
+            problems.append(Problem(at, f"{low:g} is more than {high:g}.", "Write the least value first."))
+        elif kind in ("BYTES", "BOOL"):
+            problems.append(Problem(at, f"{kind} has no numbers between two values.", "Leave it out."))
+        elif kind and not _is_within(kind, low, high):
+            problems.append(
+                Problem(at, f"{kind} has no such values.", "Write whole numbers for integers, that its bits can hold.")
+            )
+    return problems
+
+
+def _is_within(kind: str, low: float, high: float) -> bool:
+    if not kind.startswith(("INT", "UINT")):
+        return kind != "FP16" or max(-low, high) <= _LARGEST_FP16
+    bits = int(kind.removeprefix("U").removeprefix("INT"))
+    least, most = (0, 2**bits - 1) if kind.startswith("U") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return all(value == int(value) and least <= int(value) <= most for value in (low, high))
 
 
 def _performance(envelope: Mapping[str, Any], serving: Mapping[str, Any]) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""REST view of a model's tenants: what each sent, and what of it was shed."""
+"""REST view of a model's tenants and classes of requests: what each sent, and what of it was shed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,21 @@ class TenantOut(serializers.Serializer[Any]):
     p99_ms = serializers.FloatField(allow_null=True, help_text="99 in 100 of its answers came within")
 
 
+class ClassOut(serializers.Serializer[Any]):
+    name = serializers.CharField(help_text="a class of the traffic policy")
+    is_default = serializers.BooleanField(help_text="requests are of it whose class nobody tells")
+    share_pct = serializers.IntegerField(
+        allow_null=True, help_text="of what may be in flight on a release; null: the policy names it no longer"
+    )
+    requests_per_s = serializers.FloatField(help_text="all that came")
+    shed_per_s = serializers.FloatField(help_text="refused because the places of the class were taken")
+    errors_per_s = serializers.FloatField(help_text="what else failed")
+    p50_ms = serializers.FloatField(allow_null=True, help_text="half of its answers came within; null: none came")
+    p99_ms = serializers.FloatField(allow_null=True, help_text="99 in 100 of its answers came within")
+
+
 class TenantWarningOut(serializers.Serializer[Any]):
-    code = serializers.CharField(help_text="quotas_exceed_capacity")
+    code = serializers.CharField(help_text="quotas_exceed_capacity or classes_exceed_bound")
     message = serializers.CharField()
 
 
@@ -37,6 +50,7 @@ class TenantsOut(serializers.Serializer[Any]):
     minutes = serializers.IntegerField(help_text="the rates are averages over so many whole minutes")
     counted_at = serializers.DateTimeField(allow_null=True, help_text="when what gateways count was last written")
     tenants = TenantOut(many=True)
+    classes = ClassOut(many=True)
     warnings = TenantWarningOut(many=True)
 
 

@@ -35,15 +35,24 @@ def excuse(s: Snapshot, judged: Judged) -> Decision | None:
     at = f"Holding at {weight_text(s.desired.weight_bp)}"
     looks = f"{judged.guard.words} are at {share_text(judged.rate_candidate)} on {s.identity.candidate_name}"
     beyond = BEYOND_MIX.get(judged.guard.indicator, BEYOND_MIX_ELSE)
-    if s.identity.has_stable and s.evidence.mix.differs and judged.rate_candidate - judged.rate_stable <= beyond:
-        sizes = f"their sizes differ, index {s.evidence.mix.psi:.2f}"
-        said = f"{at}: {looks}, but it gets other requests than {s.identity.stable_name} ({sizes})"
+    differs = _mix_differs(s) if judged.rate_candidate - judged.rate_stable <= beyond else ""
+    if differs:
+        said = f"{at}: {looks}, but it gets other requests than {s.identity.stable_name} ({differs})"
         return hold(s, Code.MIX_SHIFT, said, judged)
     if judged.guard.indicator != "slow":
         return None
     if s.identity.has_stable and s.observed.hardware:
         return hold(s, Code.HARDWARE_DIFFERS, f"{at}: {looks}, but {s.observed.hardware}", judged)
     return _cold(s, judged, f"{at}: {looks}")
+
+
+def _mix_differs(s: Snapshot) -> str:
+    """How the requests of both arms differ, in words; empty where they do not, or where there is no other arm."""
+    if s.identity.has_stable and s.evidence.mix.differs:
+        return f"their sizes differ, index {s.evidence.mix.psi:.2f}"
+    if s.identity.has_stable and s.evidence.classes.differs:
+        return f"a class of them is refused more on one of the two, index {s.evidence.classes.psi:.2f}"
+    return ""
 
 
 def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:

@@ -1,4 +1,8 @@
-"""Do both arms get the same kind of requests? Compared by their sizes, which every gateway counts."""
+"""Do both arms get the same kind of requests? Compared by their sizes, and by their classes, which every gateway counts.
+
+Sizes are those of all requests that were drawn. Classes are those of the decided: the split draws all classes alike, but one that is
+shed more on one release is missing there.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ from serving.core.buckets import SIZE_EDGES
 
 #: The counters of requests larger than each edge, among an arm's other counters.
 SIZES = tuple(f"bytes_{edge}" for edge in SIZE_EDGES)
+#: The counters of decided requests of each class but the default one begin with this.
+OF_CLASS = "class_"
 
 #: The mix differs when more than this share of one arm's requests would have to change their size class, and chance cannot
 #: explain it: the index of validation.md 3.3, PSI > (1/n + 1/m) chi2(.99) and PSI > 0.1.
@@ -21,7 +27,7 @@ CHI2_99 = (0.0, 6.63, 9.21, 11.34, 13.28, 15.09, 16.81, 18.48, 20.09, 21.67, 23.
 
 @dataclass(frozen=True)
 class Mix:
-    """How each arm's requests fall into classes of size: counts by class, in the same order."""
+    """How each arm's requests fall into classes, of size or of the model's own: counts by class, in the same order."""
 
     candidate: tuple[int, ...] = ()
     stable: tuple[int, ...] = ()
@@ -54,6 +60,19 @@ def mix_of(candidate: Mapping[str, int], n: int, stable: Mapping[str, int], m: i
     if not any(edge in candidate for edge in edges):
         return Mix()
     return Mix(classes_of(candidate, n, edges), classes_of(stable, m, edges))
+
+
+def mix_of_classes(candidate: Mapping[str, int], n: int, stable: Mapping[str, int], m: int) -> Mix:
+    """The classes of both arms' n and m decided requests, the default one last. Empty where the model has none."""
+    names = sorted(name for name in {*candidate, *stable} if name.startswith(OF_CLASS))
+    if not names:
+        return Mix()
+
+    def counts(of: Mapping[str, int], every: int) -> tuple[int, ...]:
+        told = [of.get(name, 0) for name in names]
+        return (*told, max(0, every - sum(told)))
+
+    return Mix(counts(candidate, n), counts(stable, m))
 
 
 def classes_of(over: Mapping[str, int], n: int, edges: tuple[str, ...] = SIZES) -> tuple[int, ...]:

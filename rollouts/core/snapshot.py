@@ -11,7 +11,7 @@ from rollouts.core.evidence import Side, attempts_to_go, fixed_sums, log_mean, m
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Guard, Policy, Source, Step
-from rollouts.core.request_mix import SIZES, Mix, mix_of
+from rollouts.core.request_mix import SIZES, Mix, mix_of, mix_of_classes
 from rollouts.core.room import UNKNOWN_ROOM, Room
 
 
@@ -158,6 +158,7 @@ class StageEvidence:
     since_gap_s: float | None = None  # since counts of this stage were last lost; None: they never were
     is_candidate_gone: bool = False  # the candidate has no server, and that is no slow probe
     mix: Mix = field(default_factory=Mix)  # the sizes of both arms' requests
+    classes: Mix = field(default_factory=Mix)  # the classes of both arms' decided requests
     attempts_since_server: int | None = None  # of the candidate, since its newest server came; None: none is known
     server_age_s: float | None = None  # of that server
     served_s: float | None = None  # since its first attempt
@@ -284,6 +285,7 @@ def _evidence(
         since_gap_s=_since(now, state.gap_at),
         is_candidate_gone=is_gone,
         mix=mix_of(candidate.bad, candidate.routed, stable.bad, stable.routed, SIZES),
+        classes=mix_of_classes(candidate.bad, candidate.attempts, stable.bad, stable.attempts),
         attempts_since_server=None
         if state.server_since is None
         else state.total.candidate.attempts - state.server_base,

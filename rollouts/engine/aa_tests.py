@@ -43,6 +43,8 @@ ROUTES_EVERY_S, WRITE_EVERY_S = 10.0, 30.0
 READ_TIMEOUT_S = 1.0
 _LET_GO = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
 
+_ByName = dict[str, TenantCounters]
+
 
 @dataclass
 class _TestedModel:
@@ -59,7 +61,10 @@ class _TestedModel:
     traffic: RecentTraffic = field(default_factory=RecentTraffic)
     latencies: dict[str, tuple[str, Classes]] = field(default_factory=dict)  # stable's at the last reading, by gateway
     tenants: TenantTraffic = field(default_factory=TenantTraffic)
-    by_tenant: dict[str, tuple[str, dict[str, TenantCounters]]] = field(default_factory=dict)  # the same, of tenants
+    classes: TenantTraffic = field(default_factory=TenantTraffic)
+    callers: dict[str, tuple[str, _ByName, _ByName]] = field(
+        default_factory=dict
+    )  # the same, of tenants and of classes
 
     @property
     def key(self) -> tuple[int, int]:
@@ -84,15 +89,16 @@ class _TestedModel:
             return NOTHING
         return since(before, now) if epoch == counters.epoch else now
 
-    def take_tenants(self, gateway: str, counters: GatewayCounters) -> None:
-        """What each tenant sent to one gateway since it was last read; all that it counted, if it began anew."""
-        epoch, before = self.by_tenant.get(gateway, ("", {}))
-        self.by_tenant[gateway] = counters.epoch, counters.by_tenant
+    def take_callers(self, gateway: str, counters: GatewayCounters) -> None:
+        """What each tenant, and each class, sent to one gateway since it was last read; all that it counted, if it began anew."""
+        epoch, *before = self.callers.get(gateway, ("", {}, {}))
+        self.callers[gateway] = counters.epoch, counters.by_tenant, counters.by_class
         if not epoch:
             return
-        known = before if epoch == counters.epoch else {}
-        news = {name: _more(known.get(name, TenantCounters()), now) for name, now in counters.by_tenant.items()}
-        self.tenants = self.tenants.after(counters.read_at.timestamp(), news)
+        tenants, classes = before if epoch == counters.epoch else ({}, {})
+        at = counters.read_at.timestamp()
+        self.tenants = self.tenants.after(at, _news(tenants, counters.by_tenant))
+        self.classes = self.classes.after(at, _news(classes, counters.by_class))
 
     def counted(self, tick: int, at: float, news: list[Reading], latency: Classes, elapsed_s: float) -> None:
         """Takes one second in."""
@@ -114,8 +120,12 @@ class _TestedModel:
         return {**self.test.to_json(), "rate_per_s": rate}
 
 
+def _news(before: _ByName, now: _ByName) -> dict[str, TenantMinute]:
+    return {name: _more(before.get(name, TenantCounters()), one) for name, one in now.items()}
+
+
 def _more(before: TenantCounters, now: TenantCounters) -> TenantMinute:
-    """What a tenant sent between two readings of one gateway."""
+    """What a tenant, or a class, sent between two readings of one gateway."""
     took = since(classes_of(before.latency_us, before.answered), classes_of(now.latency_us, now.answered))
     return TenantMinute(0, *now.since(before), took)
 
@@ -196,7 +206,7 @@ class AATests:
                 if one.model in pages:
                     news[one.key].append(one.take(gateway.name, pages[one.model]))
                     latency[one.key] = added(latency[one.key], one.take_latency(gateway.name, pages[one.model]))
-                    one.take_tenants(gateway.name, pages[one.model])
+                    one.take_callers(gateway.name, pages[one.model])
         for one in watched:
             if news[one.key]:
                 at = max(part.at for part in news[one.key])
@@ -217,6 +227,7 @@ class AATests:
                 "state": one.to_json(),
                 "traffic": one.traffic.to_json(),
                 "tenants": one.tenants.to_json(),
+                "classes": one.classes.to_json(),
                 "at": now,
             },
         )

@@ -12,7 +12,7 @@ import structlog
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, SHED, TIMED, Counts, Reading
 from rollouts.core.decision import Code
 from rollouts.core.policy import Policy
-from rollouts.core.request_mix import SIZES
+from rollouts.core.request_mix import OF_CLASS, SIZES
 from rollouts.models import Rollout
 from serving.core.buckets import EDGES_US, SIZE_EDGES
 from serving.core.routes import SLOTS
@@ -229,4 +229,5 @@ def _counts(arm: ArmCounters | None, edges: Sequence[tuple[str, int]]) -> Counts
         bad[name] = max(0, timed - latency_us.get(edge, 0)) if latency_us else 0
     for name, edge in _SIZES:
         bad[name] = max(0, routed - size_bytes.get(edge, 0)) if size_bytes else 0
+    bad |= {f"{OF_CLASS}{name}": count for name, count in arm.by_class.items()}
     return Counts(arm.decided, routed, bad)

@@ -1,4 +1,4 @@
-"""Which tenants of a model were served and which were shed, and whether their quotas promise more than is there."""
+"""Which tenants and classes of a model were served and which were shed, and whether their policy promises more than is there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django.utils import timezone
 
-from registry.core.traffic import OTHERS, quotas_per_s
+from registry.core.traffic import OTHERS, quotas_per_s, shares_pct
 from registry.models import ServedModel
 from rollouts.core.recent_traffic import quantile
 from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
@@ -40,6 +40,21 @@ class TenantRow:
 
 
 @dataclass(frozen=True)
+class ClassRow:
+    """One class of requests; `share_pct` of what may be in flight on a release, None for one that the policy names no longer. The rest as
+    `TenantRow` has it."""
+
+    name: str
+    is_default: bool
+    share_pct: int | None
+    requests_per_s: float
+    shed_per_s: float
+    errors_per_s: float
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+@dataclass(frozen=True)
 class QuotaWarning:
     """Something to know of a policy that is kept all the same."""
 
@@ -55,22 +70,39 @@ class TenantsSeen:
     minutes: int
     counted_at: datetime | None
     tenants: list[TenantRow]
+    classes: list[ClassRow]
     warnings: list[QuotaWarning]
 
 
 def tenants_view(model: ServedModel, environment: Environment) -> TenantsSeen:
-    """Named tenants first, then everybody else, then names of before."""
+    """Named tenants first, then everybody else, then names of before; classes by their shares."""
     stated = model.traffic_policy.get("tenants") or {}
     quotas = {name: float(one["requests_per_s"]) for name, one in sorted(stated.get("named", {}).items())}
     if stated:
         quotas[OTHERS] = float(stated["others"]["requests_per_s"])
     record = AATestRecord.objects.filter(model=model, environment=environment).first()
-    found = TenantTraffic.from_json(record.tenants).since(timezone.now().timestamp(), MINUTES) if record else {}
+    now = timezone.now().timestamp()
+    found = TenantTraffic.from_json(record.tenants).since(now, MINUTES) if record else {}
     rows = [
         _row(name, quotas.get(name), found.get(name))
         for name in (*quotas, *(one for one in sorted(found) if one not in quotas))
     ]
-    return TenantsSeen(environment.slug, MINUTES, record.at if record else None, rows, _warnings(model, environment))
+    by_class = TenantTraffic.from_json(record.classes).since(now, MINUTES) if record else {}
+    counted_at = record.at if record else None
+    classes, warnings = _classes(model, by_class), _warnings(model, environment)
+    return TenantsSeen(environment.slug, MINUTES, counted_at, rows, classes, warnings)
+
+
+def _classes(model: ServedModel, counted: dict[str, TenantMinute]) -> list[ClassRow]:
+    stated = model.traffic_policy.get("classes") or {}
+    shares = {name: int(one["share_pct"]) for name, one in stated.get("named", {}).items()}
+    names = sorted(shares, key=lambda name: (-shares[name], name))
+    rows = []
+    for name in (*names, *(one for one in sorted(counted) if one not in shares)):
+        one = _row(name, None, counted.get(name))
+        rates = one.requests_per_s, one.shed_per_s, one.errors_per_s
+        rows.append(ClassRow(name, name == stated.get("default"), shares.get(name), *rates, one.p50_ms, one.p99_ms))
+    return rows
 
 
 def _row(name: str, quota: float | None, counted: TenantMinute | None) -> TenantRow:
@@ -82,6 +114,21 @@ def _row(name: str, quota: float | None, counted: TenantMinute | None) -> Tenant
 
 
 def _warnings(model: ServedModel, environment: Environment) -> list[QuotaWarning]:
+    return [*_of_quotas(model, environment), *_of_shares(model)]
+
+
+def _of_shares(model: ServedModel) -> list[QuotaWarning]:
+    total = shares_pct(model.traffic_policy)
+    if total is None or total <= 100:
+        return []
+    message = (
+        f"The shares of the classes add up to {total} % of what may be in flight. While all of them are full, servers have "
+        f"{total / 100:g} times the requests that their bound allows, and answers take as much longer."
+    )
+    return [QuotaWarning("classes_exceed_bound", message)]
+
+
+def _of_quotas(model: ServedModel, environment: Environment) -> list[QuotaWarning]:
     """Quotas are fair only where they add up to no more than the capacity: one that is above it takes what the others were promised."""
     promised = quotas_per_s(model.traffic_policy)
     route = route_of(model, environment)

@@ -105,6 +105,7 @@ def _stats() -> dict[str, Any]:
     buckets: dict[str, list[float]] = {
         "sli.latency": [*(edge / 1000 for edge in EDGES_US), ANY_MS],
         "sli.tenant": [*(edge / 1000 for edge in TENANT_EDGES_US), ANY_MS],
+        "sli.class": [*(edge / 1000 for edge in TENANT_EDGES_US), ANY_MS],
         "sli.size": list(SIZE_EDGES),
         "sli.": [ANY_MS],  # of all others only their counts are read
     }

@@ -75,4 +75,4 @@ def _pattern(models: Collection[str] | None) -> str:
     """Of the names of the statistics that are asked for."""
     if models is None or not 0 < len(models) <= _NAMED_AT_MOST:
         return r"^(sli\.|server\.uptime$)"
-    return rf"^(sli\.\w+\.model\.({'|'.join(map(re.escape, sorted(models)))})\.(digest|tenant)\.|server\.uptime$)"
+    return rf"^(sli\.\w+\.model\.({'|'.join(map(re.escape, sorted(models)))})\.(digest|tenant|class)\.|server\.uptime$)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -45,9 +46,10 @@ class EnvoyHosts:
 
 
 def _hosts(page: Mapping[str, Any], clusters: Collection[str]) -> Iterator[tuple[tuple[str, int], HostCounts]]:
-    """The servers in these clusters, each with its counts; numbers of 64 bits are strings, and 0 is left out."""
+    """The servers in these clusters and their classes', each with its counts; numbers of 64 bits are strings, and 0 is left out."""
+    names = re.compile(rf"({'|'.join(map(re.escape, clusters))})(-[a-z0-9-]+)?")
     for cluster in page.get("cluster_statuses", ()):
-        if cluster["name"] not in clusters:
+        if not names.fullmatch(cluster["name"]):
             continue
         for host in cluster.get("host_statuses", ()):
             address = host["address"]["socket_address"]

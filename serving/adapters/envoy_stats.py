@@ -42,8 +42,8 @@ _NAME = re.compile(
     r"(?:\.shed\.(?P<shed>[^.]*))?"
     r"(?:\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*))?(?:\.flags\.(?P<flags>.*))?"
 )
-_TENANT = re.compile(
-    r"sli\.tenant\.model\.(?P<model>.+)\.tenant\.(?P<tenant>[^.]*)\.entry\.[^.]*\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*)"
+_CALLERS = re.compile(
+    r"sli\.(?P<stat>tenant|class)\.model\.(?P<model>.+)\.(?P=stat)\.(?P<name>[^.]*)\.entry\.[^.]*\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*)"
     r"\.flags\.(?P<flags>.*)"
 )
 _EDGE = re.compile(r"B([\d.e+]+)\(")
@@ -63,6 +63,9 @@ class _Outcome(StrEnum):
     UNDECIDED = "undecided"
 
 
+_DECIDED = frozenset({_Outcome.ANSWERED, _Outcome.FAILED, _Outcome.SAVED, _Outcome.COMMON})
+
+
 @dataclass(frozen=True)
 class Series:
     """What one line of the page is about, from its name. `stat` is empty for a line that is not counted."""
@@ -73,7 +76,8 @@ class Series:
     slot: int = 0
     is_error: bool = False  # for its user
     outcome: _Outcome = _Outcome.UNDECIDED
-    tenant: str = ""
+    of_class: str = ""  # of requests, where it is not the default one
+    callers: str = ""  # the tenant, or the class, of a line that counts by these
     is_over_quota: bool = False
 
 
@@ -89,6 +93,7 @@ class _Arm:
     timed: int = 0
     latency_us: dict[int, int] = field(default_factory=dict)
     size_bytes: dict[int, int] = field(default_factory=dict)
+    by_class: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: _Arm) -> None:
         self.routed += other.routed
@@ -96,6 +101,7 @@ class _Arm:
         _add(self.outcomes, other.outcomes)
         _add(self.latency_us, other.latency_us)
         _add(self.size_bytes, other.size_bytes)
+        _add(self.by_class, other.by_class)
 
     def counters(self) -> ArmCounters:
         of = self.outcomes.get
@@ -111,6 +117,7 @@ class _Arm:
             timed=self.timed,
             latency_us=self.latency_us or dict.fromkeys(EDGES_US, 0),
             size_bytes=self.size_bytes or dict.fromkeys(SIZE_EDGES, 0),
+            by_class=self.by_class,
         )
 
 
@@ -127,6 +134,7 @@ class Counted:
     user_requests: int = 0
     user_errors: int = 0
     by_tenant: dict[str, TenantCounters] = field(default_factory=dict)
+    by_class: dict[str, TenantCounters] = field(default_factory=dict)
 
     def arm(self, one: Series) -> _Arm:
         return self.slots.setdefault(one.slot, {}).setdefault(one.digest, _Arm())
@@ -142,7 +150,15 @@ class Counted:
             for slot, arms in sorted(self.slots.items())
         }
         return GatewayCounters(
-            gateway, epoch, read_at, by_release, self.user_requests, self.user_errors, by_slot, self.by_tenant
+            gateway,
+            epoch,
+            read_at,
+            by_release,
+            self.user_requests,
+            self.user_errors,
+            by_slot,
+            self.by_tenant,
+            self.by_class,
         )
 
 
@@ -171,34 +187,42 @@ def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
                 named = edges[one.stat] = [round(float(edge) * unit) for edge in _EDGE.findall(buckets)]
             found = dict(zip(named, map(int, values), strict=True))
             counted = {edge: found.get(edge, 0) for edge in wanted}
-            if one.stat == "tenant":
-                _count_tenant(model, one, int(values[-1]), counted)
+            if one.callers:
+                by = model.by_tenant if one.stat == "tenant" else model.by_class
+                _count_callers(by, one, int(values[-1]), counted)
                 continue
             arm = model.arm(one)
             if one.stat == "latency":  # a line for each way in which attempts ended
                 _add(arm.latency_us, counted)
                 arm.timed += int(values[-1])
             else:
-                arm.size_bytes = counted
+                _add(arm.size_bytes, counted)  # a line for each class of requests
             continue
         _count(model, one, int(values[-1]))
     return models
 
 
 #: Histograms whose buckets count, with their edges and what a unit of Envoy's is in ours.
-_EDGES = {"latency": (list(EDGES_US), 1000), "tenant": (list(TENANT_EDGES_US), 1000), "size": (list(SIZE_EDGES), 1)}
+_EDGES = {
+    "latency": (list(EDGES_US), 1000),
+    "tenant": (list(TENANT_EDGES_US), 1000),
+    "class": (list(TENANT_EDGES_US), 1000),
+    "size": (list(SIZE_EDGES), 1),
+}
 
 
 def _count(model: Counted, one: Series, value: int) -> None:
     if one.digest:
         arm = model.arm(one)
         arm.routed += value
-        arm.outcomes[one.outcome] = arm.outcomes.get(one.outcome, 0) + value
+        _add(arm.outcomes, {one.outcome: value})
+        if one.of_class and one.outcome in _DECIDED:
+            _add(arm.by_class, {one.of_class: value})
     model.user_requests += value
     model.user_errors += value * one.is_error
 
 
-def _count_tenant(model: Counted, one: Series, value: int, latency_us: dict[int, int]) -> None:
+def _count_callers(by: dict[str, TenantCounters], one: Series, value: int, latency_us: dict[int, int]) -> None:
     is_shed = one.outcome is _Outcome.SHED
     is_answered = not (one.is_over_quota or is_shed or one.is_error)
     more = TenantCounters(
@@ -208,16 +232,16 @@ def _count_tenant(model: Counted, one: Series, value: int, latency_us: dict[int,
         errors=value * one.is_error,
         latency_us=latency_us if is_answered else {},
     )
-    model.by_tenant[one.tenant] = model.by_tenant.get(one.tenant, TenantCounters()) + more
+    by[one.callers] = by.get(one.callers, TenantCounters()) + more
 
 
-def _tenant_series(name: str) -> Series:
-    """What a line counts by tenant; a release that is full is no error here, as it says nothing of the tenant's own requests."""
-    found = _TENANT.fullmatch(name)
+def _callers_series(name: str) -> Series:
+    """What a line counts by tenant or class; a release that is full is no error here, as it says nothing of their own requests."""
+    found = _CALLERS.fullmatch(name)
     if found is None:
         return _UNCOUNTED
     answer = _Answer.of(found["code"], found["grpc"], found["flags"])
-    about = Series("tenant", found["model"], tenant=found["tenant"])
+    about = Series(found["stat"], found["model"], callers=found["name"])
     if QUOTA_FLAG in answer.flags:
         return replace(about, is_over_quota=True)
     if answer.is_shed:
@@ -226,10 +250,13 @@ def _tenant_series(name: str) -> Series:
 
 
 def _series_of(name: str) -> Series:
-    if name.startswith("sli.tenant."):
-        return _tenant_series(name)
+    if name.startswith(("sli.tenant.", "sli.class.")):
+        return _callers_series(name)
     found = _NAME.fullmatch(name)
-    if found is None or found["entry"] != "split" or not (found["digest"] or found["stat"] == "request"):
+    if found is None or not (found["digest"] or found["stat"] == "request"):
+        return _UNCOUNTED
+    entry, _, of_class = found["entry"].partition("-")
+    if entry != "split":
         return _UNCOUNTED
     stat, slot = found["stat"], int(found["slot"]) if (found["slot"] or "").isdigit() else 0
     about = (stat, found["model"], found["digest"], slot)
@@ -246,7 +273,8 @@ def _series_of(name: str) -> Series:
     outcome = _outcome(answer, tries, is_diverted=tries == 1 and found["by"] != found["digest"])
     if found["shed"] in HANDED_ON:
         outcome = _Outcome.SHED
-    return Series(*about, is_error=answer.is_failed or answer.is_shed, outcome=outcome)
+    is_error = answer.is_failed or answer.is_shed
+    return Series(*about, is_error=is_error, outcome=outcome, of_class=of_class)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,16 @@
-"""Clusters and their endpoints: one per release and protocol, and for a candidate those that fall back to stable."""
+"""Clusters and their endpoints: one per release and protocol, and for a candidate those that fall back to stable.
+
+A model with classes of requests has these for each class: Envoy counts what is in flight by cluster, and a class has places of its own.
+"""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from registry.core.envelope import LARGEST_REQUEST_BYTES
-from serving.core.routes import Arm, ModelRoute, Prober, release_clusters
+from serving.core.request_classes import Pool
+from serving.core.routes import Arm, ModelRoute, Prober, class_cluster, release_clusters
 
 #: The namespace of Sluicegate's own metadata in xDS messages.
 NAMESPACE = "sluicegate"
@@ -28,20 +33,20 @@ MAX_MIRRORED = 16
 MIRROR_TIMEOUT_S = 0.5
 
 
-def cluster_name(model: str, arm: Arm, protocol: str) -> str:
-    """As `release_clusters` has it."""
-    return release_clusters(model, arm.digest)[protocol]
+def cluster_name(model: str, arm: Arm, protocol: str, pool: str = "") -> str:
+    """As `release_clusters` and `class_cluster` have it."""
+    return class_cluster(release_clusters(model, arm.digest)[protocol], pool)
 
 
-def entry_name(route: ModelRoute, arm: Arm, protocol: str) -> str:
+def entry_name(route: ModelRoute, arm: Arm, protocol: str, pool: str = "") -> str:
     """The cluster that the split sends to for `arm`: the candidate's falls back to stable."""
-    name = cluster_name(route.model, arm, protocol)
+    name = cluster_name(route.model, arm, protocol, pool)
     return f"{name}_or_{route.stable.digest12}" if arm is route.candidate else name
 
 
-def full_name(route: ModelRoute, candidate: Arm, protocol: str) -> str:
+def full_name(route: ModelRoute, candidate: Arm, protocol: str, pool: str = "") -> str:
     """The cluster that the split sends to in place of a candidate that is at its bound: stable, for the candidate's account."""
-    return f"{cluster_name(route.model, candidate, protocol)}_full_or_{route.stable.digest12}"
+    return f"{cluster_name(route.model, candidate, protocol, pool)}_full_or_{route.stable.digest12}"
 
 
 def stream_entry_name(route: ModelRoute, arm: Arm, protocol: str) -> str:
@@ -66,38 +71,40 @@ def metadata(route: ModelRoute, arm: Arm, **more: str) -> dict[str, Any]:
 def clusters(route: ModelRoute) -> dict[str, dict[str, Any]]:
     """Every cluster of one model, by name."""
     found: dict[str, dict[str, Any]] = {}
-    for protocol in PROTOCOLS:
+    for protocol, pool in product(PROTOCOLS, route.pools):
         for arm in route.arms:
-            name = cluster_name(route.model, arm, protocol)
-            found[name] = _release_cluster(name, route, arm, protocol)
+            name = cluster_name(route.model, arm, protocol, pool.name)
+            found[name] = _release_cluster(name, route, arm, protocol, pool)
         if route.candidate is not None:
-            found |= _candidate_clusters(route, route.candidate, protocol)
+            found |= _candidate_clusters(route, route.candidate, protocol, pool)
     if route.is_mirrored and route.prober is not None:
         found[PROBER_CLUSTER] = _prober_cluster(route.prober)
     return found
 
 
-def _candidate_clusters(route: ModelRoute, candidate: Arm, protocol: str) -> dict[str, dict[str, Any]]:
-    own, stable = (cluster_name(route.model, arm, protocol) for arm in (candidate, route.stable))
-    streams = _streams_name(route, candidate, protocol)
-    members = {
-        entry_name(route, candidate, protocol): ((own, stable), {ROOM: "yes"}),
-        full_name(route, candidate, protocol): ((stable,), {ROOM: "no"}),
-        stream_entry_name(route, candidate, protocol): ((streams, stable), {}),
-    }
-    return {
-        streams: _release_cluster(streams, route, candidate, protocol),
-        **{
-            name: _fallback_cluster(name, of, metadata(route, candidate, **room))
-            for name, (of, room) in members.items()
+def _candidate_clusters(route: ModelRoute, candidate: Arm, protocol: str, pool: Pool) -> dict[str, dict[str, Any]]:
+    """Beside its own. Streams are of no class."""
+    own, stable = (cluster_name(route.model, arm, protocol, pool.name) for arm in (candidate, route.stable))
+    found, members = (
+        {},
+        {
+            entry_name(route, candidate, protocol, pool.name): ((own, stable), {ROOM: "yes"}),
+            full_name(route, candidate, protocol, pool.name): ((stable,), {ROOM: "no"}),
         },
-    }
+    )
+    if not pool.name:
+        streams = _streams_name(route, candidate, protocol)
+        found[streams] = _release_cluster(streams, route, candidate, protocol, pool)
+        members[stream_entry_name(route, candidate, protocol)] = ((streams, stable), {})
+    for name, (of, room) in members.items():
+        found[name] = _fallback_cluster(name, of, metadata(route, candidate, **room))
+    return found
 
 
 def endpoints(route: ModelRoute) -> dict[str, dict[str, Any]]:
     """The endpoints of every cluster of one model that has its own, by the cluster's name."""
     found = {}
-    for protocol in PROTOCOLS:
+    for protocol, pool in product(PROTOCOLS, route.pools):
         for arm in route.arms:
             hosts = [
                 {
@@ -106,7 +113,8 @@ def endpoints(route: ModelRoute) -> dict[str, dict[str, Any]]:
                 }
                 for e in arm.endpoints
             ]
-            for name in {cluster_name(route.model, arm, protocol), _streams_name(route, arm, protocol)}:
+            streams = set() if pool.name else {_streams_name(route, arm, protocol)}
+            for name in {cluster_name(route.model, arm, protocol, pool.name)} | streams:
                 found[name] = {
                     "cluster_name": name,
                     "endpoints": [{"locality": {}, "lb_endpoints": hosts}] if hosts else [],
@@ -155,7 +163,7 @@ def _prober_cluster(prober: Prober) -> dict[str, Any]:
     }
 
 
-def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> dict[str, Any]:
+def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str, pool: Pool) -> dict[str, Any]:
     explicit: dict[str, Any] = {"http_protocol_options": {}} if protocol == "http" else {"http2_protocol_options": {}}
     return {
         "name": name,
@@ -163,7 +171,9 @@ def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> d
         "eds_cluster_config": {"eds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "5s"}},
         "connect_timeout": f"{CONNECT_TIMEOUT_S:g}s",
         "metadata": metadata(route, arm),
-        "circuit_breakers": {"thresholds": _thresholds(route.in_flight(arm) + AT_ONCE * (arm is route.candidate))},
+        "circuit_breakers": {
+            "thresholds": _thresholds(route.in_flight(arm, pool.share_pct) + AT_ONCE * (arm is route.candidate))
+        },
         "outlier_detection": _outlier_detection(),
         # Else a server that is set aside within a second of another, as the last of a broken release is, goes on being asked for
         # that second: Envoy hands on such changes once a second at most.

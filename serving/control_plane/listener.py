@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from serving.control_plane.clusters import MAX_BODY_BYTES, NAMESPACE
+from serving.control_plane.request_classes import SHED_BY_CLASS
 from serving.control_plane.request_guard import MODEL_HEADER, request_guard
 from serving.control_plane.request_log import failed_attempts, slow_requests
 from serving.control_plane.response_filters import SHED, is_late, upstream_filters
@@ -69,7 +70,7 @@ def _connection_manager(trusted: tuple[str, ...], is_drained: bool) -> dict[str,
                 },
             },
         ],
-        "access_log": [_request_log(), _tenant_log(), _late_log(), slow_requests()],
+        "access_log": [_request_log(), _log_by("tenant"), _log_by("class"), _late_log(), slow_requests()],
     }
 
 
@@ -115,6 +116,12 @@ def _own_words() -> list[dict[str, Any]]:
         "too many requests are in flight on this release; try again in a second",
         again,
     )
+    of_class = _shed(
+        {"and_filter": {"filters": [{"response_flag_filter": {"flags": ["UO"]}}, _has("class")]}},
+        "the places of this class of requests are taken; try again in a second",
+        again,
+        _BY_CLASS,
+    )
     # The limiter of tenants sets its flag, RL, only when it has answered; nothing else of the gateway's own is 429 by itself.
     used_up = _shed(_status(429), "the quota of this tenant is used up; try again in a second", again, _BY_QUOTA)
     refused = [
@@ -142,6 +149,7 @@ def _own_words() -> list[dict[str, Any]]:
             "headers_to_add": [again],
             "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
         },
+        *of_class,
         *full,
         *used_up,
         *refused,
@@ -178,7 +186,13 @@ def _header(name: str, value: str) -> dict[str, Any]:
     return {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
 
 
-_BY_QUOTA = _header(SHED_HEADER, SHED_BY_QUOTA)
+def _has(key: str) -> dict[str, Any]:
+    """Requests of which the filter of tenants wrote down this."""
+    about = {"filter": NAMESPACE, "path": [{"key": key}], "value": {"present_match": True}}
+    return {"metadata_filter": {"matcher": about, "match_if_key_not_found": False}}
+
+
+_BY_QUOTA, _BY_CLASS = _header(SHED_HEADER, SHED_BY_QUOTA), _header(SHED_HEADER, SHED_BY_CLASS)
 
 
 def _attempt_log() -> dict[str, Any]:
@@ -222,13 +236,11 @@ def _request_log() -> dict[str, Any]:
     return _stats_log([_took("request", {**tags, **drawn, **tried, **_OUTCOME}), size])
 
 
-def _tenant_log() -> dict[str, Any]:
-    """Per request to a model that has tenants, whichever release it is for: one of the model's own names, or `others`."""
+def _log_by(key: str) -> dict[str, Any]:
+    """Per request to a model that has tenants, or classes, whichever release it is for: one of the model's own names, or `others`."""
     model = f"%METADATA(VIRTUAL_HOST:{NAMESPACE}:model)%"
-    tags = {"model": model, "tenant": f"%DYNAMIC_METADATA({NAMESPACE}:tenant)%", **_OUTCOME}
-    about = {"filter": NAMESPACE, "path": [{"key": "tenant"}], "value": {"present_match": True}}
-    has_tenants = {"metadata_filter": {"matcher": about, "match_if_key_not_found": False}}
-    return {**_stats_log([_took("tenant", tags)]), "filter": has_tenants}
+    tags = {"model": model, key: f"%DYNAMIC_METADATA({NAMESPACE}:{key})%", **_OUTCOME}
+    return {**_stats_log([_took(key, tags)]), "filter": _has(key)}
 
 
 def _late_log() -> dict[str, Any]:

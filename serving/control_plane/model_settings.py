@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from django.conf import settings
 
+from serving.core.request_classes import RequestClasses
 from serving.core.routes import LONGEST_S, Limits
 from serving.core.tenants import Tenants
 
@@ -56,6 +57,15 @@ def tenants_of(model: Stated) -> Tenants | None:
         return Tenants.of(model.traffic_policy)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         log.warning("%s: its traffic policy cannot be read (%r); nobody is limited", model.slug, error)
+        return None
+
+
+def classes_of(model: Stated) -> RequestClasses | None:
+    """The classes of requests of the model's own traffic policy; None where it states none, or none that can be read."""
+    try:
+        return RequestClasses.of(model.traffic_policy)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        log.warning("%s: its classes cannot be read (%r); all requests share their places", model.slug, error)
         return None
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from serving.control_plane.clusters import NAMESPACE, ROOM, cluster_name, entry_name, full_name
 from serving.control_plane.response_filters import DRAWN, FILTER, FULL_HEADER, FULL_VALUE, HANDS_ON, ROOM_HEADER
+from serving.core.request_classes import Pool
 from serving.core.routes import Arm, ModelRoute
 
 #: An answer that says so is tried anew where the route's policy names this header.
@@ -33,13 +34,13 @@ end
 """
 
 
-def draws_candidate(route: ModelRoute, candidate: Arm, protocol: str) -> dict[str, Any]:
+def draws_candidate(route: ModelRoute, candidate: Arm, protocol: str, pool: Pool) -> dict[str, Any]:
     """The part of a route's action that picks the cluster of a request that was drawn for the candidate."""
-    entry = entry_name(route, candidate, protocol)
+    entry = entry_name(route, candidate, protocol, pool.name)
     script = _SCRIPT.format(
-        servers=json.dumps(cluster_name(route.model, candidate, protocol)),
-        most=route.in_flight(candidate),
-        full=json.dumps(full_name(route, candidate, protocol)),
+        servers=json.dumps(cluster_name(route.model, candidate, protocol, pool.name)),
+        most=route.in_flight(candidate, pool.share_pct),
+        full=json.dumps(full_name(route, candidate, protocol, pool.name)),
         entry=json.dumps(entry),
     )
     config = {

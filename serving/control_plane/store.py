@@ -25,7 +25,14 @@ from registry.models import Release
 from registry.queries import whole_releases
 from serving.actions.gateways import record_refused_stream
 from serving.adapters.mirror_secret import mirror_secret
-from serving.control_plane.model_settings import is_idempotent, limits_of, retries_resets, slow_ms_of, tenants_of
+from serving.control_plane.model_settings import (
+    classes_of,
+    is_idempotent,
+    limits_of,
+    retries_resets,
+    slow_ms_of,
+    tenants_of,
+)
 from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.server import GatewayIdentity
 from serving.core.admission import Proof, admission_of
@@ -207,6 +214,7 @@ def _model_route(
         gateways=gateways,
         slow_ms=slow_ms_of(route) if route.candidate_id else None,
         tenants=tenants_of(route),
+        classes=classes_of(route),
         is_idempotent=is_idempotent(route),
         retries_resets=retries_resets(route),
     )

@@ -1,8 +1,8 @@
-"""The gateway's filters for tenants: who a request is from, and whether their quota has room for it.
+"""The gateway's filters for tenants: who a request is from, of which class it is, and whether their quota has room for it.
 
 Three filters behind the request guard, which finds the model. The first compares the peer of the connection with the proxies that
-are trusted; the second writes down the tenant, one of the model's own names or `others`, and never what a caller made up; the
-third has a bucket for each of these. Counts go by what was written down, so there are no more series than names.
+are trusted; the second writes down the tenant, one of the model's own names or `others`, and the class, and never what a caller made
+up; the third has a bucket for each tenant. Counts go by what was written down, so there are no more series than names.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 from registry.core.traffic import OTHERS
 from serving.control_plane.clusters import NAMESPACE
+from serving.control_plane.request_classes import CLASS_HEADER, class_metadata
+from serving.core.request_classes import RequestClasses
 from serving.core.tenants import Quota, Tenants
 
 #: The name of the filter that limits, under which a virtual host tells it the buckets.
@@ -28,13 +30,27 @@ _SCRIPT = f"""
 -- Two headers of the tenant's name are read as one text with a comma, which is nobody's name.
 function envoy_on_request(handle)
   local known = handle:virtualHost():metadata()
-  local header = known:get("header")
-  if not header then return end
+  local header, classes = known:get("header"), known:get("classes")
+  if not header and not classes then return end
   local about = handle:streamInfo():dynamicMetadata()
   local peer = about:get("{_PEERS}") or {{}}
-  local name = peer["shadow_engine_result"] == "allowed" and handle:headers():get(header)
-  local tenant = name and (known:get("names") or {{}})[name] and name or "{OTHERS}"
-  about:set("{NAMESPACE}", "tenant", tenant)
+  local is_believed = peer["shadow_engine_result"] == "allowed"
+  local tenant
+  if header then
+    local name = is_believed and handle:headers():get(header)
+    tenant = name and (known:get("names") or {{}})[name] and name or "{OTHERS}"
+    about:set("{NAMESPACE}", "tenant", tenant)
+  end
+  if not classes then return end
+  local default = known:get("default_class")
+  local said = known:get("class_header")
+  said = is_believed and said and said ~= "" and handle:headers():get(said)
+  local class = said and classes[said] and said or tenant and (known:get("class_of") or {{}})[tenant] or default
+  about:set("{NAMESPACE}", "class", class)
+  handle:headers():remove("{CLASS_HEADER}")
+  if class == default then return end
+  handle:headers():add("{CLASS_HEADER}", class)
+  handle:clearRouteCache()
 end
 """
 
@@ -58,11 +74,12 @@ def tenant_filters(trusted: Iterable[str]) -> list[dict[str, Any]]:
     ]
 
 
-def tenant_metadata(tenants: Tenants | None) -> dict[str, dict[str, Any]]:
-    """The metadata by which a virtual host tells which tenants its model has."""
-    if tenants is None:
-        return {}
-    return {FILTER: {"header": tenants.header, "names": {name: True for name, _ in tenants.named}}}
+def tenant_metadata(tenants: Tenants | None, classes: RequestClasses | None = None) -> dict[str, dict[str, Any]]:
+    """The metadata by which a virtual host tells which tenants and classes of requests its model has."""
+    told = class_metadata(classes)
+    if tenants is not None:
+        told |= {"header": tenants.header, "names": {name: True for name, _ in tenants.named}}
+    return {FILTER: told} if told else {}
 
 
 def quotas(tenants: Tenants | None, gateways: int) -> dict[str, dict[str, Any]]:

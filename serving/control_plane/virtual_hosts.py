@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from serving.control_plane.clusters import NAMESPACE, PROBER_CLUSTER, cluster_name, stream_entry_name
 from serving.control_plane.overflow import HANDED_ON, drawn_metadata, draws_candidate, tells_room
+from serving.control_plane.request_classes import of_class, split_name
 from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, model_metadata
 from serving.control_plane.response_filters import attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.buckets import GRPC_FAILURES
+from serving.core.request_classes import Pool
 from serving.core.routes import REQUEST_BYTES, Arm, ModelRoute
 
 ROUTE_CONFIG = "gateway"
@@ -96,10 +99,12 @@ def scope(model: str, host: dict[str, Any]) -> dict[str, Any]:
 
 def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
     """The virtual host of one model. Its metadata carry the route's generation: that is what gets acknowledged."""
+    pools = [pool.name for pool in reversed(route.pools)]  # that of whatever is of no other class comes last
     routes = []
     if allows_forced:
         for arm in route.arms:
-            routes += [_forced(route, arm, name, protocol) for name in (arm.name, arm.digest) for protocol in PROTOCOLS]
+            names = product((arm.name, arm.digest), PROTOCOLS, pools)
+            routes += [_forced(route, arm, name, protocol, pool) for name, protocol, pool in names]
         missing = f"this release of {route.model} has no server here"
         routes += refusals({"headers": [{"name": RELEASE_HEADER, "present_match": True}]}, missing, name="no_release")
     if not route.has_streams:
@@ -108,7 +113,8 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
         path = {"safe_regex": {"regex": STREAM_PATHS["grpc"]}}
         routes += refusals(path, why, name="no_streams", grpc_status=GRPC_UNIMPLEMENTED)
     for protocol in PROTOCOLS:
-        routes += _split(route, protocol)
+        for pool in reversed(route.pools):
+            routes += _split(route, protocol, pool)
         if protocol == "http" or route.has_streams:
             routes.append(_stream(route, protocol))
     routes += refusals({}, "the gateway passes on inference and metadata calls only", name="not_offered")
@@ -131,7 +137,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
                 **model_metadata(route.max_request_bytes),
                 **attempt_metadata(_attempt_s(route), route.slow_ms, has_resets=_retries_resets(route)),
-                **tenant_metadata(route.tenants),
+                **tenant_metadata(route.tenants, route.classes),
             }
         },
         "typed_per_filter_config": quotas(route.tenants, route.gateways),
@@ -179,13 +185,16 @@ def _match(protocol: str, paths: dict[str, str]) -> dict[str, Any]:
     return {**match, "grpc": {}} if protocol == "grpc" else match
 
 
-def _forced(route: ModelRoute, arm: Arm, name: str, protocol: str) -> dict[str, Any]:
+def _forced(route: ModelRoute, arm: Arm, name: str, protocol: str, pool: str) -> dict[str, Any]:
     """Forced releases have no fallback: the caller wants that release's own answer. Not for streams."""
     header = {"name": RELEASE_HEADER, "string_match": {"exact": name}}
     return {
         "name": "forced",
-        "match": {**_match(protocol, UNARY_PATHS), "headers": [header]},
-        "route": {"cluster": cluster_name(route.model, arm, protocol), "timeout": _seconds(route.limits.timeout_s)},
+        "match": {**_match(protocol, UNARY_PATHS), "headers": [header, *of_class(pool)]},
+        "route": {
+            "cluster": cluster_name(route.model, arm, protocol, pool),
+            "timeout": _seconds(route.limits.timeout_s),
+        },
     }
 
 
@@ -206,12 +215,13 @@ def _whole(timeout_s: float, protocol: str) -> dict[str, Any]:
     }
 
 
-def _split(route: ModelRoute, protocol: str) -> list[dict[str, Any]]:
+def _split(route: ModelRoute, protocol: str, pool: Pool) -> list[dict[str, Any]]:
     """The candidate's share of the requests, and the rest, which is stable's. Both are routes: a weight cannot ask who has room."""
-    rest = _unary(route, protocol, {"cluster": cluster_name(route.model, route.stable, protocol)})
+    stable = cluster_name(route.model, route.stable, protocol, pool.name)
+    rest = _unary(route, protocol, pool.name, {"cluster": stable})
     if route.candidate is None or not route.candidate_bp:
         return [rest]
-    drawn = _unary(route, protocol, draws_candidate(route, route.candidate, protocol))
+    drawn = _unary(route, protocol, pool.name, draws_candidate(route, route.candidate, protocol, pool))
     share = {"numerator": route.candidate_bp, "denominator": "TEN_THOUSAND"}
     return [
         {
@@ -224,11 +234,11 @@ def _split(route: ModelRoute, protocol: str) -> list[dict[str, Any]]:
     ]
 
 
-def _unary(route: ModelRoute, protocol: str, where: dict[str, Any]) -> dict[str, Any]:
+def _unary(route: ModelRoute, protocol: str, pool: str, where: dict[str, Any]) -> dict[str, Any]:
     return {
-        "name": "split",
+        "name": split_name(pool),
         "metadata": _label(route),
-        "match": _match(protocol, UNARY_PATHS),
+        "match": {**_match(protocol, UNARY_PATHS), **({"headers": of_class(pool)} if pool else {})},
         "route": {
             **_whole(route.limits.timeout_s, protocol),
             **where,
@@ -293,7 +303,7 @@ def _mirrors(route: ModelRoute) -> list[dict[str, Any]]:
 def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
     """Streams have no time limit, and are retried on stable only when they never began."""
     return {
-        "name": "split",
+        "name": split_name(""),
         "metadata": _label(route),
         "match": _match(protocol, STREAM_PATHS),
         "route": {

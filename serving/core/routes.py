@@ -12,6 +12,7 @@ from functools import cached_property
 from math import ceil
 
 from serving.core.addresses import Address
+from serving.core.request_classes import ONE_POOL, Pool, RequestClasses
 from serving.core.tenants import Tenants
 
 #: Requests that one server may have in flight for each of its model instances, where its release declares no bound of its
@@ -61,6 +62,11 @@ def release_clusters(model: str, digest: str) -> dict[str, str]:
     Never with a dot: names of statistics are split at dots.
     """
     return {protocol: f"{model}_{digest12(digest)}_{protocol}" for protocol in ("http", "grpc")}
+
+
+def class_cluster(cluster: str, pool: str) -> str:
+    """What gateways call a class's places on the servers of a release: those of the default class have the release's own name."""
+    return f"{cluster}-{pool}" if pool else cluster
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,9 @@ class ModelRoute:
     gateways: int = 1
     slow_ms: float | None = None
     tenants: Tenants | None = None  # whose requests are let through; everybody's where nothing is stated
+    classes: RequestClasses | None = (
+        None  # each with places of its own; all requests share them where nothing is stated
+    )
     is_idempotent: bool = True  # a request may be asked twice; else it is neither retried once it was sent nor mirrored
     retries_resets: bool = False  # asks again what was in flight on a server that died, of which it may have died
 
@@ -167,6 +176,11 @@ class ModelRoute:
         if self.candidate is None:
             return ((self.stable, WHOLE_BP),)
         return ((self.candidate, self.candidate_bp), (self.stable, WHOLE_BP - self.candidate_bp))
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The places of each class of requests, those of the default one first."""
+        return self.classes.pools if self.classes else ONE_POOL
 
     @property
     def is_mirrored(self) -> bool:
@@ -194,8 +208,8 @@ class ModelRoute:
         """Whether every release that the split picks asks for gRPC streams."""
         return all(arm.has_streams for arm, _ in self.split)
 
-    def in_flight(self, arm: Arm) -> int:
-        """Requests that one gateway may have in flight on `arm` over one protocol, at least 1.
+    def in_flight(self, arm: Arm, share_pct: int = 100) -> int:
+        """Requests that one gateway may have in flight on `arm` over one protocol, at least 1. `share_pct`: of one class of them.
 
         What all its servers may have is divided among the gateways and the two protocols, each share rounded up: however
         requests are mixed, the servers never have more than that (by rounding, one more for each share). Who speaks one
@@ -208,7 +222,7 @@ class ModelRoute:
         of_all = arm.max_in_flight * max(len(arm.endpoints), 1)
         if arm is self.candidate:
             of_all = ceil(of_all * min(max(self.limits.attempt_timeout_s / WELL_WITHIN_S, 1.0), MOST_TIMES))
-        return ceil(of_all / (self.gateways * _PROTOCOLS))
+        return ceil(of_all * share_pct / (100 * self.gateways * _PROTOCOLS))
 
 
 @dataclass(frozen=True)

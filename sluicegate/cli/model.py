@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sluicegate.cli.session import connect
 from sluicegate.client import Client
 from sluicegate.client.documents import read_yaml, text_of
 from sluicegate.client.names import model_path
-from validators.core.trace import MOST_GAPS, gaps_of
+from validators.core.trace import MOST_GAPS, gaps_of, instants_of
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -38,7 +39,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     show_parser = verbs.add_parser("show", help="Show one model")
     show_parser.add_argument("model", metavar="MODEL")
     show_parser.set_defaults(run=run_show)
-    tenants_parser = verbs.add_parser("tenants", help="Show what each tenant of a model sends, and what of it is shed")
+    tenants_parser = verbs.add_parser(
+        "tenants", help="Show what each tenant and class of a model sends, and what of it is shed"
+    )
     tenants_parser.add_argument("model", metavar="MODEL")
     tenants_parser.add_argument("--environment", default="production", metavar="ENVIRONMENT", help="(production)")
     tenants_parser.set_defaults(run=run_tenants)
@@ -68,8 +71,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     trace_parser = verbs.add_parser(
         "trace",
         help="Have the load gate send requests as they once came",
-        description="Writes the gaps between recorded requests into the model's gate policy, as load.trace: CSV with a column "
-        f"TIMESTAMP, or a line each of seconds, of an ISO 8601 instant or of JSON with a timestamp; {MOST_GAPS} gaps at most.",
+        description="Adds a recording to the model's traces and names it in the gate policy, as load.trace: CSV with a column "
+        f"TIMESTAMP, or a line each of seconds, of an ISO 8601 instant or of JSON with a timestamp; {MOST_GAPS:,} gaps at most. "
+        "Nothing but the gaps leaves this machine.",
     )
     trace_parser.add_argument("model", metavar="MODEL")
     trace_parser.add_argument("file", type=Path, metavar="FILE")
@@ -167,12 +171,13 @@ def run_trace(arguments: argparse.Namespace, output: Output) -> int:
         raise refuse(f"{arguments.file} is no trace: {error}.", "See sluicegate model trace --help.") from error
     path = model_path(arguments.model)
     with connect(arguments.server) as client:
+        added = client.post_bytes(f"{path}/traces", instants_of(gaps), content_type="text/plain")
         read = client.get(path)
         policy = read.get("gate_policy") or {}
-        own = {**policy, "load": {**(policy.get("load") or {}), "trace": gaps}}
+        own = {**policy, "load": {**(policy.get("load") or {}), "trace": added["digest"]}}
         done = client.patch(path, {"gate_policy": own}, version=read["version"])
     output.result(
-        done, [f"The load gate of {done['slug']} sends requests at {len(gaps)} recorded gaps, over and over."]
+        done, [f"The load gate of {done['slug']} sends requests at {len(gaps)} recorded gaps, {added['digest']}."]
     )
     return exits.OK
 
@@ -213,14 +218,14 @@ def run_tenants(arguments: argparse.Namespace, output: Output) -> int:
     for one in found["warnings"]:
         output.say(f"{one['code']}: {one['message']}")
     rates = ("quota", "requests", "over_quota", "shed", "errors")
-    rows = (
-        [
-            one["tenant"],
-            *("–" if (rate := one[f"{name}_per_s"]) is None else f"{rate:g}/s" for name in rates),
-            *("–" if (took := one[f"{name}_ms"]) is None else f"≤ {took:g} ms" for name in ("p50", "p99")),
-        ]
-        for one in found["tenants"]
-    )
+    if found["classes"] and not output.as_json:
+        shown = rates[1:2] + rates[3:]
+        classes = (
+            [one["name"], "–" if one["share_pct"] is None else f"{one['share_pct']} %", *_traffic(one, shown)]
+            for one in found["classes"]
+        )
+        output.table(found, ("class", "share", *shown, "p50", "p99"), classes, empty="")
+    rows = ([one["tenant"], *_traffic(one, rates)] for one in found["tenants"])
     output.table(
         found,
         ("tenant", *rates, "p50", "p99"),
@@ -228,6 +233,14 @@ def run_tenants(arguments: argparse.Namespace, output: Output) -> int:
         empty=f"The traffic policy of {arguments.model} names no tenants.",
     )
     return exits.OK
+
+
+def _traffic(one: dict[str, Any], rates: Sequence[str]) -> list[str]:
+    """Rates a second and how long answers took, as a table shows them."""
+    return [
+        *("–" if (rate := one[f"{name}_per_s"]) is None else f"{rate:g}/s" for name in rates),
+        *("–" if (took := one[f"{name}_ms"]) is None else f"≤ {took:g} ms" for name in ("p50", "p99")),
+    ]
 
 
 def run_show(arguments: argparse.Namespace, output: Output) -> int:

@@ -28,7 +28,8 @@ from tests.api.cli_world import GRAPH, Run, model, model_file, release_folder, r
 from tests.factories import make_environment, make_node
 from tests.model_files import onnx_file
 from tests.rollout_setup import TOLD, proven_on, report_for
-from validators.models import GoldenSet, KeptRequest
+from validators.models import GoldenSet, KeptRequest, Trace
+from validators.queries.traces import trace_gaps
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 
@@ -331,7 +332,9 @@ def test_a_trace_becomes_the_load_of_the_gate_policy(run: Run, tmp_path: Path) -
     code, changed = run("ada", "model", "trace", "sentiment", str(file))
     model.refresh_from_db()
     assert (code, changed["gate_policy"]) == (exits.OK, model.gate_policy)
-    assert model.gate_policy == {"load": {"rate_per_s": 7, "trace": [2.0, 0.5]}, "gates": ["load"]}
+    added = Trace.objects.get()
+    assert model.gate_policy == {"load": {"rate_per_s": 7, "trace": added.digest}, "gates": ["load"]}
+    assert list(trace_gaps(model, added.digest)) == [2.0, 0.5]
 
 
 def test_a_trace_is_not_written_over_what_somebody_changed_meanwhile(

@@ -44,9 +44,9 @@ def test_what_each_tenant_sent_is_told_with_what_was_refused(dev: Any) -> None:
 
     minute_ago = timezone.now().timestamp() - 60
     watched = _TestedModel(environment.pk, model.pk, model.slug, "", AATest())
-    watched.take_tenants("gateway-1", reading("a", minute_ago, acme=TenantCounters(1000)))  # of before anybody looked
-    watched.take_tenants("gateway-1", reading("a", minute_ago, acme=TenantCounters(1600, 300, latency_us=FAST)))
-    watched.take_tenants(
+    watched.take_callers("gateway-1", reading("a", minute_ago, acme=TenantCounters(1000)))  # of before anybody looked
+    watched.take_callers("gateway-1", reading("a", minute_ago, acme=TenantCounters(1600, 300, latency_us=FAST)))
+    watched.take_callers(
         "gateway-1", reading("b", minute_ago, acme=TenantCounters(300, latency_us=FAST), gone=TenantCounters(3))
     )
     AATestRecord.objects.create(
@@ -58,6 +58,36 @@ def test_what_each_tenant_sent_is_told_with_what_was_refused(dev: Any) -> None:
     assert (acme["p50_ms"], acme["p99_ms"], gone["p50_ms"]) == (20.0, 100.0, None)
     assert (others["quota_per_s"], others["requests_per_s"]) == (5.0, 0.0)
     assert (gone["tenant"], gone["quota_per_s"], gone["requests_per_s"]) == ("gone", None, 0.01)
+
+
+def test_what_each_class_sent_is_told_with_what_was_shed(dev: Any) -> None:
+    model, environment = ServedModel.objects.get(slug="sentiment"), make_environment("production")
+    policy = {
+        "classes": {
+            "header": "x-class",
+            "default": "interactive",
+            "named": {"batch": {"share_pct": 25, "tenants": []}, "interactive": {"share_pct": 90, "tenants": []}},
+        }
+    }
+    change = send_json(
+        dev, "patch", "/models/sentiment", {"traffic_policy": policy}, **{"If-Match": str(model.version)}
+    )
+    assert change.status_code == 200 and change.json()["traffic_policy"] == policy
+    watched = _TestedModel(environment.pk, model.pk, model.slug, "", AATest())
+    at = datetime.fromtimestamp(timezone.now().timestamp() - 60, UTC)
+    for batch in (TenantCounters(10), TenantCounters(610, shed=300, latency_us=FAST)):
+        counts = {"batch": batch, "interactive": TenantCounters(5)}
+        watched.take_callers("gateway-1", GatewayCounters("gateway-1", "a", at, {}, by_class=counts))
+    AATestRecord.objects.create(
+        environment=environment, model=model, classes=watched.classes.to_json(), at=timezone.now()
+    )
+    found = dev.get("/api/v1/environments/production/models/sentiment/tenants").json()
+    assert [one["name"] for one in found["classes"]] == ["interactive", "batch"] and found["tenants"] == []
+    interactive, batch = found["classes"]
+    assert (interactive["share_pct"], interactive["is_default"], interactive["requests_per_s"]) == (90, True, 0.0)
+    assert (batch["share_pct"], batch["requests_per_s"], batch["shed_per_s"]) == (25, 2.0, 1.0)
+    assert (batch["p50_ms"], batch["p99_ms"], interactive["p50_ms"]) == (20.0, 100.0, None)
+    assert [one["code"] for one in found["warnings"]] == ["classes_exceed_bound"]
 
 
 def test_a_policy_that_cannot_be_kept_is_refused_by_field(dev: Any) -> None:

@@ -50,6 +50,13 @@ def test_another_mix_excuses_the_evidence_of_every_guard(index: int, bad: int, p
     assert (held.action, held.code) == (Action.HOLD, Code.MIX_SHIFT) and "other requests than r1" in held.reason
 
 
+def test_a_class_that_one_arm_refuses_excuses_as_another_mix_does() -> None:
+    found = (judged(0, bad_candidate=12, log_e_worse=30.0), judged(1))
+    held = decide(snapshot(judged=found, classes=OTHER_MIX))
+    assert (held.action, held.code) == (Action.HOLD, Code.MIX_SHIFT) and "refused more on one" in held.reason
+    assert decide(snapshot(judged=found, classes=Mix((500, 500), (520, 480)))).action is Action.ROLL_BACK
+
+
 @pytest.mark.parametrize(("index", "bad"), [(0, 60), (1, 300)])
 def test_no_mix_explains_that_many(index: int, bad: int) -> None:
     found = tuple(judged(i, bad_candidate=bad, log_e_worse=30.0) if i == index else judged(i) for i in range(2))

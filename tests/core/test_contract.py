@@ -16,7 +16,15 @@ from validators.core.contract import (
     judge_contract,
     tensors_of,
 )
-from validators.core.inputs import SAMPLE_TEXT, item_arrays, longest_item, made_up_item, same_shapes, stack
+from validators.core.inputs import (
+    SAMPLE_TEXT,
+    item_arrays,
+    longest_item,
+    made_up_item,
+    made_up_items,
+    same_shapes,
+    stack,
+)
 from validators.core.verdict import Verdict
 
 SCORES = Tensor("scores", "FP32", (2,))
@@ -218,6 +226,28 @@ def test_made_up_numbers_are_small_around_nothing_and_the_same_for_the_same_seed
     assert (made == made_up_item([tensor], seed=3)["x"]).all() and (made != made_up_item([tensor], seed=4)["x"]).any()
     assert made_up_item([Tensor("n", "INT32", (3,))], seed=0)["n"].tolist() == [0, 0, 0]
     assert made_up_item([Tensor("t", "BYTES", (1,))], seed=0)["t"].tolist() == [SAMPLE_TEXT.encode()]
+
+
+def test_made_up_items_keep_to_the_sizes_and_values_that_are_declared() -> None:
+    tensors = [Tensor("ids", "INT64", (-1,)), Tensor("mask", "INT8", (-1,)), Tensor("x", "FP32", (2, -1))]
+    sizes = {"ids": [512], "mask": [512], "x": [2, 40]}
+    limits = {"max_input_dims": sizes, "input_values": {"ids": [5, 7], "x": [-2, 10.5]}}
+    items = made_up_items(tensors, limits, most=64)
+    assert [len(item["ids"]) for item in items] == [256, 64, 448, 128, 384, 192, 320]
+    assert [item["x"].shape for item in items[:2]] == [(2, 20), (2, 5)]
+    for item in items:
+        assert (
+            set(item["ids"].tolist()) == {5, 6, 7} and not item["mask"].any() and len(item["mask"]) == len(item["ids"])
+        )
+        assert item["x"].min() >= -2 and 4 < item["x"].max() <= 10.5
+        assert (item["ids"].dtype, item["mask"].dtype, item["x"].dtype) == (np.int64, np.int8, np.float32)
+    assert len(made_up_items(tensors, limits, most=1)) == 1
+    (plain,) = made_up_items(tensors, {}, most=64)
+    assert [plain[name].shape for name in ("ids", "mask", "x")] == [(1,), (1,), (2, 1)] and plain["ids"].tolist() == [0]
+    some = {"max_input_dims": {"ids": [512]}}  # one that may have to be as long as another
+    assert [item["ids"].shape for item in made_up_items(tensors, some, most=64)] == [(1,)]
+    whole = made_up_items([Tensor("n", "UINT64", ())], {"input_values": {"n": [0, 2**64 - 1]}}, most=4)
+    assert len({item["n"].item() for item in whole}) == 4 and whole[0]["n"].shape == ()
 
 
 @pytest.mark.parametrize(("tokens", "words"), [(1, 1), (5, 1), (6, 2), (128, 124)])

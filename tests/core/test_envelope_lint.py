@@ -161,6 +161,27 @@ def test_the_largest_input_has_the_dimensions_that_serving_fixes() -> None:
     assert dims(1, serving={"inputs": [{"name": "ids"}]}) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "is_fine"),
+    [
+        ("INT32", [0, 30521], True), ("INT32", [0, 0.5], False), ("INT32", [0, 2**31], False), ("INT32", [-(2**31), 0], True),
+        ("UINT8", [0, 255], True), ("UINT8", [-1, 255], False), ("UINT8", [0, 256], False), ("FP32", [-0.5, 1], True),
+        ("FP32", [1, -0.5], False), ("FP16", [0, 65504], True), ("FP16", [-65505, 0], False), ("BYTES", [0, 1], False),
+        ("BOOL", [0, 1], False),
+    ],
+)  # fmt: skip
+def test_values_are_such_as_the_input_can_hold(kind: str, values: list[float], is_fine: bool) -> None:
+    serving = {"inputs": [{"name": "ids", "data_type": kind, "dims": [4]}]}
+    problems = list(found({"limits": {"input_values": {"ids": values}}}, serving))
+    assert problems == ([] if is_fine else ["limits.input_values.ids"])
+
+
+def test_values_are_of_an_input_that_is_there() -> None:
+    serving = {"inputs": [{"name": "ids", "data_type": "INT32", "dims": [4]}]}
+    assert list(found({"limits": {"input_values": {"words": [0, 1]}}}, serving)) == ["limits.input_values.words"]
+    assert list(found({"limits": {"input_values": {"words": [0, 1]}}}, {})) == []
+
+
 def measured(serving: dict[str, Any] = SERVING, **entry: Any) -> list[str]:
     envelope = {"accelerator": {"vendor": "nvidia", "memory_mib_min": 100}, "performance": [{}, entry]}
     return [name.removeprefix("performance[1].") for name in found(envelope, serving)]

@@ -131,7 +131,7 @@ def told(group: object) -> dict[str, Any]:
 
 def test_what_nobody_told_is_no_trouble() -> None:
     """Snapshots name only what is so; all else must read as if nothing had happened, and nothing were known."""
-    assert told(StageEvidence()) == {"mix": Mix(), "is_stable_better": True}
+    assert told(StageEvidence()) == {"mix": Mix(), "classes": Mix(), "is_stable_better": True}
     assert told(Observed(0.0)) == {"is_acknowledged": True, "room": Room()}
     assert told(Desired(S.SHIFTING)) == {"state": S.SHIFTING, "paused_in": S.SHIFTING, "step_index": -1}
     assert told(Identity()) == {"has_stable": True, "candidate_name": "the candidate", "stable_name": "stable"}

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from ledger.core.errors import Invalid
+from validators.core import trace as traces
 from validators.core.explain import explain
 from validators.core.load import arrivals
 from validators.core.policy import parse_policy
-from validators.core.trace import MOST_GAPS, gaps_of
+from validators.core.trace import gaps_of, instants_of, kept_bytes, read_kept
+from validators.core.trace_policy import MOST_STATED, gaps_in
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,4808,10
@@ -33,7 +35,7 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
     ],
 )
 def test_gaps_are_read_of_every_form(text: str) -> None:
-    assert gaps_of(text) == [0.052, 0.0]
+    assert list(gaps_of(text)) == [0.052, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -53,12 +55,30 @@ def test_gaps_are_read_of_every_form(text: str) -> None:
         ('{"timestamp": 1}\n{"at": 2}\n', "line 2 is no"),
         ("time\n1\n2\n", "line 1 is no"),
         ("timestamp\n" + "1" * 200_000, "it is no CSV: field larger than"),
-        ("\n".join(map(str, range(MOST_GAPS + 2))), "it has 2002 instants, and 2001 are the most: cut a part out of it"),
+        ("0\n1\n2\n3\n4\n", "line 5 is one too many, 4 instants are the most: cut a part out of it"),
+        ("0\n86400\n172801\n", "line 3 is more than a day after the one above it"),
+        ("1.0000001\n1.0000002\n", "it has no two instants"),
     ],
 )  # fmt: skip
-def test_what_is_no_trace_is_refused_at_its_line(text: str, says: str) -> None:
+def test_what_is_no_trace_is_refused_at_its_line(text: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "MOST_GAPS", 3)
     with pytest.raises(ValueError, match=f"^{says}"):
         gaps_of(text)
+
+
+def test_nothing_but_the_gaps_is_sent_and_kept() -> None:
+    gaps = gaps_of(AZURE + "2023-11-16 19:17:04.1,9,9\n")
+    assert list(gaps) == [0.052, 0.0, 3600.06804]
+    assert instants_of(gaps) == b"0.000000\n0.052000\n0.052000\n3600.120040\n"
+    assert list(gaps_of(instants_of(gaps).decode())) == list(gaps)
+    assert kept_bytes(gaps) == b"52000\n0\n3600068040\n"
+    assert list(read_kept(kept_bytes(gaps))) == list(gaps)
+
+
+def test_a_long_recording_comes_back_from_what_is_sent_and_kept() -> None:
+    gaps = np.random.default_rng(3).exponential(0.01, 50_000).round(6)
+    assert (np.asarray(gaps_of(instants_of(gaps.tolist()).decode())) == gaps).all()
+    assert (np.asarray(read_kept(kept_bytes(gaps.tolist()))) == gaps).all()
 
 
 def test_a_trace_keeps_its_shape_at_the_rate_and_comes_round_again() -> None:
@@ -91,7 +111,9 @@ def test_a_part_of_a_trace_may_be_all_at_once() -> None:
         ({"trace": [0.5, -0.1]}, "load.trace[1]"),
         ({"trace": [float("nan")]}, "load.trace[0]"),
         ({"trace": [0, 0]}, "load.trace"),
-        ({"trace": [0.1] * (MOST_GAPS + 1)}, "load.trace"),
+        ({"trace": [0.1] * (MOST_STATED + 1)}, "load.trace"),
+        ({"trace": "sha256:abc"}, "load.trace"),
+        ({"trace": f"sha256:{'a' * 64}", "arrivals_cv": 2}, "load.arrivals_cv"),
         ({"trace": [0.1], "arrivals_cv": 2}, "load.arrivals_cv"),
         ({"generators": "auto "}, "load.generators"),
         ({"protocol": "https"}, "load.protocol"),
@@ -115,3 +137,22 @@ def test_a_policy_tells_over_what_and_when_requests_come() -> None:
     )
     plain = {one.field: one.demands for one in explain(parse_policy({}), items=0, slices={})}
     assert plain["load.max_error_frac"] == "At most 0.1 % of requests fail at 20/s over gRPC."
+
+
+def test_a_policy_may_name_a_trace_by_its_digest() -> None:
+    digest = f"sha256:{'a' * 64}"
+    policy = parse_policy({"load": {"trace": digest}})
+    assert policy.trace == digest and parse_policy(policy.document).digest == policy.digest
+    assert parse_policy({}).trace is None and parse_policy({"load": {"trace": [0.1]}}).trace is None
+    told = {one.field: one.demands for one in explain(policy, items=0, slices={})}
+    assert told["load.max_error_frac"].endswith(f"at 20/s over gRPC, as trace {digest[:19]}… has it.")
+    assert gaps_in(policy.of("load"), [1.0, 2.0]) == [1.0, 2.0]
+    assert gaps_in(parse_policy({"load": {"trace": [0.1]}}).of("load"), None) == [0.1]
+    assert gaps_in(parse_policy({}).of("load"), None) is None
+
+
+def test_what_a_policy_stated_before_there_were_traces_has_the_same_digest() -> None:
+    """A digest that changed would have all gates of all models run again."""
+    plain, stated = (parse_policy(one).digest for one in ({}, {"load": {"trace": [0.5, 0.25, 3]}}))
+    assert plain == "sha256:8d45d1dbc203ee68553fcfe18e9d3ea1fa9db2a5972f2d3640320ff1907a9ae0"
+    assert stated == "sha256:fdfbad98f5a731bacfd74ecc01fca11a56a6f3341c429da2144f7201161838c7"

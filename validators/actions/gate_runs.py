@@ -38,6 +38,7 @@ from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.models import GateResult, GateRun, GoldenSet, Measurement, Report
 from validators.queries.expiry import reusable
+from validators.queries.traces import trace_named
 
 QUEUE = "validate"
 JOB_KIND = "gate_run"
@@ -89,7 +90,7 @@ def request_gate_run(
         StateChanged: the release is a draft or retired.
         Refused: it brings code that nobody waived.
         Invalid: the gate policy cannot be read, or does not fit the release; the environment has users.
-        NotFound: the policy names a golden set that the model does not have.
+        NotFound: the policy names a golden set or a trace that the model does not have.
     """
     model = release.model
     require(actor, Verb.RUN_GATES, model.team.slug, model.slug)
@@ -280,6 +281,8 @@ def _checked_policy(release: Release) -> Policy:
             field, fix = f"environments.{name}", "Name one that is there, or leave it out."
             said = f"The gate policy speaks of {name}, and there is no such environment."
             raise Invalid("gate_policy_invalid", said, errors=[{"field": field, "message": said, "fix": fix}])
+    if "load" in policy.gates and policy.trace:
+        trace_named(release.model, policy.trace)
     if "golden" in policy.gates and policy.golden_set:
         items = queries.golden_items(release.model, policy.golden_set)
         found = misfit(policy.of("golden"), items, tensors_of(manifest_of(release)["serving"], "outputs"))

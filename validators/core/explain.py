@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from validators.core import recovery
+from validators.core import recovery, trace_policy
 from validators.core.certify import Caught, caught, judged_slices
 from validators.core.entry import advisory_in, policy_in
 from validators.core.expiry import FACTS
@@ -114,8 +114,7 @@ def _golden(own: Mapping[str, Any], items: int, slices: Mapping[str, int]) -> It
 
 
 def _load(own: Mapping[str, Any]) -> Iterator[Demand]:
-    arriving = f", as {len(own['trace'])} recorded gaps have it" if own["trace"] else ""
-    asked = f"{own['rate_per_s']:g}/s over {PROTOCOLS[own['protocol']]}{arriving}"
+    asked = f"{own['rate_per_s']:g}/s over {PROTOCOLS[own['protocol']]}{trace_policy.words_of(own)}"
     errors = f"At most {own['max_error_frac'] * 100:g} % of requests fail at {asked}."
     measured = "The share of this run, without an interval."
     if own["sizes"] == "seen":

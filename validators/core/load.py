@@ -83,8 +83,9 @@ def arrivals(
     """
     count = max(1, round(rate_per_s * duration_s))
     random = np.random.default_rng(seed)
-    if trace:
-        gaps = np.resize(np.roll(np.array(trace, float), -random.integers(len(trace))), count + 1)
+    if trace is not None and len(trace):
+        places = random.integers(len(trace)) + np.arange(count + 1)
+        gaps = np.asarray(trace, float)[places % len(trace)]
     elif cv == 1.0:
         return np.sort(random.uniform(0.0, duration_s, count))
     else:

@@ -27,13 +27,12 @@ from registry.core.schema import (
     may,
     need,
 )
-from validators.core import json_shape, sweep_policy
+from validators.core import json_shape, sweep_policy, trace_policy
 from validators.core.expiry import FACTS, USUAL
 from validators.core.gpu_checks import CHECKS, MEASURING
 from validators.core.proof import sizing
 from validators.core.ruler import COMPARISONS, ONLY_FOR, Kind
 from validators.core.slo import DISPERSION_SAFETY
-from validators.core.trace import MOST_GAPS
 
 GATE_NAMES = ("contract", "cold_start", "golden", "load", "resources", "capacity", "gpu")
 #: Gates that run only where a policy names them, since they take time; only such a policy has their section.
@@ -137,7 +136,7 @@ _LOAD = Record(
     {
         "rate_per_s": may(Number(0, 10_000, above=True, unit="requests per second"), 20),
         "arrivals_cv": may(Number(0.1, 20), 1),
-        "trace": may(_OrNone(ListOf(Number(0, 86_400, unit="seconds"), least=1, most=MOST_GAPS)), None),
+        "trace": may(trace_policy.TraceOrGaps(), None),
         "protocol": may(Text(one_of=tuple(PROTOCOLS), says="a protocol"), "grpc"),
         "generators": may(_OrWord("auto", Integer(1, 16, unit="processes")), "auto"),
         "duration_s": may(_OrNone(_DURATION), None),
@@ -250,6 +249,11 @@ class Policy:
     def golden_set(self) -> str | None:
         found: str | None = self.document["golden"]["set"]
         return found
+
+    @property
+    def trace(self) -> str | None:
+        """The trace that it names; gaps that it states itself have no name."""
+        return trace_policy.digest_in(self.document["load"])
 
     def of(self, gate: str) -> dict[str, Any]:
         """The section of one gate."""
@@ -378,13 +382,7 @@ def _contradictions(read: Mapping[str, Any]) -> list[Problem]:
             fix = "Leave one out, which must pass before a release enters."
             problems.append(Problem(f"environments.{name}.advisory", "no gate is left that holds a release up.", fix))
     load = read.get("load") or {}
-    if load.get("trace") and not sum(load["trace"]):
-        problems.append(
-            Problem("load.trace", "all of it comes at once.", "Write the gaps between requests, in seconds.")
-        )
-    if load.get("trace") and load.get("arrivals_cv", 1) != 1:
-        fix = "Leave one of them out."
-        problems.append(Problem("load.arrivals_cv", "it means nothing where load.trace says when requests come.", fix))
+    problems += trace_policy.problems_of(load)
     if load.get("ttft_slo_ms") is not None and load["ttft_slo_ms"] > (load.get("slo_ms") or 0):
         fix = "State both, the first token's no longer than the whole answer's."
         problems.append(Problem("load.ttft_slo_ms", "it stands beside load.slo_ms, and is not within it.", fix))

@@ -1,45 +1,70 @@
-"""Arrivals as they were recorded: a file of when requests came, and the gaps between them, which a gate policy holds."""
+"""Arrivals as they were recorded: a file of when requests came, and the gaps between them, which is all that is kept of it."""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import accumulate
 from typing import Any, Final
 
-#: A policy is kept with every report under it, so that a trace is a part of a recording: some seconds or minutes.
-MOST_GAPS: Final = 2000
+#: A recording is kept as a file. At 100 requests a second this is almost three hours.
+MOST_GAPS: Final = 1_000_000
+#: Of one gap. A longer pause is two recordings.
+MOST_GAP_S: Final = 86_400.0
 #: The column of a CSV file and the field of a JSON line, in letters of any case.
 COLUMN: Final = "timestamp"
+_MICROSECONDS: Final = 10**6
 
 
-def gaps_of(text: str) -> list[float]:
-    """The gaps in seconds between the instants of a recording, from 1 to MOST_GAPS.
+def gaps_of(text: str) -> Sequence[float]:
+    """The gaps in seconds, to the microsecond, between the instants of a recording, from 1 to MOST_GAPS.
 
     It is CSV with a column TIMESTAMP, or lines that are each an instant or JSON with a field `timestamp`; an instant is a number of
     seconds or ISO 8601. Only their distances count. Raises ValueError, which names the line, for what is no instant, is not in order,
-    or is too little or too much.
+    comes too long after the one before, or is too little or too much.
     """
-    found: list[float] = []
+    gaps, before = array("d"), None
     try:
-        rows = list(_rows(text))
+        for line, told in _rows(text):
+            instant_s = _instant(told)
+            if instant_s is None:
+                raise ValueError(f"line {line} is no number of seconds and no ISO 8601 instant")
+            if before is not None:
+                if instant_s < before:
+                    raise ValueError(f"line {line} is before the one above it")
+                if instant_s - before > MOST_GAP_S:
+                    raise ValueError(f"line {line} is more than a day after the one above it")
+                if len(gaps) == MOST_GAPS:
+                    raise ValueError(
+                        f"line {line} is one too many, {MOST_GAPS + 1} instants are the most: cut a part out of it"
+                    )
+                gaps.append(round(instant_s - before, 6))
+            before = instant_s
     except csv.Error as error:
         raise ValueError(f"it is no CSV: {error}") from error
-    for line, told in rows:
-        instant_s = _instant(told)
-        if instant_s is None:
-            raise ValueError(f"line {line} is no number of seconds and no ISO 8601 instant")
-        if found and instant_s < found[-1]:
-            raise ValueError(f"line {line} is before the one above it")
-        found.append(instant_s)
-    if len(found) < 2 or found[0] == found[-1]:
+    if not any(gaps):
         raise ValueError("it has no two instants")
-    if len(found) > MOST_GAPS + 1:
-        raise ValueError(f"it has {len(found)} instants, and {MOST_GAPS + 1} are the most: cut a part out of it")
-    return [round(after - before, 6) for before, after in pairwise(found)]
+    return gaps
+
+
+def instants_of(gaps: Sequence[float]) -> bytes:
+    """A recording with these gaps and nothing else of the one that they are from: lines of seconds, the first of them 0."""
+    whole = accumulate((round(gap * _MICROSECONDS) for gap in gaps), initial=0)
+    return b"".join(b"%d.%06d\n" % divmod(instant, _MICROSECONDS) for instant in whole)
+
+
+def kept_bytes(gaps: Sequence[float]) -> bytes:
+    """What is stored, and named by its sha256: the gaps as lines of whole microseconds. The same gaps are the same bytes."""
+    return b"".join(b"%d\n" % round(gap * _MICROSECONDS) for gap in gaps)
+
+
+def read_kept(data: bytes) -> Sequence[float]:
+    """The gaps in seconds of what `kept_bytes` wrote."""
+    return array("d", (int(line) / _MICROSECONDS for line in data.split()))
 
 
 def _rows(text: str) -> Iterator[tuple[int, Any]]:

@@ -41,6 +41,7 @@ from validators.models import GateResult, GateRun
 from validators.queries.expiry import place_under
 from validators.queries.report_facts import report_facts
 from validators.queries.seen_sizes import seen_sizes
+from validators.queries.traces import trace_gaps
 
 ACTOR = Actor.system("validator")
 _TELL_EVERY_S = 0.5
@@ -200,6 +201,7 @@ class _Run:
             stable=partial(self._stable_beside, run, ready, stack, keep or (lambda: None)),
             items=items,
             baseline=self._baseline(stack, len(items)) if run.gate == "golden" else None,
+            trace=trace_gaps(release.model, self.policy.trace) if run.gate == "load" and self.policy.trace else None,
             seen=seen_sizes(release.model) if run.gate in _ALONE else None,
             variants=None if self.gate_run.environment.is_routed else partial(served, ready.deployment, actor=ACTOR),
             gpus=lambda: watch_of(self.gate_run, server_before(ready.deployment, run.started_at or timezone.now())),

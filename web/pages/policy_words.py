@@ -87,6 +87,8 @@ _WORDS: Final = {
     "traffic_policy": (
         ("idempotent", "A request may be asked twice", "yes or no; yes where nothing is said", _FLAG),
         ("retry_on_reset", "Asked again when its server died", "yes or no; no where nothing is said", _FLAG),
+        ("classes.header", "Header that names the class", "from a trusted proxy", _TEXT),
+        ("classes.default", "Class of everything else", "interactive, batch, …", _TEXT),
         ("tenants.header", "Header that names the tenant", "from a trusted proxy", _TEXT),
         ("tenants.others.requests_per_s", "Everybody who is not named", "requests a second, together", _NUMBER),
     ),

@@ -13,7 +13,7 @@ from serving.ports import InferenceServer
 from validators.core.contract import Tensor, tensors_of
 from validators.core.golden_set import GoldenItem, Label
 from validators.core.gpu_checks import Watch
-from validators.core.inputs import Arrays, item_arrays, made_up_item
+from validators.core.inputs import Arrays, item_arrays, made_up_items
 from validators.core.policy import Policy
 from validators.core.sample import sample_of
 from validators.core.seen_sizes import SeenSizes
@@ -83,6 +83,7 @@ class GateContext:
         lambda since_s, until_s: ()
     )  # of the server, by the Unix clock
     variants: Variants | None = None  # None where users may be on the release's servers
+    trace: Sequence[float] | None = None  # the gaps of the trace that the policy names by its digest
     gpus: Callable[[], Watch] = lambda: Watch(0, 0.0)  # what the node's agent read of its GPUs so far
 
     @property
@@ -103,7 +104,7 @@ class GateContext:
 
 
 def example_items(context: GateContext, most: int) -> list[Arrays]:
-    """Up to `most` real items: golden ones of the whole set, else the release's own warm-up, else a made-up one. At least one."""
+    """Up to `most` real items: golden ones of the whole set, else the release's own warm-up, else made-up ones. At least one."""
     if context.items:
         chosen = sample_of(len(context.items), most)
         return [item_arrays(context.inputs, context.items[at].inputs) for at in chosen]
@@ -112,4 +113,4 @@ def example_items(context: GateContext, most: int) -> list[Arrays]:
             return [item_arrays(context.inputs, declared["inputs"])]
         except ValueError:
             continue  # it states a whole batch, not an item
-    return [made_up_item(context.inputs, seed=0)]
+    return made_up_items(context.inputs, context.envelope.get("limits") or {}, most=most)

@@ -24,6 +24,7 @@ from validators.core.load import (
 )
 from validators.core.proof import sizing
 from validators.core.recovery import is_asked, judge_recovery, recovered_after_s, surge
+from validators.core.trace_policy import gaps_in
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates.context import Baseline, GateContext
 from validators.execution.gates.load_looks import is_proven, settled
@@ -101,8 +102,8 @@ class _LoadGate:
         return summarise(attempts, duration_s=lasted_s, slo_ms=self.slo_ms, kinds=kinds), first, more
 
     def _arrivals(self, seconds: float, *, seed: int) -> Floats:
-        policy = self.policy
-        return arrivals(policy["rate_per_s"], seconds, seed=seed, cv=policy["arrivals_cv"], trace=policy["trace"])
+        policy, gaps = self.policy, gaps_in(self.policy, self.context.trace)
+        return arrivals(policy["rate_per_s"], seconds, seed=seed, cv=policy["arrivals_cv"], trace=gaps)
 
     def beside_stable(self, found: Judgement) -> Judgement:
         """What was found; a release that missed its objective is blamed only where stable, in turn with it, is faster."""

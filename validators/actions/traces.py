@@ -1,0 +1,63 @@
+"""What may happen to traces: one is added, of which the gaps are kept alone."""
+
+from __future__ import annotations
+
+import math
+
+from django.db import transaction
+
+from accounts.core.access import Actor, Verb, require
+from ledger.actions import append_event
+from ledger.core.canonical import sha256_of
+from ledger.core.errors import Invalid
+from registry.actions import put_blob
+from registry.models import ServedModel
+from validators.core.trace import gaps_of, kept_bytes
+from validators.models import Trace
+
+#: Of the recording that is sent, which may tell more of each request than when it came.
+MAX_RECORDING_BYTES = 16 * 2**20
+
+
+def add_trace(*, actor: Actor, model: ServedModel, recording: bytes) -> tuple[Trace, bool]:
+    """(the trace of this recording, whether it was added now). Nothing of it is kept but the gaps between its requests.
+
+    Raises:
+        Invalid: `trace_invalid`, with the first line that cannot be read.
+    """
+    require(actor, Verb.EDIT_MODEL, model.team.slug, model.slug)
+    gaps = _read(recording)
+    kept = kept_bytes(gaps)
+    blob = put_blob(kept)
+    with transaction.atomic():
+        found, is_new = Trace.objects.get_or_create(
+            model=model,
+            digest=sha256_of(kept),
+            defaults={
+                "blob": blob,
+                "gaps": len(gaps),
+                "lasts_s": round(math.fsum(gaps), 6),
+                "created_by_id": actor.user_id,
+            },
+        )
+        if is_new:
+            append_event(
+                verb="trace.added",
+                subject_type="model",
+                subject_id=model.slug,
+                actor=actor,
+                facts={"digest": found.digest, "gaps": found.gaps},
+            )
+    return found, is_new
+
+
+def _read(recording: bytes) -> list[float]:
+    try:
+        if len(recording) > MAX_RECORDING_BYTES:
+            raise ValueError(f"it has more than {MAX_RECORDING_BYTES // 2**20} MiB")
+        return list(gaps_of(recording.decode()))
+    except UnicodeDecodeError as error:
+        line = recording.count(b"\n", 0, error.start) + 1
+        raise Invalid("trace_invalid", f"The trace cannot be read: line {line} is no UTF-8 text.") from None
+    except ValueError as error:
+        raise Invalid("trace_invalid", f"The trace cannot be read: {error}.") from None
