@@ -38,8 +38,9 @@ class AdmissionOut(serializers.Serializer[Any]):
     """What gateways let through to one of its servers at once."""
 
     in_flight = serializers.IntegerField(help_text="requests, from all gateways and over both protocols")
-    source = serializers.ChoiceField(
+    basis = serializers.ChoiceField(
         [(one.value, one.value) for one in Source],
+        source="source",
         help_text="proven by the capacity gate, declared by the envelope (limits.max_concurrency), or the default",
     )
     report = serializers.CharField(source="proof.report", default="", help_text="what proves a capacity, by its digest")

@@ -53,7 +53,7 @@ def _counted(replicas: int) -> str:
 
 
 def _admission(admission: dict[str, Any]) -> str:
-    return f"{admission['in_flight']} ({admission['source']})"
+    return f"{admission['in_flight']} ({admission['basis']})"
 
 
 def _state(replica: dict[str, Any]) -> str:
