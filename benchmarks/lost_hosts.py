@@ -1,8 +1,10 @@
 """Hosts that are lost: links cut so that packets vanish, hosts killed, the database out of reach, under users who ask all the time.
 
-Run as root `python -m benchmarks.lost_hosts [--only ROW] [--list]`. Nine network namespaces of this machine on one bridge: a database,
-two control planes with an engine each, three nodes, two gateways with relays, and the users. Control planes, engines, relays, Envoys and
-PostgreSQL are real; the nodes' servers are stubs without agents. Ends with 1 where a bound is broken, 2 where namespaces are not permitted.
+Run as root `python -m benchmarks.lost_hosts [--agents] [--only ROW] [--list]`. Nine network namespaces of this machine on one bridge: a
+database, two control planes with an engine each, three nodes, two gateways with relays, and the users. Control planes, engines, relays,
+Envoys and PostgreSQL are real; the nodes' servers are stubs without agents. With `--agents` each node has its real agent, and a fourth
+node may join: what serves is real Triton servers that agents start, and the rows are of what becomes of them.
+Ends with 1 where a bound is broken, 2 where namespaces are not permitted.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from benchmarks.losses.net import Net, network
-from benchmarks.losses.world import GATEWAYS, GRPC_PORT, HTTP_PORT, NAMES, NODES, PLANES, machines, until
+from benchmarks.losses.net import network
+from benchmarks.losses.world import GATEWAYS, GRPC_PORT, HTTP_PORT, JOINS, NAMES, NODES, PLANES, machines, until
 
 SETTLES_S = 3.0
 
@@ -29,19 +31,21 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="ROW", help="rows whose name contains this; may be repeated")
     parser.add_argument("--list", action="store_true", help="name the rows, with their bounds")
     parser.add_argument("--keep", metavar="FOLDER", help="where the logs are copied to")
+    parser.add_argument("--agents", action="store_true", help="nodes with real agents and servers, and their rows")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="sluicegate-hosts-"))
     folder.chmod(0o711)
     try:
-        with network(NAMES) as net, machines(net, folder) as made:
-            rows = importlib.import_module("benchmarks.losses.rows")
+        names = [JOINS, *NAMES] if asked.agents else NAMES
+        with network(names) as net, machines(net, folder, has_agents=asked.agents) as made:
+            rows = importlib.import_module("benchmarks.losses.nodes" if asked.agents else "benchmarks.losses.rows")
             chosen = [one for one in rows.ROWS if not asked.only or any(part in one.name for part in asked.only)]
             if asked.list:
                 for row in chosen:
                     print(f"{row.name}: at most {row.most_lost} lost, {row.most_s:g} s ({row.bound})")
                 return 0
-            return run(rows, chosen, net, made)
+            return run(rows, chosen, made)
     except RuntimeError as error:
         print(f"Hosts cannot be made here, it takes root and network namespaces: {error}", file=sys.stderr)
         return 2
@@ -51,22 +55,23 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(rows: Any, chosen: list[Any], net: Net, made: Any) -> int:
-    story = importlib.import_module("benchmarks.losses.story").Story(made)
+def run(rows: Any, chosen: list[Any], made: Any) -> int:
+    story, question = rows.cast(made)
     for name in [*NODES, *PLANES, *GATEWAYS]:
         made.start(name)
-    at = {name: net.hosts[name].address for name in GATEWAYS}
+    at = {name: made.host(name).address for name in GATEWAYS}
     gateways = {name: (f"{ip}:{HTTP_PORT}", f"{ip}:{GRPC_PORT}") for name, ip in at.items()}
-    users = importlib.import_module("benchmarks.losses.users").Users(gateways, story.model.slug)
-    print(f"every gateway follows its routes after {story.arrives(story.decide(), 120):.1f} s", flush=True)
+    users = importlib.import_module("benchmarks.losses.users").Users(gateways, question)
+    print(f"every gateway follows its routes after {story.begin():.1f} s", flush=True)
     users.start()
-    scene = rows.Scene(net, made, story, users)
+    scene = rows.Scene(made.net, made, story, users)
     broken = 0
     try:
         for row in chosen:
             broken += play(rows, row, scene)
     finally:
         users.stop()
+        story.end()
     print(f"{broken} rows broke their bounds" if broken else "every bound held")
     return int(broken > 0)
 
@@ -84,7 +89,9 @@ def play(rows: Any, row: Any, scene: Any) -> bool:
     found.asked = len(scene.users.since(began))
     for name in GATEWAYS:
         (found.lost if name in found.counted_at else found.lost_elsewhere).update(scene.users.lost(began, name))
-    found.wrong += scene.story.doubled()
+    if lost := [one.began - began for one in scene.users.since(began) if one.error and one.gateway in found.counted_at]:
+        found.told["lost at s"] = " ".join(f"{one:.1f}" for one in lost[:20])
+    found.wrong += scene.story.twice()
     slowest = max((one.ended - one.began for one in scene.users.since(began) if not one.error), default=0.0)
     is_broken = found.lost.total() > row.most_lost or found.seconds > row.most_s or bool(found.wrong)
     told = ", ".join(

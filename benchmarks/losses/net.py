@@ -70,7 +70,8 @@ class Host:
 
     def kill(self) -> None:
         """All at once, as if the power went; its kernel still refuses connections, as one that has started again does."""
-        self.signal(signal.SIGKILL)
+        for _ in range(2):  # the second for what was just being started
+            self.signal(signal.SIGKILL)
         for one in self._running:
             one.wait(60)
         self._running = []

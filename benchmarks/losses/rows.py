@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from benchmarks.losses import cut, killed, takeover
 from benchmarks.losses.scene import Found, Row, Scene, is_answering
+from benchmarks.losses.story import Story
+from benchmarks.losses.users import Question, anything
+from benchmarks.losses.world import Machines
 
-__all__ = ["ROWS", "Found", "Row", "Scene", "is_answering"]
+__all__ = ["ROWS", "Found", "Row", "Scene", "cast", "is_answering"]
 
 _LEASE = "the lease is 3 s, a turn 1 s; a new leader's first turn and the gateways' word come on top"
 ROWS = [
@@ -30,3 +33,9 @@ ROWS = [
     Row("leader cut from the database", takeover.engine_cut_from_database, 0, 10.0, _LEASE),
     Row("leader cut off", takeover.engine_cut_off, 0, 30.0, f"{_LEASE}; gateways leave its control plane after 20 s"),
 ]  # fmt: skip
+
+
+def cast(machines: Machines) -> tuple[Story, Question]:
+    """Who tells the story, and what its users ask."""
+    story = Story(machines)
+    return story, anything(story.model.slug)

@@ -1,19 +1,17 @@
-"""What the database says while hosts are lost: routes and who follows them, rollouts, who leads, and what was written twice."""
+"""What the database says while hosts are lost: routes and who follows them, rollouts, and who leads."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.db import connections
-from django.db.models import Count
 
 from accounts.core.access import Actor
+from benchmarks.losses.doubled import doubled
 from benchmarks.losses.world import GATEWAYS, NODES, SERVERS, Machines, until
 from ledger.actions.leases import holder
-from ledger.models import Event, Lease
+from ledger.models import Lease
 from registry.models import Release, ServedModel
 from rollouts import actions
-from rollouts.models import DecisionRecord, Rollout
+from rollouts.models import Rollout
 from serving.actions.routes import set_route
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Node, Route
@@ -57,6 +55,10 @@ class Story:
             at = self._machines.host(name).address
             make_server(where, host=at, http_port=port, grpc_port=port + 1, metrics_port=port + 2)
         return made
+
+    def begin(self) -> float:
+        """Seconds until every gateway follows its routes, once all hosts were started."""
+        return self.arrives(self.decide(), 120)
 
     # -- decisions that need no engine ---------------------------------------------------------------------------------
 
@@ -113,15 +115,9 @@ class Story:
 
     # -- afterwards --------------------------------------------------------------------------------------------------
 
-    def doubled(self) -> list[str]:
-        """What stands there twice and may not."""
-        found: list[str] = []
-        decisions: Any = DecisionRecord.objects.exclude(action="hold").values("rollout", "action", "code", "tick")
-        found += [f"decision {one}" for one in decisions.annotate(n=Count("pk")).filter(n__gt=1)]
-        live: Any = Deployment.objects.filter(is_wanted=True, state="ready").values("release", "environment", "slot")
-        found += [f"replica {one}" for one in live.annotate(n=Count("pk")).filter(n__gt=1)]
-        ended: Any = Event.objects.filter(
-            subject_type="rollout", to_state__in=["rolling_back", "rolled_back", "promoted"]
-        )
-        ended = ended.exclude(from_state="stuck").values("to_state", "subject_id").annotate(n=Count("pk"))
-        return found + [f"event {one}" for one in ended.filter(n__gt=1)]
+    @staticmethod
+    def twice() -> list[str]:
+        return doubled()
+
+    def end(self) -> None:
+        """Nothing goes on."""

@@ -1,10 +1,14 @@
-"""What runs on the hosts: a database, two control planes with an engine each, three nodes of stub servers, two gateways with relays."""
+"""What runs on the hosts: a database, two control planes with an engine each, three nodes, two gateways with relays.
+
+A node has either two stub servers that nobody looks after, or an agent that starts real ones.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import pwd
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,36 +20,40 @@ import django
 import psycopg
 
 from benchmarks.losses.net import NETWORK, Host, Net
+from serving.agent import server_shim
 from sluicegate.stack.postgres import Postgres
 
 DATABASE, PLANES, NODES, GATEWAYS = "db", ["ctl-a", "ctl-b"], ["node-1", "node-2", "node-3"], ["gw-1", "gw-2"]
 #: Whoever judges is on the users' host, whose links are never cut.
 USERS = "users"
 NAMES = [DATABASE, *PLANES, *NODES, *GATEWAYS, USERS]
+#: One more, where nodes have agents.
+JOINS = "node-4"
 XDS_PORT, HTTP_PORT, GRPC_PORT, COUNTERS_PORT = 18000, 8080, 8081, 9902
 SERVERS = {"r1": 9000, "r2": 9010}
 #: A stub server answers after that long.
 ANSWERS_AFTER_S = 0.005
 
 
-def until(is_true: Callable[[], Any], what: str, within_s: float) -> float:
-    """Seconds until it was so. Raises TimeoutError, in a sentence, when it was not within that."""
+def until(is_true: Callable[[], Any], what: str, within_s: float, *, look_s: float = 0.05) -> float:
+    """Seconds until it was so, looked at every `look_s`. Raises TimeoutError, in a sentence, when it was not within that."""
     began = time.monotonic()
     while not is_true():
         if time.monotonic() - began > within_s:
             raise TimeoutError(f"not within {within_s:g} s: {what}")
-        time.sleep(0.05)
+        time.sleep(look_s)
     return time.monotonic() - began
 
 
 class Machines:
     """The processes of every host, in a folder that they share; what they share it for is their own files and logs."""
 
-    def __init__(self, net: Net, folder: Path) -> None:
-        self.net, self.folder = net, folder
+    def __init__(self, net: Net, folder: Path, *, has_agents: bool) -> None:
+        self.net, self.folder, self.has_agents = net, folder, has_agents
         self.postgres = Postgres(folder, is_durable=False)
         self._argv: list[str] = []
         self._env: dict[str, str] = {}
+        self._agents: dict[str, subprocess.Popen[bytes]] = {}
 
     def host(self, name: str) -> Host:
         return self.net.hosts[name]
@@ -96,10 +104,12 @@ class Machines:
         elif name in PLANES:
             self.start_control_plane(name)
             self.start_engine(name)
-        elif name in NODES:
-            self.start_servers(name)
-        else:
+        elif name in GATEWAYS:
             self.start_gateway(name)
+        elif self.has_agents:
+            self.start_agent(name)
+        else:
+            self.start_servers(name)
 
     def start_control_plane(self, name: str) -> None:
         self._manage(name, "control_plane", "--address", f"{self.host(name).address}:{XDS_PORT}")
@@ -107,9 +117,20 @@ class Machines:
     def start_engine(self, name: str) -> None:
         self._manage(name, "engine")
 
-    def _manage(self, name: str, *said: str) -> None:
-        env = {**os.environ, **self._env, "SLUICEGATE_STATE_DIR": str(self._own(name))}
-        self.host(name).popen([sys.executable, "manage.py", *said], self.log(f"{name}-{said[0]}"), env)
+    def _manage(self, name: str, *said: str, **more: str) -> subprocess.Popen[bytes]:
+        env = {**os.environ, **self._env, "SLUICEGATE_STATE_DIR": str(self._own(name)), **more}
+        return self.host(name).popen([sys.executable, "manage.py", *said], self.log(f"{name}-{said[0]}"), env)
+
+    def start_agent(self, name: str) -> None:
+        """The node's agent alone. It finds what an earlier one left running."""
+        self._agents[name] = self._manage(
+            name, "agent", "--node", name, SLUICEGATE_NODE_ADDRESS=self.host(name).address
+        )
+
+    def kill_agent(self, name: str) -> None:
+        """The agent alone; its servers live on."""
+        self._agents[name].kill()
+        self._agents[name].wait(60)
 
     def start_servers(self, name: str) -> None:
         for release, port in SERVERS.items():
@@ -139,6 +160,10 @@ class Machines:
     def control_planes(self) -> str:
         return ",".join(f"{self.host(one).address}:{XDS_PORT}" for one in PLANES)
 
+    def admin_url(self, gateway: str) -> str:
+        """Of its Envoy."""
+        return f"unix:{self._own(gateway)}/admin.sock"
+
     def _own(self, name: str) -> Path:
         made = self.folder / name
         made.mkdir(exist_ok=True)
@@ -158,7 +183,7 @@ class Machines:
         for name in GATEWAYS:
             own, at, tls = self._own(name), self.host(name).address, self.tls[name]
             setup = GatewaySetup(
-                name, self.control_planes, f"unix:{own}/admin.sock", f"{at}:{COUNTERS_PORT}", f"unix:{own}/relay.sock",
+                name, self.control_planes, self.admin_url(name), f"{at}:{COUNTERS_PORT}", f"unix:{own}/relay.sock",
                 tls.certificate, tls.key, tls.authority, 512,
             )  # fmt: skip
             _, told = add_gateway(
@@ -169,9 +194,9 @@ class Machines:
 
 
 @contextmanager
-def machines(net: Net, folder: Path) -> Iterator[Machines]:
+def machines(net: Net, folder: Path, *, has_agents: bool = False) -> Iterator[Machines]:
     """The database is up and migrated, and Django of this process reads it; nothing else runs yet."""
-    made = Machines(net, folder)
+    made = Machines(net, folder, has_agents=has_agents)
     try:
         made.make_database()
         django.setup()
@@ -182,4 +207,6 @@ def machines(net: Net, folder: Path) -> Iterator[Machines]:
     finally:
         for host in net.hosts.values():
             host.kill()
+        for launch in folder.glob(f"*/servers/*/{server_shim.LAUNCH_FILE}"):  # no shim is left to do it
+            server_shim.clear_shared_memory(json.loads(launch.read_text())["shm_prefix"])
         made.postgres.remove()

@@ -101,7 +101,9 @@ def _room(entry: RolloutEntry, serving: tuple[Serving, Serving]) -> Room:
     whole = stable if entry.places[1] is not None else candidate
     proven = entry.proven or (None, None)
     why = entry.surge.why if entry.surge is not None else ""
-    return Room(whole.wanted, candidate.count, stable.count, *proven, why=why)
+    if not why and (silent := candidate.count - candidate.heard):
+        why = f"Of the {'node' if silent == 1 else 'nodes'} of {silent} more nothing was heard lately."
+    return Room(whole.wanted, candidate.heard, stable.heard, *proven, why=why)
 
 
 def with_proofs(entry: RolloutEntry, given: TickInput) -> TickInput:

@@ -30,7 +30,7 @@ def room_of(rollout: Rollout) -> Room:
     serving = serving_of([candidate, *([stable] if rollout.stable_id else [])])
     own, other = (serving.get((where, one), NONE_SERVING) for one in (candidate, stable))
     whole = other if rollout.stable_id else own
-    return Room(whole.wanted, own.count, other.count, *proven_rates(rollout))
+    return Room(whole.wanted, own.heard, other.heard, *proven_rates(rollout))
 
 
 def routed_per_s(rollout: Rollout) -> float | None:

@@ -22,13 +22,17 @@ local function claimed(sizes)
   return spread <= LIMITS.size and elements or nil
 end
 
--- What the list at `at` claims.
+local function large_batch(most)
+  return "this model takes batches of up to " .. most
+end
+
+-- What the list at `at` claims, and its first size.
 local function listed(text, at)
   local list = match(sub(text, at, at + LIMITS.shape_text), "^%s*%[([^%]]*)%]")
   if not list then return nil end
   local sizes = {}
   for size in gmatch(list, "[^,%s]+") do sizes[#sizes + 1] = tonumber(size) or -1 end
-  return claimed(sizes)
+  return claimed(sizes), sizes[1]
 end
 
 -- The longest way to write "shape": each letter as \u00..
@@ -43,10 +47,11 @@ local function is_shape(text, from, to, is_escaped)
   return length == 5 and sub(text, from + 1, to - 1) == "shape"
 end
 
--- Why the JSON `text` is refused, or nil. `room`: bytes of the whole request; an element takes at least one. Shapes stand three
+-- Why the JSON `text` is refused, or nil. `room`: bytes of the whole request; an element takes at least one. `batch`: the largest first
+-- size of an input, nil where the model has no batches. Shapes stand three
 -- levels deep, in an object in the list `inputs` of the document, and nowhere else. One loop over bytes is what LuaJIT makes
 -- fast: patterns, pieces and tables cost five to thirty times as much.
-local function json_fault(text, room)
+local function json_fault(text, room, batch)
   local size, i, depth, names, elements = #text, 1, 0, 0, 0
   while i <= size do
     local c = byte(text, i)
@@ -73,8 +78,9 @@ local function json_fault(text, room)
         names = names + 1
         if names > LIMITS.names then return "more than " .. LIMITS.names .. " names" end
         if depth == 3 and is_shape(text, from, i, is_escaped) then
-          local more = listed(text, after + 1)
+          local more, first = listed(text, after + 1)
           if not more then return NO_SHAPE end
+          if batch and first and first > batch then return large_batch(batch) end
           elements = elements + more
           if elements > room then return TOO_LARGE end
         end
@@ -166,12 +172,13 @@ local function input_fault(read, from, to, count, claims)
   if why then return why end
   local more = claimed(sizes)
   if not more then return NO_SHAPE end
+  if claims.batch and sizes[1] and sizes[1] > claims.batch then return large_batch(claims.batch) end
   claims.elements = claims.elements + more
   return claims.elements > claims.room and TOO_LARGE or nil
 end
 
 -- (status, why) of a refused gRPC request that is one message in one frame, or nil. `inputs` are field 5 of ModelInferRequest.
-local function message_fault(body, size, call, most)
+local function message_fault(body, size, call, most, batch)
   if size > most then return "413", "this request may have " .. most .. " bytes" end
   local read = reader(body, size)
   if size < 5 then return "400", "no message" end
@@ -179,7 +186,7 @@ local function message_fault(body, size, call, most)
   local length = ((read(1) * 256 + read(2)) * 256 + read(3)) * 256 + read(4)
   if length ~= size - 5 then return "400", "not one whole message" end
   if call ~= "ModelInfer" then return nil end
-  local count, claims = { left = LIMITS.fields }, { elements = 0, room = size }
+  local count, claims = { left = LIMITS.fields }, { elements = 0, room = size, batch = batch }
   local why = fields(read, 5, size, count, function(number, wire, _, from, to)
     if number == 5 and wire == 2 then return input_fault(read, from, to, count, claims) end
   end)
@@ -190,7 +197,7 @@ end
 
 -- (status, why) of a refused HTTP request, or nil. `head`: the header that tells how many bytes of the body are JSON, with
 -- tensors as they are behind it; all of it without one.
-local function http_fault(body, size, head, most)
+local function http_fault(body, size, head, most, batch)
   if size > most then return "413", "this model takes requests of up to " .. most .. " bytes" end
   local json = size
   if head then
@@ -201,7 +208,7 @@ local function http_fault(body, size, head, most)
     return "413", "JSON may have " .. LIMITS.json .. " bytes; send tensors in binary, or over gRPC"
   end
   if json == 0 then return nil end
-  local why = json_fault(body:getBytes(0, json), size)
+  local why = json_fault(body:getBytes(0, json), size, batch)
   if why then return "400", why end
 end
 
@@ -220,6 +227,11 @@ end
 -- Bytes that a request of this model may have, from its virtual host; nil where the model has none.
 local function most_of(handle)
   return tonumber(handle:virtualHost():metadata():get("max_request_bytes") or "")
+end
+
+-- Items that a batch for this model may have; nil where it has no batches, or says nothing.
+local function batch_of(handle)
+  return tonumber(handle:virtualHost():metadata():get("max_batch") or "")
 end
 
 local function refuse(handle, status, why)
@@ -273,9 +285,9 @@ local function admit(handle)
   local status, why
   if not most_of(handle) then return end
   if call then
-    status, why = message_fault(body, body:length(), call, call == "ModelInfer" and most_of(handle) or LIMITS.question)
+    status, why = message_fault(body, body:length(), call, call == "ModelInfer" and most_of(handle) or LIMITS.question, batch_of(handle))
   else
-    status, why = http_fault(body, body:length(), head, most_of(handle))
+    status, why = http_fault(body, body:length(), head, most_of(handle), batch_of(handle))
   end
   if status then return refuse(handle, status, why) end
   handle:clearRouteCache() -- which release has room is asked when the request is sent on, and not when its head came

@@ -6,6 +6,7 @@ has to be known to send them. So the gateway takes each request whole, reads wha
     refused                                                        HTTP    gRPC
     JSON nested too deeply, too many names, a length that lies     400     -
     shapes that claim more elements than the request has bytes     400     INVALID_ARGUMENT 3
+    a batch larger than any release of the model declares          400     INVALID_ARGUMENT 3
     too many fields, what is no message, more than one message     -       INVALID_ARGUMENT 3
     a body or a message that is compressed                         415     INVALID_ARGUMENT 3
     a body above what the model takes, JSON above what is read     413     RESOURCE_EXHAUSTED 8
@@ -78,6 +79,7 @@ def _script() -> str:
     return Path(__file__).with_suffix(".lua").read_text(encoding="utf-8")
 
 
-def model_metadata(max_request_bytes: int) -> dict[str, dict[str, Any]]:
-    """The metadata by which a virtual host tells the filter what its model takes."""
-    return {FILTER: {"max_request_bytes": str(max_request_bytes)}}
+def model_metadata(max_request_bytes: int, max_batch: int = 0) -> dict[str, dict[str, Any]]:
+    """The metadata by which a virtual host tells the filter what its model takes. `max_batch` 0: nothing is said of batches."""
+    told = {"max_request_bytes": str(max_request_bytes)}
+    return {FILTER: {**told, "max_batch": str(max_batch)} if max_batch else told}

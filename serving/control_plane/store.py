@@ -195,7 +195,7 @@ def _model_route(
         proof = Proof.from_json(route.proven.get(str(release.pk)))
         most = admission_of(of.declared_in_flight, of.instances, proof).in_flight
         at = serving.get(release.digest, ())
-        return Arm(release.name, release.digest, at, most, of.max_request_bytes, of.has_streams)
+        return Arm(release.name, release.digest, at, most, of.max_request_bytes, of.has_streams, of.max_batch)
 
     split = {route.stable_id, route.candidate_id}
     others = sorted((one for one in forceable if one.pk not in split), key=lambda one: one.number)
@@ -227,6 +227,7 @@ class RequestBounds(NamedTuple):
     instances: int
     max_request_bytes: int
     has_streams: bool
+    max_batch: int
 
     @property
     def max_in_flight(self) -> int:
@@ -236,8 +237,8 @@ class RequestBounds(NamedTuple):
 
 @lru_cache(maxsize=1000)
 def bounds_of(manifest: str) -> RequestBounds:
-    """The release's own `envelope.limits`: `max_concurrency`; `max_request_bytes`, within what a gateway can hold; `streaming`; and how
-    many instances of its model there are. Read from what was sealed, so they never change for a release.
+    """The release's own `envelope.limits`: `max_concurrency`; `max_request_bytes`, within what a gateway can hold; `streaming`; how many
+    instances of its model there are, and `serving.max_batch_size`. Read from what was sealed, so they never change for a release.
     """
     document = json.loads(manifest) if manifest else {}
     limits = (document.get("envelope") or {}).get("limits") or {}
@@ -246,6 +247,7 @@ def bounds_of(manifest: str) -> RequestBounds:
         max(instances_of(document.get("serving") or {}), 1),
         min(int(limits.get("max_request_bytes") or REQUEST_BYTES), LARGEST_REQUEST_BYTES),
         limits.get("streaming") is True,
+        int((document.get("serving") or {}).get("max_batch_size") or 0),
     )
 
 

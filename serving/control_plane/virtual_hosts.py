@@ -135,7 +135,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
         "metadata": {
             "filter_metadata": {
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
-                **model_metadata(route.max_request_bytes),
+                **model_metadata(route.max_request_bytes, route.max_batch),
                 **attempt_metadata(_attempt_s(route), route.slow_ms, has_resets=_retries_resets(route)),
                 **tenant_metadata(route.tenants, route.classes),
             }

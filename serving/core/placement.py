@@ -94,7 +94,7 @@ def claim_of(told: Mapping[str, Any]) -> Claim:
 
 def choose(demand: Demand, spots: Sequence[Spot]) -> Choice:
     """The best node for one more replica, of those about: of the domain, then the node, with the fewest alike, that fits best, with
-    the most free memory; of equals the first."""
+    the most free memory, with the fewest replicas of whatever release; of equals the first."""
     alike = Counter[str]()
     for spot in spots:
         alike[spot.domain] += spot.alike
@@ -108,9 +108,9 @@ def choose(demand: Demand, spots: Sequence[Spot]) -> Choice:
     if not open_to:
         return Choice(refused=tuple(refused))
 
-    def cost(found: tuple[Spot, Claim]) -> tuple[bool, int, int, int, int]:
+    def cost(found: tuple[Spot, Claim]) -> tuple[bool, int, int, int, int, int]:
         spot, _ = found
-        return spot.is_silent, alike[spot.domain], spot.alike, spot.rank, -(spot.free_mib or 0)
+        return spot.is_silent, alike[spot.domain], spot.alike, spot.rank, -(spot.free_mib or 0), len(spot.held)
 
     best, claim = min(open_to, key=cost)
     return Choice(best.node, claim, tuple(refused))

@@ -75,6 +75,7 @@ class Arm:
 
     `max_in_flight`: requests that one of its servers may have at once, from all gateways and over both protocols.
     `max_request_bytes`: of the body of one. `has_streams`: whether its model is asked over gRPC streams.
+    `max_batch`: items of one request, which are the first size of each input; 0 where there is no batch axis.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Arm:
     max_in_flight: int = IN_FLIGHT_PER_INSTANCE
     max_request_bytes: int = REQUEST_BYTES
     has_streams: bool = False
+    max_batch: int = 0
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1:
@@ -202,6 +204,12 @@ class ModelRoute:
         """Of any request of this model: the largest that one of its releases takes. What is too large for the candidate alone is
         answered by stable as before, and is the candidate's failure, not its callers'."""
         return max(arm.max_request_bytes for arm in self.arms)
+
+    @property
+    def max_batch(self) -> int:
+        """Items of one request: the most that one of its releases takes; 0 where one has no batch axis, whose first size may be any."""
+        most = [arm.max_batch for arm in self.arms]
+        return max(most) if all(most) else 0
 
     @property
     def has_streams(self) -> bool:

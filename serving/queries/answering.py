@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import UUID
 
 from django.db import connection
+from django.utils import timezone
 
 from serving.core.replicas import desired_replicas
 from serving.models import Server
 from serving.queries.replicas import declared_replicas
 
 Place = tuple[int, str]  # environment, release
+#: Of a node that was silent for three heartbeats nobody knows whether its servers answer still.
+HEARD_WITHIN = timedelta(seconds=15)
 
 
 @dataclass(frozen=True)
 class Serving:
-    """The servers of one release in one environment that answer real inferences. `wanted`: as many are to."""
+    """The servers of one release in one environment that answer real inferences, as far as their agents told. `wanted`: as many are
+    to. `heard`: those of nodes that were heard of lately; all of them, where no node was."""
 
     count: int = 0
     newest_at: float | None = None  # seconds since the epoch (UTC)
     nodes: frozenset[str] = frozenset()
     has_drifted: bool = False  # files under one of them are not those that were sealed
     wanted: int = 1
+    heard: int = 0
 
 
 NONE_SERVING = Serving()
@@ -34,12 +40,16 @@ _SERVING = """
 SELECT deployment.environment_id, deployment.release_id::text, count(server.id),
        extract(epoch FROM max(server.started_at))::float8,
        string_agg(DISTINCT deployment.node_id, ' ') FILTER (WHERE server.id IS NOT NULL),
-       coalesce(bool_or(server.drift <> '[]'::jsonb), false), max(scale.replicas)
+       coalesce(bool_or(server.drift <> '[]'::jsonb), false), max(scale.replicas),
+       count(server.id) FILTER (
+           WHERE node.seen_at >= %(since)s OR NOT EXISTS (SELECT FROM serving_node WHERE seen_at >= %(since)s)
+       )
 FROM serving_deployment deployment
+JOIN serving_node node ON node.name = deployment.node_id
 LEFT JOIN serving_server server ON server.deployment_id = deployment.id AND server.ended_at IS NULL AND server.is_serving
 LEFT JOIN serving_scale scale
   ON scale.release_id = deployment.release_id AND scale.environment_id = deployment.environment_id
-WHERE deployment.state <> 'gone' AND deployment.is_wanted AND deployment.release_id = ANY(%s::uuid[])
+WHERE deployment.state <> 'gone' AND deployment.is_wanted AND deployment.release_id = ANY(%(releases)s::uuid[])
 GROUP BY deployment.environment_id, deployment.release_id
 """
 
@@ -47,14 +57,16 @@ GROUP BY deployment.environment_id, deployment.release_id
 def serving_of(releases: Iterable[str]) -> dict[Place, Serving]:
     """Where any of these releases is wanted. One query, and one more where an envelope is not known yet."""
     with connection.cursor() as cursor:
-        cursor.execute(_SERVING, [f"{{{','.join(releases)}}}"])
+        since = timezone.now() - HEARD_WITHIN
+        cursor.execute(_SERVING, {"releases": f"{{{','.join(releases)}}}", "since": since})
         rows = cursor.fetchall()
-    unsaid = {UUID(release) for _, release, *_, said in rows if said is None}
+    unsaid = {UUID(release) for _, release, *_, said, _ in rows if said is None}
     declared = declared_replicas(unsaid) if unsaid else {}
     found = {}
-    for where, release, count, at, nodes, has_drifted, said in rows:
+    for where, release, count, at, nodes, has_drifted, said, heard in rows:
         wanted = desired_replicas(said, declared[UUID(release)].least if said is None else None)
-        found[where, release] = Serving(count, at, frozenset((nodes or "").split()), has_drifted, wanted)
+        on = frozenset((nodes or "").split())
+        found[where, release] = Serving(count, at, on, has_drifted, wanted, heard)
     return found
 
 

@@ -16,11 +16,8 @@ from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Node
 from serving.queries.deployments import live_deployments
 from serving.queries.placement import Fleet, fleet_now, place_for
-from serving.queries.replicas import Key, desired_by_place, observed
+from serving.queries.replicas import NOT_ASKED, Key, desired_by_place, observed
 from serving.queries.routes import all_routes
-
-#: Of whom a use is not asked: routes and deployments are looked at here, and an alias needs no server.
-_NOT_ASKED = frozenset({"serving", "aliases"})
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ def drain_plan(deployments: Iterable[Deployment]) -> list[DrainStep]:
     """One step for each, in their order. They are of `live_deployments`."""
     mine = list(deployments)
     releases = {one.release_id for one in mine}
-    uses = usages_of(releases, but=_NOT_ASKED) if releases else {}
+    uses = usages_of(releases, but=NOT_ASKED) if releases else {}
     stable = set(all_routes().filter(stable__in=releases).values_list("stable_id", "environment_id"))
     twins = list(observed(live_deployments()).filter(release__in=releases, is_wanted=True))
     wanted, fleet = desired_by_place(twins), fleet_now().about

@@ -14,6 +14,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import JSONObject
 from django.utils import timezone
 
+from registry.hooks.usage import usages_of
 from registry.models import Release
 from registry.queries import manifests_of
 from serving.core.lifecycle import LIVE, DeploymentState
@@ -26,6 +27,8 @@ from serving.queries.deployments import answering_servers, live_deployments, nod
 LOST_AFTER = timedelta(seconds=60)
 #: A node on which a replica failed is not tried again for so long while another may run it.
 FAILED_FOR = timedelta(hours=1)
+#: Of whom a release's uses are not asked where servers are looked at: an alias needs none, and routes are looked at themselves.
+NOT_ASKED = frozenset({"serving", "aliases"})
 
 Key = tuple[UUID, int]  # release, environment
 
@@ -106,18 +109,22 @@ def observed(deployments: QuerySet[Deployment]) -> QuerySet[Deployment]:
 
 def plans_of(deployments: Iterable[Any]) -> list[ReplicaPlan]:
     """One plan for each release and environment of these `observed` deployments that has some. One query, where an envelope is
-    not known yet."""
+    not known yet; some more, where one is being drained."""
     by_place: dict[Key, list[Any]] = {}
     for one in deployments:
         if one.environment.is_routed and one.state in LIVE:
             by_place.setdefault((one.release_id, one.environment_id), []).append(one)
     by_place = {key: every for key, every in by_place.items() if any(one.is_wanted for one in every)}
     declared = declared_replicas(release for release, _ in by_place) if by_place else {}
-    return [_plan(every, declared[key[0]]) for key, every in by_place.items()]
+    asked = {one.release_id for every in by_place.values() for one in every if one.drain_asked_at and one.is_wanted}
+    used = usages_of(asked, but=NOT_ASKED) if asked else {}
+    return [_plan(every, declared[key[0]], is_used=key[0] in used) for key, every in by_place.items()]
 
 
-def _plan(every: Sequence[Any], declared: Declared) -> ReplicaPlan:
+def _plan(every: Sequence[Any], declared: Declared, *, is_used: bool) -> ReplicaPlan:
+    """`is_used`: by a rollout or an undo window. What is drained waits for its end, and stays as long, unless its slot was given away."""
     crowd = Counter(one.node_id for one in every if one.is_wanted)
+    given = {one.slot for one in every if one.is_wanted and one.drain_asked_at is None}
     replicas = tuple(
         Replica(
             one.pk,
@@ -125,7 +132,7 @@ def _plan(every: Sequence[Any], declared: Declared) -> ReplicaPlan:
             one.node_id,
             answers=one.answers,
             has_failed=one.state == DeploymentState.FAILED,
-            is_leaving=not one.is_wanted or one.drain_asked_at is not None,
+            is_leaving=not one.is_wanted or (one.drain_asked_at is not None and (one.slot in given or not is_used)),
             is_lost=one.heard and is_lost(one.node),
             crowd=crowd[one.node_id],
         )

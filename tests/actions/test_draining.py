@@ -15,6 +15,7 @@ from rollouts.models import Rollout
 from serving.actions.deployments import release_deployment
 from serving.actions.draining import continue_draining, drain_node, drain_one
 from serving.actions.nodes import uncordon_node
+from serving.actions.placement import continue_placing
 from serving.core.draining import Drainable, Fate, fate_of, serves_users
 from serving.models import Deployment, Node
 from serving.queries.draining import deployments_on, drain_plan
@@ -127,9 +128,12 @@ def test_what_a_rollout_uses_waits_for_its_end() -> None:
         make_server(make_deployment(release, rollout.environment, state="ready"))
     steps = drain_node(actor=make_admin(), node=make_node(), reason="", is_confirmed=True)
     assert [one.fate for one in steps] == [Fate.WAITS, Fate.WAITS] and f"rollout {rollout.pk}" in steps[0].says
-    assert Deployment.objects.filter(is_wanted=True).count() == 2
+    assert continue_placing(actor=AGENT) == []  # else the rollout would compare releases on other nodes than before
+    assert Deployment.objects.filter(is_wanted=True).count() == Deployment.objects.count() == 2
     put(rollout, "rolled_back", weight_bp=0, ended_at=timezone.now())
     assert fates() == [Fate.MOVES, Fate.STOPS]
+    assert continue_placing(actor=AGENT) == []
+    assert Deployment.objects.filter(node="other", release=stable).count() == 1
 
 
 def test_a_rollout_that_begins_meanwhile_holds_it_up(stable: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:

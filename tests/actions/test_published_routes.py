@@ -227,6 +227,15 @@ def test_a_releases_largest_request_and_its_streams_come_from_what_was_sealed(
     assert not route.has_streams
 
 
+@pytest.mark.parametrize(("serving", "expected"), [({}, 0), ({"max_batch_size": 0}, 0), ({"max_batch_size": 8}, 8)])
+def test_a_releases_largest_batch_comes_from_what_was_sealed(
+    world: World, serving: dict[str, Any], expected: int
+) -> None:
+    world.route(0, stable=release(world.model, 9, json.dumps({"serving": serving})))
+    (route,) = published(world).models
+    assert route.stable.max_batch == expected and route.max_batch == 0  # the candidate says nothing
+
+
 def test_gateways_that_are_about_share_what_may_be_in_flight(world: World) -> None:
     world.route(0)
     assert published(world).models[0].gateways == 1

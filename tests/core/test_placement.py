@@ -56,6 +56,13 @@ def test_of_equals_the_better_fit_then_the_most_room_then_the_first() -> None:
     assert choose(Demand(), [spot("a"), spot("b")]).node == "a"
 
 
+def test_where_no_memory_is_declared_the_node_that_holds_the_fewest_takes_it() -> None:
+    """A candidate would be put beside its stable release while another node stands empty, and be lost with it."""
+    spots = [spot("a", memory_mib=1000, held=(Claim(),)), spot("b", memory_mib=1000)]
+    assert choose(Demand(), spots).node == "b"
+    assert choose(Demand(), [spot("a", memory_mib=1000, held=(Claim(),)), spot("b", memory_mib=900)]).node == "a"
+
+
 def test_a_silent_node_is_taken_only_where_no_other_will_do() -> None:
     assert choose(Demand(), [spot("a", is_silent=True), spot("b", alike=5, rank=1)]).node == "b"
     assert choose(Demand(), [spot("a", is_silent=True), spot("b", refusal="It may not.")]).node == "a"

@@ -268,6 +268,16 @@ def test_a_model_takes_what_the_roomiest_of_its_releases_takes() -> None:
         dataclasses.replace(A, max_request_bytes=0)
 
 
+def test_a_model_takes_the_largest_batch_that_one_of_its_releases_takes() -> None:
+    def told(*most: int) -> str | None:
+        arms = [dataclasses.replace(arm, max_batch=one) for arm, one in zip((A, B), most, strict=True)]
+        metadata = vhost(route(*arms), allows_forced=False)["metadata"]["filter_metadata"]["request_guard"]
+        return metadata.get("max_batch")
+
+    assert (told(8, 8), told(8, 16), told(16, 8)) == ("8", "16", "16")
+    assert told(0, 0) is told(8, 0) is told(0, 8) is None  # without a batch axis a first size may be any
+
+
 def test_grpc_streams_have_a_route_where_every_release_of_the_split_asks_for_them() -> None:
     def is_routed(stable: bool, candidate: bool) -> bool:
         arms = dataclasses.replace(A, has_streams=stable), dataclasses.replace(B, has_streams=candidate)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.core.errors import StateChanged
@@ -19,6 +20,7 @@ from rollouts.queries.replay import history_of
 from serving.actions.placement import continue_placing, scale_release
 from serving.models import Deployment, Node, Route, Scale, Server
 from serving.queries.admission import admissions_of
+from serving.queries.answering import HEARD_WITHIN
 from tests.core.test_capacity_plan import CAPACITY
 from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.factories import make_node, make_server, resealed
@@ -203,6 +205,24 @@ def test_a_person_may_skip_the_proof_and_not_the_servers() -> None:
     heartbeat()
     assert act(story, "promote_now").state == "baking"
     story.until("promoted")
+
+
+def test_servers_of_a_node_that_is_silent_are_not_counted_for_more_weight() -> None:
+    """The node may have died with them: for a minute nobody says so, and the weight would rest on the one that is left."""
+    story = in_replicas(4)
+    until_it_waits(story, 2)
+    heartbeat()
+    newest = Deployment.objects.filter(release=story.candidate).latest("pk")
+    silent = make_node("silent", seen_at=timezone.now() - 2 * HEARD_WITHIN)
+    Deployment.objects.filter(pk=newest.pk).update(node=silent)
+    turns(story, 3)
+    assert (story.rollout.state, story.rollout.weight_bp) == ("shifting", 2500)
+    assert story.rollout.reason.endswith("waiting for one more. Of the node of 1 more nothing was heard lately.")
+    with pytest.raises(StateChanged, match="50 % needs 2 servers of r2, and 1 answers"):
+        act(story, "advance")
+    Node.objects.update(seen_at=timezone.now() - 2 * HEARD_WITHIN)  # whoever looks was away, or the database
+    story.turn()
+    assert story.rollout.weight_bp == 5000
 
 
 def proven(per_s: float) -> list[dict[str, Any]]:

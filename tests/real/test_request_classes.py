@@ -126,6 +126,29 @@ def test_under_saturation_one_class_keeps_its_requests_and_the_other_is_shed(par
     assert set(batch) == {"answered", refused_by(ask)} and batch[refused_by(ask)] >= 50
 
 
+def test_where_both_are_too_many_each_is_answered_by_its_share(parts: Rig, ask: Any) -> None:
+    """Three times as many callers as places on both sides; who is refused waits, so that callers leave a busy machine to the gateway."""
+    parts.apply(None, stable=stable(parts), classes=CLASSES)
+    parts.stable.delay_s = 0.2
+    done, answered = threading.Event(), Counter[str]()
+
+    def asking(one: str) -> None:
+        again = ask(x_class=one)
+        while not done.is_set():
+            if again() == "answered":
+                answered[one] += 1
+            else:
+                done.wait(0.1)
+
+    with ThreadPoolExecutor(3 * (INTERACTIVE + BATCH)) as pool:
+        for one, places in (("interactive", INTERACTIVE), ("batch", BATCH)):
+            for _ in range(3 * places):
+                pool.submit(asking, one)
+        wait_until(lambda: answered["batch"] >= 60, "answers to the smaller class")
+        done.set()
+    assert 2 <= answered["interactive"] / answered["batch"] <= 4.5  # 3, where nothing is late
+
+
 def test_a_refusal_tells_that_the_places_of_its_class_are_taken(parts: Rig) -> None:
     parts.apply(None, stable=stable(parts, 2), classes=CLASSES)
     parts.stable.delay_s = 0.0

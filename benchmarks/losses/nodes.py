@@ -1,0 +1,280 @@
+"""Nodes with agents that are lost, cut off, joined and drained, and what becomes of the replicas that they ran."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from benchmarks.losses.fleet import LOADS_S, MODEL, REPLICAS, Fleet, FleetScene, placed_elsewhere, policy
+from benchmarks.losses.scene import Found, Row, is_answering
+from benchmarks.losses.users import Question, doubling
+from benchmarks.losses.world import DATABASE, GATEWAYS, JOINS, Machines, until
+from ledger.core.errors import DomainError
+from rollouts.actions import advance
+from rollouts.models import DecisionRecord, Rollout
+from serving.actions.draining import drain_node
+from serving.actions.nodes import uncordon_node
+from serving.actions.removing import remove_node
+from serving.models import Node
+from serving.queries.deployments import live_deployments
+
+__all__ = ["ROWS", "Found", "Scene", "cast", "is_answering"]
+
+#: Silence after which a node is taken for lost, and the heartbeat at which another agent looks.
+_LOST_S, _BEAT_S = 60.0, 5.0
+_ELSEWHERE_S = _LOST_S + _BEAT_S + LOADS_S
+#: An agent's start: Python, the trial of what shuts servers in, and its first heartbeat; then draining and ending what is to go.
+_BACK_S = 30.0
+_SHORT_S = 40.0
+_EVERYONE = 8
+Scene = FleetScene
+
+
+def _bounded(found: Found, name: str, seconds: float, most_s: float) -> None:
+    """Tells it, and whether it broke this bound of its own."""
+    found.told[f"{name} s"] = seconds
+    if seconds > most_s:
+        found.wrong.append(f"{name}: {seconds:.1f} s, at most {most_s:g} s")
+
+
+def node_killed(scene: FleetScene) -> Found:
+    """A node of stable's, with agent and server; it is back once its replica answers elsewhere."""
+    fleet, began = scene.story, time.monotonic()
+    node = fleet.nodes_of(fleet.stable)[0]
+    scene.machines.host(node).kill()
+    found = Found(placed_elsewhere(fleet, fleet.stable, node, REPLICAS, 3 * _ELSEWHERE_S))
+    _lost_at_once(scene, began, found)
+    _comes_back(scene, node, found)
+    return found
+
+
+def _comes_back(scene: FleetScene, node: str, found: Found) -> None:
+    """What it ran is dropped: nothing runs there that is not wanted."""
+    scene.machines.start(node)
+    heard = scene.story.heard_at(node)
+    back = until(lambda: scene.story.heard_at(node) != heard, f"{node} is heard of again", 120)
+    found.told["heard of again s"] = back
+    _bounded(found, "settled", back + scene.story.settles(180), _BACK_S)
+
+
+def agent_killed(scene: FleetScene) -> Found:
+    """The agent of a node of stable's alone; it is started anew 5 s later."""
+    fleet = scene.story
+    node, before = fleet.nodes_of(fleet.stable)[0], (fleet.running(), fleet.alive())
+    pids = {one.pid for one in fleet.answering(fleet.stable)}
+    adopted, begun = fleet.said("server.adopted"), fleet.said("server.started")
+    scene.machines.kill_agent(node)
+    time.sleep(5)
+    scene.machines.start(node)
+    seconds = until(lambda: fleet.said("server.adopted") > adopted, "its server is adopted", 120)
+    found = Found(seconds)
+    time.sleep(2 * _BEAT_S)
+    if {one.pid for one in fleet.answering(fleet.stable)} != pids or fleet.said("server.started") != begun:
+        found.wrong.append("a server was started anew")
+    if (fleet.running(), fleet.alive()) != before:
+        found.wrong.append("something else runs")
+    fleet.settles(60)
+    return found
+
+
+def cut_for_a_while(scene: FleetScene) -> Found:
+    """A node of stable's from the database alone, for less than it takes to be lost."""
+    fleet = scene.story
+    node, before = fleet.nodes_of(fleet.stable)[0], fleet.alive()
+    scene.net.cut([node], [DATABASE])
+    time.sleep(_SHORT_S)
+    silent, heard = fleet.alive(), fleet.heard_at(node)
+    scene.net.heal([node], [DATABASE])
+    found = Found(until(lambda: fleet.heard_at(node) != heard, "its agent is heard of again", 120))
+    time.sleep(2 * _BEAT_S)
+    if not before == silent == fleet.alive():
+        found.wrong.append("replicas were moved")
+    fleet.settles(60)
+    return found
+
+
+def cut_for_long(scene: FleetScene) -> Found:
+    """A node of stable's from the database alone, until its replica answers elsewhere and the gateways ask its server no more."""
+    fleet, began = scene.story, time.monotonic()
+    node = fleet.nodes_of(fleet.stable)[0]
+    asked = {name: fleet.hosts_asked(fleet.stable, name).get(node, 0) for name in GATEWAYS}
+    scene.net.cut([node], [DATABASE])
+    time.sleep(_SHORT_S)
+    found = Found()
+    for name in GATEWAYS:
+        if fleet.hosts_asked(fleet.stable, name).get(node, 0) - asked[name] < _EVERYONE:
+            found.wrong.append(f"{name} did not go on asking it")
+    until(lambda: not any(node in fleet.hosts_asked(fleet.stable, name) for name in GATEWAYS), "it is left", 120)
+    _bounded(found, "gateways left it", time.monotonic() - began, _LOST_S + 2 * _BEAT_S)
+    placed_elsewhere(fleet, fleet.stable, node, REPLICAS, 3 * _ELSEWHERE_S)
+    found.seconds = time.monotonic() - began
+    scene.net.heal([node], [DATABASE])
+    _bounded(found, "healed, settled", fleet.settles(180), _BACK_S)
+    return found
+
+
+def node_joins(scene: FleetScene) -> Found:
+    """Each of three nodes has a replica; a fourth joins, and a fourth is wanted. Then two are, and the fourth node is removed."""
+    fleet = scene.story
+    fleet.scale(3)
+    until(lambda: len(set(fleet.nodes_of(fleet.stable))) == 3, "three answer", 3 * LOADS_S)
+    began = time.monotonic()
+    scene.machines.start(JOINS)
+    until(lambda: Node.objects.filter(name=JOINS).exists(), "it is heard of", 120)
+    found = Found(0.0)
+    _bounded(found, "heard of", time.monotonic() - began, _BACK_S)
+    fleet.scale(4)
+    until(lambda: JOINS in fleet.nodes_of(fleet.stable), "the fourth answers there", 3 * LOADS_S)
+    found.seconds = time.monotonic() - began
+    is_asked = lambda: all(JOINS in fleet.hosts_asked(fleet.stable, name) for name in GATEWAYS)  # noqa: E731
+    _bounded(found, "then asked", until(is_asked, "every gateway asks it", 60), 5.0)
+    fleet.scale(REPLICAS)
+    _bounded(found, "two again", fleet.settles(120), _BACK_S)
+    scene.machines.host(JOINS).kill()
+    remove_node(actor=fleet.person, node=Node.objects.get(name=JOINS), reason="It was for the row.")
+    return found
+
+
+def node_drained_in_a_rollout(scene: FleetScene) -> Found:
+    """A node of stable's, while a candidate has a quarter of the traffic and two servers; the rollout is taken back 15 s later."""
+    fleet = scene.story
+    rollout = fleet.start_rollout()
+    until(lambda: len(fleet.answering(rollout.candidate)) == 2, "two of the candidate answer", 2 * LOADS_S)
+    node, before = fleet.nodes_of(fleet.stable)[0], fleet.alive()
+    drain_node(actor=fleet.person, node=Node.objects.get(name=node), reason="For the row.", is_confirmed=True)
+    time.sleep(15)
+    found = Found(told={"state meanwhile": str(fleet.now(rollout).state)})
+    if fleet.alive() != before or fleet.now(rollout).state != "shifting":
+        found.wrong.append(f"it did not wait: {before}, {fleet.alive()}, {fleet.now(rollout).state}")
+    fleet.abort(rollout)
+    found.seconds = until(lambda: not live_deployments().filter(node=node).exists(), f"{node} is empty", 180)
+    if fleet.running()[node]:
+        found.wrong.append("a server runs there yet")
+    now = Node.objects.get(name=node)
+    uncordon_node(actor=fleet.person, node=now, expected_version=now.version)
+    fleet.settles(60)
+    return found
+
+
+def candidates_node_killed(scene: FleetScene) -> Found:
+    """A node of a candidate that has a quarter of the traffic and two replicas, the second for its next weight, which takes both; its
+    errors are tolerated. 20 s later a person asks for that weight, and again once two answer."""
+    fleet = scene.story
+    rollout = _of_two(
+        scene, guards=[{"indicator": "errors", "max_frac": 0.9, "roll_back_over": {"ratio": 1.5, "plus_frac": 0.5}}]
+    )
+    began, node, found = _its_node_dies(scene, rollout)
+    time.sleep(20)
+    found.told["a person's"] = _advanced(fleet, rollout)
+    if found.told["a person's"] != "needs_replicas" or fleet.now(rollout).step_index:
+        found.wrong.append("it got more weight without the servers that this takes")
+    is_back = lambda: len(fleet.answering(rollout.candidate, but=node)) == 2  # noqa: E731
+    until(lambda: is_back() or not _is_first_stage(fleet, rollout), "two answer", 3 * _ELSEWHERE_S, look_s=0.2)
+    found.seconds = time.monotonic() - began
+    if not is_back():
+        found.wrong.append(f"it did not stay as it was: {fleet.now(rollout).reason}")
+    else:
+        if _is_first_stage(fleet, rollout):
+            found.told["then"] = _advanced(fleet, rollout)
+        until(lambda: fleet.now(rollout).weight_bp == 7500, "it goes on", 30)
+        fleet.abort(rollout)
+    found.told["codes"] = " ".join(_codes_of(rollout))
+    _lost_at_once(scene, began, found)
+    _comes_back(scene, node, found)
+    return found
+
+
+def judged_by_errors(scene: FleetScene) -> Found:
+    """The same, and its errors are judged as the demo's preset does. Either it is taken back for them, or it stays as it is."""
+    fleet = scene.story
+    rollout = _of_two(scene)
+    began, node, found = _its_node_dies(scene, rollout)
+    with contextlib.suppress(TimeoutError):
+        until(lambda: fleet.now(rollout).state != "shifting", "it is taken back", 20)
+    if fleet.now(rollout).state == "shifting":
+        found.told["taken back"] = "no"
+        fleet.abort(rollout)
+    else:
+        until(lambda: fleet.now(rollout).state == "rolled_back", "it is taken back", 20)
+        found.told["taken back"] = fleet.now(rollout).reason
+        if "Errors of" not in found.told["taken back"]:
+            found.wrong.append("it was not for its errors")
+    found.seconds = time.monotonic() - began
+    _lost_at_once(scene, began, found)
+    _comes_back(scene, node, found)
+    return found
+
+
+def _of_two(scene: FleetScene, **more: Any) -> Rollout:
+    """A rollout at a quarter whose candidate has two replicas, the second for the next weight."""
+    stage = {"min_samples": 50, "deadline_s": 7200}
+    steps = {"weight_pct": 25, "min_s": 60, **stage}, {"weight_pct": 75, "min_s": 3600, **stage}
+    rollout = scene.story.start_rollout({**policy(*steps), **more})
+    two = lambda: len(scene.story.answering(rollout.candidate)) == 2  # noqa: E731
+    until(two, "two of the candidate answer", 2 * LOADS_S)
+    return rollout
+
+
+def _its_node_dies(scene: FleetScene, rollout: Rollout) -> tuple[float, str, Found]:
+    """One without a replica of stable's, if there is one: when, which, and what is told of it."""
+    stable, there = (scene.story.nodes_of(one) for one in (scene.story.stable, rollout.candidate))
+    node = next((one for one in there if one not in stable), there[0])
+    began = time.monotonic()
+    scene.machines.host(node).kill()
+    return began, node, Found(told={"stable's too": "yes" if node in stable else "no"})
+
+
+def _lost_at_once(scene: FleetScene, began: float, found: Found) -> None:
+    failed = [one.ended for one in scene.users.since(began - 1) if one.error]
+    _bounded(found, "last lost", max(failed, default=began) - began, 2.0)
+
+
+def _is_first_stage(fleet: Fleet, rollout: Rollout) -> bool:
+    now = fleet.now(rollout)
+    return now.state == "shifting" and now.step_index == 0
+
+
+def _advanced(fleet: Fleet, rollout: Rollout) -> str:
+    """What a person is told who asks for the next weight now."""
+    now = fleet.now(rollout)
+    try:
+        advance(actor=fleet.person, rollout=now, expected_version=now.version, reason="For the row.")
+    except DomainError as error:
+        return error.code
+    return "advanced"
+
+
+def _codes_of(rollout: Rollout) -> list[str]:
+    """Of its decisions, each once, in their order."""
+    return list(
+        dict.fromkeys(DecisionRecord.objects.filter(rollout=rollout).order_by("pk").values_list("code", flat=True))
+    )
+
+
+_IN_FLIGHT = "what is in flight there, of 8 users, in 2 s; the rest is tried elsewhere"
+_PLACED = f"60 s of silence, a heartbeat of 5 s, {LOADS_S:g} s for a start; {_BACK_S:g} s after its return nothing of it is left"
+ROWS = [
+    Row("agent killed", agent_killed, 0, _BACK_S, "its start"),
+    Row("node cut from the database for 40 s", cut_for_a_while, 0, 20.0, "a connection is given up after 10 s; a beat of 5 s"),
+    Row("node joins", node_joins, 0, _BACK_S + _BEAT_S + LOADS_S, "an agent's start, a beat, a server's start"),
+    Row("node killed, with its agent", node_killed, _EVERYONE, _ELSEWHERE_S, f"{_IN_FLIGHT}; {_PLACED}"),
+    Row("node cut from the database for long", cut_for_long, 0, _ELSEWHERE_S, _PLACED),
+    Row(
+        "node drained in a rollout", node_drained_in_a_rollout, 0, 2 * _BEAT_S + LOADS_S + 15.0,
+        "from the rollout's end: two beats, a server's start, its draining",
+    ),
+    Row(
+        "candidate's node killed in a rollout", candidates_node_killed, _EVERYONE, _ELSEWHERE_S,
+        f"{_IN_FLIGHT}; {_PLACED}; meanwhile `needs_replicas`, and nothing is taken back",
+    ),
+    Row(
+        "candidate's node killed, judged by its errors", judged_by_errors, _EVERYONE, 25.0,
+        f"{_IN_FLIGHT}; it is looked at for 20 s; {_BACK_S:g} s after the node's return nothing of it is left",
+    ),
+]  # fmt: skip
+
+
+def cast(machines: Machines) -> tuple[Fleet, Question]:
+    """Who tells the story, and what its users ask."""
+    return Fleet(machines), doubling(MODEL)
