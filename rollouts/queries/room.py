@@ -6,7 +6,7 @@ from rollouts.core.engine_state import EngineState
 from rollouts.core.room import Room
 from rollouts.models import Rollout
 from serving.core.admission import Proof
-from serving.models import Route
+from serving.queries.admission import looked_for_in
 from serving.queries.answering import NONE_SERVING, serving_of
 from validators.queries.capacity import admission_proof, proven_per_s
 
@@ -18,8 +18,7 @@ def proven_rates(rollout: Rollout) -> tuple[float | None, float | None]:
 
 def proofs_for(rollout: Rollout) -> dict[str, Proof | None]:
     """What one server of each arm is proven for, of arms that the route has not seen yet: reports are read once, when a release comes."""
-    where = Route.objects.filter(environment=rollout.environment_id, model=rollout.model_id)
-    seen = where.values_list("proven", flat=True).first() or {}
+    seen = looked_for_in(rollout.environment_id, rollout.model_id)
     arms = [one for one in (rollout.candidate, rollout.stable) if one is not None and str(one.pk) not in seen]
     return {str(one.pk): admission_proof(one) for one in arms}
 

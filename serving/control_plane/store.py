@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -19,8 +18,6 @@ from django.db.models import Q, QuerySet
 
 from accounts.core.access import Actor
 from ledger.queries import clock
-from registry.core.envelope import LARGEST_REQUEST_BYTES
-from registry.core.serving import instances_of
 from registry.models import Release
 from registry.queries import whole_releases
 from serving.actions.gateways import record_refused_stream
@@ -36,9 +33,9 @@ from serving.control_plane.model_settings import (
 from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.server import GatewayIdentity
 from serving.core.admission import Proof, admission_of
+from serving.core.bounds import RequestBounds, bounds_of
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.routes import (
-    REQUEST_BYTES,
     Arm,
     Endpoint,
     ModelRoute,
@@ -217,37 +214,6 @@ def _model_route(
         classes=classes_of(route),
         is_idempotent=is_idempotent(route),
         retries_resets=retries_resets(route),
-    )
-
-
-class RequestBounds(NamedTuple):
-    """What gateways let through to one release: see `serving.core.routes.Arm`, and `serving.core.admission` for what is in flight."""
-
-    declared_in_flight: int | None
-    instances: int
-    max_request_bytes: int
-    has_streams: bool
-    max_batch: int
-
-    @property
-    def max_in_flight(self) -> int:
-        """Where nothing is proven."""
-        return admission_of(self.declared_in_flight, self.instances, None).in_flight
-
-
-@lru_cache(maxsize=1000)
-def bounds_of(manifest: str) -> RequestBounds:
-    """The release's own `envelope.limits`: `max_concurrency`; `max_request_bytes`, within what a gateway can hold; `streaming`; how many
-    instances of its model there are, and `serving.max_batch_size`. Read from what was sealed, so they never change for a release.
-    """
-    document = json.loads(manifest) if manifest else {}
-    limits = (document.get("envelope") or {}).get("limits") or {}
-    return RequestBounds(
-        int(limits["max_concurrency"]) if limits.get("max_concurrency") else None,
-        max(instances_of(document.get("serving") or {}), 1),
-        min(int(limits.get("max_request_bytes") or REQUEST_BYTES), LARGEST_REQUEST_BYTES),
-        limits.get("streaming") is True,
-        int((document.get("serving") or {}).get("max_batch_size") or 0),
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from registry.models import Release
-from serving.control_plane.store import bounds_of
 from serving.core.admission import Admission, Proof, admission_of
+from serving.core.bounds import bounds_of
 from serving.models import Route
 
 
@@ -21,3 +21,9 @@ def admissions_of(release: Release) -> defaultdict[int, Admission]:
     found: defaultdict[int, Admission] = defaultdict(lambda: bound(None))
     found.update({where: bound(Proof.from_json(proven.get(key))) for where, proven in kept})
     return found
+
+
+def looked_for_in(environment_id: int, model_id: int) -> frozenset[str]:
+    """The releases, by key, of which the route has kept what was proven of them, or that nothing was."""
+    route = Route.objects.filter(environment=environment_id, model=model_id).values_list("proven", flat=True).first()
+    return frozenset(route or ())
