@@ -17,7 +17,6 @@ from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Event
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.models import Blob, Release, ReleaseFile, ServedModel
-from serving.control_plane import store
 from serving.models import Deployment, Environment, Node, Server
 
 _number = itertools.count(1)
@@ -143,7 +142,6 @@ def resealed(release: Release, **manifest: Any) -> Release:
             [text.decode(), sha256_of(text), release.pk],
         )
         cursor.execute("ALTER TABLE registry_release ENABLE TRIGGER USER")
-    store._known_releases.clear()  # a control plane reads a sealed release once, as none ever changes elsewhere
     release.refresh_from_db()
     return release
 

@@ -9,7 +9,9 @@ import logging
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf.message import DecodeError
@@ -20,18 +22,24 @@ from serving.control_plane.stream import blamed
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
+#: Changes are appended until they are this many bytes, or as many as the snapshot that they change.
+LEAST_TO_JOIN = 1 << 20
 #: Resources by type URL and name.
 Resources = Mapping[str, Mapping[str, discovery_pb2.Resource]]
 
 
 class SnapshotFile:
-    """One line of JSON that says whose it is, and what its resources' sha256 must be; then these, as protobuf. For its own user
-    alone: virtual hosts carry the secret that the prober knows gateways by.
+    """A snapshot, and after it what changed since, each part flushed before `write` returns. For its own user alone: virtual hosts carry
+    the secret that the prober knows gateways by.
+
+    A part is one line of JSON and then as many bytes of protobuf as it says: whose it is, and the sha256 of these bytes after those of
+    the part before. A last part that is not all there was being written when the machine stopped, and nobody was told of it.
     """
 
     def __init__(self, path: Path, gateway: str) -> None:
         self.path, self.gateway = path, gateway
+        self._is: _Written | None = None  # what this process wrote there
 
     def read(self) -> Resources:
         """Nothing where there is no file. One that is damaged, another gateway's, or open to other users is not believed: the log
@@ -42,33 +50,114 @@ class SnapshotFile:
                 about = os.fstat(file.fileno())
                 if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) & 0o077:
                     raise ValueError("other users may have written it")
-                header, _, body = file.read().partition(b"\n")
-            told = {"format": FORMAT, "gateway": self.gateway, "sha256": hashlib.sha256(body).hexdigest()}
-            if json.loads(header) != told:
-                raise ValueError(f"it is damaged, or not gateway {self.gateway}'s")
-            found: dict[str, dict[str, discovery_pb2.Resource]] = {}
-            for one in discovery_pb2.DeltaDiscoveryResponse.FromString(body).resources:
-                found.setdefault(one.resource.type_url, {})[one.name] = one
+                return self._read_parts(file.read())
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, DecodeError) as problem:
+        except (OSError, TypeError, ValueError, DecodeError) as problem:
             log.warning("%s is not used: %s", self.path, problem)
             return {}
+
+    def _read_parts(self, data: bytes) -> Resources:
+        found: dict[str, dict[str, discovery_pb2.Resource]] = {}
+        sha256, at = "", 0
+        while at < len(data) or not sha256:
+            end = data.find(b"\n", at)
+            told = json.loads(data[at:end]) if end >= 0 else None
+            size = told.get("bytes", 0) if isinstance(told, dict) else 0
+            body = data[end + 1 : end + 1 + size]
+            if sha256 and (told is None or len(body) < size):
+                log.warning("%s ends in a change that was being written: what there was before is used", self.path)
+                break
+            sha256 = _chained(sha256, body)
+            if told != self._header(sha256, body):
+                raise ValueError(f"it is damaged, or not gateway {self.gateway}'s")
+            part = discovery_pb2.DeltaDiscoveryResponse.FromString(body)
+            for one in part.resources:
+                found.setdefault(one.resource.type_url, {})[one.name] = one
+            for gone in part.removed_resources:
+                type_url, _, name = gone.partition(" ")
+                found.get(type_url, {}).pop(name, None)
+            at = end + 1 + size
         return found
 
     def write(self, resources: Resources) -> bool:
         """Whether it is on the disk. Where that fails no file stays, for it would be older than what the gateway has."""
-        every = [one for of_type in resources.values() for one in of_type.values()]
-        body = discovery_pb2.DeltaDiscoveryResponse(resources=every).SerializeToString()
-        told = {"format": FORMAT, "gateway": self.gateway, "sha256": hashlib.sha256(body).hexdigest()}
         try:
-            write_whole(self.path, json.dumps(told).encode() + b"\n" + body, mode=0o600, is_durable=True)
+            if self._is is None or not self._append(self._is, resources):
+                self._write_whole(resources)
         except OSError as problem:
             log.error("the snapshot cannot be kept: %s", problem)
+            self._is = None
             with contextlib.suppress(OSError):  # the gateway's word must go on to the control plane in any case
                 self.path.unlink()
             return False
         return True
+
+    def _write_whole(self, resources: Resources) -> None:
+        every = [one for of_type in resources.values() for one in of_type.values()]
+        part, sha256 = self._part("", discovery_pb2.DeltaDiscoveryResponse(resources=every))
+        write_whole(self.path, part, mode=0o600, is_durable=True)
+        about = self.path.stat()
+        self._is = _Written(resources, sha256, about.st_ino, len(part), len(part))
+
+    def _append(self, last: _Written, resources: Resources) -> bool:
+        """False where it is time to join the parts, or the file is no longer what this process wrote."""
+        change = _change(last.resources, resources)
+        part, sha256 = self._part(last.sha256, change)
+        if last.size + len(part) > last.whole_size + max(last.whole_size, LEAST_TO_JOIN):
+            return False
+        try:
+            opened = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return False
+        with os.fdopen(opened, "wb", buffering=0) as file:
+            about = os.fstat(file.fileno())
+            if (about.st_ino, about.st_size) != (last.inode, last.size):
+                return False
+            if file.write(part) != len(part):
+                raise OSError("a change was written in part")
+            os.fsync(file.fileno())
+        self._is = replace(last, resources=resources, sha256=sha256, size=last.size + len(part))
+        return True
+
+    def _part(self, before: str, change: discovery_pb2.DeltaDiscoveryResponse) -> tuple[bytes, str]:
+        body = change.SerializeToString()
+        sha256 = _chained(before, body)
+        return json.dumps(self._header(sha256, body)).encode() + b"\n" + body, sha256
+
+    def _header(self, sha256: str, body: bytes) -> dict[str, Any]:
+        return {"format": FORMAT, "gateway": self.gateway, "bytes": len(body), "sha256": sha256}
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What a file holds: the sha256 of its last part, and its bytes with and without what was appended."""
+
+    resources: Resources
+    sha256: str
+    inode: int
+    size: int
+    whole_size: int
+
+
+def _chained(before: str, body: bytes) -> str:
+    return hashlib.sha256(before.encode() + body).hexdigest()
+
+
+def _change(last: Resources, now: Resources) -> discovery_pb2.DeltaDiscoveryResponse:
+    """What makes `now` of `last`. A name that is gone has its type before it."""
+    new = [
+        one
+        for type_url, of_type in now.items()
+        for name, one in of_type.items()
+        if last.get(type_url, {}).get(name) is not one
+    ]
+    gone = [
+        f"{type_url} {name}"
+        for type_url, of_type in last.items()
+        for name in of_type.keys() - now.get(type_url, {}).keys()
+    ]
+    return discovery_pb2.DeltaDiscoveryResponse(resources=new, removed_resources=gone)
 
 
 class Holding:

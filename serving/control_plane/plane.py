@@ -47,6 +47,7 @@ class ControlPlane:
         self.notice = asyncio.Event()
         self._poll_s = poll_s
         self._heard_at = time.monotonic()  # from the database, when anything was read or written
+        self._loaded: store.Loaded | None = None  # the last reading: what has not changed since is not made again
         self._snapshots: dict[str, Snapshot] = {}
         self._gateways: dict[str, GatewayIdentity] = {}
         self._streams: defaultdict[str, set[tuple[GatewayIdentity, asyncio.Event]]] = defaultdict(set)
@@ -165,9 +166,10 @@ class ControlPlane:
         return True
 
     def _load(self) -> store.Loaded:
-        loaded = store.load()
-        self._clock.sync()  # gateways' words are dated by the database's time: engines on other hosts count from it
-        return loaded
+        if self._loaded is None:
+            self._clock.sync()  # gateways' words are dated by the database's time: engines on other hosts count from it
+        self._loaded = store.load(self._loaded)
+        return self._loaded
 
     def _publish(self, environment: str, table: RoutingTable, known: dict[str, tuple[store.Endpoint, ...]]) -> None:
         last = self._snapshots.get(environment)

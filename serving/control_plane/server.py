@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -76,6 +75,7 @@ class AdsServer:
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
         self._server: grpc.aio.Server | None = None
+        self._ticker: asyncio.Task[None] | None = None
         self._wants_certificates = False
         self._wakes: set[asyncio.Event] = set()
         self._log_readers: set[asyncio.Task[None]] = set()
@@ -115,17 +115,29 @@ class AdsServer:
             Path(address.removeprefix(UNIX)).chmod(0o600)
         self._server = server
         await server.start()
+        self._ticker = asyncio.create_task(self._tick())
         return port
 
     async def stop(self) -> None:
         """Lets streams end by themselves: gRPC logs cancelled ones as errors. It can be started again."""
         server, self._server = self._server, None
-        for wake in self._wakes:
-            wake.set()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._wake_all()
         for reader in self._log_readers:
             reader.cancel()
         if server is not None:
             await server.stop(grace=GRACE_S)
+
+    async def _tick(self) -> None:
+        """One for all streams: a time-out of its own for each wait of each of them costs more than what they wait for."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        for wake in self._wakes:
+            wake.set()
 
     async def _stream(
         self, requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], context: grpc.aio.ServicerContext[Any, Any]
@@ -212,8 +224,7 @@ class AdsServer:
         self, gateway: GatewayIdentity, stream: GatewayStream, wake: asyncio.Event, reader: asyncio.Task[None]
     ) -> AsyncIterator[discovery_pb2.DeltaDiscoveryResponse]:
         while not reader.done():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), TICK_S)
+            await wake.wait()
             wake.clear()
             current = self.plane.gateway(gateway.name)
             if not self.is_open or current != gateway:

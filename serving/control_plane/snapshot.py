@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
 from serving.control_plane.listener import listener
@@ -11,6 +11,9 @@ from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE, Re
 from serving.control_plane.request_guard import UNKNOWN_MODEL
 from serving.control_plane.virtual_hosts import UNKNOWN, scope, unknown_model_vhost, vhost, vhost_name
 from serving.core.routes import ModelRoute, RoutingTable
+
+#: A stream that is no more than so many snapshots behind is told what changed; a later one compares for itself.
+MOST_STEPS = 50
 
 
 @dataclass(frozen=True)
@@ -24,9 +27,20 @@ class CompiledModel:
 
 
 @dataclass(frozen=True)
+class Step:
+    """What one snapshot has otherwise than the one before it, of which `before` is the mark. `models`: new ones and changed ones."""
+
+    before: object
+    models: frozenset[str] = frozenset()
+    lost_models: frozenset[str] = frozenset()
+    lost_clusters: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """`models` by the name of their virtual host; `owners`: by a cluster's name, that of the one model that has it; `unknown`: the
-    routes of requests to no model that there is.
+    routes of requests to no model that there is. `steps` lead here, the last one comes last; a snapshot is known by its `mark`, so that
+    none keeps those before it.
     """
 
     table: RoutingTable
@@ -35,6 +49,22 @@ class Snapshot:
     endpoints: Mapping[str, Resource]
     owners: Mapping[str, str]
     unknown: Resource
+    steps: tuple[Step, ...] = ()
+    mark: object = field(default_factory=object, compare=False)
+
+    def since(self, last: Snapshot) -> Step | None:
+        """All that has changed since `last`; None where that is too long ago to be known."""
+        if self.mark is last.mark:
+            return Step(self.mark)
+        models, lost_models, lost_clusters = set[str](), set[str](), set[str]()
+        for step in reversed(self.steps):
+            models |= step.models
+            lost_models |= step.lost_models
+            lost_clusters |= step.lost_clusters
+            if step.before is last.mark:
+                found = (frozenset(models & self.models.keys()), frozenset(lost_models), frozenset(lost_clusters))
+                return Step(step.before, *found)
+        return None
 
 
 def compile_table(table: RoutingTable, last: Snapshot | None = None) -> Snapshot:
@@ -44,14 +74,32 @@ def compile_table(table: RoutingTable, last: Snapshot | None = None) -> Snapshot
     for route in table.models:
         name = vhost_name(route.model)
         before = last.models.get(name) if last is not None and same_rules else None
-        models[name] = before if before is not None and before.route == route else _compile(route, table.allows_forced)
-    return Snapshot(
-        table=table,
-        models=models,
-        clusters={name: one for model in models.values() for name, one in model.clusters.items()},
-        endpoints={name: one for model in models.values() for name, one in model.endpoints.items()},
-        owners={name: host for host, one in models.items() for name in one.clusters if name != PROBER_CLUSTER},
-        unknown=last.unknown if last is not None else _unknown(),
+        is_same = before is not None and (before.route is route or before.route == route)
+        models[name] = before if before is not None and is_same else _compile(route, table.allows_forced)
+    new = {name: one for name, one in models.items() if last is None or last.models.get(name) is not one}
+    if last is not None and _has_same_names(new, models, last):
+        clusters = {**last.clusters, **{name: one for model in new.values() for name, one in model.clusters.items()}}
+        endpoints = {**last.endpoints, **{name: one for model in new.values() for name, one in model.endpoints.items()}}
+        owners = last.owners
+    else:
+        clusters = {name: one for model in models.values() for name, one in model.clusters.items()}
+        endpoints = {name: one for model in models.values() for name, one in model.endpoints.items()}
+        owners = {name: host for host, one in models.items() for name in one.clusters if name != PROBER_CLUSTER}
+    steps: tuple[Step, ...] = ()
+    if last is not None:
+        lost = (frozenset(last.models.keys() - models.keys()), frozenset(last.clusters.keys() - clusters.keys()))
+        steps = (*last.steps[1 - MOST_STEPS :], Step(last.mark, frozenset(new), *lost))
+    unknown = last.unknown if last is not None else _unknown()
+    return Snapshot(table, models, clusters, endpoints, owners, unknown, steps)
+
+
+def _has_same_names(new: Mapping[str, CompiledModel], models: Mapping[str, CompiledModel], last: Snapshot) -> bool:
+    """Whether there are the same models, clusters and endpoints as before, though some of them changed."""
+    return len(models) == len(last.models) and all(
+        (before := last.models.get(name)) is not None
+        and before.clusters.keys() == one.clusters.keys()
+        and before.endpoints.keys() == one.endpoints.keys()
+        for name, one in new.items()
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -17,7 +17,6 @@ from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 
 from accounts.core.access import Actor
-from ledger.queries import clock
 from registry.models import Release
 from registry.queries import whole_releases
 from serving.actions.gateways import record_refused_stream
@@ -31,10 +30,10 @@ from serving.control_plane.model_settings import (
     tenants_of,
 )
 from serving.control_plane.request_log import LoggedRequest
+from serving.control_plane.rows import GatewayRow, ModelRows, RouteRow, Servers, read_rows
 from serving.control_plane.server import GatewayIdentity
 from serving.core.admission import Proof, admission_of
 from serving.core.bounds import RequestBounds, bounds_of
-from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.routes import (
     Arm,
     Endpoint,
@@ -42,171 +41,119 @@ from serving.core.routes import (
     Prober,
     RoutingTable,
 )
-from serving.models import Environment, Gateway, RequestExample, Route, Server, slot_of
+from serving.models import Gateway, RequestExample, Route, Server, slot_of
 
 log = logging.getLogger(__name__)
 
-#: A gateway that was silent for this long has its share of the in-flight bound given to the others. Longer than a restart:
-#: a bound that changes makes every gateway build its clusters anew.
-SHARES_WITHIN_S = 600.0
+#: What a model's route depends on beside what is said of it: whether releases may be forced, how many gateways share its servers, and
+#: where the prober is.
+_Premises = tuple[bool, int, str]
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of what was said of one model."""
+
+    premises: _Premises
+    route: ModelRoute
+    known: Mapping[str, tuple[Endpoint, ...]]
+    releases: Mapping[str, _Sealed]
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """One consistent reading. `known` maps a digest to servers that live but do not serve, by environment."""
+    """One consistent reading. `known` maps a digest to servers that live but do not serve, by environment; `made` has what came of
+    each model's rows, for the next reading.
+    """
 
     tables: dict[str, RoutingTable]
     known: dict[str, dict[str, tuple[Endpoint, ...]]]
     gateways: dict[str, GatewayIdentity]
+    made: Mapping[ModelRows, Made] = field(default_factory=dict, repr=False)
 
 
-def load() -> Loaded:
-    """All routed environments, read in one snapshot of the database. Raises django.db.Error.
+def load(last: Loaded | None = None) -> Loaded:
+    """All routed environments, read whole. Raises django.db.Error.
 
-    Plain rows, not models: with a thousand routes, building Django's objects would take most of the time in which a change of a
-    weight is in force.
+    Where the database says of a model what it said in `last`, to the letter, its route is taken from there: it is made from that, from
+    `premises` that are compared too, and from sealed releases, which never change.
     """
-    is_outermost = not connection.in_atomic_block
-    with transaction.atomic():
-        if is_outermost:
-            with connection.cursor() as cursor:
-                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        environments = {one.pk: one for one in Environment.objects.filter(is_routed=True)}
-        routes = [_RouteRow(*row) for row in Route.objects.order_by("model__slug").values_list(*_RouteRow.columns())]
-        serving, known, ready = _servers()
-        forceable = [
-            one
-            for pk, ids in ready.items()
-            if pk in environments and environments[pk].allows_forced_release
-            for one in ids
-        ]
-        releases = _sealed({*forceable, *(pk for one in routes for pk in (one.stable_id, one.candidate_id) if pk)})
-        rows = list(Gateway.objects.select_related("environment"))
-    others: defaultdict[tuple[int, int], list[_Sealed]] = defaultdict(list)
-    for where in environments:
-        for pk in ready[where] if environments[where].allows_forced_release else ():
-            others[where, releases[pk].model_id].append(releases[pk])
-    about = _about(rows)
-    models: defaultdict[int, list[ModelRoute]] = defaultdict(list)
-    for one in routes:
-        where = one.environment_id
-        forced = others[where, one.model_id] if others else ()
-        models[where].append(_model_route(one, releases, serving[where], forced, gateways=max(about[where], 1)))
-    tables = {
-        one.slug: RoutingTable(one.slug, one.generation, one.allows_forced_release, tuple(models[pk]))
-        for pk, one in environments.items()
+    rows = read_rows()
+    about = Counter(one.environment_id for one in rows.gateways if one.is_about)
+    premises = {
+        one.pk: (one.allows_forced, max(about[one.pk], 1), settings.PROBER_ADDRESS) for one in rows.environments
     }
-    gateways = {one.name: _identity(one) for one in rows}
-    return Loaded(tables, {one.slug: dict(known[pk]) for pk, one in environments.items()}, gateways)
+    made = _made([one for one in rows.said if one.environment_id in premises], premises, last.made if last else {})
+    models: defaultdict[int, list[ModelRoute]] = defaultdict(list)
+    known: defaultdict[int, dict[str, tuple[Endpoint, ...]]] = defaultdict(dict)
+    for said, one in made.items():
+        models[said.environment_id].append(one.route)
+        if one.known:
+            known[said.environment_id].update(one.known)
+    tables = {
+        one.slug: RoutingTable(one.slug, one.generation, one.allows_forced, tuple(models[one.pk]))
+        for one in rows.environments
+    }
+    gateways = {one.name: _identity(one) for one in rows.gateways}
+    return Loaded(tables, {one.slug: known[one.pk] for one in rows.environments}, gateways, made)
 
 
-class _RouteRow(NamedTuple):
-    """A route and what is read of its model."""
-
-    pk: int
-    environment_id: int
-    model_id: int
-    stable_id: UUID
-    candidate_id: UUID | None
-    generation: int
-    changes: int
-    candidate_bp: int
-    mirror_bp: int
-    proven: dict[str, Any]
-    slug: str
-    objectives: Any
-    traffic_policy: Any
-
-    @classmethod
-    def columns(cls) -> tuple[str, ...]:
-        of_model = {"slug", "objectives", "traffic_policy"}
-        return tuple(f"model__{name}" if name in of_model else name for name in cls._fields)
+def _made(
+    every: list[ModelRows], premises: Mapping[int, _Premises], last: Mapping[ModelRows, Made]
+) -> dict[ModelRows, Made]:
+    """In the order of `every`."""
+    found = {said: last.get(said) for said in every}
+    new = {
+        said: said.read() for said, one in found.items() if one is None or one.premises != premises[said.environment_id]
+    }
+    named = {pk for row, _ in new.values() for pk in row.arms}
+    forced = {pk for said, (_, servers) in new.items() if premises[said.environment_id][0] for pk in servers.ready}
+    releases = _sealed(named | forced, last) if new else {}
+    for said, (row, servers) in new.items():
+        found[said] = _model_route(row, servers, releases, premises[said.environment_id])
+    return {said: one for said, one in found.items() if one is not None}
 
 
 class _Sealed(NamedTuple):
     """What gateways are told of a release."""
 
-    pk: UUID
-    model_id: int
+    pk: str
     number: int
     name: str
     digest: str
     bounds: RequestBounds
 
 
-#: Sealed releases never change, so each is read once. Those that are asked for no more are forgotten.
-_known_releases: dict[UUID, _Sealed] = {}
-
-
-def _sealed(wanted: set[UUID]) -> dict[UUID, _Sealed]:
-    global _known_releases
-    found = {pk: _known_releases[pk] for pk in wanted & _known_releases.keys()}
-    for one in whole_releases(wanted - found.keys()).values():
-        bounds = bounds_of(one.manifest)
-        found[one.pk] = _Sealed(one.pk, one.model_id, one.number or 0, one.name, str(one.digest), bounds)
-    _known_releases = found
+def _sealed(wanted: Set[str], last: Mapping[ModelRows, Made]) -> dict[str, _Sealed]:
+    """By id; none that was known in `last` is read again."""
+    found = {pk: release for one in last.values() for pk, release in one.releases.items() if pk in wanted}
+    for one in whole_releases({UUID(pk) for pk in wanted - found.keys()}).values():
+        found[str(one.pk)] = _Sealed(str(one.pk), one.number or 0, one.name, str(one.digest), bounds_of(one.manifest))
     return found
 
 
-def _about(gateways: Iterable[Gateway]) -> Counter[int]:
-    """How many gateways share the servers of each environment, by its id."""
-    since = clock.now() - timedelta(seconds=SHARES_WITHIN_S)
-    return Counter(one.environment_id for one in gateways if one.seen_at is not None and one.seen_at >= since)
+def _model_route(route: RouteRow, servers: Servers, releases: Mapping[str, _Sealed], premises: _Premises) -> Made:
+    allows_forced, gateways, prober = premises
 
-
-_ByEnvironment = defaultdict[int, dict[str, tuple[Endpoint, ...]]]
-
-
-def _servers() -> tuple[_ByEnvironment, _ByEnvironment, defaultdict[int, set[UUID]]]:
-    """Serving endpoints and known ones, by environment and digest, and the releases that are ready there."""
-    serving: _ByEnvironment = defaultdict(dict)
-    known: _ByEnvironment = defaultdict(dict)
-    ready: defaultdict[int, set[UUID]] = defaultdict(set)
-    rows = Server.objects.filter(ended_at=None, deployment__state__in=[state.value for state in LIVE]).order_by("pk")
-    columns = ("environment_id", "state", "release_id", "release__digest")
-    own = ("host", "http_port", "grpc_port", "is_serving", "probed_at")
-    latest = {
-        row[0]: row[1:] for row in rows.values_list("deployment_id", *own, *(f"deployment__{one}" for one in columns))
-    }
-    for host, http_port, grpc_port, is_serving, probed_at, where, state, release_id, digest in latest.values():
-        endpoint = Endpoint(host, http_port, grpc_port)
-        is_ready = is_serving and state == DeploymentState.READY
-        book = serving if is_ready else known
-        if is_ready or probed_at is not None:
-            book[where][digest] = tuple(sorted((*book[where].get(digest, ()), endpoint)))
-        if is_ready:
-            ready[where].add(release_id)
-    return serving, known, ready
-
-
-def _model_route(
-    route: _RouteRow,
-    releases: Mapping[UUID, _Sealed],
-    serving: Mapping[str, tuple[Endpoint, ...]],
-    forceable: Iterable[_Sealed],
-    *,
-    gateways: int,
-) -> ModelRoute:
     def arm(release: _Sealed) -> Arm:
         of = release.bounds
         proof = Proof.from_json(route.proven.get(str(release.pk)))
         most = admission_of(of.declared_in_flight, of.instances, proof).in_flight
-        at = serving.get(release.digest, ())
+        at = servers.serving.get(release.digest, ())
         return Arm(release.name, release.digest, at, most, of.max_request_bytes, of.has_streams, of.max_batch)
 
-    split = {route.stable_id, route.candidate_id}
-    others = sorted((one for one in forceable if one.pk not in split), key=lambda one: one.number)
-    return ModelRoute(
+    forced = [releases[pk] for pk in servers.ready - set(route.arms)] if allows_forced else []
+    made = ModelRoute(
         route_id=route.pk,
         model=route.slug,
         generation=route.generation,
         stable=arm(releases[route.stable_id]),
         candidate=arm(releases[route.candidate_id]) if route.candidate_id else None,
         candidate_bp=route.candidate_bp,
-        others=tuple(arm(one) for one in others),
+        others=tuple(arm(one) for one in sorted(forced, key=lambda one: one.number)),
         limits=limits_of(route),
         mirror_bp=route.mirror_bp,
-        prober=_prober_at(settings.PROBER_ADDRESS) if route.mirror_bp else None,
+        prober=_prober_at(prober) if route.mirror_bp else None,
         slot=slot_of(route.changes),
         gateways=gateways,
         slow_ms=slow_ms_of(route) if route.candidate_id else None,
@@ -215,6 +162,8 @@ def _model_route(
         is_idempotent=is_idempotent(route),
         retries_resets=retries_resets(route),
     )
+    used = {pk: releases[pk] for pk in (*route.arms, *(one.pk for one in forced))}
+    return Made(premises, made, servers.known, used)
 
 
 @cache
@@ -227,15 +176,13 @@ def _prober_at(address: str) -> Prober | None:
         return None
 
 
-def _identity(gateway: Gateway) -> GatewayIdentity:
+def _identity(gateway: GatewayRow) -> GatewayIdentity:
     http = urlsplit(gateway.http_url)
     grpc_host, _, grpc_port = gateway.grpc_address.rpartition(":")
     addresses = ((http.hostname or "127.0.0.1", http.port or 80), (grpc_host.strip("[]"), int(grpc_port)))
     where = tuple(dict.fromkeys(addresses))
-    is_drained = gateway.drained_at is not None
-    return GatewayIdentity(
-        gateway.pk, gateway.name, gateway.environment.slug, where, settings.TRUSTED_PROXIES, is_drained
-    )
+    trusted = settings.TRUSTED_PROXIES
+    return GatewayIdentity(gateway.pk, gateway.name, gateway.environment, where, trusted, gateway.is_drained)
 
 
 @dataclass(frozen=True)
@@ -251,14 +198,16 @@ class AckRow:
 
 
 def write_acks(rows: Iterable[AckRow]) -> None:
-    """Upserts. An older generation never overwrites a newer one, and a repeated word keeps its first time. What a gateway has
-    taken, it has taken, whatever it says of that generation later.
+    """Upserts, at most one row for each route of a gateway. An older generation never overwrites a newer one, and a repeated word
+    keeps its first time. What a gateway has taken, it has taken, whatever it says of that generation later.
     """
     statement = """
         INSERT INTO serving_routeack (gateway_id, route_id, generation, acked_at, error, taken)
-        SELECT %s, %s, %s, %s, %s, %s
-         WHERE EXISTS (SELECT 1 FROM serving_gateway WHERE id = %s)
-           AND EXISTS (SELECT 1 FROM serving_route WHERE id = %s)
+        SELECT said.*
+          FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::timestamptz[], %s::text[], %s::bigint[])
+               AS said (gateway_id, route_id, generation, acked_at, error, taken)
+         WHERE EXISTS (SELECT 1 FROM serving_gateway WHERE id = said.gateway_id)
+           AND EXISTS (SELECT 1 FROM serving_route WHERE id = said.route_id)
         ON CONFLICT (gateway_id, route_id) DO UPDATE
            SET generation = EXCLUDED.generation, acked_at = EXCLUDED.acked_at, error = EXCLUDED.error,
                taken = GREATEST(EXCLUDED.taken, serving_routeack.taken)
@@ -266,11 +215,23 @@ def write_acks(rows: Iterable[AckRow]) -> None:
             OR (EXCLUDED.generation = serving_routeack.generation
                 AND (EXCLUDED.error <> serving_routeack.error OR EXCLUDED.taken > serving_routeack.taken))
     """
-    with transaction.atomic(), connection.cursor() as cursor:
-        for row in rows:
-            taken = row.generation if row.follows or not row.error else 0
-            about = (row.gateway_id, row.route_id)
-            cursor.execute(statement, [*about, row.generation, row.at, row.error, taken, *about])
+    ordered = sorted(
+        rows, key=lambda one: (one.gateway_id, one.route_id)
+    )  # two control planes must not wait for each other
+    said = [
+        (
+            one.gateway_id,
+            one.route_id,
+            one.generation,
+            one.at,
+            one.error,
+            one.generation if one.follows or not one.error else 0,
+        )
+        for one in ordered
+    ]
+    if said:
+        with connection.cursor() as cursor:
+            cursor.execute(statement, [list(column) for column in zip(*said, strict=True)])
 
 
 def write_seen(gateway_ids: Iterable[int], at: datetime) -> None:

@@ -210,14 +210,16 @@ class GatewayStream:
     def _follow(self, snapshot: Snapshot) -> bool:
         """Touches the models that a new snapshot changed, or all of them; whether there may be something that has no model now."""
         last, self._last = self._last, snapshot
-        if last is not snapshot and last is not None:
-            self._touched.update(name for name, one in snapshot.models.items() if last.models.get(name) is not one)
-        if self._looks_at_all or last is None:
+        step = snapshot.since(last) if last is not None and last.models and not self._looks_at_all else None
+        if step is None:
             self._looks_at_all = False
             self._touched = set(snapshot.models)
             self._unsettled = set(snapshot.models)
             return True
-        return last is not snapshot
+        self._touched |= step.models
+        if last is not snapshot and (self._unused or step.lost_clusters):
+            self._unused = {name for name in self._unused | step.lost_clusters if name not in snapshot.clusters}
+        return bool(step.lost_models)
 
     def _recall_waiting(self, snapshot: Snapshot) -> None:
         """Touches the virtual hosts that there is room for now, those that changed last before others."""

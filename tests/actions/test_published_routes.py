@@ -142,7 +142,7 @@ def test_one_environments_broken_table_does_not_keep_the_others_from_being_publi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tables = {slug: RoutingTable(slug, 0) for slug in ("broken", "sound")}
-    monkeypatch.setattr(store, "load", lambda: store.Loaded(tables, {slug: {} for slug in tables}, {}))
+    monkeypatch.setattr(store, "load", lambda last: store.Loaded(tables, {slug: {} for slug in tables}, {}))
     monkeypatch.setattr(clock, "now", timezone.now)  # there is no database here
     compiled = plane_module.compile_table
 
@@ -159,7 +159,7 @@ def test_one_environments_broken_table_does_not_keep_the_others_from_being_publi
 
 
 def test_a_route_that_cannot_be_read_leaves_what_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load() -> store.Loaded:
+    def load(last: store.Loaded | None) -> store.Loaded:
         raise ValueError("a port is no number")
 
     monkeypatch.setattr(store, "load", load)

@@ -11,7 +11,7 @@ import pytest
 from envoy.service.discovery.v3 import discovery_pb2
 
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
-from serving.control_plane.snapshot import Snapshot, compile_listeners, compile_table
+from serving.control_plane.snapshot import MOST_STEPS, Snapshot, compile_listeners, compile_table
 from serving.control_plane.stream import GatewayStream, StreamAck
 from serving.core.routes import Arm, Endpoint, ModelRoute, RoutingTable
 
@@ -34,6 +34,7 @@ class World:
         self.named: dict[str, frozenset[str]] = {}  # by the version of a scope, the clusters in it
         self.of: dict[tuple[int, int], tuple[str, str]] = {}  # (route, generation) → the scope's name and version
         self._routes: dict[str, ModelRoute] = {}
+        self._earlier: dict[str, list[ModelRoute]] = defaultdict(list)
         self._next = 0
         for _ in range(3):
             self.change()
@@ -41,8 +42,15 @@ class World:
     def change(self) -> Snapshot:
         chance, name = self._chance, self._chance.choice(MODELS)
         self._generation += 1
-        before = self._routes.get(name)
-        if before is None or chance.random() < 0.3:
+        before, drawn = self._routes.get(name), chance.random()
+        earlier = self._earlier[name]
+        if before is not None:
+            earlier.append(before)
+        if drawn < 0.1 and before is not None and len(self._routes) > 1:
+            del self._routes[name]
+        elif drawn < 0.25 and earlier:  # as it was, with the clusters that it had
+            self._routes[name] = dataclasses.replace(chance.choice(earlier), generation=self._generation)
+        elif before is None or chance.random() < 0.3:
             self._next += 2
             stable = before.stable if before else arm(self._next, 9000 + 10 * self._next)
             candidate = arm(self._next + 1, 9005 + 10 * self._next) if chance.random() < 0.7 else None
@@ -168,7 +176,8 @@ def test_a_gateway_ends_with_the_table_whatever_came_between(seed: int, refusals
         gateway.look(now)
     current = world.current
     assert current is not None
-    refused = {key for key, one in gateway.words.items() if one.error}
+    there = {model.route.route_id for model in current.models.values()}
+    refused = {key for key, one in gateway.words.items() if one.error and key in there}
     assert refusals or not refused
     for host, model in current.models.items():
         key, is_whole = model.route.route_id, model.route.route_id not in refused
@@ -183,3 +192,28 @@ def test_a_gateway_ends_with_the_table_whatever_came_between(seed: int, refusals
             assert all(gateway.held[ENDPOINTS][name] == one.version for name, one in model.endpoints.items())
     if not refusals:
         assert gateway.held[CLUSTER].keys() == current.clusters.keys(), "what no route names goes in the end"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_snapshot_is_as_compiled_from_nothing_and_tells_what_changed_since_those_before_it(seed: int) -> None:
+    world = World(random.Random(seed))
+    every = [world.change() for _ in range(MOST_STEPS + 10)]
+    now = every[-1]
+    afresh = compile_table(now.table)
+    for what in ("models", "clusters", "endpoints", "owners"):
+        assert dict(getattr(now, what)) == dict(getattr(afresh, what))
+    assert [one.since(now) for one in every[:-1]] == [None] * (len(every) - 1)
+    for age, last in enumerate(reversed(every)):
+        step = now.since(last)
+        if step is None:
+            assert age > MOST_STEPS
+            continue
+        assert age <= MOST_STEPS
+        assert (
+            {name for name, one in now.models.items() if last.models.get(name) is not one}
+            <= step.models
+            <= now.models.keys()
+        )
+        assert last.models.keys() - now.models.keys() <= step.lost_models
+        assert last.clusters.keys() - now.clusters.keys() <= step.lost_clusters
+        assert age or not (step.models or step.lost_models or step.lost_clusters)

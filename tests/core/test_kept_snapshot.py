@@ -88,28 +88,125 @@ def test_a_file_gives_what_was_written_to_its_own_gateway(tmp_path: Path) -> Non
     assert SnapshotFile(file.path, "gateway-2").read() == {}
 
 
-@pytest.mark.parametrize("harm", ["cut", "flip", "open", "empty"])
+def changed(resources: Resources, type_url: str, name: str, version: str = "") -> Resources:
+    """With another version of one resource, or without it."""
+    rest = {other: found for other, found in resources.get(type_url, {}).items() if other != name}
+    return {**resources, type_url: rest | ({name: one(type_url, name, version)} if version else {})}
+
+
+def kept(path: Path) -> Resources:
+    """As another process would read it."""
+    return SnapshotFile(path, "gateway-1").read()
+
+
+def with_changes(path: Path) -> list[Resources]:
+    """A file of a snapshot and three changes, and what it held after each."""
+    file, held = SnapshotFile(path, "gateway-1"), whole().whole()
+    every = [held]
+    assert file.write(held)
+    for type_url, name, version in ((SCOPE, "gw/a", "2"), (ENDPOINTS, "c", ""), (CLUSTER, "d", "1")):
+        held = changed(held, type_url, name, version)
+        assert file.write(held)
+        every.append(held)
+    return every
+
+
+def test_changes_are_appended_and_read_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot"
+    first, *_, last = with_changes(path)
+    assert named(last, SCOPE) == {"gw/a": "2"} and named(last, CLUSTER) == {"c": "1", "d": "1"} and not last[ENDPOINTS]
+    SnapshotFile(tmp_path / "first", "gateway-1").write(first)
+    assert path.read_bytes().startswith((tmp_path / "first").read_bytes())
+    assert kept(path) == last
+    SnapshotFile(path, "gateway-1").write(last)  # another process joins them
+    assert path.read_bytes().count(b"gateway-1") == 1
+    assert kept(path) == {type_url: of_type for type_url, of_type in last.items() if of_type}
+
+
+def test_a_file_that_was_cut_at_any_byte_holds_what_was_whole_by_then(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a machine that stops leaves it: no change was told of before all of it was there."""
+    path = tmp_path / "snapshot"
+    file, ends, every = SnapshotFile(path, "gateway-1"), [], []
+    held = whole().whole()
+    for version in ("1", "2", "3"):
+        held = changed(held, SCOPE, "gw/a", version)
+        file.write(held)
+        every.append(held)
+        ends.append(path.stat().st_size)
+    data = path.read_bytes()
+    for size in range(len(data) + 1):
+        path.write_bytes(data[:size])
+        path.chmod(0o600)
+        was_whole = sum(end <= size for end in ends)
+        assert kept(path) == (every[was_whole - 1] if was_whole else {}), size
+    assert "was being written" in caplog.text
+
+
+def test_a_file_with_any_byte_changed_is_not_used_or_holds_what_was_before(tmp_path: Path) -> None:
+    """One that says that it goes on longer than it does looks as if it was cut."""
+    path = tmp_path / "snapshot"
+    every = with_changes(path)
+    data = path.read_bytes()
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        path.chmod(0o600)
+        assert kept(path) in ({}, *every[:-1]), at
+
+
+def test_what_another_wrote_is_written_over_whole(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot"
+    mine, other = SnapshotFile(path, "gateway-1"), SnapshotFile(path, "gateway-1")
+    held = whole().whole()
+    for file, version in ((mine, "1"), (other, "2"), (mine, "3"), (mine, "4"), (other, "5")):
+        held = changed(held, SCOPE, "gw/a", version)
+        assert file.write(held) and kept(path) == held
+    path.unlink()
+    assert other.write(held) and kept(path) == held
+
+
+def test_changes_are_joined_before_they_outgrow_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.control_plane.kept.LEAST_TO_JOIN", 2000)
+    path = tmp_path / "snapshot"
+    file, held, parts = SnapshotFile(path, "gateway-1"), whole().whole(), []
+    for number in range(100):
+        held = changed(held, SCOPE, "gw/a", str(number))
+        file.write(held)
+        assert kept(path) == held
+        parts.append(path.read_bytes().count(b"gateway-1"))
+    assert parts.count(1) > 2 and max(parts) > 5 and path.stat().st_size < 5000
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "open", "empty", "other JSON"])
 def test_a_file_that_was_harmed_is_not_used(tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
     file = SnapshotFile(tmp_path / "snapshot", "gateway-1")
     file.write(whole().whole())
     data = file.path.read_bytes()
-    file.path.write_bytes({"cut": data[:-1], "flip": data[:-1] + bytes([data[-1] ^ 1]), "empty": b""}.get(harm, data))
+    harmed = {"cut": data[:-1], "flip": data[:-1] + bytes([data[-1] ^ 1]), "empty": b"", "other JSON": b"[1]\n" + data}
+    file.path.write_bytes(harmed.get(harm, data))
     if harm == "open":
         file.path.chmod(0o640)
     assert file.read() == {} and "is not used" in caplog.text
 
 
-def test_a_snapshot_that_cannot_be_written_leaves_no_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = SnapshotFile(tmp_path / "snapshot", "gateway-1")
-    file.write(whole().whole())
+@pytest.mark.parametrize("fails", ["kept.write_whole", "kept.os.fsync"])
+def test_a_snapshot_that_cannot_be_written_leaves_no_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    file, held = SnapshotFile(tmp_path / "snapshot", "gateway-1"), whole().whole()
+    if fails == "kept.os.fsync":
+        assert file.write(held)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("serving.control_plane.kept.write_whole", full)
-    file.write(whole().whole())
-    assert not file.path.exists()
-    file.write(whole().whole())  # nor is there one to remove
+    with monkeypatch.context() as patch:
+        patch.setattr(f"serving.control_plane.{fails}", full)
+        for version in ("2", "3"):  # nor is there one to remove
+            assert not file.write(changed(held, SCOPE, "gw/a", version))
+            assert not file.path.exists()
+    assert file.write(held) and file.read() == held
 
 
 def test_an_envoy_is_told_what_it_lacks_and_nothing_twice() -> None:

@@ -34,7 +34,9 @@ from tests.kills.stories import Story
 LONGEST_S, LOOK_S = 60.0, 0.01
 #: The candidate's weights, one after the other: it comes, grows, and is taken back.
 WEIGHTS_BP = (2500, 5000, 0)
-WRITERS: tuple[Callable[..., object], ...] = (kept.SnapshotFile.write, files.write_whole, files._sync_folder)
+WRITERS: tuple[Callable[..., object], ...] = (
+    kept.SnapshotFile.write, kept.SnapshotFile._write_whole, kept.SnapshotFile._append, files.write_whole, files._sync_folder,
+)  # fmt: skip
 
 
 def passes_on(
@@ -52,7 +54,7 @@ def as_it_is() -> tuple[Callable[..., object], ...]:
 
 
 def in_place() -> tuple[Callable[..., object], ...]:
-    """Breaks the product: the file is written over, piece by piece."""
+    """Breaks the product: the file is written over for each change, piece by piece."""
 
     def write(path: Path, data: bytes, **_: object) -> None:
         with path.open("wb") as file:
@@ -62,6 +64,7 @@ def in_place() -> tuple[Callable[..., object], ...]:
         path.chmod(0o600)
 
     kept.write_whole = write  # type: ignore[assignment]
+    kept.SnapshotFile._append = lambda *_: False  # type: ignore[method-assign]
     return (write,)
 
 

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from serving.core.request_classes import Pool, RequestClasses
-from serving.core.routes import Arm
+from serving.core.routes import Arm, Limits
 from serving.core.tenants import Quota, Tenants
 from serving.ports import TenantCounters
 from tests.gateway_rig import Rig, Traffic, grpc_infer, rig, wait_until
@@ -244,6 +244,26 @@ def test_both_classes_are_split_alike_and_what_one_hands_back_takes_its_own_plac
         wait_until(lambda: parts.stable.hits == before + BATCH + 1, "one of the default class is handed back")
     assert Counter(one.result() for one in asked) == {"answered": BATCH, "429 request class": BATCH}
     assert other.result() == "answered"
+
+
+def test_what_a_candidate_has_no_place_for_takes_one_of_its_class_on_stable(parts: Rig) -> None:
+    candidate = Arm(
+        "r2", Rig.CANDIDATE, (parts.candidate.endpoint,), 2
+    )  # 16 times as much: 4 places for a batch, 12 for the rest
+    patient = Limits(60.0, 30.0)
+    parts.apply(10_000, stable=stable(parts), candidate=candidate, classes=CLASSES, limits=patient)
+    batch = over_http(parts, x_class="batch")
+    with ThreadPoolExecutor(3 * BATCH) as pool, parts.candidate.held():
+        asked = [pool.submit(batch) for _ in range(BATCH)]
+        wait_until(lambda: parts.candidate.hits == BATCH, "the candidate's places are taken")
+        assert parts.envoy.http(headers={"x-class": "batch"}).release == "r1"
+        with parts.stable.held():
+            handed = [pool.submit(batch) for _ in range(2 * BATCH)]
+            wait_until(lambda: sum(one.done() for one in handed) >= BATCH, "stable has no place for the rest")
+        other = pool.submit(over_http(parts))
+        wait_until(lambda: parts.candidate.hits == BATCH + 1, "the default class has places there")
+    assert Counter(one.result() for one in handed) == {"answered": BATCH, "429 request class": BATCH}
+    assert {one.result() for one in (*asked, other)} == {"answered"}
 
 
 def test_classes_that_come_and_go_lose_no_request(parts: Rig) -> None:

@@ -1,0 +1,164 @@
+"""What the database says of every gateway and every routed model: one statement, and so one state of the database.
+
+What is said of a model is text. As long as it is the same to the letter there is nothing new to make of it, and of a thousand models one
+has changed, as a rule: to compare takes a microsecond each, to make a route a hundred times that.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from django.db import connection
+
+from serving.core.lifecycle import LIVE, DeploymentState
+from serving.core.routes import Endpoint
+
+#: A gateway that was silent for this long has its share of the in-flight bound given to the others. Longer than a restart:
+#: a bound that changes makes every gateway build its clusters anew.
+SHARES_WITHIN_S = 600.0
+
+# Columns are in the order of the tuples below. Of a deployment only its newest server counts, and so they come by age.
+_STATEMENT = """
+WITH servers AS (
+  SELECT deployment.environment_id, release.model_id, string_agg(json_build_array(
+           deployment.id, deployment.release_id, release.digest, deployment.state, server.host, server.http_port, server.grpc_port,
+           server.is_serving, server.probed_at IS NOT NULL)::text, ',' ORDER BY server.id) AS said
+    FROM serving_server server
+    JOIN serving_deployment deployment ON deployment.id = server.deployment_id
+    JOIN registry_release release ON release.id = deployment.release_id
+   WHERE server.ended_at IS NULL AND deployment.state = ANY(%s)
+   GROUP BY deployment.environment_id, release.model_id)
+SELECT 'environment' AS kind, slug AS name, id AS environment_id, json_build_array(id, slug, generation, allows_forced_release)::text, NULL
+  FROM serving_environment WHERE is_routed
+UNION ALL
+SELECT 'gateway', gateway.name, environment.id, json_build_array(
+         gateway.id, gateway.name, environment.id, environment.slug, http_url, grpc_address,
+         drained_at IS NOT NULL, coalesce(seen_at >= statement_timestamp() - make_interval(secs => %s), false))::text, NULL
+  FROM serving_gateway gateway JOIN serving_environment environment ON environment.id = gateway.environment_id
+UNION ALL
+SELECT 'route', model.slug, route.environment_id, json_build_array(
+         route.id, route.environment_id, route.model_id, stable_id, candidate_id, route.generation, changes, candidate_bp, mirror_bp,
+        proven,
+         model.slug, model.objectives, model.traffic_policy)::text, servers.said
+  FROM serving_route route
+  JOIN registry_servedmodel model ON model.id = route.model_id
+  LEFT JOIN servers ON servers.environment_id = route.environment_id AND servers.model_id = route.model_id
+ ORDER BY kind, name
+"""
+
+
+class EnvironmentRow(NamedTuple):
+    pk: int
+    slug: str
+    generation: int
+    allows_forced: bool
+
+
+class GatewayRow(NamedTuple):
+    """`is_about`: it spoke within `SHARES_WITHIN_S`."""
+
+    pk: int
+    name: str
+    environment_id: int
+    environment: str
+    http_url: str
+    grpc_address: str
+    is_drained: bool
+    is_about: bool
+
+
+class RouteRow(NamedTuple):
+    """A route and what is read of its model. Releases by their ids."""
+
+    pk: int
+    environment_id: int
+    model_id: int
+    stable_id: str
+    candidate_id: str | None
+    generation: int
+    changes: int
+    candidate_bp: int
+    mirror_bp: int
+    proven: dict[str, Any]
+    slug: str
+    objectives: Any
+    traffic_policy: Any
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The releases that it names."""
+        return (self.stable_id, self.candidate_id) if self.candidate_id else (self.stable_id,)
+
+
+class ServerRow(NamedTuple):
+    """A server that has not ended, of a deployment that lives. `was_well`: it answered a real inference once."""
+
+    deployment_id: int
+    release_id: str
+    digest: str
+    state: str
+    host: str
+    http_port: int
+    grpc_port: int
+    is_serving: bool
+    was_well: bool
+
+
+class ModelRows(NamedTuple):
+    """What the database says of one model in one environment: its route, and the servers of its releases there. To be compared."""
+
+    environment_id: int
+    route: str
+    servers: str | None
+
+    def read(self) -> tuple[RouteRow, Servers]:
+        return RouteRow(*json.loads(self.route)), Servers.of(self.servers)
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Of one model in one environment, by release digest: endpoints that serve, and those that are known and do not. `ready`: the
+    ids of releases that serve."""
+
+    serving: dict[str, tuple[Endpoint, ...]]
+    known: dict[str, tuple[Endpoint, ...]]
+    ready: frozenset[str]
+
+    @classmethod
+    def of(cls, said: str | None) -> Servers:
+        rows = [ServerRow(*one) for one in json.loads(f"[{said or ''}]")]
+        serving: dict[str, tuple[Endpoint, ...]] = {}
+        known: dict[str, tuple[Endpoint, ...]] = {}
+        ready = set()
+        for one in {row.deployment_id: row for row in rows}.values():
+            endpoint = Endpoint(one.host, one.http_port, one.grpc_port)
+            is_ready = one.is_serving and one.state == DeploymentState.READY
+            book = serving if is_ready else known
+            if is_ready or one.was_well:
+                book[one.digest] = tuple(sorted((*book.get(one.digest, ()), endpoint)))
+            if is_ready:
+                ready.add(one.release_id)
+        return cls(serving, known, frozenset(ready))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """By the order of their names. Routes are not read yet: `said` has them in the order of their models' names."""
+
+    environments: list[EnvironmentRow]
+    gateways: list[GatewayRow]
+    said: list[ModelRows]
+
+
+def read_rows() -> Rows:
+    """Everything, as one moment had it. Raises django.db.Error."""
+    with connection.cursor() as cursor:
+        cursor.execute(_STATEMENT, [[state.value for state in LIVE], SHARES_WITHIN_S])
+        rows = cursor.fetchall()
+    return Rows(
+        [EnvironmentRow(*json.loads(text)) for kind, _, _, text, _ in rows if kind == "environment"],
+        [GatewayRow(*json.loads(text)) for kind, _, _, text, _ in rows if kind == "gateway"],
+        [ModelRows(where, text, servers) for kind, _, where, text, servers in rows if kind == "route"],
+    )
