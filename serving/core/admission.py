@@ -53,7 +53,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Admission:
+class AdmissionLimit:
     """The bound of one server, from all gateways and over both protocols, and what it rests on."""
 
     in_flight: int
@@ -61,11 +61,11 @@ class Admission:
     proof: Proof | None = None
 
 
-def admission_of(declared: int | None, instances: int, proof: Proof | None) -> Admission:
+def admission_of(declared: int | None, instances: int, proof: Proof | None) -> AdmissionLimit:
     """What was proven, never above what was declared; without a proof what was declared, else so many for each model instance."""
     proven = proof.in_flight(instances) if proof is not None else None
     if proven is not None and (declared is None or proven < declared):
-        return Admission(proven, Source.PROVEN, proof)
+        return AdmissionLimit(proven, Source.PROVEN, proof)
     if declared is not None:
-        return Admission(declared, Source.DECLARED, proof)
-    return Admission(IN_FLIGHT_PER_INSTANCE * max(instances, 1), Source.DEFAULT)
+        return AdmissionLimit(declared, Source.DECLARED, proof)
+    return AdmissionLimit(IN_FLIGHT_PER_INSTANCE * max(instances, 1), Source.DEFAULT)
