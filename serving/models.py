@@ -114,6 +114,7 @@ class Deployment(models.Model):
     recoveries = models.PositiveIntegerField(default=0)  # times its server was brought back
     drain_asked_at = models.DateTimeField(null=True)  # its agent drains it as soon as nothing holds it up
     drain_reason = models.TextField(blank=True)
+    is_set_aside = models.BooleanField(default=False)  # gateways send it nothing, however well it answers its agent
     version = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField(auto_now_add=True)
     ready_at = models.DateTimeField(null=True)
@@ -134,7 +135,10 @@ class Deployment(models.Model):
 
 
 class Server(models.Model):
-    """One inference server process, started for one deployment. A replacement is a new row."""
+    """One inference server process, started for one deployment. A replacement is a new row.
+
+    `pid` 0: somebody else's process, which was given the release, or was found to serve it; nothing of it is measured or proven.
+    """
 
     deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="servers")
     host = models.CharField(max_length=120, default="127.0.0.1")

@@ -174,6 +174,8 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class RunningServer:
+    """`pid` 0: a process of somebody else's, perhaps on another machine; nothing of it can be measured."""
+
     host: str
     http_port: int
     grpc_port: int

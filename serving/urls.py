@@ -11,6 +11,11 @@ urlpatterns = [
     path("models/<slug:slug>/releases:check", release_check.ReleaseCheckView.as_view(), name="release-check"),
     path("models/<slug:slug>/releases/<str:name>/fit", node_fit.FitView.as_view(), name="release-fit"),
     path("models/<slug:slug>/releases/<str:name>/replicas", replicas.ReplicasView.as_view(), name="release-replicas"),
+    path(
+        "models/<slug:slug>/releases/<str:name>/replicas/replace",
+        replicas.ReplaceView.as_view(),
+        name="release-replace-replica",
+    ),
     path("environments", api.EnvironmentsView.as_view(), name="environments"),
     path("environments/<slug:slug>", api.EnvironmentView.as_view(), name="environment"),
     path("gateways", gateways.GatewaysView.as_view(), name="gateways"),

@@ -14,13 +14,26 @@ from serving.adapters.triton import TritonServer
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from serving.agent.server_shim import is_locked
+from serving.agent.static_launcher import StaticLauncher
 from serving.core.gpu import GpuReading
 from serving.models import Server, Variant
 from serving.ports import ExternalMetrics, RunningServer
 
 
-def launcher() -> LocalLauncher:
-    """This node's launcher. Under a stack that holds its lock, servers end with the stack; without one they stay."""
+def launcher() -> LocalLauncher | StaticLauncher:
+    """This node's launcher: of the server that somebody else runs, where settings name one.
+
+    Under a stack that holds its lock, servers end with the stack; without one they stay.
+    """
+    if (static := settings.STATIC_SERVER) is not None:
+        return StaticLauncher(
+            static,
+            servers=settings.STATE_DIR / "static-servers" / f"{static.host}-{static.grpc_port}",
+            blobs=blob_cache(),
+            loads=settings.STATIC_LOADS,
+            runtime=settings.STATIC_RUNTIME,
+            allows_uncontained_code=settings.ALLOW_UNCONTAINED_CODE,
+        )
     lock = settings.STATE_DIR / "stack.lock"
     return LocalLauncher(
         servers=settings.STATE_DIR / "servers",

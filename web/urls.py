@@ -135,6 +135,11 @@ urlpatterns = [
         name="release_scale",
     ),
     path(
+        "models/<slug:slug>/r/<int:number>/deployments/replace/",
+        posted(replicas.replace, "release_deployments", "slug", "number"),
+        name="release_replace",
+    ),
+    path(
         "models/<slug:slug>/r/<int:number>/provenance/",
         require_GET(release_tabs.provenance),
         name="release_provenance",

@@ -10,36 +10,37 @@ import yaml
 from registry.adapters.json_yaml import read_text, write_text
 
 
-def with_engine(text: str, engine: Mapping[str, Any]) -> str:
-    """The text with this as its `envelope.engine`. Comments inside that section go with it.
+def with_section(text: str, name: str, content: Any) -> str:
+    """The text with this as the section of its envelope, such as `engine`. Comments inside that section go with it.
 
     Raises ValueError where the text is no mapping, or is written in a way in which the section cannot be replaced.
     """
     before = read_text(text)
     if before.mistakes or not isinstance(before.document, dict):
         raise ValueError("it is not a mapping of fields")
-    envelope = {**(before.document.get("envelope") or {}), "engine": dict(engine)}
+    envelope = {**(before.document.get("envelope") or {}), name: content}
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     assert isinstance(root, yaml.MappingNode)  # it was read as one
-    after = _edited(text, root, envelope)
+    after = _edited(text, root, name, envelope)
     read = read_text(after)
     if read.mistakes or read.document != {**before.document, "envelope": envelope}:
-        raise ValueError("envelope.engine cannot be replaced in it without changing something else")
+        raise ValueError(f"envelope.{name} cannot be replaced in it without changing something else")
     return after
 
 
-def _edited(text: str, root: yaml.MappingNode, envelope: Mapping[str, Any]) -> str:
+def _edited(text: str, root: yaml.MappingNode, name: str, envelope: Mapping[str, Any]) -> str:
     outer = _member(root, "envelope")
     if outer is None:
         return f"{text.rstrip()}\n{write_text({'envelope': envelope})}"
     key, value = outer
     if not isinstance(value, yaml.MappingNode) or value.flow_style or not value.value:
         return _replaced(text, key, value, "envelope", envelope)
-    inner = _member(value, "engine")
+    inner = _member(value, name)
     if inner is not None:
-        return _replaced(text, *inner, "engine", envelope["engine"])
-    end, column = _end(text, value), value.value[0][0].start_mark.column
-    return f"{text[:end]}\n{' ' * column}{_block('engine', envelope['engine'], column)}{text[end:]}"
+        return _replaced(text, *inner, name, envelope[name])
+    end, column = text.find("\n", _end(text, value)), value.value[0][0].start_mark.column
+    end = len(text) if end < 0 else end  # behind a comment on the last line
+    return f"{text[:end]}\n{' ' * column}{_block(name, envelope[name], column)}{text[end:]}"
 
 
 def _member(node: yaml.MappingNode, name: str) -> tuple[yaml.Node, yaml.Node] | None:

@@ -23,8 +23,10 @@ from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.room import proofs_for
 from serving.actions import ensure_deployment
 from serving.actions.placement import scale_release
+from serving.actions.replacing import set_aside_replica
 from serving.actions.routes import lock_routes, set_route
 from serving.models import Deployment, Route
+from serving.queries.answering import deployment_by_name
 
 S = RolloutState
 
@@ -153,6 +155,16 @@ def ask_for_replicas(rollout: Rollout, replicas: int, weight_bp: int, *, fence: 
         replicas=replicas,
         reason=reason,
     )
+
+
+@transaction.atomic
+def set_replica_aside(rollout: Rollout, name: str, *, fence: int) -> None:
+    """The candidate's replica by this name (`server_names`) gets no more traffic. Raises as `set_aside_replica`, and StateChanged."""
+    _lock(rollout, fence)
+    found = deployment_by_name(rollout.candidate_id, rollout.environment_id, name)
+    if found is not None:
+        reason = f"Rollout {rollout.pk}: it fails where the other replicas do not."
+        set_aside_replica(actor=ENGINE, deployment=found, reason=reason)
 
 
 def _lock(rollout: Rollout, fence: int) -> None:

@@ -16,6 +16,7 @@ from rollouts.core.freeze import frozen
 from rollouts.core.inconclusive import inconclusive_because, is_late, late, undecided
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import FULL_BP, OnUndecided, Source
+from rollouts.core.replica_differs import breach_or_replica, replacing
 from rollouts.core.rollback_rules import breach, is_fix
 from rollouts.core.shortage import shortage_at
 from rollouts.core.snapshot import Judged, Snapshot
@@ -29,10 +30,11 @@ def decide(snapshot: Snapshot) -> Decision:
     if state is RolloutState.PREPARING:
         return _opened(snapshot, _prepare(snapshot))
     if state in LIVE:
-        found = breach(snapshot)
+        found = breach_or_replica(snapshot, breach(snapshot))
         if found is not None:
             return late(snapshot, found)
-        return inconclusive_because(snapshot) or _opened(snapshot, _progress(snapshot))
+        held = inconclusive_because(snapshot) or replacing(snapshot)
+        return held or _opened(snapshot, _progress(snapshot))
     if state in {RolloutState.ROLLING_BACK, RolloutState.STUCK}:
         return Decision(Action.HOLD, Code.ROLLING_BACK, f"Taking all traffic back to {snapshot.identity.stable_name}.")
     return Decision(Action.HOLD, Code.ENDED, "The rollout has ended.")

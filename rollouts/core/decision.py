@@ -55,6 +55,7 @@ class Code(StrEnum):
     BLIND = "blind"
     NOT_ACKNOWLEDGED = "not_acknowledged"
     SHEDDING = "shedding"
+    REPLICA_DIFFERS = "replica_differs"
     # waiting
     PAUSED = "paused"
     FROZEN = "frozen"
@@ -76,7 +77,7 @@ class Code(StrEnum):
 
 
 #: Reasons for which proven evidence does not convict the release.
-EXCUSES = frozenset({Code.BOTH_ARMS_BAD, Code.MIX_SHIFT, Code.HARDWARE_DIFFERS, Code.COLD_START})
+EXCUSES = frozenset({Code.BOTH_ARMS_BAD, Code.MIX_SHIFT, Code.HARDWARE_DIFFERS, Code.COLD_START, Code.REPLICA_DIFFERS})
 
 
 @dataclass(frozen=True)

@@ -195,9 +195,11 @@ class Dispersion:
 
     def as_history(self) -> Dispersion:
         """For a rollout that begins: what was counted before it weighs little."""
-        stable = tuple([one.as_history() for one in self.stable])
-        fresh = Series(before=0, counters=((0.0, 0.0, 0, 0, 0.0, 0.0),) * len(self.names))
-        return replace(self, candidate=fresh, stable=stable)
+        return replace(self.without_candidate(), stable=tuple([one.as_history() for one in self.stable]))
+
+    def without_candidate(self) -> Dispersion:
+        """With nothing known of the candidate."""
+        return replace(self, candidate=Series(before=0, counters=((0.0, 0.0, 0, 0, 0.0, 0.0),) * len(self.names)))
 
     @cached_property
     def phis(self) -> dict[str, tuple[float, float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollouts.core.all_failing import Failures
 from rollouts.core.counter_deltas import ERRORS, Arms, Reading, has_lost
@@ -14,7 +14,8 @@ from rollouts.core.policy import Policy, Source
 
 #: Blindness counts on from tick to tick; while no engine ran, nobody looked, and nobody was blind.
 LOOKED_WITHIN_S = 30.0
-
+#: Until a replica that was set aside is out of every gateway, and what was in flight on it has ended, its failures are no evidence.
+SETTLES_S = 5.0
 
 #: Fields that are JSON as they are.
 _PLAIN = (
@@ -22,6 +23,15 @@ _PLAIN = (
     "stage", "gone_since", "asked_at", "is_promoting", "tick", "gap_at", "blind_since", "server_since", "server_base",
     "forgotten", "blind_at", "served_since", "drawn",
 )  # fmt: skip
+
+
+class Aside(NamedTuple):
+    """A replica of the candidate that was set aside, when, and how many answered until then; and whether as many have since."""
+
+    replica: str
+    at: float
+    servers: int
+    is_replaced: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,7 @@ class EngineState:
     server_since: float | None = None  # when its newest server came
     server_base: int = 0  # attempts of the candidate until then
     served_since: float | None = None  # when that server was first seen to have answered
+    aside: Aside | None = None  # the one that was set aside, as it failed where the others did not
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -74,6 +85,7 @@ class EngineState:
             "failures": self.failures.to_json(),
             "harm": {name: [round(part, 4) for part in one] for name, one in self.harm.items()},
             "said": self.last_decision,
+            **({} if self.aside is None else {"aside": list(self.aside)}),
             **{name: getattr(self, name) for name in _PLAIN},
         }
 
@@ -90,6 +102,7 @@ class EngineState:
             "failures": Failures.from_json(value.get("failures", [0, 0.0, 0.0])),
             "harm": {name: (one[0], one[1]) for name, one in value.get("harm", {}).items()},
             "last_decision": value.get("said", ""),
+            "aside": Aside(*value["aside"]) if "aside" in value else None,
         }
         return cls(**arms, **read, **{name: value[name] for name in _PLAIN if name in value})
 
@@ -132,6 +145,27 @@ class EngineState:
             return self
         watches = {**self.watches, guard: replace(self.watches[guard], evidence=Evidence())}
         return replace(self, watches=watches, forgotten=self.forgotten + 1)
+
+    def setting_aside(self, guard: str, replica: str, at: float, servers: int) -> EngineState:
+        """Without this guard's evidence and the candidate's scatter in it: both were of a replica that gets no more traffic."""
+        found = replace(self, aside=Aside(replica, at, servers))
+        watch = self.watches.get(guard)
+        if watch is None:
+            return found
+        fresh = replace(watch, evidence=Evidence(), dispersion=watch.dispersion.without_candidate())
+        return replace(found, watches={**self.watches, guard: fresh})
+
+    def replaced(self, at: float, *, is_replacing: bool) -> EngineState:
+        """With it taken in whether another answers in the place of the one that was set aside."""
+        if self.aside is None or self.aside.is_replaced or is_replacing or at - self.aside.at <= SETTLES_S:
+            return self
+        return replace(self, aside=self.aside._replace(is_replaced=True))
+
+    def settling(self, at: float, guard: str) -> EngineState:
+        """Without this guard's evidence, while answers of the replica that was set aside may still come."""
+        if self.aside is None or at - self.aside.at > SETTLES_S or guard not in self.watches:
+            return self
+        return replace(self, watches={**self.watches, guard: replace(self.watches[guard], evidence=Evidence())})
 
     def blinded(self, at: float, *, is_blind: bool) -> EngineState:
         """With whether this tick could be judged taken in."""

@@ -1,14 +1,11 @@
-"""Whether the failures for which a candidate is taken back are those of one of its replicas. It is told, and decides nothing."""
+"""Whether failures are those of one replica: a test of how they lie among the replicas. What follows is `replica_differs`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
-
-from rollouts.core.decision import Action, Decision
-from rollouts.core.snapshot import Judged, Snapshot
 
 #: Were all replicas alike, one would be named less often than this.
 CHANCE = 1e-3
@@ -16,6 +13,9 @@ CHANCE = 1e-3
 NO_CHANCE = 1e-18
 #: Fewer attempts on the others do not show that these are well.
 LEAST_OTHERS = 20
+#: The failures are all one replica's where the others have no more than this of its excess over what is usual. It does not thin out:
+#: however long all were well before, what the others fail now counts against what this one fails now.
+OTHERS_SHARE = 0.1
 
 
 class ReplicaTally(NamedTuple):
@@ -33,6 +33,11 @@ class OddReplica:
     own: ReplicaTally
     others: ReplicaTally
     replicas: int
+
+    def has_all(self, usual: float) -> bool:
+        """Whether the failures beyond what is usual (a share of attempts) are as good as all its own."""
+        own = self.own.bad - usual * self.own.attempts
+        return own > 0 and self.others.bad - usual * self.others.attempts <= OTHERS_SHARE * own
 
 
 def odd_one_out(tallies: Mapping[str, ReplicaTally], *, tolerated: float, phi: float = 1.0) -> OddReplica | None:
@@ -78,30 +83,3 @@ def _log_chance(exactly: int, drawn: int, bad: int, whole: int) -> float:
 
 def _log_choose(of: int, some: int) -> float:
     return math.lgamma(of + 1) - math.lgamma(some + 1) - math.lgamma(of - some + 1)
-
-
-# --- in a decision ----------------------------------------------------------------------------------------------------
-
-
-def suspected(s: Snapshot, decision: Decision) -> Judged | None:
-    """The guard for whose failures traffic is taken away, where replicas may differ in them: the gateways' errors."""
-    if decision.action not in {Action.ROLL_BACK, Action.PAUSE} or "breach" not in decision.facts:
-        return None
-    if decision.facts.get("guard") != "errors":
-        return None
-    return next((one for one in s.evidence.judged if one.guard.indicator == "errors"), None)
-
-
-def telling(s: Snapshot, decision: Decision, judged: Judged, tallies: Mapping[str, ReplicaTally]) -> Decision:
-    """The same decision; it names the replica, if it is one."""
-    reference = judged.rate_stable if s.identity.has_stable else judged.guard.max_frac
-    tolerated = judged.guard.roll_back_over.of(reference)
-    odd = odd_one_out(tallies, tolerated=tolerated, phi=judged.phi)
-    if odd is None:
-        return decision
-    said = (
-        f"{decision.reason} The failures are of one replica of {odd.replicas}: {odd.name}, {odd.own.bad} of {odd.own.attempts} "
-        f"attempts; the others failed {odd.others.bad} of {odd.others.attempts}. Look at that server first."
-    )
-    facts = {"replica": odd.name, "own": list(odd.own), "others": list(odd.others), "replicas": odd.replicas}
-    return replace(decision, reason=said, facts={**decision.facts, "odd_replica": facts})

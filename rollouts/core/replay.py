@@ -12,6 +12,7 @@ from rollouts.core.decision import Action, Decision
 from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import Policy, Source
 from rollouts.core.room import Room
 from rollouts.core.snapshot import Desired, Identity, Judged, Observed, People, take_snapshot
@@ -175,4 +176,6 @@ class ReplayedRollout:
             problem=mark.problem,
             hardware=mark.hardware,
             room=Room.from_json(mark.room),
+            replicas={name: ReplicaTally(*one) for name, one in mark.replicas.items()},
+            is_replacing=mark.is_replacing,
         )

@@ -10,6 +10,7 @@ from rollouts.core.engine_state import EngineState
 from rollouts.core.evidence import Side, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import Guard, Policy, Source, Step
 from rollouts.core.request_mix import SIZES, Mix, mix_of, mix_of_classes
 from rollouts.core.room import UNKNOWN_ROOM, Room
@@ -135,6 +136,8 @@ class Observed:
     waited_s: float = 0.0  # preparing: since the rollout was started
     deployment_problem: str = ""  # preparing: a sentence, why the candidate's deployment does not come
     room: Room = UNKNOWN_ROOM  # what the servers of both arms can take
+    replicas: Mapping[str, ReplicaTally] = field(default_factory=dict)  # of the candidate, where they were asked for
+    is_replacing: bool = False  # fewer of the candidate answer than before one was set aside
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,9 @@ class StageEvidence:
     forgotten: int = 0  # how often evidence of a warm-up was dropped in this stage
     recent: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by guard: bad and all attempts of late
     harm: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # by guard: excess over tolerance, variance
+    aside: str = ""  # the candidate's replica that was set aside in this rollout
+    aside_s: float | None = None  # since then; None: none was
+    is_replaced: bool = False  # another has answered in its place
 
 
 @dataclass(frozen=True)
@@ -295,6 +301,9 @@ def _evidence(
         forgotten=state.forgotten,
         recent={name: (watch.recent.bad, watch.recent.attempts) for name, watch in state.watches.items()},
         harm=state.harm_so_far(policy) if policy.budget_bad is not None else {},
+        aside=state.aside.replica if state.aside else "",
+        aside_s=_since(now, state.aside.at) if state.aside else None,
+        is_replaced=state.aside is not None and state.aside.is_replaced,
     )
 
 

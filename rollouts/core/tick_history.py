@@ -44,6 +44,9 @@ class TickContext:
     hardware: str = ""
     is_settling: bool = False  # answers were still on their way since the last change of weight
     room: Mapping[str, Any] = field(default_factory=dict)  # of `Room`; empty where nothing of it was checked
+    # by the candidate's replicas: bad and all attempts, at the tick that asked for them
+    replicas: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    is_replacing: bool = False  # fewer of the candidate answered than before one was set aside
 
 
 _FIELDS = tuple(one.name for one in fields(TickContext))
@@ -296,6 +299,8 @@ def _one_row(first: TickRecord, then: TickRecord) -> TickRecord:
     mark = (
         replace(mark, is_settling=True) if first.mark.is_settling else mark
     )  # what is no evidence makes none of it one
+    if first.mark.replicas and not mark.replicas:  # what a hold rests on
+        mark = replace(mark, replicas=first.mark.replicas)
     read_at = first.read_at if then.read_at is None else then.read_at
     return TickRecord(mark, then.tick, then.at, read_at, first.arms + then.arms, external, first.ticks + then.ticks)
 

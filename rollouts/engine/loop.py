@@ -33,7 +33,7 @@ from rollouts.engine.desired_state import ensure_desired_state
 from rollouts.engine.gateway_counters import CounterReaders, CounterSnapshot, StatsPage, snapshot_of
 from rollouts.engine.lag_metrics import LagMetrics
 from rollouts.engine.latency import LatencyRecorder
-from rollouts.engine.odd_replicas import WAIT_S, with_odd_replica
+from rollouts.engine.odd_replicas import WAIT_S, ensure_set_aside, tallies_for
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.rollback import check_zero_acknowledged, continue_rollback
 from rollouts.engine.surge import ensure_replicas
@@ -232,6 +232,9 @@ class Engine:
                 self.lead.keep()
         self.writer.flush_holds(holds)
         self._apply_effects(effects, world)
+        for one in entries:
+            with self.writer.one(one.rollout):
+                ensure_set_aside(one, world)
         self._await_rollback_ack(entries, world)
         self._ask_ahead(entries, world)
 
@@ -258,7 +261,10 @@ class Engine:
             tick = evaluate(given, gone_over_s=self.timings.gone_over_s)
             if tick.decision.action in OPENING and entry.proven is None:
                 tick = evaluate(with_proofs(entry, given), gone_over_s=self.timings.gone_over_s)
-            tick = with_odd_replica(tick, entry, world, self.hosts, until=self._naming_until)
+            tallies = tallies_for(tick, entry, world, self.hosts, until=self._naming_until)
+            if tallies:
+                told = replace(given, observed=replace(given.observed, replicas=tallies))
+                tick = evaluate(told, gone_over_s=self.timings.gone_over_s)
             if tick.decision.action is Action.ROLL_BACK:
                 entry.mark_written(commit_tick(rollout, tick, fence=world.fence))
             elif tick.is_effect or tick.warning or _is_rolling_back(entry):

@@ -1,4 +1,4 @@
-"""Asks the gateways for each server's counts when a candidate is about to be taken back for its errors."""
+"""Asks the gateways for each server's counts when a candidate is about to be taken back for its errors, and sets the odd one aside."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
 
 import structlog
 
-from rollouts.core.odd_replica import ReplicaTally, suspected, telling
+from ledger.core.errors import StateChanged
+from rollouts.actions.engine_effects import set_replica_aside
+from rollouts.core.lifecycle import LIVE
+from rollouts.core.odd_replica import ReplicaTally
+from rollouts.core.replica_differs import suspected
 from rollouts.core.tick import Tick
 from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.models import Rollout
@@ -24,22 +27,22 @@ log = structlog.get_logger(__name__)
 WAIT_S = 0.25
 
 
-def with_odd_replica(
+def tallies_for(
     tick: Tick, entry: RolloutEntry, world: WorldState, hosts: HostCounters | None, *, until: float
-) -> Tick:
-    """The same tick, whose decision names the one replica that fails, if it is one. What cannot be read leaves it as it was.
+) -> dict[str, ReplicaTally]:
+    """Of each of the candidate's servers, by its name, where it is about to be taken back for its errors; empty where it is not, or nobody
+    tells: then it is taken back without.
 
     `until`: when there is no more time for it, in monotonic seconds.
     """
     judged, wait_s = suspected(tick.snapshot, tick.decision), until - time.monotonic()
     if hosts is None or wait_s <= 0 or judged is None or world.serving_at(entry.places[0]).count < 2:
-        return tick
+        return {}
     try:
-        tallies = _tallies(hosts, entry.rollout, world.gateways[entry.rollout.environment_id], wait_s)
-        return replace(tick, decision=telling(tick.snapshot, tick.decision, judged, tallies))
-    except Exception:  # a name is never worth a rollback; what the database said comes again when that is written
+        return _tallies(hosts, entry.rollout, world.gateways[entry.rollout.environment_id], wait_s)
+    except Exception:  # a rollback never waits for it; what the database said comes again when that is written
         log.error("odd_replica_not_told", rollout=entry.rollout.pk, traceback=traceback.format_exc())
-        return tick
+        return {}
 
 
 def _tallies(
@@ -76,3 +79,20 @@ def _counted(
             yield from one.result().items()
         except GatewayError as error:
             log.info("hosts_not_read", rollout=rollout.pk, error=error.message)
+
+
+def ensure_set_aside(entry: RolloutEntry, world: WorldState) -> None:
+    """Takes the traffic of the replica away that the rollout was held for. Once; nothing where there is none.
+
+    Where that cannot be (no other answers), its failures are evidence again in some seconds.
+    """
+    aside, rollout = entry.engine_state.aside, entry.rollout
+    if aside is None or entry.is_set_aside or rollout.state not in LIVE:
+        return
+    try:
+        set_replica_aside(rollout, aside.replica, fence=world.fence)
+    except StateChanged as error:
+        if error.code not in {"last_replica", "replica_leaving"}:
+            raise  # the rollout moved
+        log.warning("replica_not_set_aside", rollout=rollout.pk, replica=aside.replica, error=error.message)
+    entry.is_set_aside = True

@@ -93,7 +93,13 @@ def _observed(
         waited_s=at - (rollout.started_at or rollout.created_at).timestamp(),
         deployment_problem=desired.deployment_problem,
         room=_room(entry, serving),
+        is_replacing=_is_replacing(entry, serving[0]),
     )
+
+
+def _is_replacing(entry: RolloutEntry, candidate: Serving) -> bool:
+    aside = entry.engine_state.aside
+    return aside is not None and candidate.count < min(aside.servers, candidate.wanted)
 
 
 def _room(entry: RolloutEntry, serving: tuple[Serving, Serving]) -> Room:

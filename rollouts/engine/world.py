@@ -63,6 +63,7 @@ class RolloutEntry:
     )
     unwritten: tuple[Tick, Outcome] | None = None  # the last of them
     proven: tuple[float | None, float | None] | None = None  # requests/s of a server, by arm; None: not looked at yet
+    is_set_aside: bool = False  # the replica that the rollout was held for gets no more traffic
     surge: SurgeAsk | None = None  # the last time that servers of the candidate were asked for ahead of a weight
 
     @property

@@ -180,15 +180,13 @@ def keep_log(*, actor: Actor, server: Server, text: str) -> None:
 
 
 def mark_serving(*, actor: Actor, server: Server, is_serving: bool, reason: str) -> None:
-    """Whether gateways may send traffic to the server. Nothing happens when that is known already."""
+    """Whether gateways may send traffic to the server. Nothing happens when that is known already, or it is set aside."""
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
     with transaction.atomic():
         probed = {"probed_at": timezone.now()} if is_serving else {}
-        if (
-            Server.objects.filter(pk=server.pk, ended_at=None)
-            .exclude(is_serving=is_serving)
-            .update(is_serving=is_serving, **probed)
-        ):
+        rows = Server.objects.filter(pk=server.pk, ended_at=None).exclude(is_serving=is_serving)
+        rows = rows.filter(deployment__is_set_aside=False) if is_serving else rows
+        if rows.update(is_serving=is_serving, **probed):
             if not is_serving:
                 _append_server(server, "server.lost", actor, reason)
             elif server.deployment.recoveries:
@@ -204,7 +202,8 @@ def record_probe(*, actor: Actor, server: Server) -> None:
     if Server.objects.filter(pk=server.pk, is_serving=True).update(probed_at=now) or is_lost(deployment.node):
         return
     with transaction.atomic():
-        if Server.objects.filter(pk=server.pk, ended_at=None, is_serving=False).update(is_serving=True, probed_at=now):
+        rows = Server.objects.filter(pk=server.pk, ended_at=None, is_serving=False, deployment__is_set_aside=False)
+        if rows.update(is_serving=True, probed_at=now):
             why = f"Its node {deployment.node_id} is heard of again, and it answers."
             _append_server(server, "server.recovered", actor, why)
             notify_routes()

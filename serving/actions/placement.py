@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from django.db import connection, transaction
 from django.db.models import F
-from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event
@@ -17,6 +16,7 @@ from registry.models import Release
 from serving.actions.deployments import drain_deployment, mark_serving
 from serving.actions.draining import continue_draining
 from serving.actions.placing import place_replica, why_nowhere
+from serving.actions.replacing import give_slot_away, replace_replica
 from serving.actions.routes import lock_routes
 from serving.core.lifecycle import DeploymentState
 from serving.core.replicas import MOST_REPLICAS, ReplicaStep, What
@@ -158,21 +158,17 @@ def _take(actor: Actor, plan: ReplicaPlan, step: ReplicaStep) -> None:
     if step.what is What.REPLACE:
         lost, failed = lost_nodes(), failed_on(plan.release, plan.environment)
         is_elsewhere = place_for(plan.release, plan.environment, fleet_now(), but=lost | failed).node
-        _give_slot_away(actor, deployment, f"{step.why}.".capitalize(), but=lost | failed if is_elsewhere else lost)
+        give_slot_away(actor, deployment, f"{step.why}.".capitalize(), but=lost | failed if is_elsewhere else lost)
+        return
+    if step.what is What.RENEW:
+        replace_replica(actor=actor, deployment=deployment, reason=f"{step.why}.".capitalize())
         return
     if step.what is What.MOVE:
         if _elsewhere(plan.release, plan.environment):  # else it stays as it is
             but = failed_on(plan.release, plan.environment)
-            _give_slot_away(actor, deployment, f"{step.why}.".capitalize(), but=but)
+            give_slot_away(actor, deployment, f"{step.why}.".capitalize(), but=but)
         return
     drain_deployment(actor=actor, deployment=deployment, reason=f"{step.why}.".capitalize(), is_spare=True)
-
-
-def _give_slot_away(actor: Actor, leaving: Deployment, reason: str, *, but: set[str]) -> None:
-    """Another takes its slot, on a node that `but` does not name. Raises as `place_replica`, and nothing has changed then."""
-    release, environment = leaving.release, leaving.environment
-    Deployment.objects.filter(pk=leaving.pk).update(drain_asked_at=timezone.now(), drain_reason=reason)
-    place_replica(actor=actor, release=release, environment=environment, reason=reason, slot=leaving.slot, but=but)
 
 
 def _leave_lost_nodes(actor: Actor) -> None:

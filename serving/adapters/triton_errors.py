@@ -27,6 +27,7 @@ _OWN_UNAVAILABLE = {
     "is not at ready state": "rejected",
     "is restricted, expecting header": "rejected",
     "has no available versions": "rejected",
+    "explicit model load / unload is not allowed": "rejected",
 }
 
 #: How Triton 2.51 begins to say that a request is not one for the model. Whatever else an error says is the model's own.

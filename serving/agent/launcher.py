@@ -57,6 +57,8 @@ class LocalLauncher:
         address: the IP address of this machine that servers listen on.
     """
 
+    runs_here = True
+
     def __init__(
         self,
         *,
@@ -88,6 +90,9 @@ class LocalLauncher:
             return self._granted(within_s).facts(allows_uncontained_code=self._allows_uncontained_code)
         except containment.CannotTell as error:
             return {"tier": "unknown", "says": NOT_FOUND_OUT, "refused": str(error)}
+
+    def facts(self) -> dict[str, Any]:
+        return {}
 
     def runtimes(self) -> list[dict[str, Any]]:
         """Empty when the serving environment is missing; `missing()` then says why."""

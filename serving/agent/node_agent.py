@@ -85,9 +85,9 @@ class Agent:
         with (self._servers / "agent.lock").open("w") as file:
             if not self._take(file.fileno()):
                 return
-            if self._drift_check_every_s:
+            if self._drift_check_every_s and self._launcher.runs_here:
                 threading.Thread(target=self._check_drift_of_all, name="drift", daemon=True).start()
-            for read in (self._read_servers, self._read_gpus):
+            for read in (self._read_servers, self._read_gpus) if self._launcher.runs_here else ():
                 threading.Thread(target=self._again_and_again, args=(read,), name=read.__name__, daemon=True).start()
             has_swept, beat_in_s = False, 0.0
             while not self._stop.is_set():
@@ -123,7 +123,8 @@ class Agent:
         """Registers the node with its hardware and runtimes; doubles as its heartbeat."""
         runtimes, told = self._launcher.runtimes(), facts(self._launcher)
         actions.register_node(actor=self._actor, name=self._node, runtimes=runtimes, facts=told)
-        for chore in (self._measure, self._drain, self._place):
+        measure = (self._measure,) if self._launcher.runs_here else ()
+        for chore in (*measure, self._drain, self._place):
             try:
                 chore()
             except (DomainError, OSError) as error:
@@ -233,15 +234,22 @@ def _wait_for_store(error: Exception) -> None:
 
 
 def facts(launcher: NodeLauncher) -> dict[str, Any]:
-    """What is known of this machine. What cannot be known here says so, and why."""
+    """What is known of the machine that the servers run on. What cannot be known here says so, and why."""
+    return {
+        **(_machine() if launcher.runs_here else {}),
+        "containment": launcher.containment(),
+        **launcher.facts(),
+        **({"domain": settings.NODE_DOMAIN} if settings.NODE_DOMAIN else {}),
+        **({"missing": why} if (why := launcher.missing()) else {}),
+    }
+
+
+def _machine() -> dict[str, Any]:
     return {
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
         "cpu_count": len(os.sched_getaffinity(0)),
         "memory_bytes": memory_here(),
         "tensorrt": tensorrt.availability(),
-        "containment": launcher.containment(),
         **hardware(),
-        **({"domain": settings.NODE_DOMAIN} if settings.NODE_DOMAIN else {}),
-        **({"missing": why} if (why := launcher.missing()) else {}),
     }

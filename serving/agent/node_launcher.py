@@ -10,7 +10,16 @@ from serving.ports import InferenceServer, Launcher, RunningServer
 
 
 class NodeLauncher(Launcher, Protocol):
-    """A launcher that can also find again what an earlier agent started."""
+    """A launcher that can also find again what an earlier agent started.
+
+    `runs_here`: its servers are processes of this machine, which can be measured and whose files can be read.
+    """
+
+    runs_here: bool
+
+    def facts(self) -> dict[str, Any]:
+        """What is to be known of its servers beside the machine's own facts."""
+        ...
 
     def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path: ...
 

@@ -135,7 +135,8 @@ class DeploymentReconciler:
         running = self._launcher.start(spec)
         fetch_s = time.monotonic() - began
         try:
-            row = actions.record_server(actor=self._actor, deployment=deployment, running=running, digest=spec.digest)
+            proven = spec.digest if running.pid else ""  # what somebody else's process serves, nobody can vouch for
+            row = actions.record_server(actor=self._actor, deployment=deployment, running=running, digest=proven)
             self._attach(row, running)
         except Exception:
             self._launcher.stop(running, grace_s=self._pace.stop_grace)
@@ -244,7 +245,8 @@ class DeploymentReconciler:
         assert self._running is not None
         now = time.monotonic()
         if not self._launcher.is_alive(self._running):
-            return ProbeResult(Probe.GONE, now, now), "its server process ended"
+            ended = "its server process ended" if self._running.pid else "its server is away, or serves it no more"
+            return ProbeResult(Probe.GONE, now, now), ended
         timeout_s = self._pace.probe_timeout
         if self._seen.quiet_since is not None:
             timeout_s = min(self._pace.patient_timeout, max(timeout_s, window_s - self._seen.quiet_s(now)))

@@ -76,6 +76,11 @@ class NodeOut(serializers.Serializer[Any]):
     gpus_read = GpusOut(help_text="what the GPUs said last")
     driver = serializers.CharField(allow_null=True)
     containment = serializers.CharField()
+    static_server = serializers.CharField(
+        allow_null=True,
+        help_text="address:HTTP port:gRPC port of the server that somebody else runs, for which the node stands; null: its "
+        "agent starts servers",
+    )
     runtimes = serializers.ListField(child=serializers.CharField(), help_text="image@digest")
     deployments = OnNodeOut(many=True)
 
@@ -190,7 +195,7 @@ def _node_row(one: NodeView) -> dict[str, Any]:
         "cordon_reason": node.cordon_reason, "state": one.state, "cpu_cores": known.cpu_cores,
         "memory_mib": known.memory_mib, "declared_memory_mib": one.declared_mib, "disk_mib": known.disk_mib,
         "gpus": None if known.gpus is None else list(known.gpus), "gpus_read": gpus_row(one), "driver": known.driver,
-        "containment": one.containment, "runtimes": [own["image"] for own in node.runtimes],
+        "containment": one.containment, "static_server": one.static.get("address"), "runtimes": [own["image"] for own in node.runtimes],
         "deployments": [_on(held) for held in one.held],
     }  # fmt: skip
 

@@ -12,14 +12,16 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH_OR_ANY, PlainText, StrictSerializer, actor_of, read_body, version_or_any
 from accounts.api.responses import OnePage, versioned
+from accounts.core.access import Verb, require
 from registry.queries import visible_release
 from serving.actions.nodes import LONGEST_REASON
 from serving.actions.placement import scale_release
+from serving.actions.replacing import replace_replica
 from serving.core.admission import Source
 from serving.core.replicas import MOST_REPLICAS
 from serving.queries import get_environment
 from serving.queries.admission import admissions_of
-from serving.queries.replicas import ReplicaPlan, replica_plans
+from serving.queries.replicas import ReplicaPlan, replica_of, replica_plans
 
 
 class ReplicaOut(serializers.Serializer[Any]):
@@ -32,6 +34,7 @@ class ReplicaOut(serializers.Serializer[Any]):
     has_failed = serializers.BooleanField()
     is_leaving = serializers.BooleanField(help_text="it is drained, or another takes its place")
     is_lost = serializers.BooleanField(help_text="nothing has been heard of its node for too long")
+    is_set_aside = serializers.BooleanField(help_text="it is told to be unwell, and gateways send it nothing")
 
 
 class AdmissionOut(serializers.Serializer[Any]):
@@ -75,6 +78,14 @@ class ScaleIn(StrictSerializer):
     reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
 
 
+class ReplaceIn(StrictSerializer):
+    deployment = serializers.IntegerField(min_value=1, max_value=2**63 - 1, help_text="of the release's replicas")
+    set_aside = serializers.BooleanField(
+        required=False, default=False, help_text="gateways send it nothing from now on; refused where no other answers"
+    )
+    reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
+
+
 class ReplicasView(APIView):
     @extend_schema(operation_id="releases_replicas", responses=ReplicasPage)
     def get(self, request: Request, slug: str, name: str) -> Response:
@@ -91,3 +102,15 @@ class ReplicasView(APIView):
         scale_release(actor=actor, release=release, environment=environment, expected_version=version, **data)
         found: list[ReplicaPlan] = replica_plans(environment, release)
         return versioned(ReplicasOut(found[0]))
+
+
+class ReplaceView(APIView):
+    @extend_schema(operation_id="releases_replace_replica", request=ReplaceIn, responses=ReplicasOut)
+    def post(self, request: Request, slug: str, name: str) -> Response:
+        """Another replica takes the place of this one, which answers until as many others do as are wanted. Asked again nothing happens."""
+        actor, data = actor_of(request), read_body(ReplaceIn, request)
+        release = visible_release(actor, slug, name)
+        require(actor, Verb.SCALE_RELEASE, release.model.team.slug, release.model.slug)
+        one = replica_of(release, data.pop("deployment"))
+        replace_replica(actor=actor, deployment=one, **data)
+        return versioned(ReplicasOut(replica_plans(one.environment, one.release)[0]))

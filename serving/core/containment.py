@@ -61,10 +61,11 @@ def sentence_of(facts: Mapping[str, Any]) -> str:
 def may_run_code(facts: Mapping[str, Any]) -> bool:
     """Whether the node takes releases that bring code: it shuts them in, or its owner lets them run without.
 
-    A node whose agent told nothing is asked, and its launcher answers.
+    A node whose agent told nothing is asked, and its launcher answers. Of a server that somebody else runs nothing is known.
     """
     found = of_facts(facts)
-    return found is None or found.holds_code or bool((facts.get("containment") or {}).get("allows_uncontained_code"))
+    holds = found.holds_code if found else "static" not in facts
+    return holds or bool((facts.get("containment") or {}).get("allows_uncontained_code"))
 
 
 def not_contained(model: str, release: str, tier: Containment) -> str:

@@ -11,17 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+_UNWELL = "the one in its slot is set aside: it is unwell where others are not"
 #: Of one release in one environment.
 MOST_REPLICAS = 100
 
 
 class What(StrEnum):
     """`place` one more · `replace` one whose node is lost: another takes its slot as soon as a node has room, and it goes when it can
-    · `move` one that failed to another node, if there is one for it · `remove` one too many."""
+    · `renew` one that is set aside likewise · `move` one that failed to another node, if there is one for it · `remove` one too many."""
 
     PLACE = "place"
     MOVE = "move"
     REPLACE = "replace"
+    RENEW = "renew"
     REMOVE = "remove"
 
 
@@ -37,6 +39,7 @@ class Replica:
     has_failed: bool = False
     is_leaving: bool = False
     is_lost: bool = False  # nothing has been heard of its node for too long
+    is_set_aside: bool = False  # it is told to be unwell, and gets no traffic
     crowd: int = 1
 
 
@@ -68,7 +71,9 @@ def steps_to(wanted: int, replicas: Sequence[Replica]) -> list[ReplicaStep]:
         why = f"nothing has been heard of its node for too long, and {wanted} others answer"
         spare += [ReplicaStep(What.REMOVE, one.slot, one.key, why) for one in lost[missing:]]
     going = {one.key for one in spare}
-    return found + _failed([one for one in kept if one.key not in going]) + spare
+    stay = [one for one in kept if one.key not in going]
+    found += [ReplicaStep(What.RENEW, one.slot, one.key, _UNWELL) for one in stay if one.is_set_aside]
+    return found + _failed([one for one in stay if not one.is_set_aside]) + spare
 
 
 def _failed(kept: Sequence[Replica]) -> list[ReplicaStep]:

@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from serving.core.replicas import desired_replicas
-from serving.models import Server
+from serving.models import Deployment, Server
 from serving.queries.replicas import declared_replicas
 
 Place = tuple[int, str]  # environment, release
@@ -76,3 +76,12 @@ def server_names(release: UUID, environment: int) -> dict[tuple[str, int], str]:
         deployment__release_id=release, deployment__environment_id=environment, ended_at=None
     ).values_list("host", "http_port", "grpc_port", "deployment__node_id")
     return {(host, port): f"{node}:{http}" for host, http, grpc, node in rows for port in (http, grpc)}
+
+
+def deployment_by_name(release: UUID, environment: int, name: str) -> Deployment | None:
+    """The deployment of the server that `server_names` has by this name; None where that runs no more."""
+    node, _, port = name.rpartition(":")
+    rows = Deployment.objects.filter(release=release, environment=environment, node=node).select_related(
+        "release__model__team", "environment", "node"
+    )
+    return rows.filter(servers__ended_at=None, servers__http_port=port).first()

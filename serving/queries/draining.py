@@ -75,6 +75,8 @@ def _step(
     in_its_slot = [twin for twin in others if twin.slot == one.slot]
     stay = in_its_slot or (others if len(others) >= wanted.get(key, 1) else [])
     replacement = max(stay, key=lambda twin: twin.pk, default=None)
+    # What a rollout or an undo window needs is as many replicas as are wanted, not this one.
+    needs = () if one.environment.is_routed and in_its_slot and is_spare else tuple(uses)
     is_stable = key in stable
     has_failed = replacement is not None and replacement.state == DeploymentState.FAILED
     target = (
@@ -84,7 +86,7 @@ def _step(
         name=f"{one.release.model.slug} {one.release.name} in {one.environment.slug}",
         is_wanted=one.is_wanted and one.state != DeploymentState.DRAINING,
         is_stable=is_stable,
-        uses=tuple(uses),
+        uses=needs,
         answers_on=", ".join(ready) if is_spare else "",
         goes_to="" if has_failed else replacement.node_id if replacement else target,
         is_moving=replacement is not None and not has_failed,

@@ -62,6 +62,11 @@ class NodeView:
     held: list[OnNode] = field(default_factory=list)
 
     @property
+    def static(self) -> Mapping[str, str]:
+        """`address` and `loads` of the server that somebody else runs, for which the node stands; empty of a machine with an agent."""
+        return self.node.facts.get("static") or {}
+
+    @property
     def declared_mib(self) -> int:
         return sum(one.declared_mib or 0 for one in self.held)
 
@@ -123,6 +128,8 @@ def attested(server: Server | None, release: Release, wrong: str | None) -> tupl
     not hold, empty where it does, None where there is none."""
     if server is None:
         return "unknown", "No server runs."
+    if not server.pid:
+        return "unknown", "Somebody else runs its server: what that serves cannot be proven from here."
     if not server.digest:
         return "unknown", "It was started before agents wrote down what they verified."
     if server.digest != release.digest:

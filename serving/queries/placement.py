@@ -32,6 +32,7 @@ class _Occupant:
     release: UUID
     environment: int
     is_staying: bool
+    model: int
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ def fleet_now() -> Fleet:
     """Two queries."""
     nodes = tuple(Node.objects.filter(cordoned_at=None).order_by(LAST_HEARD_OF))
     held: dict[str, list[_Occupant]] = {}
-    columns = ("node_id", "claim", "release_id", "environment_id", "is_wanted", "drain_asked_at")
-    for node, claim, release, environment, is_wanted, asked in live_deployments().values_list(*columns):
-        one = _Occupant(claim_of(claim), release, environment, is_wanted and asked is None)
+    columns = ("node_id", "claim", "release_id", "environment_id", "is_wanted", "drain_asked_at", "release__model_id")
+    for node, claim, release, environment, is_wanted, asked, model in live_deployments().values_list(*columns):
+        one = _Occupant(claim_of(claim), release, environment, is_wanted and asked is None, model)
         held.setdefault(node, []).append(one)
     return Fleet(nodes, held)
 
@@ -73,7 +74,7 @@ def place_for(release: Release, environment: Environment, fleet: Fleet, *, but: 
             Spot(
                 node.name,
                 domain_of(node),
-                _refusal(release, node, its),
+                _refusal(release, node, its) or _taken(release, node, held),
                 SEVERITY.index(its.verdict),
                 is_silent(node),
                 from_agent(node.facts).memory_mib,
@@ -96,7 +97,8 @@ def most_that_fit(release: Release, environment: Environment, most: int) -> int:
         for one in every
     )
     while count < most and (choice := place_for(release, environment, Fleet(fleet.nodes, held))).node:
-        held.setdefault(choice.node, []).append(_Occupant(choice.claim, release.pk, environment.pk, True))
+        one = _Occupant(choice.claim, release.pk, environment.pk, True, release.model_id)
+        held.setdefault(choice.node, []).append(one)
         count += 1
     return count
 
@@ -107,6 +109,13 @@ def _refusal(release: Release, node: Node, its: Fit) -> str:
     if release.is_code_bearing and not may_run_code(node.facts):
         return not_contained(release.model.slug, release.name, of_facts(node.facts) or Containment.NONE)
     return ""
+
+
+def _taken(release: Release, node: Node, held: Iterable[_Occupant]) -> str:
+    """Why one server at an address, which somebody else runs, has no place for a release of this model; empty where it has."""
+    if not node.facts.get("static") or all(one.model != release.model_id for one in held):
+        return ""
+    return f"it is one server, which serves one release of {release.model.slug} at a time, and has one."
 
 
 def domain_of(node: Node) -> str:

@@ -14,6 +14,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import JSONObject
 from django.utils import timezone
 
+from ledger.core.errors import NotFound
 from registry.hooks.usage import usages_of
 from registry.models import Release
 from registry.queries import manifests_of
@@ -95,6 +96,15 @@ def replica_plans(environment: Environment | None = None, release: Release | Non
     return plans_of(rows.order_by("pk"))
 
 
+def replica_of(release: Release, key: int) -> Deployment:
+    """One of the release's replicas by its key. Raises NotFound."""
+    found = live_deployments().filter(release=release, pk=key).first()
+    if found is None:
+        message = f"{release.model.slug} {release.name} has no replica {key} now."
+        raise NotFound("no_such_deployment", message, deployment=key)
+    return found
+
+
 def observed(deployments: QuerySet[Deployment]) -> QuerySet[Deployment]:
     """The deployments with what `plans_of` looks at besides: whether each `answers`, what was `said` of their number, and whether any
     node was `heard` of lately."""
@@ -134,6 +144,7 @@ def _plan(every: Sequence[Any], declared: Declared, *, is_used: bool) -> Replica
             has_failed=one.state == DeploymentState.FAILED,
             is_leaving=not one.is_wanted or (one.drain_asked_at is not None and (one.slot in given or not is_used)),
             is_lost=one.heard and is_lost(one.node),
+            is_set_aside=one.is_set_aside,
             crowd=crowd[one.node_id],
         )
         for one in every

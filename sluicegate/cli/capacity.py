@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from accounts.core.quantities import share_text
@@ -10,6 +12,7 @@ from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
+from sluicegate.client.documents import put_text, read_yaml, text_of
 from sluicegate.client.names import release_path
 
 #: (option, the API's field, its type, its word in the help, what it says)
@@ -28,7 +31,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "plan",
         help="Replicas and cost for a forecast, from what was measured",
-        description="Ends with 0 where it can tell how many replicas are needed, and with 1 where nothing was measured.",
+        description="Ends with 0 where it can tell how many replicas are needed, and with 1 where nothing was measured: "
+        "then nothing is applied either.",
     )
     parser.add_argument("release", metavar="RELEASE")
     parser.add_argument(
@@ -39,12 +43,20 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--price", action="append", default=[], metavar="HARDWARE=PER_HOUR", help="of one replica; again for more"
     )
+    parser.add_argument(
+        "--apply", action="store_true", help="have the environment run so many, as `release scale` does"
+    )
+    parser.add_argument("--environment", default="production", metavar="ENVIRONMENT", help="(production)")
+    parser.add_argument("--reason", default="", help="told in the log; what was planned for, if left out")
     parser.set_defaults(run=run_plan)
 
 
 def add_envelope_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("envelope", help="Print the measured envelope for the next release.yaml")
+    parser = verbs.add_parser("envelope", help="Print the measured envelope, or write it into the next release.yaml")
     parser.add_argument("release", metavar="RELEASE")
+    parser.add_argument(
+        "--into", type=Path, metavar="DIR", help="write these sections into the release.yaml of this folder"
+    )
     parser.set_defaults(run=run_envelope)
 
 
@@ -54,8 +66,33 @@ def run_envelope(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         found = client.get(f"{release_path(arguments.release)}/measured-envelope")
     envelope = {"envelope": found}
+    if arguments.into:
+        document = write_into(arguments.into, found)
+        output.result(envelope, [f"{document}: {' and '.join(f'envelope.{name}' for name in found)} are as measured."])
+        return exits.OK
     output.result(envelope, yaml.safe_dump(envelope, sort_keys=False, allow_unicode=True).splitlines())
     return exits.OK
+
+
+def write_into(folder: Path, sections: Mapping[str, Any]) -> Path:
+    """The folder's release.yaml, in which these sections of the envelope were written anew; what it alone says of them stays.
+
+    Raises Mistake, and CommandError.
+    """
+    from registry.adapters.yaml_edit import with_section
+
+    document = folder / "release.yaml"
+    text, own = text_of(document), read_yaml(document).get("envelope") or {}
+    try:
+        for name, content in sections.items():
+            stated = own.get(name) if isinstance(content, dict) else None
+            text = with_section(text, name, {**(stated or {}), **content} if isinstance(content, dict) else content)
+    except ValueError as error:
+        raise refuse(
+            f"{document} cannot be written: {error}.", "Leave --into out, and write what is printed."
+        ) from error
+    put_text(document, text)
+    return document
 
 
 def run_plan(arguments: argparse.Namespace, output: Output) -> int:
@@ -65,7 +102,14 @@ def run_plan(arguments: argparse.Namespace, output: Output) -> int:
         found = client.post(
             f"{release_path(arguments.release)}/capacity-plan", {**body, "prices_per_hour": prices(arguments.price)}
         )
-    output.result(found, lines(found))
+        told = lines(found)
+        if arguments.apply and found["replicas"] is not None:
+            reason = arguments.reason or f"The plan for a peak of {arguments.peak_per_s:g} requests/s."
+            wanted = {"environment": arguments.environment, "replicas": found["replicas"], "reason": reason}
+            scaled = client.post(f"{release_path(arguments.release)}/replicas", wanted, is_any_version=True)
+            found = {**found, "applied": scaled}
+            told.append(f"{scaled['environment']} is to have {scaled['wanted']} now; {scaled['answering']} answer.")
+    output.result(found, told)
     return exits.OK if found["replicas"] is not None else exits.FAILED
 
 

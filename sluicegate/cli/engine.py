@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ledger.adapters.files import write_whole
-from registry.adapters.yaml_edit import with_engine
+from registry.adapters.yaml_edit import with_section
 from registry.core.engine_profile import InputProfile, profile_of
 from registry.core.file_rules import BACKEND_FILES
 from registry.core.spec import read_spec
@@ -22,7 +22,7 @@ from sluicegate.cli import engine_report
 from sluicegate.cli.engine_comparison import Asked, compared, examples_of
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
-from sluicegate.client.documents import text_of
+from sluicegate.client.documents import put_text, text_of
 from sluicegate.client.folder import DOCUMENT, read_document
 
 PLAN: Final = BACKEND_FILES["tensorrt"]
@@ -162,12 +162,11 @@ def _put_in_place(asked: Asked, loose: Path, engine: dict[str, Any]) -> Path:
     document, place = asked.folder / DOCUMENT, asked.folder / PLAN
     before = _bytes_of(document)
     try:
-        text = with_engine(text_of(document), engine)
+        text = with_section(text_of(document), "engine", engine)
     except ValueError as error:
         said = f"The plan passed, and {document} cannot be written: {error}."
         raise refuse(said, f"Write envelope.engine: {json.dumps(engine)}, and move {loose} to {PLAN}.") from error
-    is_crlf = b"\n" in before and before.count(b"\n") == before.count(b"\r\n")
-    _write(document, (text.replace("\n", "\r\n") if is_crlf else text).encode())
+    put_text(document, text)
     try:
         place.parent.mkdir(exist_ok=True)
         loose.replace(place)

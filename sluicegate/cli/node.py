@@ -45,6 +45,7 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
             one["name"],
             one["state"],
             one["seen_at"] or "-",
+            one["static_server"] or "-",
             "unknown" if one["gpus"] is None else ", ".join(one["gpus"]) or "none",
             _gpu_faults(one["gpus_read"]),
             f"{one['declared_memory_mib']} of {one['memory_mib'] or 'unknown'}",
@@ -53,7 +54,17 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
         ]
         for one in found
     )
-    columns = ("node", "state", "heard", "gpus", "gpu faults", "MiB declared", "deployments", "why cordoned")
+    columns = (
+        "node",
+        "state",
+        "heard",
+        "static server",
+        "gpus",
+        "gpu faults",
+        "MiB declared",
+        "deployments",
+        "why cordoned",
+    )
     output.table(found, columns, rows, empty="No node has been heard of: start an agent.")
     return exits.OK
 

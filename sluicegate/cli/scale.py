@@ -1,4 +1,4 @@
-"""`sluicegate release replicas` and `release scale`: how many servers a release has, and is to have."""
+"""`sluicegate release replicas`, `scale` and `replace`: how many servers a release has, is to have, and another in the place of one."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     scale.add_argument("--environment", default="production", metavar="ENVIRONMENT", help="(production)")
     scale.add_argument("--reason", default="", help="told in the log")
     scale.set_defaults(run=run_scale)
+    replace = verbs.add_parser("replace", help="Bring up another replica in the place of one, which then goes")
+    replace.add_argument("release", metavar="RELEASE")
+    replace.add_argument("deployment", type=int, metavar="DEPLOYMENT", help="its number in `release replicas`")
+    replace.add_argument("--set-aside", action="store_true", help="it is unwell: gateways send it nothing from now on")
+    replace.add_argument("--reason", default="", help="told in the log")
+    replace.set_defaults(run=run_replace)
 
 
 def run_replicas(arguments: argparse.Namespace, output: Output) -> int:
@@ -29,12 +35,12 @@ def run_replicas(arguments: argparse.Namespace, output: Output) -> int:
     rows = (
         [
             *(one["environment"], one["wanted"], one["answering"], _admission(one["admission"])),
-            *(replica["node"], replica["slot"], _state(replica)),
+            *(replica["node"], replica["slot"], replica["deployment"], _state(replica)),
         ]
         for one in found
         for replica in one["replicas"]
     )
-    columns = ("environment", "wanted", "answer", "in flight on each", "node", "slot", "state")
+    columns = ("environment", "wanted", "answer", "in flight on each", "node", "slot", "deployment", "state")
     output.table(found, columns, rows, empty=f"{arguments.release} has no server anywhere. A rollout brings it there.")
     return exits.OK
 
@@ -45,6 +51,19 @@ def run_scale(arguments: argparse.Namespace, output: Output) -> int:
         found = client.post(f"{release_path(arguments.release)}/replicas", body, is_any_version=True)
     said = f"{arguments.release} is to have {_counted(found['wanted'])} in {found['environment']}; {found['answering']} answer now."
     output.result(found, [said, f"See them come: sluicegate release replicas {arguments.release}"])
+    return exits.OK
+
+
+def run_replace(arguments: argparse.Namespace, output: Output) -> int:
+    body = {name: getattr(arguments, name) for name in ("deployment", "set_aside", "reason")}
+    with connect(arguments.server) as client:
+        found = client.post(f"{release_path(arguments.release)}/replicas/replace", body)
+    every = {one["deployment"]: one for one in found["replicas"]}
+    old = every[arguments.deployment]
+    new = next(one for one in found["replicas"] if one["slot"] == old["slot"] and not one["is_leaving"])
+    keeps = "gets no more traffic" if old["is_set_aside"] else "answers until as many others do as are wanted"
+    said = f"Replica {new['deployment']} on {new['node']} takes the place of {old['deployment']} on {old['node']}, which {keeps}."
+    output.result(found, [said, f"See it come: sluicegate release replicas {arguments.release}"])
     return exits.OK
 
 
@@ -59,6 +78,8 @@ def _admission(admission: dict[str, Any]) -> str:
 def _state(replica: dict[str, Any]) -> str:
     if replica["is_lost"]:
         return "its node is lost"
+    if replica["is_set_aside"]:
+        return "set aside"
     if replica["is_leaving"]:
         return "leaving"
     return "failed" if replica["has_failed"] else "answers" if replica["answers"] else "comes up"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Any
 
+from ledger.adapters.files import write_whole
 from registry.adapters.json_yaml import YamlMistake, read_text
 from sluicegate.client.errors import Mistake, refuse
 
@@ -29,6 +31,19 @@ def text_of(path: Path) -> str:
     except (UnicodeDecodeError, OSError) as error:
         said = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
         raise refuse(f"{path} cannot be read: {said}.", "Mend it, then repeat the command.") from error
+
+
+def put_text(path: Path, text: str) -> None:
+    """Writes the file anew, whole or not at all, with the line ends and the mode that it has. Raises Mistake where it cannot be."""
+    try:
+        before, mode = path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
+        is_crlf = b"\n" in before and before.count(b"\n") == before.count(b"\r\n")
+        write_whole(path, (text.replace("\n", "\r\n") if is_crlf else text).encode())
+        path.chmod(mode)
+    except OSError as error:
+        raise refuse(
+            f"{path} cannot be written: {error.strerror}.", "Make it writable, then repeat the command."
+        ) from error
 
 
 def _mistakes(path: Path, mistakes: tuple[YamlMistake, ...]) -> Mistake:

@@ -28,6 +28,7 @@ from tests.factories import (
     make_release,
     make_server,
     make_user,
+    resealed,
 )
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import HOSTILE, signed_in
@@ -119,6 +120,24 @@ def test_a_replacement_that_failed_is_looked_at_by_a_person(stable: Deployment) 
     (step,) = continue_draining(actor=AGENT, node="local")
     assert step.fate is Fate.STAYS and "its other deployment failed" in step.says
     assert Deployment.objects.filter(node="other").count() == 1
+
+
+def test_what_took_its_place_is_seen_where_another_of_its_release_found_no_room() -> None:
+    """Fewer stay than are wanted, and yet its slot is taken: a second one must not be placed there."""
+    small = {"host": {"memory_mib_min": 4096}, "lifecycle": {"replicas": {"min": 2}}}
+    stable = stable_server()
+    resealed(stable.release, envelope=small)
+    make_deployment(stable.release, stable.environment, state="ready", slot=1)
+    make_node("other", facts={"memory_bytes": 5120 << 20})
+    drain_node(actor=make_admin(), node=stable.node, reason="", is_confirmed=True)
+    placed = Deployment.objects.get(node="other")
+    assert placed.slot == stable.slot
+    make_node("late")
+    steps = continue_draining(actor=AGENT, node="local")
+    assert [one.fate for one in steps] == [Fate.MOVES, Fate.MOVES]
+    assert "is being started on other" in steps[0].says and "is started on late" in steps[1].says
+    staying = Deployment.objects.filter(drain_asked_at=None).order_by("slot")
+    assert [(one.slot, one.node_id) for one in staying] == [(0, "other"), (1, "late")]
 
 
 def test_what_a_rollout_uses_waits_for_its_end() -> None:

@@ -21,12 +21,14 @@ from serving.core.lifecycle import DeploymentState
 from serving.core.placement import Claim
 from serving.models import Deployment, Environment, Node, Scale, Server
 from serving.queries.deployments import answering_servers
+from serving.queries.placement import most_that_fit
 from serving.queries.replicas import Declared, declared_replicas, replica_plans
 from tests.factories import (
     events_of,
     make_actor,
     make_deployment,
     make_environment,
+    make_model,
     make_node,
     make_release,
     make_server,
@@ -356,3 +358,23 @@ def test_the_routes_are_not_locked_for_a_failed_replica_that_can_go_nowhere(
 
     monkeypatch.setattr("serving.actions.placement.lock_routes", locked)
     assert continue_placing(actor=AGENT) == []
+
+
+def test_one_server_that_somebody_else_runs_takes_one_release_of_a_model(stable: Deployment) -> None:
+    Node.objects.filter(pk=stable.node_id).update(facts={"static": {"address": "10.20.0.7:8000:8001"}})
+    staging = make_environment("staging")
+    said = "it is one server, which serves one release of"
+    scale(stable, 2)  # a second replica of its own
+    assert nodes_of(stable) == [stable.node_id] and said in why_not_placed(stable.release, stable.environment)
+    assert most_that_fit(stable.release, stable.environment, 5) == 1
+    for release in (stable.release, make_release(stable.release.model)):  # the same elsewhere, and the next one
+        with pytest.raises(Unavailable, match=said) as caught:
+            ensure_deployment(actor=AGENT, release=release, environment=staging, reason="a test")
+        assert caught.value.code == "no_room"
+    other = ensure_deployment(
+        actor=AGENT, release=make_release(make_model("other")), environment=staging, reason="a test"
+    )
+    assert other.node_id == stable.node_id  # it has room for other models
+    make_node("b")
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["b", stable.node_id]

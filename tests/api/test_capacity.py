@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from django.test import Client
 
 from accounts.actions import actor_for, issue_token
 from registry.models import Release
+from serving.models import Scale
 from sluicegate.cli.capacity import lines, prices
 from sluicegate.cli.errors import CommandError
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.core.test_capacity_plan import CAPACITY, COLD, LOAD
-from tests.factories import make_model, make_release, make_user
-from tests.rollout_setup import report_for
+from tests.factories import make_deployment, make_model, make_release, make_server, make_user
+from tests.rollout_setup import production, report_for, serves
 from validators.models import Report
 from validators.queries import capacity
 from validators.queries.capacity import proven_per_s
@@ -129,8 +132,46 @@ def test_the_command_line_plans_and_prints_the_envelope(run: Run, release: Relea
     assert (code, found["envelope"]["performance"][0]["source"]) == (0, "measured")
 
 
+def test_the_command_line_writes_the_envelope_into_the_next_release(run: Run, release: Release, tmp_path: Path) -> None:  # noqa: F811
+    document = tmp_path / "release.yaml"
+    before = "model: sentiment  # ours\r\nenvelope:\r\n  # of the L4\r\n  host: {os: linux}\r\n  limits: {instances: 1}  # one\r\n"
+    document.write_bytes(before.encode())
+    assert run("admin", "release", "envelope", "sentiment/r1", "--into", str(tmp_path))[0] != 0  # nothing was measured
+    assert document.read_bytes() == before.encode()
+    report_for(release, gates=gates(capacity=CAPACITY, resources={"peaks": {"memory_bytes": 300 * 2**20}}))
+    code, found = run("admin", "release", "envelope", "sentiment/r1", "--into", str(tmp_path))
+    written = document.read_bytes()
+    assert code == 0 and written.count(b"\n") == written.count(b"\r\n") and b"  # of the L4\r\n" in written
+    assert b"model: sentiment  # ours\r\n" in written and b"  limits: {instances: 1}  # one" in written
+    assert yaml.safe_load(written) == {
+        "model": "sentiment",
+        "envelope": {**found["envelope"], "limits": {"instances": 1}, "host": {"os": "linux", "memory_mib_min": 300}},
+    }
+    assert run("admin", "release", "envelope", "sentiment/r1", "--into", str(tmp_path / "none"))[0] == 3
+    document.write_text("- a list\n")
+    assert run("admin", "release", "envelope", "sentiment/r1", "--into", str(tmp_path))[0] == 3
+    assert document.read_text() == "- a list\n"
+
+
 def test_prices_are_of_hardware_by_name() -> None:
     assert prices(["NVIDIA L4=0.7", "a=b=2"]) == {"NVIDIA L4": 0.7, "a=b": 2}
     for wrong in ("0.7", "=0.7", "L4=cheap"):
         with pytest.raises(CommandError):
             prices([wrong])
+
+
+def test_the_command_line_takes_the_plans_number_within_its_bounds(run: Run, release: Release) -> None:  # noqa: F811
+    asked = ("admin", "plan", "sentiment/r1", "--peak", "100", "--apply", "--environment", "production")
+    code, found = run(*asked)
+    assert code == 1 and "applied" not in found and not Scale.objects.exists()  # nothing was measured
+    report_for(release, gates=gates(capacity=CAPACITY, cold_start=COLD))
+    code, _ = run(*asked)
+    assert code != 0 and not Scale.objects.exists()  # it runs nowhere
+    serves(release)
+    make_server(make_deployment(release, production(), state="ready"))
+    code, found = run(*asked)
+    scale = Scale.objects.get()
+    assert (code, found["applied"]["wanted"], scale.replicas) == (0, 3, 3)
+    assert scale.reason == "The plan for a peak of 100 requests/s."
+    code, _ = run("admin", "plan", "sentiment/r1", "--peak", "9000", "--apply", "--reason", "too many")
+    assert code != 0 and Scale.objects.get().replicas == 3  # more than are ever placed

@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from accounts.core.access import Role
-from serving.models import Deployment, Gateway
+from serving.models import Deployment, Gateway, Node
 from sluicegate.cli import exits
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.factories import make_deployment, make_environment, make_node, make_release, make_server, make_user
@@ -26,7 +26,10 @@ def test_nodes_are_listed_cordoned_and_let_in_again() -> None:
     root.force_login(make_user("root", is_admin=True))
     ana.force_login(make_user("ana", team="search", role=Role.RELEASE_MANAGER))
     kind = "application/json"
-    assert ana.get("/api/v1/nodes").json()["results"][0]["gpus"] is None
+    (seen,) = ana.get("/api/v1/nodes").json()["results"]
+    assert seen["gpus"] is None and seen["static_server"] is None
+    Node.objects.update(facts={"static": {"address": "10.20.0.7:8000:8001", "loads": "request"}})
+    assert ana.get("/api/v1/nodes").json()["results"][0]["static_server"] == "10.20.0.7:8000:8001"
     for client, verb, match, status in (
         (ana, "cordon", "*", 403), (ana, "uncordon", '"1"', 403), (root, "uncordon", None, 428), (root, "cordon", "*", 200),
         (root, "uncordon", '"1"', 412), (root, "uncordon", '"2"', 200),

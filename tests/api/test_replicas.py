@@ -13,9 +13,9 @@ from accounts.actions import actor_for, issue_token
 from accounts.core.access import Role
 from registry.models import Release
 from serving.core.admission import Proof
-from serving.models import Route, Scale
+from serving.models import Deployment, Route, Scale
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
-from tests.factories import make_deployment, make_model, make_release, make_server, make_user
+from tests.factories import make_deployment, make_model, make_node, make_release, make_server, make_user
 from tests.pages.test_model_tabs import HOSTILE, signed_in
 from tests.rollout_setup import production, serves
 
@@ -111,9 +111,50 @@ def test_the_page_says_how_many_and_takes_another_number(release: Release) -> No
     assert Scale.objects.get().replicas == 3
 
 
+def test_a_replica_is_replaced_over_the_api_and_asked_again_nothing_happens(dev: Client, release: Release) -> None:
+    old = Deployment.objects.get()
+    for _ in range(2):
+        answer = dev.post(f"{URL}/replace", {"deployment": old.pk, "reason": "its disk"}, "application/json")
+        told = answer.json()["replicas"]
+        assert answer.status_code == 200 and [(one["slot"], one["is_leaving"]) for one in told] == [
+            (0, True),
+            (0, False),
+        ]
+    answer = dev.post(f"{URL}/replace", {"deployment": old.pk + 99}, "application/json")
+    assert (answer.status_code, answer.json()["code"]) == (404, "no_such_deployment")
+    answer = dev.post(f"{URL}/replace", {"deployment": old.pk, "set_aside": True}, "application/json")
+    assert (answer.status_code, answer.json()["code"]) == (409, "last_replica")
+
+
+def test_the_command_line_replaces_one(run: Run, release: Release) -> None:  # noqa: F811
+    make_node("b")
+    make_server(make_deployment(release, production(), state="ready", slot=1))
+    old = Deployment.objects.get(slot=1)
+    code, found = run("admin", "release", "replace", "sentiment/r1", str(old.pk), "--set-aside", "--reason", "it fails")
+    assert code == 0
+    assert {one["deployment"]: one["is_set_aside"] for one in found["replicas"]}[old.pk]
+    assert {one["node"] for one in found["replicas"] if not one["is_leaving"]} == {"local", "b"}
+
+
+def test_the_page_replaces_one(release: Release) -> None:
+    member = signed_in(make_user("ana", team=release.model.team.slug))
+    page, form = (reverse(name, args=["sentiment", 1]) for name in ("release_deployments", "release_replace"))
+    old = Deployment.objects.get()
+    assert form in member.get(page).content.decode()
+    for wrong in ("", "x", str(old.pk + 99), "9" * 30):
+        answer = member.post(form, {"deployment": wrong})
+        assert answer.status_code == 404 and "Replicas in production" in answer.content.decode()
+    answer = member.post(form, {"deployment": str(old.pk), "set_aside": "on"})
+    assert answer.status_code == 409 and "keeps its traffic" in answer.content.decode()
+    assert member.post(form, {"deployment": str(old.pk), "reason": HOSTILE}).headers["Location"] == page
+    assert Deployment.objects.count() == 2 and HOSTILE not in member.get(page).content.decode()
+
+
 def test_a_viewer_sees_the_replicas_and_no_form(release: Release) -> None:
     viewer = signed_in(make_user("vi", team=release.model.team.slug, role=Role.VIEWER))
     assert "Replicas in production" in (
         shown := viewer.get(reverse("release_deployments", args=["sentiment", 1])).content.decode()
     )
     assert reverse("release_scale", args=["sentiment", 1]) not in shown
+    form = reverse("release_replace", args=["sentiment", 1])
+    assert form not in shown and viewer.post(form, {"deployment": str(Deployment.objects.get().pk)}).status_code == 403

@@ -125,6 +125,11 @@ ASKS: dict[str, Ask] = {
         lambda w: {"If-Match": "*"},
         also=frozenset({409}),  # no server of it is there
     ),
+    f"POST {RELEASE}/replicas/replace": Ask(
+        V.SCALE_RELEASE,
+        lambda w: {"deployment": 1},
+        also=frozenset({404}),  # nor there
+    ),
     f"POST {RELEASE}/capacity-plan": Ask(V.READ, lambda w: {"peak_per_s": 10}),
     f"GET {RELEASE}/measured-envelope": Ask(V.READ, also=frozenset({404})),  # nothing was measured
     f"GET {RELEASE}/mlbom": Ask(V.READ),

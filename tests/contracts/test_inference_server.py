@@ -155,16 +155,17 @@ def test_metadata_of_an_unknown_model_is_refused(doubling: InferenceServer) -> N
     assert caught.value.reason == "rejected" and "nobody" in caught.value.message
 
 
-def test_a_server_without_statistics_says_so_and_makes_none_up(doubling: InferenceServer, kind: str) -> None:
+def test_a_server_without_statistics_says_so_and_makes_none_up(subjects: Any, kind: str) -> None:
     if kind != "mlserver":
         pytest.skip("it keeps statistics")
+    server = subjects("misbehaving").server
     with pytest.raises(InferenceError) as caught:
-        doubling.statistics("doubling")
+        server.statistics("misbehaving")
     assert caught.value.reason == "not_offered"
-    serving = made.serving()
-    look, _ = check_health(doubling, "doubling", serving, timeout_s=30)
+    look, _ = check_health(server, "misbehaving", made.serving(), timeout_s=30)
     assert look.probe == Probe.RIGHT
-    late, _ = check_health(doubling, "doubling", serving, timeout_s=1e-6)
+    slow = made.serving(warmup=[{"batch_size": 1, "inputs": {"x": [60, 60, 60, 60]}}])
+    late, _ = check_health(server, "misbehaving", slow, timeout_s=0.2)
     assert late.probe == Probe.LATE and late.finished is None  # not known, and not 0
 
 

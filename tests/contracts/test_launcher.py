@@ -140,20 +140,6 @@ def test_a_server_serves_and_leaves_nothing(launcher: LocalLauncher, blobs: Memo
     launcher.stop(running, grace_s=1)  # again: nothing happens
 
 
-def test_who_waits_for_a_load_may_stop_waiting(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
-    class Enough(Exception):
-        pass
-
-    def beat() -> None:
-        raise Enough
-
-    running = start(launcher, made.doubling(blobs))
-    with pytest.raises(Enough):
-        launcher.await_loaded(running, "doubling", timeout_s=60, beat=beat)
-    assert launcher.is_alive(running)
-    launcher.stop(running, grace_s=10)
-
-
 def model_threads(running: RunningServer) -> list[int]:
     """How many threads each process of the server's model has."""
     stubs = [
@@ -188,15 +174,6 @@ def test_a_server_listens_on_loopback_only_and_has_no_secrets(
         assert addresses_of(port) & LOOPBACK and not addresses_of(port) & EVERYWHERE
 
 
-def test_a_model_that_cannot_start_says_why(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
-    running = start(launcher, made.misbehaving(blobs, parameters={"fail": "load"}))
-    with pytest.raises(LaunchError) as caught:
-        double(launcher, running, "misbehaving")
-    assert caught.value.reason == "load_failed"
-    assert "the weights are not what they should be" in caught.value.message
-    assert str(running.folder) not in caught.value.message
-
-
 def test_a_release_for_a_gpu_is_not_loaded_where_there_is_none(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
     if hardware()["gpus"]:
         pytest.skip("this machine has a GPU")
@@ -229,12 +206,6 @@ def test_nothing_is_started_while_it_cannot_be_told_how_it_would_be_shut_in(
     assert told["tier"] == "unknown" and of_facts({"containment": told}) is None
     launcher._finder._again_at = 0.0
     assert double(launcher, start(launcher, made.doubling(blobs)))
-
-
-def test_a_graph_that_lacks_a_declared_output_says_which(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
-    running = start(launcher, made.doubling(blobs, outputs=[{"name": "wanted", "data_type": "FP32", "dims": [4]}]))
-    with pytest.raises(LaunchError, match="'wanted'"):
-        double(launcher, running)
 
 
 def test_a_server_that_fills_the_disk_is_ended_and_says_so(

@@ -40,6 +40,15 @@ def test_a_lost_one_too_many_goes_once_the_others_answer() -> None:
     assert (gone.what, gone.key) == (What.REMOVE, 1)
 
 
+def test_one_that_is_set_aside_gives_its_slot_away_whether_it_failed_or_not() -> None:
+    aside = replica(0, is_set_aside=True, answers=False)
+    for one in (aside, replace(aside, has_failed=True)):
+        [step] = steps_to(2, [one, replica(1)])
+        assert (step.what, step.slot, step.key) == (What.RENEW, 0, 1)
+    [gone] = steps_to(1, [aside, replica(1)])
+    assert (gone.what, gone.key) == (What.REMOVE, 1)
+
+
 def test_too_many_go_in_this_order() -> None:
     failed = replica(0, answers=False, has_failed=True)
     quiet = replica(1, answers=False)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from registry.adapters.json_yaml import read_text
-from registry.adapters.yaml_edit import with_engine
+from registry.adapters.yaml_edit import with_section
 
 ENGINE: dict[str, Any] = {
     "type": "trt-plan",
@@ -47,16 +47,16 @@ def test_the_section_is_new_and_the_rest_is_as_it_was(envelope: str, tail: str) 
     text = HEAD + envelope + tail
     before = read_text(text)
     assert before.mistakes == ()
-    after = with_engine(text, ENGINE)
+    after = with_section(text, "engine", ENGINE)
     expected = {**before.document, "envelope": {**(before.document.get("envelope") or {}), "engine": ENGINE}}
     assert read_text(after).document == expected
     assert after.startswith(HEAD) and (not tail or tail.strip() in after)
-    assert with_engine(after, ENGINE) == after, "and written once more it stays"
+    assert with_section(after, "engine", ENGINE) == after, "and written once more it stays"
 
 
 def test_comments_beside_the_section_stay() -> None:
     text = "envelope:\n  # ours\n  limits:\n    max_batch_size: 8  # as in serving\n\n# the end\n"
-    after = with_engine(text, ENGINE)
+    after = with_section(text, "engine", ENGINE)
     assert all(comment in after for comment in ("# ours", "# as in serving", "# the end"))
 
 
@@ -71,4 +71,4 @@ def test_comments_beside_the_section_stay() -> None:
 )
 def test_what_cannot_be_replaced_alone_is_refused(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        with_engine(text, ENGINE)
+        with_section(text, "engine", ENGINE)

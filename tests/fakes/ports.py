@@ -312,6 +312,11 @@ class FakeLauncher:
         self.started: list[LaunchSpec] = []
         self.contained: dict[str, Any] = {"tier": "own_user", "layers": ["user"], "allows_uncontained_code": False}
 
+    runs_here = True
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
     def runtimes(self) -> list[dict[str, Any]]:
         return self._runtimes
 

@@ -6,11 +6,13 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from accounts.core.access import Role
 from registry.models import Release
+from serving.models import Scale
 from tests.core.test_capacity_plan import CAPACITY, COLD, LOAD
-from tests.factories import make_model, make_release, make_user
+from tests.factories import make_deployment, make_model, make_release, make_server, make_user
 from tests.pages.markup import squeezed
-from tests.rollout_setup import report_for
+from tests.rollout_setup import production, report_for, serves
 
 pytestmark = pytest.mark.django_db
 
@@ -53,6 +55,20 @@ def test_a_plan_stands_beside_what_was_typed(member: Client, release: Release) -
     assert "<dt>Cost of an hour</dt><dd>4.80</dd>" in page
     assert 'name="growth_frac" value="0.5"' in page and 'name="spare" value="1"' in page
     assert "source: measured" in page and "value: 50.3" in page
+
+
+def test_a_plan_is_taken_in_one_step_by_who_may_scale(member: Client, release: Release) -> None:
+    proven(release)
+    assert "Have 4 in" not in shown(member, peak_per_s="100", growth_frac="0.5")  # it runs nowhere
+    serves(release)
+    make_server(make_deployment(release, production(), state="ready"))
+    page = shown(member, peak_per_s="100", growth_frac="0.5")
+    assert "Have 4 in production" in page and "The plan for a peak of 100 requests/s." in page
+    body = {"environment": "production", "replicas": "4", "version": "0", "reason": "The plan."}
+    assert member.post(reverse("release_scale", args=["sentiment", 1]), body).status_code == 302
+    assert Scale.objects.get().replicas == 4
+    member.force_login(make_user("vi", team=release.model.team, role=Role.VIEWER))
+    assert "Have 4 in" not in shown(member, peak_per_s="100", growth_frac="0.5")
 
 
 def test_what_cannot_be_planned_is_named_and_what_was_not_given_is_unknown(member: Client, release: Release) -> None:

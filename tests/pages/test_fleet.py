@@ -14,7 +14,7 @@ from accounts.models import User
 from ledger.core.errors import Refused, Stale, Unavailable
 from serving.actions.deployments import ensure_deployment, register_node
 from serving.actions.nodes import cordon_node, uncordon_node
-from serving.models import Deployment, Node
+from serving.models import Deployment, Node, Server
 from tests.factories import (
     events_of,
     make_actor,
@@ -157,3 +157,16 @@ def test_the_page_asks_few_questions_however_many_nodes(admin: User) -> None:
             make_node(f"node-{number}-{one}")
         make_server(make_deployment(state="ready"))
         assert queries_of(client, address) <= MOST_QUERIES
+
+
+def test_of_a_server_that_somebody_else_runs_nothing_is_said_to_be_known(admin: User) -> None:
+    server = make_server(make_deployment(state="ready"))
+    told = {"address": "10.20.0.7:8000:8001", "loads": "request"}
+    Node.objects.update(facts={"static": told, "containment": {"tier": "unknown"}})
+    Server.objects.filter(pk=server.pk).update(pid=0, digest="")
+    page = page_of(admin)
+    assert "somebody else's, at 10.20.0.7:8000:8001: releases are loaded into it" in page.replace("&#x27;", "'")
+    assert "Somebody else runs its server: what that serves cannot be proven from here." in page
+    assert "not compared yet" not in page and "as sealed" not in page and "attested</span>" not in page
+    Node.objects.update(facts={"static": {**told, "loads": "nothing"}})
+    assert "it serves what its owner gave it, and nothing proves that this is the release" in page_of(admin)

@@ -111,6 +111,11 @@ def test_trouble_with_chores_leaves_the_agent_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Launcher:
+        runs_here = True
+
+        def facts(self) -> dict[str, Any]:
+            return {}
+
         def runtimes(self) -> list[Any]:
             return []
 

@@ -71,7 +71,7 @@ class Machine:
     def __init__(self, database: str, state: Path) -> None:
         self.database, self.state, self.name = database, state, f"n{uuid.uuid4().hex[:6]}"
         self.servers, self.agents = state / "servers", list[subprocess.Popen[bytes]]()
-        self.program = ["manage.py"]
+        self.program, self.env = ["manage.py"], dict[str, str]()
         self._lock = (state / "stack.lock").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
@@ -86,6 +86,7 @@ class Machine:
             "SLUICEGATE_STATE_DIR": str(self.state),
             "SLUICEGATE_SERVING_VENV": str(made.VENV),
             "SLUICEGATE_DRIFT_CHECK_EVERY_S": "0.5",
+            **self.env,
         }
         command = [sys.executable, *self.program, "agent", "--node", self.name]
         with (self.state / "agent.log").open("ab") as log:

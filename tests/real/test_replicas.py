@@ -66,3 +66,25 @@ def test_replicas_that_come_and_go_lose_no_request(parts: Rig, backends: list[Ba
         serve(parts, here)
         traffic.go_on()
     assert set(found := traffic.stop()) == {""}, found
+
+
+def test_replicas_that_are_replaced_one_by_one_lose_no_request(parts: Rig, backends: list[Backend]) -> None:
+    """As a replacement goes: the new one answers first, then the old one is taken out of the gateway, and is stopped a while later."""
+    here = list(backends)
+    serve(parts, here)
+    traffic, came = Traffic(parts.envoy), []
+    for at, old in enumerate(backends):
+        came.append(Backend(parts.loop, f"r1-new-{at}").start())
+        here.append(came[-1])
+        serve(parts, here)
+        traffic.go_on()
+        here.remove(old)
+        serve(parts, here)
+        traffic.go_on()
+        if old is not parts.stable:  # the rig's own ends with the rig
+            old.stop()
+        traffic.go_on()
+    assert set(found := traffic.stop()) == {""}, found
+    assert {parts.envoy.http().by for _ in range(30)} == {f"r1-new-{at}" for at in range(3)}
+    for one in came:
+        one.stop()

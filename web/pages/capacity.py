@@ -12,8 +12,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from accounts.api.requests import actor_of
+from accounts.core.access import Verb, may
 from ledger.core.errors import NotFound
 from registry.models import Release
+from serving.queries.replicas import replica_plans
 from validators.api.capacity import ForecastIn
 from validators.core.capacity_plan import Forecast, plan_for
 from validators.queries.capacity import PlanBasis, measured_envelope, plan_basis_of
@@ -36,7 +38,8 @@ _FIELDS = (
 @login_required
 def capacity(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """What is typed stands in the address, so that a plan can be sent to somebody."""
-    release = readable_release(actor_of(request), slug, number)
+    actor = actor_of(request)
+    release = readable_release(actor, slug, number)
     found = plan_basis_of(release)
     typed = {name: request.GET.get(name, given).strip() for name, _, _, given in _FIELDS}
     facts: dict[str, Any] = {
@@ -46,6 +49,8 @@ def capacity(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "problems": [],
         **(_planned(typed, found) if typed["peak_per_s"] else {}),
     }
+    if facts.get("plan", {}).get("replicas") and may(actor, Verb.SCALE_RELEASE, release.model.team.slug, slug):
+        facts["places"] = replica_plans(release=release)
     return render(request, "registry/release_capacity.html", {**frame(release, "release_capacity"), **facts})
 
 

@@ -1,4 +1,4 @@
-"""Saying how many replicas of a release an environment is to have, by a form of the release's deployments."""
+"""Saying how many replicas of a release an environment is to have, and replacing one, by forms of the release's deployments."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from django.urls import reverse
 from accounts.api.requests import actor_of
 from ledger.core.errors import Invalid
 from serving.actions.placement import scale_release
+from serving.actions.replacing import replace_replica
 from serving.core.replicas import MOST_REPLICAS
 from serving.queries import get_environment
+from serving.queries.replicas import replica_of
 from web.pages.forms import act, optional_reason_in, version_in
 from web.pages.release_frame import readable_release
 from web.pages.release_tabs import deployments
@@ -36,6 +38,29 @@ def scale(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         request,
         verb,
         done="The nodes' agents bring them about.",
+        then=reverse("release_deployments", args=[slug, number]),
+        page=lambda: deployments(request, slug=slug, number=number),
+    )
+
+
+@login_required
+def replace(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Another in the place of one replica."""
+    actor = actor_of(request)
+    release = readable_release(actor, slug, number)
+
+    def verb() -> None:
+        given = request.POST.get("deployment", "")
+        key = int(given) if given.isascii() and given.isdigit() and len(given) <= 18 else 0
+        is_aside = request.POST.get("set_aside") == "on"
+        replace_replica(
+            actor=actor, deployment=replica_of(release, key), reason=optional_reason_in(request), set_aside=is_aside
+        )
+
+    return act(
+        request,
+        verb,
+        done="Another takes its place; it goes once as many others answer as are wanted.",
         then=reverse("release_deployments", args=[slug, number]),
         page=lambda: deployments(request, slug=slug, number=number),
     )

@@ -42,7 +42,8 @@ class Command(BaseCommand):
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        self.stdout.write(f"agent of node {options['node']}: {launcher.missing() or launcher.runtimes()[0]['image']}")
+        offered = launcher.runtimes()
+        self.stdout.write(f"agent of node {options['node']}: {offered[0]['image'] if offered else launcher.missing()}")
         contained = launcher.containment(within_s=FOUND_OUT_S)
         self.stdout.write(f"containment {contained['tier']}. {contained['says']}")
         agent.run()

@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("serving", "0019_gateway_drained"),
+        ("serving", "0020_deployment_set_aside"),
     ]
 
     operations = [

@@ -1,0 +1,88 @@
+"""One replica that fails is told apart from a release that fails: the rollout holds while it is replaced, once.
+
+Asked only where the candidate would be taken back for its errors, at that one tick of the rollout. When that is depends on the counts of
+all replicas together, so the chance that `odd_one_out` blames a replica of a release whose replicas are alike stays what it is for one
+look, however often the counts were looked at before. What else speaks against the candidate (a row of failures, its budget, another
+guard) is taken as it is. Premises: docs/decisions/0032-one-bad-replica.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from accounts.core.quantities import share_text, weight_text
+from rollouts.core.decision import Action, Code, Decision, facts_of, hold
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.odd_replica import OddReplica, odd_one_out
+from rollouts.core.policy import FULL_BP
+from rollouts.core.rollback_rules import breach
+from rollouts.core.snapshot import Judged, Snapshot
+
+#: Evidence, that hard facts and a spent budget are not.
+_EVIDENCE = frozenset({Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED})
+
+
+def suspected(s: Snapshot, decision: Decision) -> Judged | None:
+    """The guard for whose failures traffic is taken away, where replicas may differ in them: the gateways' errors."""
+    if decision.action not in {Action.ROLL_BACK, Action.PAUSE} or "breach" not in decision.facts:
+        return None
+    if decision.facts.get("guard") != "errors":
+        return None
+    return next((one for one in s.evidence.judged if one.guard.indicator == "errors"), None)
+
+
+def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
+    """The breach that was found; a hold in its place where it is one replica's, and else with that one's name, if it is one."""
+    judged = suspected(s, found) if found is not None and s.observed.replicas else None
+    if found is None or judged is None:
+        return found
+    usual = judged.rate_stable if s.identity.has_stable else judged.guard.max_frac
+    odd = odd_one_out(s.observed.replicas, tolerated=judged.guard.roll_back_over.of(usual), phi=judged.phi)
+    if odd is None:
+        return found
+    facts = {"replica": odd.name, "own": list(odd.own), "others": list(odd.others), "replicas": odd.replicas}
+    theirs = (
+        f"of one replica of {odd.replicas}: {odd.name}, {odd.own.bad} of {odd.own.attempts} attempts; "
+        f"the others failed {odd.others.bad} of {odd.others.attempts}."
+    )
+    if _may_hold(s, found, judged, odd):
+        said = (
+            f"Holding at {weight_text(s.desired.weight_bp)}: {judged.guard.words} of {s.identity.candidate_name} are at "
+            f"{share_text(judged.rate_candidate)}, but they are {theirs} It gets no more traffic, and another takes its place."
+        )
+        held = hold(s, Code.REPLICA_DIFFERS, said, judged)
+        return replace(held, facts={**held.facts, "odd_replica": facts, "set_aside": odd.name})
+    said = f"{found.reason} The failures are {theirs} Look at that server first."
+    return replace(found, reason=said, facts={**found.facts, "odd_replica": facts})
+
+
+def _may_hold(s: Snapshot, found: Decision, judged: Judged, odd: OddReplica) -> bool:
+    if found.action is not Action.ROLL_BACK or found.code not in _EVIDENCE or s.desired.is_promoting:
+        return False
+    if s.desired.state not in {RolloutState.SHIFTING, RolloutState.BAKING} or s.evidence.aside_s is not None:
+        return False  # one in a rollout: what breaks its replicas one by one is the release
+    if not odd.has_all(judged.rate_stable) or not _others_hold_it(s, odd.replicas - 1):
+        return False
+    judged_else = tuple(
+        replace(one, log_e_worse=0.0, log_e_over=0.0) if one is judged else one for one in s.evidence.judged
+    )
+    besides = breach(replace(s, evidence=replace(s.evidence, judged=judged_else)))
+    return besides is None or besides.action is Action.HOLD
+
+
+def _others_hold_it(s: Snapshot, left: int) -> bool:
+    """Whether the replicas that are left are proven for what the candidate gets, where anything was proven."""
+    most, per_s = s.observed.room.proven_candidate, s.routed_per_s
+    return most is None or per_s is None or per_s * s.desired.weight_bp / FULL_BP <= most * left
+
+
+def replacing(s: Snapshot) -> Decision | None:
+    """A hold until another answers in the place of the one that was set aside; past the time that a candidate has to come up, the end."""
+    is_waiting = s.observed.is_replacing and not s.evidence.is_replaced and not s.desired.is_promoting
+    if s.evidence.aside_s is None or not is_waiting:
+        return None
+    what = f"a replica in the place of {s.evidence.aside}, which failed where the others did not"
+    if s.evidence.aside_s < s.policy.prepare_deadline_s or not s.identity.has_stable:
+        return hold(s, Code.REPLICA_DIFFERS, f"Holding at {weight_text(s.desired.weight_bp)}: waiting for {what}.")
+    said = f"Waited {s.evidence.aside_s:.0f} s for {what}, and none answers. Rolling back to {s.identity.stable_name}."
+    return Decision(Action.ROLL_BACK, Code.REPLICA_DIFFERS, said, facts_of(s))

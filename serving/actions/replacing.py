@@ -1,0 +1,125 @@
+"""Replacing one replica without a lost request, and taking the traffic of one away that is told to be unwell.
+
+Another takes its slot; the one that is replaced goes once as many others answer as are wanted (`serving.queries.draining`). Nothing here
+waits: agents bring it about.
+"""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, require
+from ledger.actions import append_event
+from ledger.core.errors import Invalid, StateChanged
+from registry.models import Release
+from serving.actions.nodes import LONGEST_REASON
+from serving.actions.placing import place_replica
+from serving.actions.routes import lock_routes, notify_routes
+from serving.core.lifecycle import LIVE
+from serving.models import Deployment, Environment, Server
+from serving.queries.deployments import answering_servers, live_deployments
+from serving.queries.placement import fleet_now, place_for
+from serving.queries.replicas import failed_on
+
+
+@transaction.atomic
+def replace_replica(*, actor: Actor, deployment: Deployment, reason: str, set_aside: bool = False) -> Deployment:
+    """What takes the replica's place: on another node where one has room, else on its own. Asked again it is the same one.
+
+    The replica answers until as many others do as are wanted; `set_aside`: it gets no more traffic from now on. Raises Refused, Invalid,
+    StateChanged (it is leaving already; it is to be set aside, and no other answers), and as `place_replica`.
+    """
+    _require(actor, deployment, reason)
+    lock_routes(deployment.environment)
+    found = _still_there(deployment)
+    said = reason.strip() or f"{actor.name} asked for another in its place."
+    if set_aside:
+        _set_aside(actor, found, said)
+    in_its_slot = live_deployments().filter(
+        release=found.release_id, environment=found.environment_id, slot=found.slot, is_wanted=True, drain_asked_at=None
+    )
+    return in_its_slot.exclude(pk=found.pk).first() or give_slot_away(
+        actor, found, said, but=_not_on(found.release, found.environment, found.node_id)
+    )
+
+
+@transaction.atomic
+def set_aside_replica(*, actor: Actor, deployment: Deployment, reason: str) -> Deployment:
+    """The replica, to which gateways send nothing any more; another takes its place as soon as a node has room. Idempotent.
+
+    Raises Refused, Invalid, and StateChanged: it is leaving already, or no other replica of the release answers.
+    """
+    _require(actor, deployment, reason)
+    lock_routes(deployment.environment)
+    found = _still_there(deployment)
+    _set_aside(actor, found, reason.strip())
+    return found
+
+
+def give_slot_away(actor: Actor, leaving: Deployment, reason: str, *, but: set[str]) -> Deployment:
+    """Another takes its slot, on a node that `but` does not name. Raises as `place_replica`; for a transaction that it then undoes."""
+    release, environment = leaving.release, leaving.environment
+    asked = Deployment.objects.filter(pk=leaving.pk)
+    asked.update(drain_asked_at=timezone.now(), drain_reason=reason)
+    return place_replica(
+        actor=actor, release=release, environment=environment, reason=reason, slot=leaving.slot, but=but
+    )
+
+
+def _not_on(release: Release, environment: Environment, node: str) -> set[str]:
+    """The nodes on which the next one is not to be placed: its own and those on which one failed, as far as another has room."""
+    failed = failed_on(release, environment)
+    for but in ({node, *failed}, {node}):
+        if place_for(release, environment, fleet_now(), but=but).node:
+            return but
+    return set()
+
+
+def _require(actor: Actor, deployment: Deployment, reason: str) -> None:
+    release, environment = deployment.release, deployment.environment
+    require(actor, Verb.SCALE_RELEASE, release.model.team.slug, release.model.slug)
+    if not environment.is_routed:
+        raise Invalid("not_scaled", f"{environment.slug} has no gateway: what gates measure there is one server.")
+    if len(reason) > LONGEST_REASON:
+        raise Invalid("reason_too_long", f"The reason has {len(reason)} characters; {LONGEST_REASON} are the most.")
+
+
+def _still_there(deployment: Deployment) -> Deployment:
+    found = live_deployments().filter(pk=deployment.pk, is_wanted=True).first()
+    if found is None:
+        raise StateChanged(
+            "replica_leaving",
+            f"The replica on {deployment.node_id} is being taken out already. See what there is: "
+            f"sluicegate release replicas {deployment.release.model.slug}/{deployment.release.name}",
+            deployment=deployment.pk,
+        )
+    return found
+
+
+def _set_aside(actor: Actor, one: Deployment, reason: str) -> None:
+    """For a transaction that holds the routes: an agent that lets go of others waits for it."""
+    if one.is_set_aside:
+        return
+    release = one.release
+    others = answering_servers().filter(deployment__release=release, deployment__environment=one.environment)
+    if not others.exclude(deployment=one).exists():
+        raise StateChanged(
+            "last_replica",
+            f"No other replica of {release.model.slug} {release.name} answers in {one.environment.slug}: "
+            f"the one on {one.node_id} keeps its traffic. Replace it without setting it aside.",
+            deployment=one.pk,
+        )
+    Deployment.objects.filter(pk=one.pk, state__in=sorted(LIVE)).update(is_set_aside=True, version=F("version") + 1)
+    Server.objects.filter(deployment=one, ended_at=None).update(is_serving=False)
+    one.refresh_from_db(fields=["is_set_aside", "version", "state"])
+    append_event(
+        verb="deployment.set_aside", subject_type="deployment", subject_id=str(one.pk), actor=actor, reason=reason,
+        from_state=one.state, to_state=one.state,
+        facts={
+            "model": release.model.slug, "release": release.name, "digest": release.digest,
+            "environment": one.environment.slug, "node": one.node_id,
+        },
+    )  # fmt: skip
+    notify_routes()

@@ -1,0 +1,291 @@
+"""Gives releases to one inference server that somebody else runs, and takes them away again: no process is started or ended.
+
+A folder for each release that it was given holds what is needed to find it again. Whether the server still has it is asked of the
+server itself: a model that was loaded from here carries the folder's name in its configuration. See docs/decisions/0031.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ledger.adapters.files import write_whole
+from registry.core.file_rules import waivers_needed
+from serving.adapters.triton import TritonServer
+from serving.adapters.triton_control import TritonControl
+from serving.agent import model_repository
+from serving.core.containment import Containment, not_contained
+from serving.core.static_servers import NOTHING, REQUEST, StaticServer, differences
+from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer, TensorSpec
+
+#: A protocol message has at most 2 GiB, all files of a load request together.
+MOST_REQUEST_BYTES = 2_000_000_000
+_RECORD = "static.json"
+#: In each folder of the server's own repository that was written from here.
+_MARK = ".sluicegate"
+_LOOK_EVERY_S = 0.03
+#: How long the server may take to say what it has: between two probes, and where something hangs on it.
+_LOOK_S, _ANSWER_S = 1.0, 5.0
+_UNLOAD_LEAST_S = 5.0
+log = logging.getLogger(__name__)
+
+
+class StaticLauncher:
+    """Implements `serving.ports.Launcher` for one server at an address.
+
+    Args:
+        servers: the folder with a folder for each release that it was given.
+        loads: `nothing`, `request`, or the path of the server's model repository (`serving.core.static_servers`).
+        runtime: the runtime image that its owner says it is; nothing here can prove that.
+        allows_uncontained_code: whether releases that bring code are loaded there, of whose containment nothing is known.
+    """
+
+    runs_here = False
+
+    def __init__(
+        self,
+        server: StaticServer,
+        *,
+        servers: Path,
+        blobs: model_repository.Blobs,
+        loads: str,
+        runtime: str,
+        allows_uncontained_code: bool = False,
+    ) -> None:
+        self.server, self.servers, self._blobs, self._loads, self._runtime = server, servers, blobs, loads, runtime
+        self._allows_uncontained_code = allows_uncontained_code
+        self._control = TritonControl(server.host, server.grpc_port)
+
+    def facts(self) -> dict[str, Any]:
+        """For the node's facts. Of its machine nothing is known."""
+        return {"static": {"address": str(self.server), "loads": self._loads}}
+
+    def containment(self, *, within_s: float = 0.0) -> dict[str, Any]:
+        says = "Somebody else runs this server: nothing is known of how it shuts code in."
+        allows = self._allows_uncontained_code or self._loads == NOTHING
+        return {"tier": "unknown", "says": says, "allows_uncontained_code": allows}
+
+    def runtimes(self) -> list[dict[str, Any]]:
+        """Empty while the server does not answer; `missing()` then says why."""
+        try:
+            name, version = self._control.version()
+        except InferenceError:
+            return []
+        backends = sorted(model_repository.SERVER_BACKENDS)
+        return [{"image": self._runtime, "server": name, "backends": backends, "versions": {name: version}}]
+
+    def missing(self) -> str:
+        try:
+            self._control.version()
+        except InferenceError as error:
+            return self._away(error)
+        return ""
+
+    def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path:
+        """A new name, which is the model's stamp there."""
+        return self.servers / f"{model}-{release_name}-{deployment_id}-{secrets.token_hex(4)}"
+
+    def start(self, spec: LaunchSpec) -> RunningServer:
+        """Nothing is loaded yet: the files are verified, and lie where `await_loaded` takes them from."""
+        self._check(spec)
+        try:
+            self._check_server(spec)
+        except InferenceError as error:
+            may_pass = error.reason in ("unreachable", "timeout")
+            raise LaunchError("not_ready" if may_pass else "load_failed", self._away(error)) from error
+        try:
+            for one in self._earlier(spec.model):
+                shutil.rmtree(one)
+            spec.folder.mkdir(parents=True, mode=0o700)
+            if self._loads != NOTHING:
+                self._place(spec)
+            write_whole(spec.folder / _RECORD, json.dumps({"model": spec.model, "digest": spec.digest}))
+        except OSError as error:
+            self._clear(spec.folder, spec.model)
+            raise LaunchError("not_ready", f"The release's files could not be written: {error.strerror}.") from error
+        except BaseException:
+            self._clear(spec.folder, spec.model)
+            raise
+        return self._running(spec.folder)
+
+    def await_loaded(
+        self, server: RunningServer, model: str, *, timeout_s: float, beat: Callable[[], None] = lambda: None
+    ) -> None:
+        """Loads it there, where something may be loaded. Who stops waiting leaves the request under way; `stop` unloads."""
+        pool = ThreadPoolExecutor(1)
+        loading = pool.submit(self._load, server.folder, model, timeout_s)
+        pool.shutdown(wait=False)
+        while not loading.done():
+            beat()
+            time.sleep(_LOOK_EVERY_S)
+        self._finish(loading, model, timeout_s)
+
+    def is_alive(self, server: RunningServer) -> bool:
+        """Whether it serves what it was given; a server that does not say so in time is not given up for that."""
+        model = _record(server.folder).get("model")
+        if not model:
+            return False
+        try:
+            return self._has(server.folder, model, within_s=_LOOK_S)
+        except InferenceError as error:
+            return error.reason != "unreachable"
+
+    def exit_code(self, server: RunningServer) -> int | None:
+        return None
+
+    def adopt(self, folder: Path) -> RunningServer | None:
+        running = self._running(folder)
+        return running if self.is_alive(running) else None
+
+    def stop(self, server: RunningServer, *, grace_s: float) -> None:
+        """Unloads the release, if it is what the server has; where nothing may be loaded the server is left as it is.
+
+        A server that is away keeps what it has, and so does the folder: the agent's next sweep tries again.
+        """
+        model = _record(server.folder).get("model")
+        if not model:
+            return
+        try:
+            if self._loads != NOTHING and self._has(server.folder, model):
+                self._control.unload(model, timeout_s=max(grace_s, _UNLOAD_LEAST_S))
+        except InferenceError as error:
+            log.warning("%s was not unloaded: %s", server.folder.name, self._away(error))
+            return
+        self._clear(server.folder, model)
+
+    def sweep(self, keep: set[Path]) -> list[Path]:
+        self._blobs.sweep()
+        left = [one for one in sorted(self.servers.glob("*")) if one.is_dir() and one not in keep]
+        for folder in left:
+            self.stop(self._running(folder), grace_s=0)
+        return left
+
+    def _running(self, folder: Path) -> RunningServer:
+        return RunningServer(self.server.host, self.server.http_port, self.server.grpc_port, 0, 0, folder)
+
+    def _earlier(self, model: str) -> list[Path]:
+        """Folders of releases of the model that the server was given before: it has one at a time, and is given another now."""
+        return [file.parent for file in self.servers.glob(f"*/{_RECORD}") if _record(file.parent).get("model") == model]
+
+    def _has(self, folder: Path, model: str, *, within_s: float = _ANSWER_S) -> bool:
+        """Raises InferenceError."""
+        if self._loads == NOTHING:
+            return self._control.serves(model, within_s=within_s)
+        return self._control.stamp_of(model, within_s=within_s) == folder.name
+
+    # what it is given
+
+    def _check(self, spec: LaunchSpec) -> None:
+        name = f"{spec.model} {spec.release_name}"
+        if spec.manifest["runtime"]["image"] != self._runtime:
+            raise LaunchError("runtime_mismatch", f"{name} was sealed for another runtime than {self._runtime}.")
+        if spec.serving is not None:
+            raise LaunchError(
+                "bad_config",
+                f"{self.server} serves one release of a model, so that {name} is not measured beside itself.",
+            )
+        if self._allows_uncontained_code or self._loads == NOTHING:
+            return
+        if waivers_needed(file["path"] for file in spec.manifest["files"]):
+            raise LaunchError("not_contained", not_contained(spec.model, spec.release_name, Containment.NONE))
+
+    def _check_server(self, spec: LaunchSpec) -> None:
+        """Raises InferenceError where it does not answer, LaunchError where it is not to be used for this release."""
+        self._control.version()
+        if self._loads == NOTHING:
+            return self._check_contract(spec.model, spec.manifest["serving"])
+        if self._control.stamp_of(spec.model) == "":
+            raise LaunchError(
+                "load_failed",
+                f"{self.server} has a model named {spec.model} that was not loaded from here. Let its owner unload it first.",
+            )
+        return None
+
+    def _check_contract(self, model: str, serving: dict[str, Any]) -> None:
+        client = TritonServer(self.server.host, self.server.http_port, self.server.grpc_port)
+        try:
+            inputs, outputs = client.metadata(model)
+        finally:
+            client.close()
+        batches = serving["max_batch_size"] > 0
+        if found := differences(serving, _stated(inputs, batches), _stated(outputs, batches)):
+            raise LaunchError(
+                "load_failed", f"{self.server} serves another {model} than is declared. {' '.join(found)}"
+            )
+
+    def _place(self, spec: LaunchSpec) -> None:
+        """Writes the verified files: beside the record, or into the server's own repository."""
+        if self._loads == REQUEST:
+            model_repository.write(spec, self._blobs, spec.folder / "repository")
+            return
+        target = Path(self._loads) / spec.model
+        if target.exists() and not _is_ours(target):
+            raise LaunchError(
+                "bad_config",
+                f"The repository of {self.server} has a folder {spec.model} that was not written from here.",
+            )
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        (target / _MARK).touch()
+        model_repository.write(spec, self._blobs, Path(self._loads))
+
+    def _load(self, folder: Path, model: str, timeout_s: float) -> None:
+        if self._loads == NOTHING:
+            if not self._control.serves(model):
+                raise InferenceError("rejected", f"it is not ready to answer for {model}")
+            return
+        root = (folder / "repository" if self._loads == REQUEST else Path(self._loads)) / model
+        files: dict[str, bytes] = {}
+        if self._loads == REQUEST:
+            paths = [path for path in sorted(root.rglob("*")) if path.is_file() and path.parent != root]
+            if sum(path.stat().st_size for path in paths) > MOST_REQUEST_BYTES:
+                raise InferenceError("rejected", "its files are more than a load request holds; share a folder")
+            files = {str(path.relative_to(root)): path.read_bytes() for path in paths}
+        config = (root / "config.pbtxt").read_text()
+        self._control.load(model, config, files, stamp=folder.name, timeout_s=timeout_s)
+        if not self._has(folder, model):
+            raise InferenceError("server_error", "it said that it loaded the model, and has another")
+
+    def _finish(self, loading: Future[None], model: str, timeout_s: float) -> None:
+        try:
+            loading.result()
+        except InferenceError as error:
+            said = {"timeout": f"{model} was still loading after {timeout_s:g} s"}.get(error.reason, error.message)
+            reason = "not_ready" if error.reason == "unreachable" else "load_failed"
+            raise LaunchError(reason, f"{self.server}: {said}") from error
+        except OSError as error:  # somebody cleared the folder meanwhile
+            raise LaunchError("not_ready", f"The release's files are gone: {error.strerror}.") from error
+
+    def _away(self, error: InferenceError) -> str:
+        return f"The server at {self.server}, which somebody else runs, does not answer as it should: {error.message}"
+
+    def _clear(self, folder: Path, model: str) -> None:
+        """Removes what was written, of the server's own repository only where nothing newer took its place."""
+        if self._loads not in (NOTHING, REQUEST):
+            with suppress(InferenceError):
+                if self._control.stamp_of(model) is None and _is_ours(target := Path(self._loads) / model):
+                    shutil.rmtree(target, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads((folder / _RECORD).read_text())
+        return found
+    return {}
+
+
+def _is_ours(model_folder: Path) -> bool:
+    return (model_folder / _MARK).is_file()
+
+
+def _stated(specs: list[TensorSpec], batches: bool) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(one.name, one.data_type, one.dims_of_item(has_batch_axis=batches)) for one in specs]

@@ -1,0 +1,87 @@
+"""Servers that somebody else runs: how one is named, and whether what it serves is what a release declares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: What may be loaded there: nothing, as the server serves what its owner gave it, or releases, whose files go into the request.
+#: Anything else is the folder of its model repository, as the agent sees it.
+NOTHING, REQUEST = "nothing", "request"
+
+_IMAGE = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
+#: A tensor: its name, its type in the protocol, and its dims without the batch axis.
+Stated = tuple[str, str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class StaticServer:
+    """Where one is reached, over HTTP and gRPC."""
+
+    host: str
+    http_port: int
+    grpc_port: int
+
+    @classmethod
+    def at(cls, text: str) -> StaticServer:
+        """From `host:http:grpc`, such as 10.20.0.7:8000:8001. Raises ValueError."""
+        host, *ports = text.split(":")
+        if not host or len(ports) != 2 or not all(one.isdecimal() and 0 < int(one) < 65_536 for one in ports):
+            raise ValueError(f"{text!r} is not address:HTTP port:gRPC port, such as 10.20.0.7:8000:8001")
+        return cls(host, int(ports[0]), int(ports[1]))
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.http_port}:{self.grpc_port}"
+
+
+def why_not_used(loads: str, runtime: str) -> str:
+    """Why a server cannot be used with these settings, as a sentence; empty where it can.
+
+    Args:
+        loads: SLUICEGATE_STATIC_LOADS.
+        runtime: SLUICEGATE_STATIC_RUNTIME, the runtime image that its owner says it is.
+    """
+    if loads not in (NOTHING, REQUEST) and not loads.startswith("/"):
+        return (
+            f"SLUICEGATE_STATIC_LOADS={loads!r} is neither {NOTHING!r}, {REQUEST!r}, nor the absolute path of the server's "
+            "model repository."
+        )
+    if not _IMAGE.fullmatch(runtime):
+        return (
+            f"SLUICEGATE_STATIC_RUNTIME={runtime!r} is no image by digest, such as company/triton@sha256:<64 hex digits>: name "
+            "the runtime that releases for this server are sealed for."
+        )
+    return ""
+
+
+def differences(serving: Mapping[str, Any], inputs: Sequence[Stated], outputs: Sequence[Stated]) -> list[str]:
+    """How what a server states contradicts a release's `serving`, a sentence each.
+
+    A size that the server leaves open (-1) contradicts none. An output more than was declared is none of ours.
+    """
+    found = []
+    for side, stated in (("input", inputs), ("output", outputs)):
+        said = {name: (kind, tuple(dims)) for name, kind, dims in stated}
+        wanted = {one["name"]: (one["data_type"], tuple(one["dims"])) for one in serving[f"{side}s"]}
+        for name, one in wanted.items():
+            if name not in said:
+                found.append(f"It states no {side} {name}.")
+            elif not _agree(said[name], one):
+                found.append(f"Its {side} {name} is {_worded(said[name])}, and {_worded(one)} is declared.")
+        if side == "input":
+            found += [
+                f"It asks for the input {name}, which is not declared." for name in sorted(set(said) - set(wanted))
+            ]
+    return found
+
+
+def _agree(said: tuple[str, tuple[int, ...]], wanted: tuple[str, tuple[int, ...]]) -> bool:
+    (kind, dims), (wanted_kind, wanted_dims) = said, wanted
+    same_rank = kind == wanted_kind and len(dims) == len(wanted_dims)
+    return same_rank and all(dim in (-1, want) for dim, want in zip(dims, wanted_dims, strict=True))
+
+
+def _worded(tensor: tuple[str, tuple[int, ...]]) -> str:
+    return f"{tensor[0]}{list(tensor[1])}"

@@ -1,0 +1,123 @@
+"""A rollout is held for one bad replica only where nothing else speaks against the candidate, once, and not for ever."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rollouts.core.decide import decide
+from rollouts.core.decision import Action, Code
+from rollouts.core.engine_state import SETTLES_S, Aside, EngineState
+from rollouts.core.evidence import Evidence
+from rollouts.core.guard_tracker import GuardTracker
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.odd_replica import CHANCE, ReplicaTally, odd_one_out
+from rollouts.core.room import Room
+from tests.core.test_decide import ALONE, BREACHES, judged, snapshot
+
+S = RolloutState
+ONE_IS_BAD = {"a:1": ReplicaTally(0, 300), "b:1": ReplicaTally(90, 300)}
+WORSE = (judged(0, bad_candidate=50, log_e_worse=30.0, bad_stable=0), judged(1))
+
+
+def held(**over: Any) -> Any:
+    return decide(snapshot(**{"judged": WORSE, "replicas": ONE_IS_BAD, "candidate_servers": 2, **over}))
+
+
+def test_it_holds_says_why_and_names_the_replica() -> None:
+    found = held()
+    assert (found.action, found.code) == (Action.HOLD, Code.REPLICA_DIFFERS)
+    assert found.reason == (
+        "Holding at 25 %: errors of r2 are at 10 %, but they are of one replica of 2: b:1, 90 of 300 attempts; "
+        "the others failed 0 of 300. It gets no more traffic, and another takes its place."
+    )
+    assert found.facts["set_aside"] == "b:1" and found.facts["guard"] == "errors"
+    assert held(state=S.BAKING, weight_bp=9500).code is Code.REPLICA_DIFFERS
+
+
+ALIKE = {"a:1": ReplicaTally(45, 300), "b:1": ReplicaTally(45, 300)}
+THINNED = {"a:1": ReplicaTally(6, 30_000), "b:1": ReplicaTally(40, 30_000)}
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"replicas": ALIKE},
+        {"replicas": THINNED},  # well for long, but the others have begun to fail too
+        {"replicas": {}},  # nobody told
+        {"replicas": {"b:1": ReplicaTally(90, 300)}},  # there is no other
+        {"aside_s": 100.0, "aside": "c:1"},  # one was set aside already
+        {"is_promoting": True},
+        {"state": S.PAUSED},
+        {"all_failing": 10, "all_failing_s": 1.0},
+        {"harm": {"errors": (1000.0, 1.0)}},  # the budget is spent
+        {"judged": (WORSE[0], judged(1, bad_candidate=90, log_e_worse=30.0))},  # it is slow, too
+        {"room": Room(2, candidate=2, stable=2, proven_candidate=4.0)},  # one server is not proven for what two got
+    ],
+)
+def test_else_it_is_taken_back_at_once(over: dict[str, Any]) -> None:
+    found = held(**over)
+    assert (found.action, found.code) == (Action.ROLL_BACK, Code.WORSE_THAN_STABLE), found.reason
+
+
+@pytest.mark.parametrize(("breach", "code"), BREACHES)
+def test_no_other_breach_waits_for_a_replica(breach: dict[str, Any], code: Code) -> None:
+    if code is Code.WORSE_THAN_STABLE:
+        return
+    assert held(**breach if "judged" in breach else {"judged": (judged(0), judged(1)), **breach}).code is code
+
+
+def test_where_nothing_is_done_for_it_the_replica_is_named() -> None:
+    over = judged(0, ALONE, bad_candidate=50, log_e_over=30.0), judged(1, ALONE)
+    found = held(policy=ALONE, has_stable=False, judged=over, weight_bp=10_000, step_index=0)
+    assert found.action is Action.PAUSE and "Look at that server first." in found.reason
+    named = held(state=S.PAUSED)
+    assert named.action is Action.ROLL_BACK and named.facts["odd_replica"]["replica"] == "b:1"
+
+
+def test_it_waits_for_the_one_in_its_place_and_not_for_ever() -> None:
+    waits = {"judged": (judged(0), judged(1)), "aside": "b:1", "is_replacing": True, "replicas": {}}
+    found = held(**waits, aside_s=20.0)
+    assert (found.action, found.code) == (Action.HOLD, Code.REPLICA_DIFFERS) and "in the place of b:1" in found.reason
+    late = held(**waits, aside_s=1800.0)
+    assert (late.action, late.code) == (Action.ROLL_BACK, Code.REPLICA_DIFFERS) and "none answers" in late.reason
+    assert held(**{**waits, "is_replacing": False}, aside_s=20.0).action is Action.ADVANCE
+    assert held(**waits, aside_s=1800.0, is_replaced=True).action is Action.ADVANCE  # one of them is being brought back
+    assert held(**waits, aside_s=1800.0, state=S.PAUSED).code is Code.PAUSED
+    assert held(**waits, aside_s=9.0, is_promoting=True, state=S.BAKING, weight_bp=9500).code is Code.PROMOTING
+
+
+def test_its_failures_are_no_evidence_until_it_is_out_of_the_gateways_and_then_others_are() -> None:
+    watch = GuardTracker(evidence=replace(Evidence(), candidate=7))
+    state = EngineState(watches={"errors": watch}).setting_aside("errors", "b:1", 100.0, 2)
+    assert state.aside == Aside("b:1", 100.0, 2) and state.watches["errors"].evidence == Evidence()
+    more = replace(state, watches={"errors": watch})
+    assert more.settling(100.0 + SETTLES_S, "errors").watches["errors"].evidence == Evidence()
+    assert more.settling(100.1 + SETTLES_S, "errors") == more
+    assert EngineState.from_json(state.to_json()).aside == state.aside
+
+
+def test_another_answered_in_its_place_once_as_many_do_again() -> None:
+    state = replace(EngineState(), aside=Aside("b:1", 100.0, 2))
+    assert state.replaced(101.0, is_replacing=False) == state  # gateways have not been told yet
+    assert state.replaced(160.0, is_replacing=True) == state
+    done = state.replaced(161.0, is_replacing=False)
+    assert done.aside is not None and done.aside.is_replaced and EngineState.from_json(done.to_json()) == done
+    assert done.replaced(999.0, is_replacing=True) == done
+
+
+def test_a_replica_of_a_bad_release_is_blamed_no_more_often_than_is_promised_however_long_it_is_looked_at() -> None:
+    """All are alike, and when it is looked depends on the counts of all of them together."""
+    rng, blamed, runs = random.Random(32), 0, 3000
+    for _ in range(runs):
+        at = rng.choice([10, 20, 30, 50])  # the moment depends on the pooled counts alone
+        bad = [0, 0, 0]
+        for _ in range(at):
+            bad[rng.choices(range(3), weights=(3, 2, 1))[0]] += 1
+        tallies = {str(i): ReplicaTally(n, 100 * w) for i, (n, w) in enumerate(zip(bad, (3, 2, 1), strict=True))}
+        found = odd_one_out(tallies, tolerated=0.5)
+        blamed += found is not None
+    assert blamed <= 3 * CHANCE * runs

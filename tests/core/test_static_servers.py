@@ -1,0 +1,90 @@
+"""Servers that somebody else runs: how one is named, and what contradicts a release."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from serving.core.containment import may_run_code
+from serving.core.static_servers import NOTHING, REQUEST, StaticServer, differences, why_not_used
+
+SETTINGS = str(Path(__file__).resolve().parents[2] / "sluicegate" / "settings.py")
+RUNTIME = f"company/triton@sha256:{'a' * 64}"
+SERVING = {
+    "inputs": [{"name": "x", "data_type": "FP32", "dims": [4]}, {"name": "n", "data_type": "INT64", "dims": [-1]}],
+    "outputs": [{"name": "y", "data_type": "FP32", "dims": [4]}],
+}
+X, N, Y = ("x", "FP32", (4,)), ("n", "INT64", (-1,)), ("y", "FP32", (4,))
+
+
+def test_one_is_named_by_its_address_and_two_ports() -> None:
+    one = StaticServer.at("10.20.0.7:8000:8001")
+    assert one == StaticServer("10.20.0.7", 8000, 8001) and str(one) == "10.20.0.7:8000:8001"
+    for text in ("10.20.0.7", "10.20.0.7:8000", ":8000:8001", "h:0:1", "h:1:65536", "h:1:2:3", "h:1:x", "http://h:1:2"):
+        with pytest.raises(ValueError, match="is not address:HTTP port:gRPC port"):
+            StaticServer.at(text)
+
+
+@pytest.mark.parametrize("loads", [NOTHING, REQUEST, "/srv/models"])
+def test_what_it_loads_and_which_runtime_it_is_have_to_be_said(loads: str) -> None:
+    assert why_not_used(loads, RUNTIME) == ""
+    assert "SLUICEGATE_STATIC_LOADS" in why_not_used(loads.upper().replace("/", "."), RUNTIME)
+    for image in ("", "company/triton:24.10", "@sha256:" + "a" * 64, RUNTIME[:-1]):
+        assert "SLUICEGATE_STATIC_RUNTIME" in why_not_used(loads, image)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "words"),
+    [
+        ([X, N], [Y], ""),
+        ([N, X], [Y, ("more", "FP32", (1,))], ""),
+        ([("x", "FP32", (-1,)), N], [("y", "FP32", (-1,))], ""),
+        ([X], [Y], "states no input n"),
+        ([X, N], [], "states no output y"),
+        ([X, N, ("z", "BOOL", ())], [Y], "asks for the input z"),
+        ([("x", "FP64", (4,)), N], [Y], "input x is FP64[4], and FP32[4] is declared"),
+        ([("x", "FP32", (5,)), N], [Y], "input x is FP32[5]"),
+        ([("x", "FP32", (1, 4)), N], [Y], "input x is FP32[1, 4]"),
+        ([X, ("n", "INT64", (8,))], [Y], "input n is INT64[8], and INT64[-1] is declared"),
+    ],
+)
+def test_what_a_server_states_is_held_against_what_is_declared(
+    inputs: list[Any], outputs: list[Any], words: str
+) -> None:
+    found = " ".join(differences(SERVING, inputs, outputs))
+    assert words in found and bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        ({}, ""),
+        ({"SERVER": "10.20.0.7:8000"}, "SLUICEGATE_STATIC_SERVER: '10.20.0.7:8000' is not address"),
+        ({"SERVER": "10.30.0.7:8000:8001"}, "SLUICEGATE_STATIC_SERVER: 10.30.0.7 is in none of 10.20.0.0/16"),
+        ({"SERVER": "triton.example:8000:8001"}, "is no IPv4 address"),
+        ({"LOADS": "models"}, "SLUICEGATE_STATIC_LOADS='models' is neither"),
+        ({"RUNTIME": ""}, "SLUICEGATE_STATIC_RUNTIME='' is no image by digest"),
+    ],
+)
+def test_settings_that_make_no_sense_stop_the_start(
+    monkeypatch: pytest.MonkeyPatch, over: dict[str, str], words: str
+) -> None:
+    monkeypatch.setenv("SLUICEGATE_PRIVATE_NETWORKS", "10.20.0.0/16")
+    for name, value in {"SERVER": "10.20.0.7:8000:8001", "LOADS": REQUEST, "RUNTIME": RUNTIME, **over}.items():
+        monkeypatch.setenv(f"SLUICEGATE_STATIC_{name}", value)
+    if words:
+        with pytest.raises(ImproperlyConfigured, match=re.escape(words)):
+            runpy.run_path(SETTINGS)
+    else:
+        assert runpy.run_path(SETTINGS)["STATIC_SERVER"] == StaticServer("10.20.0.7", 8000, 8001)
+
+
+def test_code_is_not_loaded_where_nothing_is_known_of_containment_unless_the_owner_lets_it() -> None:
+    told = {"static": {"address": "h:1:2"}, "containment": {"tier": "unknown", "allows_uncontained_code": False}}
+    assert may_run_code(told) is False
+    assert may_run_code({**told, "containment": {"tier": "unknown", "allows_uncontained_code": True}}) is True

@@ -1,0 +1,73 @@
+"""A real Triton that somebody else runs: started here by hand with explicit model control, and known to nobody by more than its address."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from serving.adapters.triton import TritonServer
+from serving.agent import server_shim
+from serving.agent.blob_cache import BlobCache
+from serving.agent.launcher import LocalLauncher, free_ports
+from serving.core.static_servers import StaticServer
+from tests.contracts.serving_models import VENV, MemoryBlobs
+from tests.gateway_rig import wait_until
+
+HOST = "127.0.0.1"
+
+
+class Owner:
+    """Who runs it. `repository` is its own, from which it loads nothing by itself."""
+
+    def __init__(self, folder: Path, *, control: str = "explicit") -> None:
+        self.folder, self.repository, self._control = folder, folder / "repository", control
+        self.repository.mkdir(parents=True)
+        self._ports, self._prefix = free_ports(HOST), f"owner{secrets.token_hex(4)}_"
+        self.at = StaticServer(HOST, self._ports["http"], self._ports["grpc"])
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """It answers when this returns; at the same ports as before."""
+        how = LocalLauncher(servers=self.folder, venv=VENV, blobs=BlobCache(self.folder / "cache", MemoryBlobs()))
+        argv = how._argv(self.folder, self._ports, self._prefix)
+        argv[argv.index("--model-control-mode=none")] = f"--model-control-mode={self._control}"
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                argv, env=how._environment(), cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+            )
+        client = self.client()
+        try:
+            wait_until(client.is_live, "a Triton of somebody else's")
+        finally:
+            client.close()
+
+    def client(self) -> TritonServer:
+        return TritonServer(HOST, self.at.http_port, self.at.grpc_port)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        server_shim.clear_shared_memory(self._prefix)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+
+@contextlib.contextmanager
+def owner(folder: Path, *, control: str = "explicit") -> Iterator[Owner]:
+    """A running one. It ends with the context, whoever loaded what into it."""
+    one = Owner(folder, control=control)
+    try:
+        one.start()
+        yield one
+    finally:
+        one.kill()
