@@ -1,10 +1,11 @@
 """More load than a server can bear: the gateway beside a plain Envoy, and beside itself without its bound. Real Triton, real Envoy.
 
-Run `python -m benchmarks.overload [--model fifo|metastable] [--seconds 10]`; four minutes for each model. One takes 20 ms for each
+Run `python -m benchmarks.overload [--model fifo|metastable] [--seconds 10]`; five minutes for each model. One takes 20 ms for each
 request, the other gets slower the larger its batches are, so that a queue, once it is there, stays. First a closed loop finds what the
 server can do. Then users come at random, over HTTP at twice and three times as much and over gRPC at twice, and right after that at
-0.7 times: each of the three has the same burst on a fresh server, in turn. *Plain* is an Envoy as it is written by hand: one cluster,
-every default. The bound is the one that the control plane gives such a release (`serving.control_plane.store.bounds_of`).
+0.7 times: each of the four has the same burst on a fresh server, in turn. *Plain* is an Envoy as it is written by hand: one cluster,
+every default; *adaptive* is the same with Envoy's filter that finds the limit by itself (median latency, ten looks a second). The bound
+is the one that the control plane gives such a release (`serving.core.bounds.bounds_of`).
 
 Printed: good answers (200 or OK within 250 ms) in percent of the capacity; what was shed, and how fast, as its callers saw it (on the same
 cores as everything else) and as the gateway counted it; what else was no answer; how good the answers were after the burst, and from
@@ -35,7 +36,7 @@ django.setup()
 
 from django.conf import settings  # noqa: E402
 
-from serving.control_plane.store import bounds_of  # noqa: E402
+from serving.core.bounds import bounds_of  # noqa: E402
 from serving.core.routes import Arm, Endpoint, Limits  # noqa: E402
 from serving.ports import ArmCounters  # noqa: E402
 from tests.contracts.serving_models import MemoryBlobs  # noqa: E402
@@ -55,8 +56,9 @@ from tests.overload_rig import (  # noqa: E402
 from tests.stub_server import free_port  # noqa: E402
 
 MODELS: Final = {"fifo": FIFO, "metastable": METASTABLE}
-PLAIN, OPEN, BOUND = "plain Envoy", "no bound", "bound"
-ARMS: Final = (PLAIN, OPEN, BOUND)
+PLAIN, OPEN, BOUND, ADAPTIVE = "plain Envoy", "no bound", "bound", "plain Envoy, adaptive"
+ARMS: Final = (PLAIN, OPEN, BOUND, ADAPTIVE)
+BY_HAND: Final = (PLAIN, ADAPTIVE)
 #: (protocol, times the capacity).
 BURSTS: Final = (("HTTP", 2.0), ("HTTP", 3.0), ("gRPC", 2.0))
 USERS: Final = {"HTTP": Lines, "gRPC": Channel}
@@ -143,7 +145,22 @@ def misses(row: Row) -> list[str]:
     return [words for words, is_missed in found.items() if is_missed]
 
 
-def plain_envoy(port: int, at: Endpoint, protocol: str) -> dict[str, Any]:
+def adaptive_concurrency() -> dict[str, Any]:
+    gradient = {
+        "sample_aggregate_percentile": {"value": 50},
+        "concurrency_limit_params": {"concurrency_update_interval": "0.1s"},
+        "min_rtt_calc_params": {"interval": "10s", "request_count": 20},
+    }
+    kind = f"{_TYPES}.filters.http.adaptive_concurrency.v3.AdaptiveConcurrency"
+    config = {
+        "@type": kind,
+        "gradient_controller_config": gradient,
+        "concurrency_limit_exceeded_status": {"code": "TooManyRequests"},
+    }
+    return {"name": "adaptive", "typed_config": config}
+
+
+def plain_envoy(port: int, at: Endpoint, protocol: str, *, is_adaptive: bool = False) -> dict[str, Any]:
     """What a team writes by hand: one listener, one route, one cluster. Everything else is Envoy's default."""
     router = {"name": "router", "typed_config": {"@type": f"{_TYPES}.filters.http.router.v3.Router"}}
     route = {"match": {"prefix": "/"}, "route": {"cluster": "triton"}}
@@ -151,7 +168,7 @@ def plain_envoy(port: int, at: Endpoint, protocol: str) -> dict[str, Any]:
         "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "ingress",
         "route_config": {"virtual_hosts": [{"name": "triton", "domains": ["*"], "routes": [route]}]},
-        "http_filters": [router],
+        "http_filters": [*([adaptive_concurrency()] if is_adaptive else []), router],
     }
     options = f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions"
     is_grpc = protocol == "gRPC"
@@ -177,9 +194,9 @@ def _address(host: str, port: int) -> dict[str, Any]:
 @contextlib.contextmanager
 def door(parts: Rig, folder: Path, arm: str, at: Endpoint, protocol: str, bound: int) -> Iterator[int]:
     """The port at which this arm takes requests for the server."""
-    if arm == PLAIN:
+    if arm in BY_HAND:
         port, file = free_port(), folder / "plain.json"
-        file.write_text(json.dumps(plain_envoy(port, at, protocol)))
+        file.write_text(json.dumps(plain_envoy(port, at, protocol, is_adaptive=arm == ADAPTIVE)))
         argv = [str(settings.ENVOY_BINARY), "-c", str(file), "--disable-hot-restart", "--concurrency", "1", "-l", "off"]
         process = subprocess.Popen(argv)
         try:
@@ -235,7 +252,7 @@ def measure(parts: Rig, folder: Path, model: Model, seconds: float) -> list[str]
             with triton(here, model) as at, door(parts, folder, arm, at, protocol, bound) as port:
                 calls = open_loop(port, phases, users=USERS[protocol])
             row = Row(arm, capacity, seconds, *calls)
-            if arm != PLAIN:
+            if arm not in BY_HAND:
                 of_release, bins = counted(parts)
                 here_alone = ArmCounters(
                     failed=of_release.failed - before[0].failed, shed=of_release.shed - before[0].shed

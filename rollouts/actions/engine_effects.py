@@ -20,6 +20,7 @@ from rollouts.core.policy import FULL_BP
 from rollouts.core.tick import Outcome, Tick, outcome_of
 from rollouts.models import Rollout
 from rollouts.queries.release_usage import is_in_use
+from rollouts.queries.room import proofs_for
 from serving.actions import ensure_deployment
 from serving.actions.placement import scale_release
 from serving.actions.replacing import set_aside_replica
@@ -123,7 +124,7 @@ def write_route(
     return set_route(
         actor=ENGINE, environment=rollout.environment, model=rollout.model, stable=stable or rollout.candidate,
         candidate=rollout.candidate if stable else None, candidate_bp=weight_bp if stable else 0,
-        mirror_bp=mirror_bp if stable else 0, fence=fence, reason=reason,
+        mirror_bp=mirror_bp if stable else 0, fence=fence, proofs=proofs_for(rollout), reason=reason,
     )  # fmt: skip
 
 

@@ -40,12 +40,8 @@ class Room:
         """What a decision may rest on; empty where nothing would be checked."""
         if (self.wanted or 1) == 1 and self.proven_candidate is None and self.proven_stable is None:
             return {}
-        untold = {
-            "why",
-            "fetching",
-            "ready_on",
-            "may_serve",
-        }  # they decide before the first weight, where histories begin
+        # The last three decide before the first weight, where histories begin.
+        untold = {"why", "fetching", "ready_on", "may_serve"}
         return {name: value for name, value in asdict(self).items() if name not in untold}
 
     @classmethod

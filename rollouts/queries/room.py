@@ -5,13 +5,22 @@ from __future__ import annotations
 from rollouts.core.engine_state import EngineState
 from rollouts.core.room import Room
 from rollouts.models import Rollout
+from serving.core.admission import Proof
+from serving.queries.admission import looked_for_in
 from serving.queries.answering import NONE_SERVING, serving_of
-from validators.queries.capacity import proven_per_s
+from validators.queries.capacity import admission_proof, proven_per_s
 
 
 def proven_rates(rollout: Rollout) -> tuple[float | None, float | None]:
     """Requests a second that one server of the candidate and one of stable are proven for; None where nothing proves it."""
     return proven_per_s(rollout.candidate), proven_per_s(rollout.stable) if rollout.stable is not None else None
+
+
+def proofs_for(rollout: Rollout) -> dict[str, Proof | None]:
+    """What one server of each arm is proven for, of arms that the route has not seen yet: reports are read once, when a release comes."""
+    seen = looked_for_in(rollout.environment_id, rollout.model_id)
+    arms = [one for one in (rollout.candidate, rollout.stable) if one is not None and str(one.pk) not in seen]
+    return {str(one.pk): admission_proof(one) for one in arms}
 
 
 def room_of(rollout: Rollout) -> Room:

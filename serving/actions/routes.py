@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 from django.db import connection, transaction
 from django.db.models import F
 from django.utils import timezone
@@ -12,9 +16,12 @@ from ledger.core.errors import Invalid, Stale
 from ledger.core.verbs import EventVerb
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
+from serving.core.admission import Proof
 from serving.core.lifecycle import LIVE
 from serving.core.routes import CHANGE_CHANNEL, WHOLE_BP
 from serving.models import Deployment, Environment, Route
+
+NO_PROOFS: Mapping[str, Proof | None] = MappingProxyType({})
 
 
 def lock_routes(environment: Environment, *drained: Release | None) -> Environment:
@@ -48,12 +55,14 @@ def set_route(
     candidate_bp: int = 0,
     mirror_bp: int = 0,
     fence: int | None = None,
+    proofs: Mapping[str, Proof | None] = NO_PROOFS,
     reason: str,
 ) -> Route:
     """The route as asked for; `candidate_bp` is the candidate's share in basis points, 0 … 10000.
 
     `mirror_bp` of the split's requests are copied to the prober, which compares the two releases' answers; who does not
-    name it ends the mirroring.
+    name it ends the mirroring. `proofs`, by release: what one server is proven for, as far as the caller looked. It is kept from the
+    first time that the release is in the route, until it was not for one change: so its bound is the same at each weight.
 
     Writing what is already there changes nothing, but keeps the highest `fence`. A person's verb has no token of its own
     (None): it writes with the last leader's. Effects: the environment's generation grows, an event is appended, and the
@@ -79,6 +88,7 @@ def set_route(
             return route
         before = _in_words(route)
         route = route or Route(environment=environment, model=model)
+        route.proven = _proven(route, stable, candidate, proofs)
         route.stable, route.candidate, route.fence = stable, candidate, fence
         route.candidate_bp, route.mirror_bp = candidate_bp, mirror_bp
         route.generation, route.changes, route.changed_at = generation + 1, route.changes + 1, timezone.now()
@@ -88,6 +98,15 @@ def set_route(
         _record_change(route, before, actor=actor, reason=reason)
         notify_routes()
     return route
+
+
+def _proven(
+    route: Route, stable: Release, candidate: Release | None, proofs: Mapping[str, Proof | None]
+) -> dict[str, Any]:
+    """As it is to stand in the route with these arms. Those that leave it are kept for one change, in which they may come back."""
+    arms = {stable.pk, candidate.pk if candidate else None, route.stable_id, route.candidate_id}
+    looked_for = {key: proof.as_json() if proof else None for key, proof in proofs.items()}
+    return {key: value for key, value in (looked_for | route.proven).items() if key in {str(one) for one in arms}}
 
 
 def _refuse_outdated(route: Route | None, fence: int) -> None:

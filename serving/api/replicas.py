@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,8 +17,10 @@ from registry.queries import visible_release
 from serving.actions.nodes import LONGEST_REASON
 from serving.actions.placement import scale_release
 from serving.actions.replacing import replace_replica
+from serving.core.admission import Source
 from serving.core.replicas import MOST_REPLICAS
 from serving.queries import get_environment
+from serving.queries.admission import admissions_of
 from serving.queries.replicas import ReplicaPlan, replica_of, replica_plans
 
 
@@ -35,6 +37,18 @@ class ReplicaOut(serializers.Serializer[Any]):
     is_set_aside = serializers.BooleanField(help_text="it is told to be unwell, and gateways send it nothing")
 
 
+class AdmissionOut(serializers.Serializer[Any]):
+    """What gateways let through to one of its servers at once."""
+
+    in_flight = serializers.IntegerField(help_text="requests, from all gateways and over both protocols")
+    basis = serializers.ChoiceField(
+        [(one.value, one.value) for one in Source],
+        source="source",
+        help_text="proven by the capacity gate, declared by the envelope (limits.max_concurrency), or the default",
+    )
+    report = serializers.CharField(source="proof.report", default="", help_text="what proves a capacity, by its digest")
+
+
 class ReplicasOut(serializers.Serializer[Any]):
     """A release in an environment."""
 
@@ -46,7 +60,12 @@ class ReplicasOut(serializers.Serializer[Any]):
     reason = serializers.CharField(allow_blank=True, help_text="what was said with the number")
     changed_by = serializers.CharField(allow_blank=True)
     answering = serializers.IntegerField(help_text="replicas that answer and are to stay")
+    admission = serializers.SerializerMethodField()
     replicas = ReplicaOut(many=True)
+
+    @extend_schema_field(AdmissionOut)
+    def get_admission(self, plan: ReplicaPlan) -> dict[str, Any]:
+        return AdmissionOut(admissions_of(plan.release)[plan.environment.pk]).data
 
 
 class ReplicasPage(OnePage):

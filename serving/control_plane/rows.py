@@ -40,6 +40,7 @@ SELECT 'gateway', gateway.name, environment.id, json_build_array(
 UNION ALL
 SELECT 'route', model.slug, route.environment_id, json_build_array(
          route.id, route.environment_id, route.model_id, stable_id, candidate_id, route.generation, changes, candidate_bp, mirror_bp,
+        proven,
          model.slug, model.objectives, model.traffic_policy)::text, servers.said
   FROM serving_route route
   JOIN registry_servedmodel model ON model.id = route.model_id
@@ -80,6 +81,7 @@ class RouteRow(NamedTuple):
     changes: int
     candidate_bp: int
     mirror_bp: int
+    proven: dict[str, Any]
     slug: str
     objectives: Any
     traffic_policy: Any

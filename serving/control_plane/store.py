@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache, lru_cache
+from functools import cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -18,8 +17,6 @@ from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 
 from accounts.core.access import Actor
-from registry.core.envelope import LARGEST_REQUEST_BYTES
-from registry.core.serving import instances_of
 from registry.models import Release
 from registry.queries import whole_releases
 from serving.actions.gateways import record_refused_stream
@@ -35,9 +32,9 @@ from serving.control_plane.model_settings import (
 from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.rows import GatewayRow, ModelRows, RouteRow, Servers, read_rows
 from serving.control_plane.server import GatewayIdentity
+from serving.core.admission import Proof, admission_of
+from serving.core.bounds import RequestBounds, bounds_of
 from serving.core.routes import (
-    IN_FLIGHT_PER_INSTANCE,
-    REQUEST_BYTES,
     Arm,
     Endpoint,
     ModelRoute,
@@ -139,7 +136,11 @@ def _model_route(route: RouteRow, servers: Servers, releases: Mapping[str, _Seal
     allows_forced, gateways, prober = premises
 
     def arm(release: _Sealed) -> Arm:
-        return Arm(release.name, release.digest, servers.serving.get(release.digest, ()), *release.bounds)
+        of = release.bounds
+        proof = Proof.from_json(route.proven.get(str(release.pk)))
+        most = admission_of(of.declared_in_flight, of.instances, proof).in_flight
+        at = servers.serving.get(release.digest, ())
+        return Arm(release.name, release.digest, at, most, of.max_request_bytes, of.has_streams, of.max_batch)
 
     forced = [releases[pk] for pk in servers.ready - set(route.arms)] if allows_forced else []
     made = ModelRoute(
@@ -163,31 +164,6 @@ def _model_route(route: RouteRow, servers: Servers, releases: Mapping[str, _Seal
     )
     used = {pk: releases[pk] for pk in (*route.arms, *(one.pk for one in forced))}
     return Made(premises, made, servers.known, used)
-
-
-class RequestBounds(NamedTuple):
-    """What gateways let through to one release: see `serving.core.routes.Arm`."""
-
-    max_in_flight: int
-    max_request_bytes: int
-    has_streams: bool
-    max_batch: int
-
-
-@lru_cache(maxsize=1000)
-def bounds_of(manifest: str) -> RequestBounds:
-    """The release's own `envelope.limits`: `max_concurrency`, else so many for each of its model instances; `max_request_bytes`, within
-    what a gateway can hold; `streaming`; and `serving.max_batch_size`. Read from what was sealed, so they never change for a release.
-    """
-    document = json.loads(manifest) if manifest else {}
-    limits = (document.get("envelope") or {}).get("limits") or {}
-    instances = max(instances_of(document.get("serving") or {}), 1)
-    return RequestBounds(
-        int(limits.get("max_concurrency") or IN_FLIGHT_PER_INSTANCE * instances),
-        min(int(limits.get("max_request_bytes") or REQUEST_BYTES), LARGEST_REQUEST_BYTES),
-        limits.get("streaming") is True,
-        int((document.get("serving") or {}).get("max_batch_size") or 0),
-    )
 
 
 @cache

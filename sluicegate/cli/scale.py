@@ -39,18 +39,13 @@ def run_replicas(arguments: argparse.Namespace, output: Output) -> int:
         found = client.get(f"{release_path(arguments.release)}/replicas")["results"]
     rows = (
         [
-            one["environment"],
-            one["wanted"],
-            one["answering"],
-            replica["node"],
-            replica["slot"],
-            replica["deployment"],
-            _state(replica),
+            *(one["environment"], one["wanted"], one["answering"], _admission(one["admission"])),
+            *(replica["node"], replica["slot"], replica["deployment"], _state(replica)),
         ]
         for one in found
         for replica in one["replicas"]
     )
-    columns = ("environment", "wanted", "answer", "node", "slot", "deployment", "state")
+    columns = ("environment", "wanted", "answer", "in flight on each", "node", "slot", "deployment", "state")
     output.table(found, columns, rows, empty=f"{arguments.release} has no server anywhere. A rollout brings it there.")
     return exits.OK
 
@@ -99,6 +94,10 @@ def run_replace(arguments: argparse.Namespace, output: Output) -> int:
 
 def _counted(replicas: int) -> str:
     return f"{replicas} replica{'s' * (replicas != 1)}"
+
+
+def _admission(admission: dict[str, Any]) -> str:
+    return f"{admission['in_flight']} ({admission['basis']})"
 
 
 def _state(replica: dict[str, Any]) -> str:

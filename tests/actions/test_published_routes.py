@@ -19,6 +19,7 @@ from serving.control_plane import plane as plane_module
 from serving.control_plane import store
 from serving.control_plane.snapshot import Snapshot
 from serving.core.addresses import Address
+from serving.core.admission import Proof
 from serving.core.routes import IN_FLIGHT_PER_INSTANCE, REQUEST_BYTES, Limits, Prober, RoutingTable, admit
 from serving.models import Environment, Gateway, Server
 from serving.queries.routes import acknowledged
@@ -189,6 +190,20 @@ def test_a_releases_bound_comes_from_what_was_sealed(world: World, manifest: dic
     (route,) = published(world).models
     assert route.stable.max_in_flight == expected
     assert route.candidate is not None and route.candidate.max_in_flight == IN_FLIGHT_PER_INSTANCE
+
+
+@pytest.mark.parametrize(("declared", "expected"), [(None, 11), (64, 11), (9, 9)])
+def test_what_was_proven_bounds_a_release_and_never_above_what_it_declares(
+    world: World, declared: int | None, expected: int
+) -> None:
+    limits = {"limits": {"max_concurrency": declared}} if declared else {}
+    r4 = release(world.model, 4, json.dumps({"envelope": limits}))
+    world.route(0, candidate=r4, proofs={str(r4.pk): Proof(40.0, 0.25)})
+    (route,) = published(world).models
+    assert route.candidate is not None and route.candidate.max_in_flight == expected
+    assert route.stable.max_in_flight == IN_FLIGHT_PER_INSTANCE
+    world.route(0, stable=r4, candidate=None)
+    assert published(world).models[0].stable.max_in_flight == expected
 
 
 @pytest.mark.parametrize(

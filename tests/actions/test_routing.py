@@ -17,6 +17,7 @@ from serving.actions import routes as routing
 from serving.actions.gateways import register_gateway
 from serving.actions.routes import set_route
 from serving.control_plane import store
+from serving.core.admission import Proof
 from serving.core.gateway_standing import SEEN_WITHIN_S
 from serving.models import Gateway, Route, RouteAck
 from serving.queries.routes import acknowledged
@@ -42,6 +43,21 @@ def test_writing_the_same_route_changes_nothing_but_keeps_the_fence(world: World
     assert again.generation == 1
     assert Route.objects.get().fence == 4
     assert len(events("route.set")) == 1
+
+
+def test_what_was_proven_when_a_release_came_holds_at_each_weight_and_on_the_way_back(world: World) -> None:
+    early, late = Proof(40.0, 0.25, "sha256:early"), Proof(400.0, 0.25, "sha256:late")
+    r1, r2 = str(world.r1.pk), str(world.r2.pk)
+    assert world.route(0, proofs={r1: None, r2: early}).proven == {r1: None, r2: early.as_json()}
+    assert world.route(500, proofs={r1: late, r2: late}).proven == {r1: None, r2: early.as_json()}
+    assert world.route(0).proven[r2] == early.as_json()  # shut in a hurry: nobody looked
+    promoted = world.route(0, stable=world.r2, candidate=None)
+    assert promoted.proven == {r1: None, r2: early.as_json()}
+    undone = world.route(0, stable=world.r1, candidate=None)
+    assert undone.proven == {r1: None, r2: early.as_json()}
+    assert world.route(0, candidate=world.r3, proofs={str(world.r3.pk): late}).proven == {
+        r1: None, str(world.r3.pk): late.as_json()
+    }  # fmt: skip
 
 
 def test_mirroring_is_part_of_the_route_and_ends_when_it_is_not_asked_for(world: World) -> None:

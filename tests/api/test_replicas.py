@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from accounts.actions import actor_for, issue_token
 from accounts.core.access import Role
 from registry.models import Release
-from serving.models import Deployment, Scale
+from serving.core.admission import Proof
+from serving.models import Deployment, Route, Scale
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.factories import make_deployment, make_model, make_node, make_release, make_server, make_user
 from tests.pages.test_model_tabs import HOSTILE, signed_in
@@ -46,7 +48,7 @@ def test_what_there_is_and_what_is_wanted(dev: Client, release: Release) -> None
     (one,) = told.pop("replicas")
     assert told == {
         "environment": "production", "wanted": 1, "declared_min": None, "declared_max": None, "version": 0,
-        "reason": "", "changed_by": "", "answering": 1,
+        "reason": "", "changed_by": "", "answering": 1, "admission": {"in_flight": 8, "basis": "default", "report": ""},
     }  # fmt: skip
     assert (one["node"], one["slot"], one["answers"], one["is_lost"]) == ("local", 0, True, False)
     answer = said(dev, 3, '"0"', reason="more users")
@@ -73,11 +75,25 @@ def test_what_cannot_be_scaled_is_told_with_the_next_step(dev: Client, release: 
     )
 
 
+def test_how_many_may_be_in_flight_on_each_is_told_with_what_it_rests_on(dev: Client, release: Release) -> None:
+    proof = Proof(40.0, 0.25, "sha256:" + "ab" * 32)
+    route, _ = Route.objects.update_or_create(
+        environment=production(), model=release.model, defaults={"stable": release, "changed_at": timezone.now()}
+    )
+    Route.objects.filter(pk=route.pk).update(proven={str(release.pk): proof.as_json()})
+    (told,) = dev.get(URL).json()["results"]
+    assert told["admission"] == {"in_flight": 11, "basis": "proven", "report": proof.report}
+    client = signed_in(make_user("vi", team=release.model.team.slug, role=Role.VIEWER))
+    page = client.get(reverse("release_deployments", args=["sentiment", 1])).content.decode()
+    assert "<strong>11</strong>" in page and "at the proven 40.0/s" in page
+
+
 def test_the_command_line_says_how_many_and_shows_them(run: Run, release: Release) -> None:  # noqa: F811
     code, found = run("admin", "release", "scale", "sentiment/r1", "2", "--reason", "more users")
     assert (code, found["wanted"], found["answering"]) == (0, 2, 1)
     code, found = run("admin", "release", "replicas", "sentiment/r1")
     assert code == 0 and found[0]["replicas"][0]["node"] == "local"
+    assert found[0]["admission"] == {"in_flight": 8, "basis": "default", "report": ""}
 
 
 def test_the_page_says_how_many_and_takes_another_number(release: Release) -> None:

@@ -22,6 +22,7 @@ from serving.actions.placement import continue_placing, scale_release
 from serving.actions.prefetch import FilesReport, record_prefetches
 from serving.core.prefetch import FilesStanding
 from serving.models import Deployment, Node, Route, Scale, Server
+from serving.queries.admission import admissions_of
 from serving.queries.answering import HEARD_WITHIN
 from tests.core.test_capacity_plan import CAPACITY
 from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
@@ -250,6 +251,19 @@ def test_what_a_server_is_proven_for_is_not_exceeded() -> None:
     with CaptureQueriesContext(connection) as taken:
         story.turn()
     assert not any("validators_report" in one["sql"] for one in taken.captured_queries)  # read once
+
+
+def test_the_bound_rests_on_what_was_proven_when_the_candidate_came() -> None:
+    story = Story()
+    report_for(story.candidate, gates=proven(1e9))
+    story.until("shifting")
+    route = Route.objects.get(model=story.model)
+    assert route.proven[str(story.candidate.pk)]["per_s"] == 1e9
+    report_for(story.candidate, gates=proven(2e9))
+    story.until("promoted")
+    route.refresh_from_db()
+    assert route.stable == story.candidate and route.proven[str(story.candidate.pk)]["per_s"] == 1e9
+    assert admissions_of(story.candidate)[story.environment.pk].source == "proven"
 
 
 def test_stable_must_be_able_to_take_it_all_back() -> None:

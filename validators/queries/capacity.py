@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from ledger.core.errors import NotFound
 from registry.models import Release
 from registry.queries import manifest_of
+from serving.core.admission import Proof
 from validators.core.capacity import hardware_name
 from validators.core.capacity_plan import Basis, basis_of
 from validators.core.gpu_health import counts
@@ -45,6 +46,14 @@ def proven_per_s(release: Release) -> float | None:
     nothing proves one. What a load gate held is no limit."""
     found = plan_basis_of(release)
     return found.basis.per_s if found is not None and found.basis.gate == "capacity" else None
+
+
+def admission_proof(release: Release) -> Proof | None:
+    """The same, with the time in which its requests were answered: what a gateway's bound is made of."""
+    found = plan_basis_of(release)
+    if found is None or found.basis.gate != "capacity":
+        return None
+    return Proof(found.basis.per_s, found.basis.slo_ms / 1000, found.basis.report)
 
 
 def measured_envelope(release: Release) -> dict[str, Any]:

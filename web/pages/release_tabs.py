@@ -16,6 +16,7 @@ from accounts.core.addresses import API
 from registry.hooks.usage import usages_of
 from registry.queries.signature_state import signatures_of, wrong_manifest_of
 from serving.core.prefetch import FilesStanding
+from serving.queries.admission import admissions_of
 from serving.queries.deployments import deployments_of, nodes
 from serving.queries.kept import with_files
 from serving.queries.node_fit import fits_of
@@ -67,8 +68,9 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         one.release = found
     every = list(with_files(nodes(), found.pk))
     files = files_on_nodes(found, every)
+    admissions = admissions_of(found)
     facts = {
-        "replicas": plans_of(rows),
+        "replicas": [(plan, admissions[plan.environment.pk]) for plan in plans_of(rows)],
         "files": files,
         "files_ready": sum(one.standing is FilesStanding.READY for one in files),
         "may_scale": may(actor, Verb.SCALE_RELEASE, found.model.team.slug, slug),

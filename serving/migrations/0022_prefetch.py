@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("registry", "0015_traffic_policy"),
-        ("serving", "0020_deployment_set_aside"),
+        ("serving", "0021_route_proven"),
     ]
 
     operations = [

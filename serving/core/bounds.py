@@ -1,0 +1,43 @@
+"""What a sealed release says of the requests that gateways let through to it."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import NamedTuple
+
+from registry.core.envelope import LARGEST_REQUEST_BYTES
+from registry.core.serving import instances_of
+from serving.core.admission import admission_of
+from serving.core.routes import REQUEST_BYTES
+
+
+class RequestBounds(NamedTuple):
+    """What gateways let through to one release: see `serving.core.routes.Arm`, and `serving.core.admission` for what is in flight."""
+
+    declared_in_flight: int | None
+    instances: int
+    max_request_bytes: int
+    has_streams: bool
+    max_batch: int
+
+    @property
+    def max_in_flight(self) -> int:
+        """Where nothing is proven."""
+        return admission_of(self.declared_in_flight, self.instances, None).in_flight
+
+
+@lru_cache(maxsize=1000)
+def bounds_of(manifest: str) -> RequestBounds:
+    """The release's own `envelope.limits`: `max_concurrency`; `max_request_bytes`, within what a gateway can hold; `streaming`; how many
+    instances of its model there are, and `serving.max_batch_size`. Read from what was sealed, so they never change for a release.
+    """
+    document = json.loads(manifest) if manifest else {}
+    limits = (document.get("envelope") or {}).get("limits") or {}
+    return RequestBounds(
+        int(limits["max_concurrency"]) if limits.get("max_concurrency") else None,
+        max(instances_of(document.get("serving") or {}), 1),
+        min(int(limits.get("max_request_bytes") or REQUEST_BYTES), LARGEST_REQUEST_BYTES),
+        limits.get("streaming") is True,
+        int((document.get("serving") or {}).get("max_batch_size") or 0),
+    )

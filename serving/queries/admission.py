@@ -1,0 +1,29 @@
+"""How many requests of a release one server may have in flight in each environment, and what that rests on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from registry.models import Release
+from serving.core.admission import AdmissionLimit, Proof, admission_of
+from serving.core.bounds import bounds_of
+from serving.models import Route
+
+
+def admissions_of(release: Release) -> defaultdict[int, AdmissionLimit]:
+    """As gateways are told it, by environment: by what its route has kept, else as where nothing is proven. One query."""
+    of, key = bounds_of(release.manifest), str(release.pk)
+    kept = Route.objects.filter(model=release.model_id).values_list("environment_id", "proven")
+
+    def bound(proof: Proof | None) -> AdmissionLimit:
+        return admission_of(of.declared_in_flight, of.instances, proof)
+
+    found: defaultdict[int, AdmissionLimit] = defaultdict(lambda: bound(None))
+    found.update({where: bound(Proof.from_json(proven.get(key))) for where, proven in kept})
+    return found
+
+
+def looked_for_in(environment_id: int, model_id: int) -> frozenset[str]:
+    """The releases, by key, of which the route has kept what was proven of them, or that nothing was."""
+    route = Route.objects.filter(environment=environment_id, model=model_id).values_list("proven", flat=True).first()
+    return frozenset(route or ())
