@@ -29,6 +29,7 @@ class Machine:
     servers: Path
     memory_mib: int
     loads: bool = True
+    runs_here: bool = True
 
     def running(self) -> set[str]:
         """The folders of its servers that run."""
