@@ -13,6 +13,7 @@ from functools import partial
 from uuid import UUID
 
 import structlog
+from django.db import Error as StoreError
 
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError
@@ -79,16 +80,27 @@ class Prefetcher:
         if row is None:  # removed, or not heard of yet
             return _LOOK_EVERY_S
         wanted = releases_to_keep() if row.cordoned_at is None else {}
+        try:
+            return self._look(actor, row, wanted, wait)
+        except StoreError:  # nobody could be told
+            raise
+        except Exception as error:  # else those who wait for this node would not know
+            log.exception("prefetch_look_failed")
+            self._settled = None
+            record_prefetches(actor=actor, node=node, told=self._all_failed(wanted, error))
+            return _LOOK_EVERY_S
+
+    def _look(self, actor: Actor, row: Node, wanted: dict[UUID, Reason], wait: Wait) -> float:
         told = (tuple(wanted.items()), repr((row.runtimes, row.facts)))
         if self._settled is not None and self._settled[0] == told and time.monotonic() < self._settled[1]:
             return _LOOK_EVERY_S
         plan = self._plan(row, wanted)
         self._cache.kept = plan.blobs
-        self._tell(actor, node, plan)
+        self._tell(actor, row.name, plan)
         due = self._next(plan)
         is_settled = due is None and not plan.no_room and not self._troubles
         self._settled = (told, time.monotonic() + _RECHECK_S) if is_settled else None
-        if due is None or self._cache.is_busy or is_fetching(node):
+        if due is None or self._cache.is_busy or is_fetching(row.name):
             return _LOOK_EVERY_S
         self._fetch(*due, wait)
         return 0.0
@@ -132,6 +144,15 @@ class Prefetcher:
             for one in plan.no_room
         ]
         record_prefetches(actor=actor, node=node, told=told)
+
+    def _all_failed(self, wanted: dict[UUID, Reason], error: Exception) -> list[FilesReport]:
+        """For what is known to be kept here. How much of it is there is not known now."""
+        words = f"This node's copies could not be looked at: {error}. It is tried again."
+        known = {release: one for release, one in self._known.items() if release in wanted and one.blobs}
+        return [
+            FilesReport(release, FilesStanding.FAILED, sum(one.blobs.values()), 0, words)
+            for release, one in known.items()
+        ]
 
     def _report_of(self, one: Kept) -> FilesReport:
         release, here = UUID(one.release), self._here(one)

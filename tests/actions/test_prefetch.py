@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from django.utils import timezone
 
 from accounts.core.access import Actor
@@ -289,6 +289,30 @@ def test_what_cannot_be_had_is_said_and_holds_up_nothing_else(
     monkeypatch.setattr(prefetcher.time, "monotonic", lambda: 1e12)  # the pause is over
     a.settle()
     assert a.told() == {bad.pk: "ready", good.pk: "ready"}
+
+
+def test_a_node_that_cannot_look_at_its_copies_says_so_and_is_not_waited_for(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = Machine("a", tmp_path / "a", source)
+    serves(release := sealed_with(source, b"x" * 2500))
+    with monkeypatch.context() as broken:
+        broken.setattr(a.cache, "in_use", raising(OSError("Input/output error")))
+        assert a.look() > 0.0 and a.told() == {release.pk: "failed"}
+        (one,) = files_on_nodes(release)
+        assert "Input/output error" in one.trouble and not one.is_under_way
+        broken.setattr(a.cache, "in_use", raising(OperationalError("the database is away")))
+        with pytest.raises(OperationalError):  # as everywhere in the agent: it waits for the database
+            a.look()
+    a.settle()
+    assert a.told() == {release.pk: "ready"}
+
+
+def raising(error: Exception) -> Callable[[], Any]:
+    def fail() -> Any:
+        raise error
+
+    return fail
 
 
 def test_a_silent_node_is_waited_for_by_nobody(source: Source, tmp_path: Path) -> None:
