@@ -106,7 +106,7 @@ class Prefetch(models.Model):
     size_bytes = models.BigIntegerField()
     here_bytes = models.BigIntegerField(default=0)  # of those, verified copies that are there
     trouble = models.TextField(blank=True)  # why it is not ready, as a sentence, where that is not for want of time
-    changed_at = models.DateTimeField()
+    changed_at = models.DateTimeField()  # or while it is under way, when its node last went on with a blob
 
     class Meta:
         constraints = [

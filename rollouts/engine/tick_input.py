@@ -134,13 +134,14 @@ def looked_closer(entry: RolloutEntry, given: TickInput) -> TickInput:
 
 
 def _with_files(room: Room, entry: RolloutEntry, seen: Observed) -> Room:
-    """Nobody is waited for longer than a candidate may be prepared: a node that is slow holds no rollout for good."""
+    """Nobody is waited for longer than a candidate may be prepared: a node that is slow holds no rollout for good, and one that
+    does nothing only shortly."""
     if seen.waited_s >= entry.policy.prepare_deadline_s:
         return room
     if entry.files is None or seen.now - entry.files[0] >= _LOOK_EVERY_S:
         entry.files = (seen.now, files_on_nodes(entry.rollout.candidate))
     found = entry.files[1]
-    fetching = tuple(one.node for one in found if one.is_under_way)
+    fetching = tuple(one.node for one in found if one.is_waited_for(seen.now, seen.now - seen.waited_s))
     ready_on = sum(one.standing is FilesStanding.READY for one in found)
     return replace(room, fetching=fetching, ready_on=ready_on, may_serve=len(found))
 

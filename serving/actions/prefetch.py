@@ -10,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from serving.core.prefetch import FilesStanding
+from serving.core.prefetch import UNDER_WAY, FilesStanding
 from serving.models import Prefetch
 
 
@@ -42,3 +42,9 @@ def record_prefetches(*, actor: Actor, node: str, told: Sequence[FilesReport]) -
             Prefetch.objects.update_or_create(
                 node_id=node, release_id=one.release, defaults={**values, "changed_at": timezone.now()}
             )
+
+
+def record_progress(*, actor: Actor, node: str) -> None:
+    """The node goes on with a blob, and so with all that waits for it there. Raises Refused."""
+    require(actor, Verb.ADMINISTER, "")
+    Prefetch.objects.filter(node=node, standing__in=UNDER_WAY).update(changed_at=timezone.now())

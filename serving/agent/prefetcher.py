@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
@@ -20,7 +21,7 @@ from ledger.core.errors import DomainError
 from registry.models import Release
 from registry.queries import manifest_of
 from registry.queries.releases import whole_releases
-from serving.actions.prefetch import FilesReport, record_prefetches
+from serving.actions.prefetch import FilesReport, record_prefetches, record_progress
 from serving.agent.blob_cache import BlobCache, DamagedBlob, NoRoom
 from serving.core.prefetch import FilesStanding, KeepPlan, Kept, Reason, plan_to_keep
 from serving.models import Node
@@ -35,6 +36,8 @@ _RECHECK_S = 60.0
 #: A release that could not be fetched is tried again after so long; meanwhile the others are fetched.
 _RETRY_S = 30.0
 _STEP_ASIDE_S = 0.1
+#: Within a blob it says this often that it goes on; well within `PATIENCE`.
+_TELL_EVERY_S = 20.0
 
 #: Waits so many seconds; true as soon as the agent ends.
 Wait = Callable[[float], bool]
@@ -70,6 +73,7 @@ class Prefetcher:
         self._known: dict[UUID, _Known] = {}
         self._fits_as: object = None  # what the node told when `_known` was found out
         self._troubles: dict[UUID, _Trouble] = {}
+        self._tells_at = 0.0  # not before then that a blob goes on
         self._settled: tuple[object, float] | None = (
             None  # what was to be kept when all was ready, and until when that is believed
         )
@@ -102,7 +106,7 @@ class Prefetcher:
         self._settled = (told, time.monotonic() + _RECHECK_S) if is_settled else None
         if due is None or self._cache.is_busy or is_fetching(row.name):
             return _LOOK_EVERY_S
-        self._fetch(*due, wait)
+        self._fetch(*due, partial(self._pause, wait, partial(record_progress, actor=actor, node=row.name)))
         return 0.0
 
     def _plan(self, node: Node, wanted: dict[UUID, Reason]) -> KeepPlan:
@@ -177,10 +181,10 @@ class Prefetcher:
                         return one, sha256
         return None
 
-    def _fetch(self, one: Kept, sha256: str, wait: Wait) -> None:
+    def _fetch(self, one: Kept, sha256: str, pause: Callable[[int], None]) -> None:
         release = UUID(one.release)
         try:
-            self._cache.hold(sha256, one.blobs[sha256], pause=partial(self._pause, wait))
+            self._cache.hold(sha256, one.blobs[sha256], pause=pause)
         except _Ended:
             return
         except DamagedBlob as error:
@@ -194,8 +198,12 @@ class Prefetcher:
         self._troubles[release] = _Trouble(words, time.monotonic() + _RETRY_S)
         log.warning("prefetch_failed", release=self._known[release].name, why=words)
 
-    def _pause(self, wait: Wait, moved_bytes: int) -> None:
+    def _pause(self, wait: Wait, tell: Callable[[], None], moved_bytes: int) -> None:
         """After each range: long enough for the pace, and as long as a server waits for another blob."""
+        if time.monotonic() >= self._tells_at:
+            self._tells_at = time.monotonic() + _TELL_EVERY_S
+            with suppress(StoreError):  # no reason to let go of the blob: the next look meets it again
+                tell()
         if wait(moved_bytes / self._bytes_per_s):
             raise _Ended
         while self._cache.is_busy:

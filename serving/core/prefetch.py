@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import IntEnum, StrEnum
 
 
@@ -32,6 +33,9 @@ class FilesStanding(StrEnum):
 
 #: A rollout waits for these before its first weight: they end by themselves. The others are told, and not waited for.
 UNDER_WAY = frozenset({FilesStanding.WAITING, FilesStanding.FETCHING})
+
+#: A node that has made no progress for so long is not waited for.
+PATIENCE = timedelta(minutes=2)
 
 
 @dataclass(frozen=True)

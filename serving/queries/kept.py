@@ -56,5 +56,5 @@ def with_files(among: QuerySet[Node], release: UUID) -> QuerySet[Node]:
     """The nodes, with what `files_on_nodes` looks at besides: whether one `serves` the release, and what its agent `told` of it."""
     row = Prefetch.objects.filter(node=OuterRef("pk"), release=release)
     served = live_deployments().filter(node=OuterRef("pk"), release=release, state__in=_HAS_FILES)
-    columns = {name: name for name in ("standing", "size_bytes", "here_bytes", "trouble")}
+    columns = {name: name for name in ("standing", "size_bytes", "here_bytes", "trouble", "changed_at")}
     return among.annotate(serves=Exists(served.order_by()), told=Subquery(row.values(told=JSONObject(**columns))[:1]))

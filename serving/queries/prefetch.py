@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from registry.models import Release
 from serving.core.lifecycle import DeploymentState
-from serving.core.prefetch import UNDER_WAY, FilesStanding, Reason
+from serving.core.prefetch import PATIENCE, UNDER_WAY, FilesStanding, Reason
 from serving.models import Route
 from serving.queries.deployments import live_deployments, nodes
 from serving.queries.kept import with_files
@@ -45,17 +46,26 @@ def is_fetching(node: str) -> bool:
 
 @dataclass(frozen=True)
 class FilesOn:
-    """A release's files on a node that may serve it. `standing` None: its agent does not tell, and is not waited for."""
+    """A release's files on a node that may serve it. `standing` None: its agent does not tell, and is not waited for.
+
+    `changed_at`: its last progress; None where it told nothing yet.
+    """
 
     node: str
     standing: FilesStanding | None
     size_bytes: int | None = None
     here_bytes: int | None = None
     trouble: str = ""
+    changed_at: datetime | None = None
 
     @property
     def is_under_way(self) -> bool:
         return self.standing in UNDER_WAY
+
+    def is_waited_for(self, now: float, since: float) -> bool:
+        """Whether it goes on. `since`: from when on it could, where it told nothing after that."""
+        told = self.changed_at.timestamp() if self.changed_at is not None else since
+        return self.is_under_way and now - max(told, since) < PATIENCE.total_seconds()
 
 
 def files_on_nodes(release: Release, among: Iterable[Any] | None = None) -> list[FilesOn]:
@@ -71,7 +81,8 @@ def _files_on(node: Any) -> FilesOn:
     if is_silent(node):
         return FilesOn(node.name, None, size, there, "Its agent has not been heard of lately.")
     if told:
-        return FilesOn(node.name, FilesStanding(told["standing"]), size, there, told["trouble"])
+        changed_at = datetime.fromisoformat(told["changed_at"])
+        return FilesOn(node.name, FilesStanding(told["standing"]), size, there, told["trouble"], changed_at)
     if not node.facts.get(FETCHES_AHEAD):
         return FilesOn(node.name, None, trouble="Its agent fetches nothing ahead.")
     return FilesOn(node.name, FilesStanding.WAITING)

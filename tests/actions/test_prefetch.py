@@ -20,7 +20,7 @@ from registry.models import Release
 from serving.actions.deployments import ensure_deployment
 from serving.actions.nodes import cordon_node
 from serving.actions.placement import continue_placing
-from serving.actions.prefetch import FilesReport, record_prefetches
+from serving.actions.prefetch import FilesReport, record_prefetches, record_progress
 from serving.agent import model_repository, prefetcher
 from serving.agent.blob_cache import BlobCache
 from serving.agent.node_agent import Agent
@@ -313,6 +313,42 @@ def raising(error: Exception) -> Callable[[], Any]:
         raise error
 
     return fail
+
+
+def test_within_a_large_blob_it_says_that_it_goes_on(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = Machine("a", tmp_path / "a", source)
+    serves(release := sealed_with(source, b"x" * 3500))
+    now, changed = [1000.0], list[Any]()
+    monkeypatch.setattr(prefetcher.time, "monotonic", lambda: now[0])
+
+    def wait(seconds: float) -> bool:
+        changed.append(Prefetch.objects.get(node="a", release=release).changed_at)
+        now[0] += prefetcher._TELL_EVERY_S / 2
+        return False
+
+    a.look(wait)
+    assert len(changed) == 4 and changed[0] == changed[1] < changed[2] == changed[3]
+
+
+def test_who_makes_no_progress_is_not_waited_for(source: Source, tmp_path: Path) -> None:
+    a = Machine("a", tmp_path / "a", source)
+    serves(release := sealed_with(source, b"x" * 2500))
+    now = timezone.now().timestamp()
+    (one,) = files_on_nodes(release)
+    assert one.standing is FilesStanding.WAITING and one.changed_at is None
+    assert one.is_waited_for(now, since=now - 119) and not one.is_waited_for(now, since=now - 121)
+    a.look(lambda seconds: True)
+    Prefetch.objects.update(changed_at=timezone.now() - timedelta(seconds=300))
+    (one,) = files_on_nodes(release)
+    assert one.is_waited_for(now, since=now - 119) and not one.is_waited_for(now, since=now - 121)
+    record_progress(actor=SYSTEM, node="a")
+    (one,) = files_on_nodes(release)
+    assert one.is_waited_for(now, since=now - 900)
+    a.settle()
+    (one,) = files_on_nodes(release)
+    assert not one.is_waited_for(now, since=now)  # it has them
 
 
 def test_a_silent_node_is_waited_for_by_nobody(source: Source, tmp_path: Path) -> None:

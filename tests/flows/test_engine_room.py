@@ -21,7 +21,7 @@ from rollouts.queries.replay import history_of
 from serving.actions.placement import continue_placing, scale_release
 from serving.actions.prefetch import FilesReport, record_prefetches
 from serving.core.prefetch import FilesStanding
-from serving.models import Deployment, Node, Route, Scale, Server
+from serving.models import Deployment, Node, Prefetch, Route, Scale, Server
 from serving.queries.admission import admissions_of
 from serving.queries.answering import HEARD_WITHIN
 from tests.core.test_capacity_plan import CAPACITY
@@ -310,5 +310,24 @@ def test_a_node_that_is_slow_holds_no_rollout_longer_than_it_may_be_prepared() -
     Rollout.objects.filter(pk=story.rollout.pk).update(
         started_at=timezone.now() - timedelta(seconds=61), created_at=timezone.now() - timedelta(seconds=61)
     )
+    story.engine.cache.forget()
+    story.until("shifting")
+
+
+@pytest.mark.parametrize("has_row", [False, True])
+def test_a_node_that_makes_no_progress_is_waited_for_two_minutes(has_row: bool) -> None:
+    story = Story()
+    if has_row:
+        keeps("b", story, "fetching")
+    else:
+        make_node("b", facts={"fetches_ahead": True})
+    until_it_fetches(story)
+    ago = timezone.now() - timedelta(seconds=121)
+    Rollout.objects.filter(pk=story.rollout.pk).update(started_at=ago, created_at=ago)
+    Prefetch.objects.update(changed_at=timezone.now() - timedelta(seconds=60))
+    story.engine.cache.forget()
+    turns(story, 3)
+    assert (story.rollout.state == "preparing") is has_row  # a row that changed since is progress
+    Prefetch.objects.update(changed_at=ago)
     story.engine.cache.forget()
     story.until("shifting")
