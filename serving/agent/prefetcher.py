@@ -106,7 +106,8 @@ class Prefetcher:
         self._settled = (told, time.monotonic() + _RECHECK_S) if is_settled else None
         if due is None or self._cache.is_busy or is_fetching(row.name):
             return _LOOK_EVERY_S
-        self._fetch(*due, partial(self._pause, wait, partial(record_progress, actor=actor, node=row.name)))
+        tell = partial(record_progress, actor=actor, node=row.name)
+        self._fetch(*due, partial(self._pause, wait, tell, due[1]))
         return 0.0
 
     def _plan(self, node: Node, wanted: dict[UUID, Reason]) -> KeepPlan:
@@ -198,14 +199,15 @@ class Prefetcher:
         self._troubles[release] = _Trouble(words, time.monotonic() + _RETRY_S)
         log.warning("prefetch_failed", release=self._known[release].name, why=words)
 
-    def _pause(self, wait: Wait, tell: Callable[[], None], moved_bytes: int) -> None:
-        """After each range: long enough for the pace, and as long as a server waits for another blob."""
+    def _pause(self, wait: Wait, tell: Callable[[], None], sha256: str, moved_bytes: int) -> None:
+        """After each range: long enough for the pace, and as long as a server waits for another blob; no more once one waits for this."""
         if time.monotonic() >= self._tells_at:
             self._tells_at = time.monotonic() + _TELL_EVERY_S
             with suppress(StoreError):  # no reason to let go of the blob: the next look meets it again
                 tell()
-        if wait(moved_bytes / self._bytes_per_s):
-            raise _Ended
-        while self._cache.is_busy:
-            if wait(_STEP_ASIDE_S):
+        left_s = moved_bytes / self._bytes_per_s
+        while (left_s > 0 or self._cache.is_busy) and not self._cache.is_awaited(sha256):
+            step_s = min(left_s, _STEP_ASIDE_S) if left_s > 0 else _STEP_ASIDE_S
+            if wait(step_s):
                 raise _Ended
+            left_s -= step_s
