@@ -9,7 +9,9 @@ from ledger.models import Event
 from rollouts.core import engine_state
 from rollouts.core.replay import replay
 from rollouts.core.tick_history import rows_in
+from rollouts.engine import odd_replicas
 from rollouts.models import DecisionRecord
+from rollouts.queries import room
 from rollouts.queries.replay import history_of
 from serving.actions.placement import continue_placing
 from serving.models import Deployment, Scale, Server
@@ -111,6 +113,39 @@ def test_it_goes_on_with_another_in_its_place() -> None:
     Deployment.objects.filter(pk=placed.pk).update(state="ready")
     make_server(placed, http_port=9910, grpc_port=9911)
     assert story.until("promoted").weight_bp == 10_000
+
+
+def taken_back_by_another_engine(story: Story) -> DecisionRecord:
+    """How the rollout is taken back, not held first, where nothing of it is in memory when the second of two replicas fails."""
+    story.engine.hosts = told(*in_two(story))
+    story.until("shifting")
+    story.gateway.set_arm(str(story.candidate.digest), error_frac=0.3)
+    for _ in range(40):
+        story.engine.cache.forget()
+        if story.turn().state == "rolled_back":
+            assert "replica_differs" not in story.codes()
+            return DecisionRecord.objects.get(rollout=story.rollout, action="roll_back")
+    raise AssertionError(story.codes())
+
+
+def test_what_the_replicas_left_are_proven_for_is_known_to_an_engine_that_took_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "proven_per_s", lambda _: 0.001)  # no two servers are proven for what users ask
+    decided = taken_back_by_another_engine(Story())
+    assert decided.code == "worse_than_stable" and decided.facts["odd_replica"]["others"] == [0, 1000]
+    assert not Deployment.objects.filter(is_set_aside=True).exists()
+
+
+def test_where_what_they_are_proven_for_cannot_be_read_it_is_taken_back_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unreadable(_: object) -> None:
+        raise RuntimeError("the report cannot be read")
+
+    monkeypatch.setattr(odd_replicas, "proven_rates", unreadable)
+    decided = taken_back_by_another_engine(Story())
+    assert decided.code == "worse_than_stable" and "odd_replica" not in decided.facts
 
 
 def test_where_the_others_fail_too_it_is_taken_back_as_ever() -> None:
