@@ -3,7 +3,8 @@
 Asked only where the candidate would be taken back for its errors, at that one tick of the rollout. When that is depends on the counts of
 all replicas together, so the chance that `odd_one_out` blames a replica of a release whose replicas are alike stays what it is for one
 look, however often the counts were looked at before. What else speaks against the candidate (a row of failures, its budget, another
-guard) is taken as it is. Premises: docs/decisions/0032-one-bad-replica.md.
+guard) is taken as it is. So is a replica whose count by server has far more failures than this stage's evidence: they are of
+earlier. Premises: docs/decisions/0032-one-bad-replica.md.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ def _may_hold(s: Snapshot, found: Decision, judged: Judged, odd: OddReplica) -> 
         return False
     if s.desired.state not in {RolloutState.SHIFTING, RolloutState.BAKING} or s.evidence.aside_s is not None:
         return False  # one in a rollout: what breaks its replicas one by one is the release
+    if not odd.is_of_now(judged.bad_candidate):
+        return False
     if not odd.has_all(judged.rate_stable) or not _others_hold_it(s, odd.replicas - 1) or _ends_now(s):
         return False
     judged_else = tuple(

@@ -41,6 +41,8 @@ def test_it_holds_says_why_and_names_the_replica() -> None:
 
 ALIKE = {"a:1": ReplicaTally(45, 300), "b:1": ReplicaTally(45, 300)}
 THINNED = {"a:1": ReplicaTally(6, 30_000), "b:1": ReplicaTally(40, 30_000)}
+#: All have failed 15 in this stage; the first had failed 300 in an incident that was excused.
+OF_EARLIER = {"a:1": ReplicaTally(315, 30_000), "b:1": ReplicaTally(15, 30_000), "c:1": ReplicaTally(15, 30_000)}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,7 @@ THINNED = {"a:1": ReplicaTally(6, 30_000), "b:1": ReplicaTally(40, 30_000)}
     [
         {"replicas": ALIKE},
         {"replicas": THINNED},  # well for long, but the others have begun to fail too
+        {"replicas": OF_EARLIER, "judged": (judged(0, bad_candidate=45, log_e_worse=30.0, bad_stable=0), judged(1))},
         {"replicas": {}},  # nobody told
         {"replicas": {"b:1": ReplicaTally(90, 300)}},  # there is no other
         {"aside_s": 100.0, "aside": "c:1"},  # one was set aside already
