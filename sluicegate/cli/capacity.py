@@ -79,14 +79,15 @@ def write_into(folder: Path, sections: Mapping[str, Any]) -> Path:
 
     Raises Mistake, and CommandError.
     """
-    from registry.adapters.yaml_edit import with_section
+    from registry.adapters.yaml_edit import fields_of, with_section
 
     document = folder / "release.yaml"
-    text, own = text_of(document), read_yaml(document).get("envelope") or {}
+    text, stated = text_of(document), read_yaml(document)
     try:
+        own = fields_of(stated, "envelope")
         for name, content in sections.items():
-            stated = own.get(name) if isinstance(content, dict) else None
-            text = with_section(text, name, {**(stated or {}), **content} if isinstance(content, dict) else content)
+            whole = {**fields_of(own, name), **content} if isinstance(content, dict) else content
+            text = with_section(text, name, whole)
     except ValueError as error:
         raise refuse(
             f"{document} cannot be written: {error}.", "Leave --into out, and write what is printed."

@@ -12,7 +12,7 @@ from django.test import Client
 from accounts.actions import actor_for, issue_token
 from registry.models import Release
 from serving.models import Scale
-from sluicegate.cli.capacity import lines, prices
+from sluicegate.cli.capacity import lines, prices, write_into
 from sluicegate.cli.errors import CommandError
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.core.test_capacity_plan import CAPACITY, COLD, LOAD
@@ -151,6 +151,18 @@ def test_the_command_line_writes_the_envelope_into_the_next_release(run: Run, re
     document.write_text("- a list\n")
     assert run("admin", "release", "envelope", "sentiment/r1", "--into", str(tmp_path))[0] == 3
     assert document.read_text() == "- a list\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("envelope: [host]\n", "envelope"), ("envelope: linux\n", "envelope"), ("envelope:\n  host: [linux]\n", "host")],
+)
+def test_an_envelope_that_is_no_mapping_is_refused_and_stays(tmp_path: Path, written: str, name: str) -> None:
+    document = tmp_path / "release.yaml"
+    document.write_text(written)
+    with pytest.raises(CommandError, match=f"its `{name}` is not a mapping of fields"):
+        write_into(tmp_path, {"host": {"memory_mib_min": 300}})
+    assert document.read_text() == written
 
 
 def test_prices_are_of_hardware_by_name() -> None:
