@@ -82,11 +82,15 @@ class BlobCache:
 
     def hold(self, sha256: str, size_bytes: int, *, pause: Callable[[int], None] = lambda moved_bytes: None) -> None:
         """A copy that is there and right, for a server that may come. One range at a time, and `pause` is called after each with its
-        bytes, unless a server waits for this very blob. Raises NoRoom, DamagedBlob, and what the store and `pause` raise."""
+        bytes, after the last once the copy is there. When a server waits for this very blob (`is_awaited`), a pause must end, as that
+        server waits for it; the rest is fetched as for a server. Raises NoRoom, DamagedBlob, and what the store and `pause` raise."""
         with self._locks[sha256]:
             if self.holds(sha256) or self._cached(sha256):
                 return
-            self._fetched(sha256, size_bytes, lambda moved: None if self._asked[sha256] else pause(moved))
+            self._fetched(sha256, size_bytes, lambda moved: None if self.is_awaited(sha256) else pause(moved))
+            if self.is_awaited(sha256):
+                return
+        pause(size_bytes - max(range(0, size_bytes, RANGE_BYTES), default=0))
 
     def holds(self, sha256: str) -> bool:
         """Whether a copy is there that was found right by this process, and is still the same file."""
@@ -99,6 +103,11 @@ class BlobCache:
         """Whether a server waits for a blob."""
         with self._counting:
             return any(self._asked.values())
+
+    def is_awaited(self, sha256: str) -> bool:
+        """Whether a server waits for this blob."""
+        with self._counting:
+            return self._asked[sha256] > 0
 
     def in_use(self) -> dict[str, int]:
         """Bytes of the copies that servers use, by sha256."""
@@ -134,7 +143,7 @@ class BlobCache:
         return None
 
     def _fetched(self, sha256: str, size_bytes: int, pause: Callable[[int], None] | None = None) -> Path:
-        """`pause`: none of it is needed now."""
+        """`pause`: none of it is needed now; it is called between ranges."""
         read = self._blobs.reader_of(sha256)
         self._make_room(size_bytes, for_later=pause is not None)
         incoming, final, digest = self.folder / "incoming", self._name(sha256), hashlib.sha256()
@@ -144,11 +153,13 @@ class BlobCache:
         handle, name = tempfile.mkstemp(dir=incoming, prefix=f"{sha256[:12]}-")
         try:
             with os.fdopen(handle, "wb") as file:
-                for chunk in _in_order(read, size_bytes, at_once=AT_ONCE if pause is None else 1):
+                for chunk in _in_order(
+                    read, size_bytes, lambda: AT_ONCE if pause is None or self.is_awaited(sha256) else 1
+                ):
                     digest.update(chunk)
                     file.write(chunk)
                     self.moved_bytes += len(chunk)
-                    if pause is not None:
+                    if pause is not None and file.tell() < size_bytes:
                         pause(len(chunk))
                 file.flush()
                 os.fsync(file.fileno())
@@ -204,17 +215,17 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_ino, found.st_size
 
 
-def _in_order(read: Read, size_bytes: int, *, at_once: int) -> Iterator[bytes]:
-    """The blob's bytes from the first to the last, while the next ranges are under way."""
+def _in_order(read: Read, size_bytes: int, at_once: Callable[[], int]) -> Iterator[bytes]:
+    """The blob's bytes from the first to the last, while the next ranges are under way: so many as `at_once` says then."""
     starts = range(0, size_bytes, RANGE_BYTES)
     if len(starts) < 2:
         yield read(0, size_bytes)
         return
-    with ThreadPoolExecutor(at_once, thread_name_prefix="fetch") as pool:
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fetch") as pool:
         under_way: deque[Future[bytes]] = deque()
         try:
             for start in starts:
-                if len(under_way) == at_once:
+                while len(under_way) >= at_once():
                     yield under_way.popleft().result()
                 under_way.append(pool.submit(read, start, min(RANGE_BYTES, size_bytes - start)))
             while under_way:

@@ -159,7 +159,7 @@ class Prefetcher:
     def _fetch(self, one: Kept, sha256: str, wait: Wait) -> None:
         release = UUID(one.release)
         try:
-            self._cache.hold(sha256, one.blobs[sha256], pause=partial(self._pause, wait))
+            self._cache.hold(sha256, one.blobs[sha256], pause=partial(self._pause, wait, sha256))
         except _Ended:
             return
         except DamagedBlob as error:
@@ -173,10 +173,11 @@ class Prefetcher:
         self._troubles[release] = _Trouble(words, time.monotonic() + _RETRY_S)
         log.warning("prefetch_failed", release=self._known[release].name, why=words)
 
-    def _pause(self, wait: Wait, moved_bytes: int) -> None:
-        """After each range: long enough for the pace, and as long as a server waits for another blob."""
-        if wait(moved_bytes / self._bytes_per_s):
-            raise _Ended
-        while self._cache.is_busy:
-            if wait(_STEP_ASIDE_S):
+    def _pause(self, wait: Wait, sha256: str, moved_bytes: int) -> None:
+        """After each range: long enough for the pace, and as long as a server waits for another blob; no more once one waits for this."""
+        left_s = moved_bytes / self._bytes_per_s
+        while (left_s > 0 or self._cache.is_busy) and not self._cache.is_awaited(sha256):
+            step_s = min(left_s, _STEP_ASIDE_S) if left_s > 0 else _STEP_ASIDE_S
+            if wait(step_s):
                 raise _Ended
+            left_s -= step_s

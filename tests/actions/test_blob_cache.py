@@ -274,7 +274,9 @@ def test_what_a_server_needs_now_takes_the_room_of_what_is_kept_last(tmp_path: P
     assert names(tmp_path / "cache") == {needed[0], more[0]} and not cache.holds(kept[0])
 
 
-def test_a_server_that_waits_for_the_blob_itself_makes_it_pause_no_more(tmp_path: Path, source: Source) -> None:
+def test_a_server_that_waits_for_the_blob_itself_makes_it_pause_no_more_and_fetch_side_by_side(
+    tmp_path: Path, source: Source
+) -> None:
     sha256, size = source.put(b"x" * 5000)
     cache, waiting, paused = BlobCache(tmp_path / "cache", source), list[threading.Thread](), list[int]()
 
@@ -282,11 +284,13 @@ def test_a_server_that_waits_for_the_blob_itself_makes_it_pause_no_more(tmp_path
         paused.append(moved)
         waiting.append(threading.Thread(target=cache.place, args=(sha256, size, tmp_path / "file")))
         waiting[0].start()
-        until(lambda: cache.is_busy)
+        until(lambda: cache.is_awaited(sha256))
+        source.waits_for = AT_ONCE
 
     cache.hold(sha256, size, pause=pause)
     waiting[0].join(60)
     assert paused == [1000] and cache.moved_bytes == size and (tmp_path / "file").exists() and not cache.is_busy
+    assert source.most_at_once == AT_ONCE
 
 
 def until(is_so: Callable[[], bool]) -> None:
