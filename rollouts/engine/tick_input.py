@@ -112,7 +112,8 @@ def _room(entry: RolloutEntry, serving: tuple[Serving, Serving]) -> Room:
     proven = entry.proven or (None, None)
     why = entry.surge.why if entry.surge is not None else ""
     if not why and (silent := candidate.count - candidate.heard):
-        why = f"Of the {'node' if silent == 1 else 'nodes'} of {silent} more nothing was heard lately."
+        are = "1 more is on a node that was" if silent == 1 else f"{silent} more are on nodes that were"
+        why = f"{are} not heard of lately."
     return Room(whole.wanted, candidate.heard, stable.heard, *proven, why=why)
 
 
