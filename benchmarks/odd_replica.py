@@ -1,8 +1,8 @@
 """One bad replica beside a bad release: how often each is told, and what holding for a replica costs where the release is bad.
 
-Run `python -m benchmarks.odd_replica [--runs N] [--only held-out] [--workers N]`; about ten minutes on two cores. Each run feeds the
-engine's own evaluation one count for each second, as gateways that tell counts by replica would, and, where the rollout was held for a
-replica, again from the same seed as if they told none: then the candidate is taken back. One step at half of the traffic; preset
+Run `python -m benchmarks.odd_replica [--runs N] [--only held-out] [--workers N]`; 100 runs take about an hour on two busy cores. Each run
+feeds the engine's own evaluation one count for each second, as gateways that tell counts by replica would, and, where the rollout was held
+for a replica, again from the same seed as if they told none: then the candidate is taken back. One step at half of the traffic; preset
 `standard`. The candidate's replicas share its requests as `loads` says. One that is set aside gets traffic for a second more, and another
 takes its place after a minute: well where one replica was bad, bad where the release was.
 

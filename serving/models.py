@@ -135,7 +135,9 @@ class Deployment(models.Model):
     recoveries = models.PositiveIntegerField(default=0)  # times its server was brought back
     drain_asked_at = models.DateTimeField(null=True)  # its agent drains it as soon as nothing holds it up
     drain_reason = models.TextField(blank=True)
-    is_set_aside = models.BooleanField(default=False)  # gateways send it nothing, however well it answers its agent
+    is_set_aside = models.BooleanField(
+        default=False, db_default=False
+    )  # gateways send it nothing, however well it answers its agent
     version = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField(auto_now_add=True)
     ready_at = models.DateTimeField(null=True)

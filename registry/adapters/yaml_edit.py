@@ -13,12 +13,12 @@ from registry.adapters.json_yaml import read_text, write_text
 def with_section(text: str, name: str, content: Any) -> str:
     """The text with this as the section of its envelope, such as `engine`. Comments inside that section go with it.
 
-    Raises ValueError where the text is no mapping, or is written in a way in which the section cannot be replaced.
+    Raises ValueError where the text or its envelope is no mapping, or is written in a way in which the section cannot be replaced.
     """
     before = read_text(text)
     if before.mistakes or not isinstance(before.document, dict):
         raise ValueError("it is not a mapping of fields")
-    envelope = {**(before.document.get("envelope") or {}), name: content}
+    envelope = {**fields_of(before.document, "envelope"), name: content}
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     assert isinstance(root, yaml.MappingNode)  # it was read as one
     after = _edited(text, root, name, envelope)
@@ -26,6 +26,14 @@ def with_section(text: str, name: str, content: Any) -> str:
     if read.mistakes or read.document != {**before.document, "envelope": envelope}:
         raise ValueError(f"envelope.{name} cannot be replaced in it without changing something else")
     return after
+
+
+def fields_of(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """What the member holds, nothing where it is left out or empty. Raises ValueError where it is no mapping."""
+    found = document.get(name)
+    if found is not None and not isinstance(found, dict):
+        raise ValueError(f"its `{name}` is not a mapping of fields")
+    return found or {}
 
 
 def _edited(text: str, root: yaml.MappingNode, name: str, envelope: Mapping[str, Any]) -> str:

@@ -50,9 +50,14 @@ def _mix_differs(s: Snapshot) -> str:
     """How the requests of both arms differ, in words; empty where they do not, or where there is no other arm."""
     if s.identity.has_stable and s.evidence.mix.differs:
         return f"their sizes differ, index {s.evidence.mix.psi:.2f}"
-    if s.identity.has_stable and s.evidence.classes.differs:
-        return f"a class of them is refused more on one of the two, index {s.evidence.classes.psi:.2f}"
+    if s.identity.has_stable and s.evidence.classes.differs and _stable_sheds_more(s):
+        return f"stable refuses more of one class, index {s.evidence.classes.psi:.2f}"
     return ""
+
+
+def _stable_sheds_more(s: Snapshot) -> bool:
+    """What the candidate itself has no room for is no excuse for it: else it would be held for shedding where it is slow, too."""
+    return s.evidence.shed_stable * s.evidence.routed_candidate > s.evidence.shed_candidate * s.evidence.routed_stable
 
 
 def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:

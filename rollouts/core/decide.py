@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from accounts.core.quantities import weight_text
 from rollouts.core.decision import OPENING, Action, Code, Decision, facts_of, hold, listed, sentence
 from rollouts.core.freeze import frozen
-from rollouts.core.inconclusive import inconclusive_because, is_late, late, undecided
+from rollouts.core.inconclusive import inconclusive_because, is_late, late, overdue, undecided
 from rollouts.core.lifecycle import LIVE, RolloutState
-from rollouts.core.policy import FULL_BP, OnUndecided, Source
+from rollouts.core.policy import FULL_BP, Source
 from rollouts.core.replica_differs import breach_or_replica, replacing
 from rollouts.core.rollback_rules import breach, is_fix
 from rollouts.core.shortage import shortage_at
@@ -110,8 +110,8 @@ def _progress(s: Snapshot) -> Decision:
     if s.people.promote_now and s.desired.state is RolloutState.BAKING:
         said = f"Promoting {s.identity.candidate_name} at once, as a person asked; nothing speaks against it."
         return Decision(Action.PROMOTE, Code.PROMOTED_BY_HAND, said, facts_of(s))
-    if s.observed.total_s >= s.policy.deadline_s:
-        return _overdue(s)
+    if (ended := overdue(s)) is not None:
+        return ended
     missing = _missing(s)
     if missing:
         said = f"Holding at {weight_text(s.desired.weight_bp)}: {'; '.join(missing)}"
@@ -189,14 +189,6 @@ def _unproven(judged: Judged) -> str:
         return f"{judged.guard.words} are not proven good enough yet ({judged.bad_candidate} of {judged.candidate} attempts)"
     plural = "s" if judged.to_go != 1 else ""
     return f"{judged.guard.words} need about {judged.to_go} more sample{plural}"
-
-
-def _overdue(s: Snapshot) -> Decision:
-    """Past the deadline of the whole rollout nothing opens by itself any more."""
-    said = f"The rollout has lasted {s.observed.total_s:.0f} s, over its deadline of {s.policy.deadline_s:.0f} s"
-    if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.identity.has_stable:
-        return Decision(Action.ROLL_BACK, Code.OVERDUE, f"{said}, and the policy then rolls back.", facts_of(s))
-    return hold(s, Code.OVERDUE, f"{said}: a person must advance it, promote it or take it back.")
 
 
 # --- may it be opened now? --------------------------------------------------------------------------------------------

@@ -160,3 +160,13 @@ def undecided(s: Snapshot, said: str, code: Code, facts: dict[str, object]) -> D
     if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.identity.has_stable and code is not Code.BOTH_ARMS_BAD:
         return Decision(Action.ROLL_BACK, Code.UNDECIDED, f"{late}, and the policy then rolls back.", facts)
     return Decision(Action.HOLD, code, f"{late}, so it waits for proof or for a person.", facts)
+
+
+def overdue(s: Snapshot) -> Decision | None:
+    """Past the deadline of the whole rollout nothing opens by itself any more. None before."""
+    if s.observed.total_s < s.policy.deadline_s:
+        return None
+    said = f"The rollout has lasted {s.observed.total_s:.0f} s, over its deadline of {s.policy.deadline_s:.0f} s"
+    if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.identity.has_stable:
+        return Decision(Action.ROLL_BACK, Code.OVERDUE, f"{said}, and the policy then rolls back.", facts_of(s))
+    return hold(s, Code.OVERDUE, f"{said}: a person must advance it, promote it or take it back.")

@@ -1,4 +1,8 @@
-"""Whether failures are those of one replica: a test of how they lie among the replicas. What follows is `replica_differs`."""
+"""Whether failures are those of one replica: a test of how they lie among the replicas. What follows is `replica_differs`.
+
+Counts by server go back to when the servers last changed; evidence begins with the stage. What a replica failed before, in an
+incident that was excused or in an earlier stage, would make it odd beside others that fail as it does now: `is_of_now`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,9 @@ LEAST_OTHERS = 20
 #: The failures are all one replica's where the others have no more than this of its excess over what is usual. It does not thin out:
 #: however long all were well before, what the others fail now counts against what this one fails now.
 OTHERS_SHARE = 0.1
+#: So many times the failures in evidence, and so many more, may be the odd one's: gateways count on between the two looks. Where
+#: replicas are alike and an earlier past hides it (`has_all`), it has at least five times those in evidence: from four on, too many.
+IN_FLIGHT_RATIO, IN_FLIGHT = 2, 10
 
 
 class ReplicaTally(NamedTuple):
@@ -38,6 +45,10 @@ class OddReplica:
         """Whether the failures beyond what is usual (a share of attempts) are as good as all its own."""
         own = self.own.bad - usual * self.own.attempts
         return own > 0 and self.others.bad - usual * self.others.attempts <= OTHERS_SHARE * own
+
+    def is_of_now(self, bad: int) -> bool:
+        """Whether its failures may all be among the `bad` attempts of the candidate in this stage's evidence, or were in flight."""
+        return self.own.bad <= IN_FLIGHT_RATIO * bad + IN_FLIGHT
 
 
 def odd_one_out(tallies: Mapping[str, ReplicaTally], *, tolerated: float, phi: float = 1.0) -> OddReplica | None:

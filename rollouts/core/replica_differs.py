@@ -3,7 +3,8 @@
 Asked only where the candidate would be taken back for its errors, at that one tick of the rollout. When that is depends on the counts of
 all replicas together, so the chance that `odd_one_out` blames a replica of a release whose replicas are alike stays what it is for one
 look, however often the counts were looked at before. What else speaks against the candidate (a row of failures, its budget, another
-guard) is taken as it is. Premises: docs/decisions/0032-one-bad-replica.md.
+guard) is taken as it is. So is a replica whose count by server has far more failures than this stage's evidence: they are of
+earlier. Premises: docs/decisions/0032-one-bad-replica.md.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 
 from accounts.core.quantities import share_text, weight_text
 from rollouts.core.decision import Action, Code, Decision, facts_of, hold
+from rollouts.core.inconclusive import late, overdue
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import OddReplica, odd_one_out
 from rollouts.core.policy import FULL_BP
@@ -61,7 +63,9 @@ def _may_hold(s: Snapshot, found: Decision, judged: Judged, odd: OddReplica) -> 
         return False
     if s.desired.state not in {RolloutState.SHIFTING, RolloutState.BAKING} or s.evidence.aside_s is not None:
         return False  # one in a rollout: what breaks its replicas one by one is the release
-    if not odd.has_all(judged.rate_stable) or not _others_hold_it(s, odd.replicas - 1):
+    if not odd.is_of_now(judged.bad_candidate):
+        return False
+    if not odd.has_all(judged.rate_stable) or not _others_hold_it(s, odd.replicas - 1) or _ends_now(s):
         return False
     judged_else = tuple(
         replace(one, log_e_worse=0.0, log_e_over=0.0) if one is judged else one for one in s.evidence.judged
@@ -76,13 +80,27 @@ def _others_hold_it(s: Snapshot, left: int) -> bool:
     return most is None or per_s is None or per_s * s.desired.weight_bp / FULL_BP <= most * left
 
 
+def _ends_now(s: Snapshot) -> bool:
+    """Whether the policy takes back at once what is held: past a deadline what is proven is told, not that it is undecided."""
+    return _unless_late(s, hold(s, Code.REPLICA_DIFFERS, "Holding")).action is Action.ROLL_BACK
+
+
+def _unless_late(s: Snapshot, held: Decision) -> Decision:
+    """The hold; past a deadline of the stage or of the whole rollout, what that comes to."""
+    return overdue(s) or late(s, held)
+
+
 def replacing(s: Snapshot) -> Decision | None:
-    """A hold until another answers in the place of the one that was set aside; past the time that a candidate has to come up, the end."""
+    """A hold until another answers in the place of the one that was set aside; past the time that a candidate has to come up, the end.
+
+    The deadlines of the stage and of the rollout go on meanwhile.
+    """
     is_waiting = s.observed.is_replacing and not s.evidence.is_replaced and not s.desired.is_promoting
     if s.evidence.aside_s is None or not is_waiting:
         return None
     what = f"a replica in the place of {s.evidence.aside}, which failed where the others did not"
     if s.evidence.aside_s < s.policy.prepare_deadline_s or not s.identity.has_stable:
-        return hold(s, Code.REPLICA_DIFFERS, f"Holding at {weight_text(s.desired.weight_bp)}: waiting for {what}.")
+        said = f"Holding at {weight_text(s.desired.weight_bp)}: waiting for {what}."
+        return _unless_late(s, hold(s, Code.REPLICA_DIFFERS, said))
     said = f"Waited {s.evidence.aside_s:.0f} s for {what}, and none answers. Rolling back to {s.identity.stable_name}."
     return Decision(Action.ROLL_BACK, Code.REPLICA_DIFFERS, said, facts_of(s))

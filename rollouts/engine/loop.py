@@ -37,7 +37,7 @@ from rollouts.engine.odd_replicas import WAIT_S, ensure_set_aside, tallies_for
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.rollback import check_zero_acknowledged, continue_rollback
 from rollouts.engine.surge import ensure_replicas
-from rollouts.engine.tick_input import looked_closer, needs_a_look, tick_input
+from rollouts.engine.tick_input import looked_closer, needs_a_look, tick_input, with_tallies
 from rollouts.engine.tick_writer import Hold, TickWriter
 from rollouts.engine.timings import DEFAULT_LIMITS, DEFAULT_TIMINGS, EngineLimits, EngineTimings
 from rollouts.engine.wakeup import Wakeup
@@ -264,8 +264,7 @@ class Engine:
                 tick = evaluate(given, gone_over_s=self.timings.gone_over_s)
             tallies = tallies_for(tick, entry, world, self.hosts, until=self._naming_until)
             if tallies:
-                told = replace(given, observed=replace(given.observed, replicas=tallies))
-                tick = evaluate(told, gone_over_s=self.timings.gone_over_s)
+                tick = evaluate(with_tallies(entry, given, tallies), gone_over_s=self.timings.gone_over_s)
             if tick.decision.action is Action.ROLL_BACK:
                 entry.mark_written(commit_tick(rollout, tick, fence=world.fence))
             elif tick.is_effect or tick.warning or _is_rolling_back(entry):

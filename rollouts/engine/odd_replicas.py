@@ -18,6 +18,7 @@ from rollouts.core.replica_differs import suspected
 from rollouts.core.tick import Tick
 from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.models import Rollout
+from rollouts.queries.room import proven_rates
 from serving.models import Gateway
 from serving.ports import GatewayError, HostCounters, HostCounts
 from serving.queries.answering import server_names
@@ -31,7 +32,7 @@ def tallies_for(
     tick: Tick, entry: RolloutEntry, world: WorldState, hosts: HostCounters | None, *, until: float
 ) -> dict[str, ReplicaTally]:
     """Of each of the candidate's servers, by its name, where it is about to be taken back for its errors; empty where it is not, or nobody
-    tells: then it is taken back without.
+    tells: then it is taken back without. Where there are any, the entry has what a server of each arm is proven for.
 
     `until`: when there is no more time for it, in monotonic seconds.
     """
@@ -39,7 +40,10 @@ def tallies_for(
     if hosts is None or wait_s <= 0 or judged is None or world.serving_at(entry.places[0]).count < 2:
         return {}
     try:
-        return _tallies(hosts, entry.rollout, world.gateways[entry.rollout.environment_id], wait_s)
+        tallies = _tallies(hosts, entry.rollout, world.gateways[entry.rollout.environment_id], wait_s)
+        if tallies:  # no hold without what the replicas left are proven for; the entry may be fresh
+            entry.proven = entry.proven or proven_rates(entry.rollout)
+        return tallies
     except Exception:  # a rollback never waits for it; what the database said comes again when that is written
         log.error("odd_replica_not_told", rollout=entry.rollout.pk, traceback=traceback.format_exc())
         return {}

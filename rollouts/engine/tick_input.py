@@ -8,6 +8,7 @@ from dataclasses import replace
 from rollouts.core.counter_deltas import Reading
 from rollouts.core.evaluate import TickInput
 from rollouts.core.lifecycle import LIVE, RolloutState
+from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import Source
 from rollouts.core.room import Room
 from rollouts.core.snapshot import Desired, Identity, Observed, People
@@ -111,7 +112,8 @@ def _room(entry: RolloutEntry, serving: tuple[Serving, Serving]) -> Room:
     proven = entry.proven or (None, None)
     why = entry.surge.why if entry.surge is not None else ""
     if not why and (silent := candidate.count - candidate.heard):
-        why = f"Of the {'node' if silent == 1 else 'nodes'} of {silent} more nothing was heard lately."
+        are = "1 more is on a node that was" if silent == 1 else f"{silent} more are on nodes that were"
+        why = f"{are} not heard of lately."
     return Room(whole.wanted, candidate.heard, stable.heard, *proven, why=why)
 
 
@@ -126,11 +128,21 @@ def looked_closer(entry: RolloutEntry, given: TickInput) -> TickInput:
     For a tick that opens. Reads reports once in the entry's life, and the nodes once a second while the candidate is prepared.
     """
     entry.proven = entry.proven or proven_rates(entry.rollout)
-    candidate, stable = entry.proven
-    room = replace(given.observed.room, proven_candidate=candidate, proven_stable=stable)
+    room = _with_proofs(given.observed.room, entry)
     if entry.rollout.state == S.PREPARING:
         room = _with_files(room, entry, given.observed)
     return replace(given, observed=replace(given.observed, room=room))
+
+
+def with_tallies(entry: RolloutEntry, given: TickInput, tallies: Mapping[str, ReplicaTally]) -> TickInput:
+    """The same with what each of the candidate's servers counted, and what one is proven for, as `tallies_for` found it."""
+    room = _with_proofs(given.observed.room, entry)
+    return replace(given, observed=replace(given.observed, replicas=tallies, room=room))
+
+
+def _with_proofs(room: Room, entry: RolloutEntry) -> Room:
+    candidate, stable = entry.proven or (None, None)
+    return replace(room, proven_candidate=candidate, proven_stable=stable)
 
 
 def _with_files(room: Room, entry: RolloutEntry, seen: Observed) -> Room:

@@ -12,13 +12,14 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
-from ledger.core.errors import Invalid, StateChanged
+from ledger.core.errors import Invalid, StateChanged, Unavailable
 from registry.models import Release
 from serving.actions.nodes import LONGEST_REASON
 from serving.actions.placing import place_replica
 from serving.actions.routes import lock_routes, notify_routes
 from serving.core.lifecycle import LIVE
 from serving.models import Deployment, Environment, Server
+from serving.queries.answering import on_heard_nodes
 from serving.queries.deployments import answering_servers, live_deployments
 from serving.queries.placement import fleet_now, place_for
 from serving.queries.replicas import failed_on
@@ -28,21 +29,39 @@ from serving.queries.replicas import failed_on
 def replace_replica(*, actor: Actor, deployment: Deployment, reason: str, set_aside: bool = False) -> Deployment:
     """What takes the replica's place: on another node where one has room, else on its own. Asked again it is the same one.
 
-    The replica answers until as many others do as are wanted; `set_aside`: it gets no more traffic from now on. Raises Refused, Invalid,
-    StateChanged (it is leaving already; it is to be set aside, and no other answers), and as `place_replica`.
+    The replica answers until as many others do as are wanted. `set_aside`: it gets no more traffic from now on, also where no node has room
+    yet; then it is given itself, and agents place another as soon as one has. Raises Refused, Invalid, StateChanged (it is leaving
+    already; it is to be set aside, and no other answers), and as `place_replica`.
     """
     _require(actor, deployment, reason)
     lock_routes(deployment.environment)
     found = _still_there(deployment)
     said = reason.strip() or f"{actor.name} asked for another in its place."
-    if set_aside:
+    placed = _in_its_place(actor, found, said, may_wait=set_aside)
+    if set_aside:  # last, as it writes to the log
         _set_aside(actor, found, said)
+    return placed
+
+
+def _in_its_place(actor: Actor, leaving: Deployment, reason: str, *, may_wait: bool) -> Deployment:
     in_its_slot = live_deployments().filter(
-        release=found.release_id, environment=found.environment_id, slot=found.slot, is_wanted=True, drain_asked_at=None
+        release=leaving.release_id,
+        environment=leaving.environment_id,
+        slot=leaving.slot,
+        is_wanted=True,
+        drain_asked_at=None,
     )
-    return in_its_slot.exclude(pk=found.pk).first() or give_slot_away(
-        actor, found, said, but=_not_on(found.release, found.environment, found.node_id)
-    )
+    placed = in_its_slot.exclude(pk=leaving.pk).first()
+    if placed is not None:
+        return placed
+    try:
+        with transaction.atomic():
+            but = _not_on(leaving.release, leaving.environment, leaving.node_id)
+            return give_slot_away(actor, leaving, reason, but=but)
+    except Unavailable:
+        if not may_wait:
+            raise
+        return leaving
 
 
 @transaction.atomic
@@ -104,10 +123,10 @@ def _set_aside(actor: Actor, one: Deployment, reason: str) -> None:
         return
     release = one.release
     others = answering_servers().filter(deployment__release=release, deployment__environment=one.environment)
-    if not others.exclude(deployment=one).exists():
+    if not on_heard_nodes(others.exclude(deployment=one)).exists():
         raise StateChanged(
             "last_replica",
-            f"No other replica of {release.model.slug} {release.name} answers in {one.environment.slug}: "
+            f"No other replica of {release.model.slug} {release.name} is known to answer in {one.environment.slug}: "
             f"the one on {one.node_id} keeps its traffic. Replace it without setting it aside.",
             deployment=one.pk,
         )

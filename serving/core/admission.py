@@ -48,8 +48,11 @@ class Proof:
 
     @classmethod
     def from_json(cls, value: dict[str, Any] | None) -> Proof | None:
-        """None where nothing was proven when it was looked for."""
-        return cls(**value) if value else None
+        """None where nothing was proven when it was looked for, or where it cannot be read: one release's proof keeps no route back."""
+        try:
+            return cls(float(value["per_s"]), float(value["within_s"]), str(value.get("report", ""))) if value else None
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
 
 
 @dataclass(frozen=True)

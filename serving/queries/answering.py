@@ -8,10 +8,11 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.db import connection
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from serving.core.replicas import desired_replicas
-from serving.models import Deployment, Server
+from serving.models import Deployment, Node, Server
 from serving.queries.replicas import declared_replicas
 
 Place = tuple[int, str]  # environment, release
@@ -68,6 +69,12 @@ def serving_of(releases: Iterable[str]) -> dict[Place, Serving]:
         on = frozenset((nodes or "").split())
         found[where, release] = Serving(count, at, on, has_drifted, wanted, heard)
     return found
+
+
+def on_heard_nodes(servers: QuerySet[Server]) -> QuerySet[Server]:
+    """Those on nodes that were heard of lately; all of them, where no node was."""
+    heard = Node.objects.filter(seen_at__gte=timezone.now() - HEARD_WITHIN)
+    return servers.filter(deployment__node__in=heard) if heard.exists() else servers
 
 
 def server_names(release: UUID, environment: int) -> dict[tuple[str, int], str]:

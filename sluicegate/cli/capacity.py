@@ -44,7 +44,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--price", action="append", default=[], metavar="HARDWARE=PER_HOUR", help="of one replica; again for more"
     )
     parser.add_argument(
-        "--apply", action="store_true", help="have the environment run so many, as `release scale` does"
+        "--apply",
+        action="store_true",
+        help="have the environment run so many, unless somebody says another number meanwhile",
     )
     parser.add_argument("--environment", default="production", metavar="ENVIRONMENT", help="(production)")
     parser.add_argument("--reason", default="", help="told in the log; what was planned for, if left out")
@@ -79,14 +81,15 @@ def write_into(folder: Path, sections: Mapping[str, Any]) -> Path:
 
     Raises Mistake, and CommandError.
     """
-    from registry.adapters.yaml_edit import with_section
+    from registry.adapters.yaml_edit import fields_of, with_section
 
     document = folder / "release.yaml"
-    text, own = text_of(document), read_yaml(document).get("envelope") or {}
+    text, stated = text_of(document), read_yaml(document)
     try:
+        own = fields_of(stated, "envelope")
         for name, content in sections.items():
-            stated = own.get(name) if isinstance(content, dict) else None
-            text = with_section(text, name, {**(stated or {}), **content} if isinstance(content, dict) else content)
+            whole = {**fields_of(own, name), **content} if isinstance(content, dict) else content
+            text = with_section(text, name, whole)
     except ValueError as error:
         raise refuse(
             f"{document} cannot be written: {error}.", "Leave --into out, and write what is printed."
@@ -98,7 +101,11 @@ def write_into(folder: Path, sections: Mapping[str, Any]) -> Path:
 def run_plan(arguments: argparse.Namespace, output: Output) -> int:
     asked = {name: getattr(arguments, name) for name in ("peak_per_s", *(option[1] for option in _OPTIONS))}
     body = {name: value for name, value in asked.items() if value is not None}
+    replicas = f"{release_path(arguments.release)}/replicas"
     with connect(arguments.server) as client:
+        plans = client.get(replicas)["results"] if arguments.apply else []
+        # of before the plan: what somebody says from now on is not overwritten
+        version = next((one["version"] for one in plans if one["environment"] == arguments.environment), 0)
         found = client.post(
             f"{release_path(arguments.release)}/capacity-plan", {**body, "prices_per_hour": prices(arguments.price)}
         )
@@ -106,7 +113,7 @@ def run_plan(arguments: argparse.Namespace, output: Output) -> int:
         if arguments.apply and found["replicas"] is not None:
             reason = arguments.reason or f"The plan for a peak of {arguments.peak_per_s:g} requests/s."
             wanted = {"environment": arguments.environment, "replicas": found["replicas"], "reason": reason}
-            scaled = client.post(f"{release_path(arguments.release)}/replicas", wanted, is_any_version=True)
+            scaled = client.post(replicas, wanted, version=version)
             found = {**found, "applied": scaled}
             told.append(f"{scaled['environment']} is to have {scaled['wanted']} now; {scaled['answering']} answer.")
     output.result(found, told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from ledger.core.errors import Invalid, Refused, StateChanged, Unavailable
@@ -10,7 +11,8 @@ from serving.actions.deployments import mark_serving, record_probe
 from serving.actions.draining import continue_draining
 from serving.actions.placement import continue_placing
 from serving.actions.replacing import replace_replica, set_aside_replica
-from serving.models import Deployment, Server
+from serving.models import Deployment, Node, Server
+from serving.queries.answering import HEARD_WITHIN
 from serving.queries.deployments import answering_servers
 from tests.actions.test_replicas import bring_up, nodes_of, scale
 from tests.factories import (
@@ -116,6 +118,24 @@ def test_the_last_that_answers_is_never_set_aside(two: Deployment) -> None:
     with pytest.raises(StateChanged, match="the one on b keeps its traffic"):
         set_aside_replica(actor=AGENT, deployment=other, reason="")
     assert answering() == ["b"]
+
+
+def test_one_on_a_node_that_is_silent_is_not_counted_as_answering(two: Deployment) -> None:
+    Node.objects.filter(name="b").update(seen_at=timezone.now() - HEARD_WITHIN)
+    with pytest.raises(StateChanged, match="the one on local keeps its traffic"):
+        set_aside_replica(actor=AGENT, deployment=two, reason="")
+    Node.objects.update(seen_at=timezone.now() - HEARD_WITHIN)  # nobody is heard: whoever looks has been away
+    set_aside_replica(actor=AGENT, deployment=two, reason="")
+    assert answering() == ["b"]
+
+
+def test_one_is_set_aside_also_where_no_node_has_room_for_another(two: Deployment) -> None:
+    resealed(two.release, envelope={"host": {"memory_mib_min": 4096}})
+    Deployment.objects.update(claim={"memory_mib": 4096})
+    Node.objects.update(facts={"memory_bytes": 5120 << 20})
+    two.refresh_from_db()
+    assert replace_replica(actor=AGENT, deployment=two, reason="It fails.", set_aside=True) == two
+    assert answering() == ["b"] and nodes_of(two) == ["b", "local"]
 
 
 def test_a_candidates_replica_that_was_replaced_does_not_wait_for_the_rollouts_end() -> None:

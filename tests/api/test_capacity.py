@@ -10,9 +10,12 @@ import yaml
 from django.test import Client
 
 from accounts.actions import actor_for, issue_token
+from accounts.core.access import Actor
 from registry.models import Release
+from serving.actions.placement import scale_release
 from serving.models import Scale
-from sluicegate.cli.capacity import lines, prices
+from sluicegate.cli import capacity as command
+from sluicegate.cli.capacity import lines, prices, write_into
 from sluicegate.cli.errors import CommandError
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.core.test_capacity_plan import CAPACITY, COLD, LOAD
@@ -153,6 +156,18 @@ def test_the_command_line_writes_the_envelope_into_the_next_release(run: Run, re
     assert document.read_text() == "- a list\n"
 
 
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("envelope: [host]\n", "envelope"), ("envelope: linux\n", "envelope"), ("envelope:\n  host: [linux]\n", "host")],
+)
+def test_an_envelope_that_is_no_mapping_is_refused_and_stays(tmp_path: Path, written: str, name: str) -> None:
+    document = tmp_path / "release.yaml"
+    document.write_text(written)
+    with pytest.raises(CommandError, match=f"its `{name}` is not a mapping of fields"):
+        write_into(tmp_path, {"host": {"memory_mib_min": 300}})
+    assert document.read_text() == written
+
+
 def test_prices_are_of_hardware_by_name() -> None:
     assert prices(["NVIDIA L4=0.7", "a=b=2"]) == {"NVIDIA L4": 0.7, "a=b": 2}
     for wrong in ("0.7", "=0.7", "L4=cheap"):
@@ -175,3 +190,25 @@ def test_the_command_line_takes_the_plans_number_within_its_bounds(run: Run, rel
     assert scale.reason == "The plan for a peak of 100 requests/s."
     code, _ = run("admin", "plan", "sentiment/r1", "--peak", "9000", "--apply", "--reason", "too many")
     assert code != 0 and Scale.objects.get().replicas == 3  # more than are ever placed
+
+
+def test_a_plan_is_not_applied_over_what_somebody_said_meanwhile(
+    run: Run,  # noqa: F811
+    release: Release,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    report_for(release, gates=gates(capacity=CAPACITY, cold_start=COLD))
+    serves(release)
+    make_server(make_deployment(release, production(), state="ready"))
+    asked = ("admin", "plan", "sentiment/r1", "--peak", "100", "--apply")
+    assert run(*asked)[0] == 0 and run(*asked)[0] == 0 and Scale.objects.get().replicas == 3
+
+    def said_meanwhile(found: dict[str, Any]) -> list[str]:
+        scale_release(
+            actor=Actor.system("tests"), release=release, environment=production(), replicas=5, reason="A fair."
+        )
+        return lines(found)
+
+    monkeypatch.setattr(command, "lines", said_meanwhile)
+    assert run(*asked)[0] != 0
+    assert (Scale.objects.get().replicas, Scale.objects.get().reason) == (5, "A fair.")

@@ -50,11 +50,19 @@ def test_another_mix_excuses_the_evidence_of_every_guard(index: int, bad: int, p
     assert (held.action, held.code) == (Action.HOLD, Code.MIX_SHIFT) and "other requests than r1" in held.reason
 
 
-def test_a_class_that_one_arm_refuses_excuses_as_another_mix_does() -> None:
+def test_a_class_that_stable_refuses_more_excuses_as_another_mix_does() -> None:
     found = (judged(0, bad_candidate=12, log_e_worse=30.0), judged(1))
-    held = decide(snapshot(judged=found, classes=OTHER_MIX))
-    assert (held.action, held.code) == (Action.HOLD, Code.MIX_SHIFT) and "refused more on one" in held.reason
-    assert decide(snapshot(judged=found, classes=Mix((500, 500), (520, 480)))).action is Action.ROLL_BACK
+    shed = {"routed_candidate": 1000, "routed_stable": 3000, "shed_candidate": 3, "shed_stable": 10}
+    held = decide(snapshot(judged=found, classes=OTHER_MIX, **shed))
+    assert (held.action, held.code) == (Action.HOLD, Code.MIX_SHIFT) and "stable refuses more" in held.reason
+    assert decide(snapshot(judged=found, classes=Mix((500, 500), (520, 480)), **shed)).action is Action.ROLL_BACK
+
+
+@pytest.mark.parametrize("shed_stable", [0, 9])
+def test_a_class_that_the_candidate_itself_refuses_excuses_nothing(shed_stable: int) -> None:
+    found = (judged(0, bad_candidate=12, log_e_worse=30.0), judged(1))
+    shed = {"routed_candidate": 1000, "routed_stable": 3000, "shed_candidate": 3, "shed_stable": shed_stable}
+    assert decide(snapshot(judged=found, classes=OTHER_MIX, **shed)).action is Action.ROLL_BACK
 
 
 @pytest.mark.parametrize(("index", "bad"), [(0, 60), (1, 300)])

@@ -8,7 +8,7 @@ from math import comb
 
 import pytest
 
-from rollouts.core.odd_replica import CHANCE, ReplicaTally, odd_one_out, tail
+from rollouts.core.odd_replica import CHANCE, OddReplica, ReplicaTally, odd_one_out, tail
 
 LIKE_STABLE = 0.002
 
@@ -62,6 +62,21 @@ def test_one_that_was_set_aside_and_got_little_is_named() -> None:
 )
 def test_nobody_is_named_where_it_may_be_the_release(tallies: dict[str, ReplicaTally]) -> None:
     assert odd_one_out(tallies, tolerated=LIKE_STABLE) is None
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 5, 9])
+@pytest.mark.parametrize("each", [2, 4, 15, 300])
+def test_no_past_of_one_makes_replicas_that_now_fail_alike_pass_as_one_bad(replicas: int, each: int) -> None:
+    """Each fails as often in this stage; whatever the first had failed before, it has not all, or not now."""
+    for before in range(0, 60 * each * replicas, each):
+        tallies = {str(at): ReplicaTally(each, 10_000) for at in range(1, replicas)}
+        found = odd_one_out({"0": ReplicaTally(each + before, 10_000), **tallies}, tolerated=0.05)
+        assert found is None or not (found.has_all(0.0) and found.is_of_now(each * replicas)), before
+
+
+def test_what_gateways_count_between_two_looks_is_of_now() -> None:
+    one = OddReplica("b", own=ReplicaTally(40, 100), others=ReplicaTally(0, 200), replicas=3)
+    assert one.is_of_now(40) and one.is_of_now(15) and not one.is_of_now(14)
 
 
 def test_failures_that_come_in_clumps_name_nobody_as_soon() -> None:

@@ -15,8 +15,9 @@ from rollouts.core.evidence import Evidence
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import CHANCE, ReplicaTally, odd_one_out
+from rollouts.core.policy import OnUndecided
 from rollouts.core.room import Room
-from tests.core.test_decide import ALONE, BREACHES, judged, snapshot
+from tests.core.test_decide import ALONE, BREACHES, POLICY, judged, snapshot
 
 S = RolloutState
 ONE_IS_BAD = {"a:1": ReplicaTally(0, 300), "b:1": ReplicaTally(90, 300)}
@@ -40,6 +41,8 @@ def test_it_holds_says_why_and_names_the_replica() -> None:
 
 ALIKE = {"a:1": ReplicaTally(45, 300), "b:1": ReplicaTally(45, 300)}
 THINNED = {"a:1": ReplicaTally(6, 30_000), "b:1": ReplicaTally(40, 30_000)}
+#: All have failed 15 in this stage; the first had failed 300 in an incident that was excused.
+OF_EARLIER = {"a:1": ReplicaTally(315, 30_000), "b:1": ReplicaTally(15, 30_000), "c:1": ReplicaTally(15, 30_000)}
 
 
 @pytest.mark.parametrize(
@@ -47,6 +50,7 @@ THINNED = {"a:1": ReplicaTally(6, 30_000), "b:1": ReplicaTally(40, 30_000)}
     [
         {"replicas": ALIKE},
         {"replicas": THINNED},  # well for long, but the others have begun to fail too
+        {"replicas": OF_EARLIER, "judged": (judged(0, bad_candidate=45, log_e_worse=30.0, bad_stable=0), judged(1))},
         {"replicas": {}},  # nobody told
         {"replicas": {"b:1": ReplicaTally(90, 300)}},  # there is no other
         {"aside_s": 100.0, "aside": "c:1"},  # one was set aside already
@@ -88,6 +92,29 @@ def test_it_waits_for_the_one_in_its_place_and_not_for_ever() -> None:
     assert held(**waits, aside_s=1800.0, is_replaced=True).action is Action.ADVANCE  # one of them is being brought back
     assert held(**waits, aside_s=1800.0, state=S.PAUSED).code is Code.PAUSED
     assert held(**waits, aside_s=9.0, is_promoting=True, state=S.BAKING, weight_bp=9500).code is Code.PROMOTING
+
+
+STRICT = replace(POLICY, on_undecided=OnUndecided.ROLL_BACK)
+#: Past the deadline of the stage, and of the rollout.
+DEADLINES = [({"now": 900.0 + 601.0}, Code.UNDECIDED), ({"total_s": POLICY.deadline_s}, Code.OVERDUE)]
+
+
+@pytest.mark.parametrize(("past", "code"), DEADLINES)
+def test_no_deadline_stands_still_while_a_replica_is_waited_for(past: dict[str, Any], code: Code) -> None:
+    waits = {"judged": (judged(0), judged(1)), "aside": "b:1", "is_replacing": True, "replicas": {}, "aside_s": 20.0}
+    assert held(**waits, policy=STRICT).code is Code.REPLICA_DIFFERS
+    ended = held(**waits, policy=STRICT, **past)
+    assert (ended.action, ended.code) == (Action.ROLL_BACK, code)
+    told = held(**waits, **past)
+    assert told.action is Action.HOLD and (told.code is Code.OVERDUE or told.facts["is_late"])
+
+
+@pytest.mark.parametrize("past", [past for past, _ in DEADLINES])
+def test_where_a_deadline_would_end_the_hold_at_once_the_breach_is_told(past: dict[str, Any]) -> None:
+    found = held(policy=STRICT, **past)
+    assert (found.action, found.code) == (Action.ROLL_BACK, Code.WORSE_THAN_STABLE)
+    assert found.facts["breach"] == "worse_than_stable" and found.facts["odd_replica"]["replica"] == "b:1"
+    assert held(**past).facts["set_aside"] == "b:1"
 
 
 def test_its_failures_are_no_evidence_until_it_is_out_of_the_gateways_and_then_others_are() -> None:

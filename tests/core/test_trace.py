@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -64,6 +65,28 @@ def test_what_is_no_trace_is_refused_at_its_line(text: str, says: str, monkeypat
     monkeypatch.setattr(traces, "MOST_GAPS", 3)
     with pytest.raises(ValueError, match=f"^{says}"):
         gaps_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1\n" * 300_000, "line 5 is one too many"),
+        ("timestamp\n" + "1\n" * 300_000, "line 6 is one too many"),
+        ('{"timestamp": 1}\r\n' * 50_000, "line 5 is one too many"),
+        ("\n" * 600_000, "it has no two instants"),
+    ],
+)  # fmt: skip
+def test_a_recording_is_refused_without_memory_for_its_lines(
+    text: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traces, "MOST_GAPS", 3)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=f"^{says}"):
+            gaps_of(text)
+        assert tracemalloc.get_traced_memory()[1] < len(text) / 2
+    finally:
+        tracemalloc.stop()
 
 
 def test_nothing_but_the_gaps_is_sent_and_kept() -> None:

@@ -65,6 +65,8 @@ def test_comments_beside_the_section_stay() -> None:
     [
         ("[1, 2]\n", "not a mapping"),
         ("a: 1\na: 2\n", "not a mapping"),
+        ("envelope: [1]\n", "its `envelope` is not a mapping"),
+        ("envelope: linux\n", "its `envelope` is not a mapping"),
         ("{model: x}\n", "without changing something else"),
         ("envelope: &e\n  engine: {type: trt-plan}\nprovenance: *e\n", "without changing something else"),
     ],

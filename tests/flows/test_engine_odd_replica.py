@@ -9,7 +9,9 @@ from ledger.models import Event
 from rollouts.core import engine_state
 from rollouts.core.replay import replay
 from rollouts.core.tick_history import rows_in
+from rollouts.engine import odd_replicas
 from rollouts.models import DecisionRecord
+from rollouts.queries import room
 from rollouts.queries.replay import history_of
 from serving.actions.placement import continue_placing
 from serving.models import Deployment, Scale, Server
@@ -19,6 +21,9 @@ from tests.factories import make_deployment, make_node, make_server
 from tests.rollout_story import Story
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+LONG_WELL = HostCounts(100_000, 0)
 
 
 @pytest.fixture(autouse=True)
@@ -56,28 +61,36 @@ def in_two(story: Story) -> list[Server]:
     return [Server.objects.get(deployment=first), Server.objects.get(deployment=second)]
 
 
-def told(first: Server, second: Server) -> Hosts:
-    """The second fails most of what it is asked, and the first nothing."""
-    return Hosts(
-        {
-            (first.host, first.http_port): HostCounts(1000, 0),
-            (second.host, second.http_port): HostCounts(500, 300),
-            (second.host, second.grpc_port): HostCounts(500, 310),
-            ("10.9.9.9", 1): HostCounts(100, 100),  # a server that is gone
-        }
-    )
+class OneFails(Hosts):
+    """All that failed in the story so far failed on the second of two, which got half of what was asked; the first was well for long."""
+
+    def __init__(self, story: Story, first: Server, second: Server, *, of_first: HostCounts) -> None:
+        super().__init__(
+            {(first.host, first.http_port): of_first, ("10.9.9.9", 1): HostCounts(100, 100)}
+        )  # one is gone
+        self.story, self.second, self.own = story, second, [0, 0]
+
+    def read_hosts(self, **asked: object) -> dict[tuple[str, int], HostCounts]:
+        counted = self.story.gateway.read(gateway="gateway-1", admin_url="", timeout_s=1.0)[self.story.model.slug]
+        arm, host = counted.by_release[str(self.story.candidate.digest)], self.second.host
+        self.own = [arm.failed, arm.failed + arm.decided // 2]
+        mine = {(host, self.second.grpc_port): HostCounts(self.own[1] - 2, self.own[0] - 1)}
+        return super().read_hosts(**asked) | mine | {(host, self.second.http_port): HostCounts(2, 1)}
 
 
-def held_for_one(story: Story) -> tuple[Hosts, Server]:
+def told(story: Story, *, of_first: HostCounts = LONG_WELL) -> OneFails:
+    return OneFails(story, *in_two(story), of_first=of_first)
+
+
+def held_for_one(story: Story) -> tuple[OneFails, Server]:
     """The rollout, held for the second of the candidate's two replicas, which gets no more traffic."""
-    first, second = in_two(story)
-    hosts = story.engine.hosts = told(first, second)
+    hosts = story.engine.hosts = told(story)
     story.until("shifting")
     story.gateway.set_arm(str(story.candidate.digest), error_frac=0.3)
     for _ in range(40):
         story.turn()
         if "replica_differs" in story.codes():
-            return hosts, second
+            return hosts, hosts.second
     raise AssertionError(story.codes())
 
 
@@ -86,8 +99,10 @@ def test_the_rollout_holds_and_the_replica_gets_no_more_traffic() -> None:
     hosts, second = held_for_one(story)
     name = f"{second.deployment.node_id}:{second.http_port}"
     decided = DecisionRecord.objects.get(rollout=story.rollout, code="replica_differs")
-    assert f"of one replica of 2: {name}, 610 of 1000 attempts; the others failed 0 of 1000" in decided.reason
-    assert decided.facts["odd_replica"] == {"replica": name, "own": [610, 1000], "others": [0, 1000], "replicas": 2}
+    bad, attempts = hosts.own
+    assert f"of one replica of 2: {name}, {bad} of {attempts} attempts; the others failed 0 of 100000" in decided.reason
+    told_of = {"replica": name, "own": [bad, attempts], "others": [0, 100_000], "replicas": 2}
+    assert decided.facts["odd_replica"] == told_of
     assert decided.action == "hold" and hosts.asked == 1 and story.rollout.weight_bp > 0
     aside = Deployment.objects.get(pk=second.deployment_id)
     assert aside.is_set_aside and not Server.objects.get(pk=second.pk).is_serving
@@ -113,6 +128,39 @@ def test_it_goes_on_with_another_in_its_place() -> None:
     assert story.until("promoted").weight_bp == 10_000
 
 
+def taken_back_by_another_engine(story: Story) -> DecisionRecord:
+    """How the rollout is taken back, not held first, where nothing of it is in memory when the second of two replicas fails."""
+    story.engine.hosts = told(story)
+    story.until("shifting")
+    story.gateway.set_arm(str(story.candidate.digest), error_frac=0.3)
+    for _ in range(40):
+        story.engine.cache.forget()
+        if story.turn().state == "rolled_back":
+            assert "replica_differs" not in story.codes()
+            return DecisionRecord.objects.get(rollout=story.rollout, action="roll_back")
+    raise AssertionError(story.codes())
+
+
+def test_what_the_replicas_left_are_proven_for_is_known_to_an_engine_that_took_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "proven_per_s", lambda _: 0.001)  # no two servers are proven for what users ask
+    decided = taken_back_by_another_engine(Story())
+    assert decided.code == "worse_than_stable" and decided.facts["odd_replica"]["others"] == [0, 100_000]
+    assert not Deployment.objects.filter(is_set_aside=True).exists()
+
+
+def test_where_what_they_are_proven_for_cannot_be_read_it_is_taken_back_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unreadable(_: object) -> None:
+        raise RuntimeError("the report cannot be read")
+
+    monkeypatch.setattr(odd_replicas, "proven_rates", unreadable)
+    decided = taken_back_by_another_engine(Story())
+    assert decided.code == "worse_than_stable" and "odd_replica" not in decided.facts
+
+
 def test_where_the_others_fail_too_it_is_taken_back_as_ever() -> None:
     story = Story()
     hosts, _ = held_for_one(story)  # and the failures go on
@@ -133,11 +181,9 @@ def test_one_whose_place_nobody_takes_in_time_is_taken_back() -> None:
 
 def test_where_the_others_are_not_wholly_well_it_is_taken_back_with_the_name() -> None:
     story = Story()
-    first, second = in_two(story)
-    servers = {(one.host, one.http_port): one for one in (first, second)}
-    counts = [HostCounts(100_000, 1500), HostCounts(100_000, 14_000)]
-    decided = rolled_back(Hosts(dict(zip(servers, counts, strict=True))), story)
-    assert decided.code == "worse_than_stable" and decided.facts["odd_replica"]["own"] == [14_000, 100_000]
+    hosts = told(story, of_first=HostCounts(100_000, 1500))
+    decided = rolled_back(hosts, story)
+    assert decided.code == "worse_than_stable" and decided.facts["odd_replica"]["own"] == hosts.own
     assert not Deployment.objects.filter(is_set_aside=True).exists()
 
 

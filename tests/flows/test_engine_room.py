@@ -220,7 +220,7 @@ def test_servers_of_a_node_that_is_silent_are_not_counted_for_more_weight() -> N
     Deployment.objects.filter(pk=newest.pk).update(node=silent)
     turns(story, 3)
     assert (story.rollout.state, story.rollout.weight_bp) == ("shifting", 2500)
-    assert story.rollout.reason.endswith("waiting for one more. Of the node of 1 more nothing was heard lately.")
+    assert story.rollout.reason.endswith("waiting for one more. 1 more is on a node that was not heard of lately.")
     with pytest.raises(StateChanged, match="50 % needs 2 servers of r2, and 1 answers"):
         act(story, "advance")
     Node.objects.update(seen_at=timezone.now() - 2 * HEARD_WITHIN)  # whoever looks was away, or the database

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from array import array
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, Final
 
 #: A recording is kept as a file. At 100 requests a second this is almost three hours.
@@ -18,6 +19,7 @@ MOST_GAP_S: Final = 86_400.0
 #: The column of a CSV file and the field of a JSON line, in letters of any case.
 COLUMN: Final = "timestamp"
 _MICROSECONDS: Final = 10**6
+_LINE: Final = re.compile(r"[^\r\n]*+(?:\r\n?|\n)|[^\r\n]++")
 
 
 def gaps_of(text: str) -> Sequence[float]:
@@ -69,17 +71,22 @@ def read_kept(data: bytes) -> Sequence[float]:
 
 def _rows(text: str) -> Iterator[tuple[int, Any]]:
     """(number, what it tells) of each line that is not empty, but for a heading."""
-    lines = text.removeprefix("\ufeff").splitlines()
-    head = [name.strip().lower() for name in next(csv.reader(lines[:1]), [])]
+    text = text.removeprefix("\ufeff")
+    head = [name.strip().lower() for name in next(csv.reader(islice(_lines(text), 1)), [])]
     if COLUMN in head:
-        at, table = head.index(COLUMN), csv.reader(lines)
+        at, table = head.index(COLUMN), csv.reader(_lines(text))
         next(table)
         # a quoted field may go on in the next line
         yield from ((table.line_num, row[at] if at < len(row) else "") for row in table if row)
         return
-    for line, words in enumerate(lines, 1):
+    for line, words in enumerate(_lines(text), 1):
         if words.strip():
             yield line, _field(words)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """One after another, with their ends: all of them at once are 20 times the text."""
+    return (found.group() for found in _LINE.finditer(text))
 
 
 def _field(words: str) -> Any:

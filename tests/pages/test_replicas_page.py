@@ -1,0 +1,67 @@
+"""The forms of a release's replicas after a refusal: what was typed stands where it was typed, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from serving.actions.placement import continue_placing
+from serving.models import Deployment
+from tests.actions.test_replicas import AGENT, scale
+from tests.factories import make_node, make_user
+from tests.pages.markup import squeezed
+from tests.rollout_setup import stable_server
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def one() -> Deployment:
+    """On `local`, and answers; another on `b` comes up."""
+    stable = stable_server()
+    make_node("b")
+    scale(stable, 2)
+    continue_placing(actor=AGENT)
+    return stable
+
+
+def refused(client: Client, one: Deployment, form: str, **typed: str) -> str:
+    client.force_login(make_user("mia", team=one.release.model.team))
+    answer = client.post(reverse(form, args=[one.release.model.slug, one.release.number]), typed)
+    assert answer.status_code in (409, 412, 422)
+    return squeezed(answer.content.decode())
+
+
+def replacing(page: str, one: Deployment) -> str:
+    """What stands there of the replica's form."""
+    (found,) = (part for part in page.split("<details")[1:] if f'name="deployment" value="{one.pk}"' in part)
+    return found.partition("</details>")[0]
+
+
+def scaling(page: str) -> str:
+    (found,) = (part for part in page.split("<form")[1:] if 'id="replicas-production-why"' in part)
+    return found.partition("</form>")[0]
+
+
+def test_a_refused_replacement_stands_open_as_it_was_typed(client: Client, one: Deployment) -> None:
+    page = refused(client, one, "release_replace", deployment=str(one.pk), set_aside="on", reason="Its disk is old.")
+    assert "(last_replica)" in page
+    typed = replacing(page, one)
+    assert typed.startswith(" open>") and 'name="set_aside" checked>' in typed and 'value="Its disk is old."' in typed
+    other = replacing(page, Deployment.objects.get(node="b"))
+    assert other.startswith(">") and "checked" not in other
+    assert page.count("Its disk is old.") == 1, "in no other form"
+
+
+def test_a_box_that_was_not_ticked_stays_so(client: Client, one: Deployment) -> None:
+    typed = replacing(refused(client, one, "release_replace", deployment=str(one.pk), reason="x" * 2001), one)
+    assert typed.startswith(" open>") and "checked" not in typed and "x" * 2001 in typed
+
+
+def test_a_refused_number_stands_in_its_own_form_with_its_reason(client: Client, one: Deployment) -> None:
+    page = refused(
+        client, one, "release_scale", environment="production", replicas="7", version="0", reason="A fair is on."
+    )
+    assert 'value="7"' in scaling(page) and 'value="A fair is on."' in scaling(page)
+    assert page.count("A fair is on.") == 1 and " open>" not in replacing(page, one)
