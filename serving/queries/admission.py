@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from django.db.models import OuterRef, QuerySet, Subquery
 
 from registry.models import Release
 from serving.core.admission import AdmissionLimit, Proof, admission_of
 from serving.core.bounds import bounds_of
-from serving.models import Route
+from serving.models import Deployment, Route
 
 
-def admissions_of(release: Release) -> defaultdict[int, AdmissionLimit]:
-    """As gateways are told it, by environment: by what its route has kept, else as where nothing is proven. One query."""
+def with_proven(deployments: QuerySet[Deployment]) -> QuerySet[Deployment]:
+    """Each with what its route has kept as `proven`, for `admissions_of`; None where there is no route."""
+    route = Route.objects.filter(model=OuterRef("release__model"), environment=OuterRef("environment"))
+    return deployments.annotate(proven=Subquery(route.values("proven")[:1]))
+
+
+def admissions_of(release: Release, among: Iterable[Any] | None = None) -> defaultdict[int, AdmissionLimit]:
+    """As gateways are told it, by environment: by what its route has kept, else as where nothing is proven. One query; none where
+    its deployments `with_proven` are there already, `among`."""
     of, key = bounds_of(release.manifest), str(release.pk)
-    kept = Route.objects.filter(model=release.model_id).values_list("environment_id", "proven")
+    kept: Iterable[tuple[int, dict[str, Any]]] = (
+        Route.objects.filter(model=release.model_id).values_list("environment_id", "proven")
+        if among is None
+        else [(one.environment_id, one.proven or {}) for one in among]
+    )
 
     def bound(proof: Proof | None) -> AdmissionLimit:
         return admission_of(of.declared_in_flight, of.instances, proof)

@@ -16,7 +16,7 @@ from accounts.core.addresses import API
 from registry.hooks.usage import usages_of
 from registry.queries.signature_state import signatures_of, wrong_manifest_of
 from serving.core.prefetch import FilesStanding
-from serving.queries.admission import admissions_of
+from serving.queries.admission import admissions_of, with_proven
 from serving.queries.deployments import deployments_of, nodes
 from serving.queries.kept import with_files
 from serving.queries.node_fit import fits_of
@@ -63,12 +63,12 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     actor = actor_of(request)
     found = readable_release(actor, slug, number)
     learn_declared(found)
-    rows = list(observed(deployments_of(found))[:MOST_DEPLOYMENTS])
+    rows = list(with_proven(observed(deployments_of(found)))[:MOST_DEPLOYMENTS])
     for one in rows:
         one.release = found
     every = list(with_files(nodes(), found.pk))
     files = files_on_nodes(found, every)
-    admissions = admissions_of(found)
+    admissions = admissions_of(found, rows)
     facts = {
         "replicas": [(plan, admissions[plan.environment.pk]) for plan in plans_of(rows)],
         "files": files,
