@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from serving.core.made_up import made_up_item
 from validators.core.contract import Tensor
 from validators.core.edges import Expected, judge_edges
-from validators.core.inputs import Arrays, made_up_item
+from validators.core.inputs import Arrays
 from validators.core.largest_request import ByteEdges, byte_edges
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.runners.contract import request_bytes

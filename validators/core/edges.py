@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from validators.core.contract import NUMPY_TYPES, Mismatch, Tensor
+from serving.core.made_up import NUMPY_TYPES
+from validators.core.contract import Mismatch, Tensor
 from validators.core.inputs import Arrays, longest_item, stack, text_input
 from validators.core.verdict import Judgement, Verdict
 

@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from serving.core.made_up import made_up_items
 from serving.core.use import Reading
 from serving.core.variants import Batching
 from serving.ports import InferenceServer
 from validators.core.contract import Tensor, tensors_of
 from validators.core.golden_set import GoldenItem, Label
 from validators.core.gpu_checks import Watch
-from validators.core.inputs import Arrays, item_arrays, made_up_items
+from validators.core.inputs import Arrays, item_arrays
 from validators.core.policy import Policy
 from validators.core.sample import sample_of
 from validators.core.seen_sizes import SeenSizes
