@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -34,6 +34,8 @@ class EnvironmentRemoveIn(EnvironmentRestoreIn):
 
 
 class EnvironmentRemoveView(APIView):
+    refusals: ClassVar = {"GET": {409}}
+
     @extend_schema(operation_id="environments_removal_plan", responses=RemovalOut)
     def get(self, request: Request, slug: str) -> Response:
         """What removing it would do now; it changes nothing. Takes an administrator."""
