@@ -138,9 +138,17 @@ def _model_route(route: RouteRow, servers: Servers, releases: Mapping[str, _Seal
     def arm(release: _Sealed) -> Arm:
         of = release.bounds
         proof = Proof.from_json(route.proven.get(str(release.pk)))
-        most = admission_of(of.declared_in_flight, of.instances, proof).in_flight
-        at = servers.serving.get(release.digest, ())
-        return Arm(release.name, release.digest, at, most, of.max_request_bytes, of.has_streams, of.max_batch)
+        limit = admission_of(of.declared_in_flight, of.instances, proof)
+        return Arm(
+            release.name,
+            release.digest,
+            servers.serving.get(release.digest, ()),
+            limit.in_flight,
+            of.max_request_bytes,
+            of.has_streams,
+            of.max_batch,
+            limit.well_within_s,
+        )
 
     forced = [releases[pk] for pk in servers.ready - set(route.arms)] if allows_forced else []
     made = ModelRoute(

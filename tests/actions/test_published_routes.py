@@ -20,7 +20,15 @@ from serving.control_plane import store
 from serving.control_plane.snapshot import Snapshot
 from serving.core.addresses import Address
 from serving.core.admission import Proof
-from serving.core.routes import IN_FLIGHT_PER_INSTANCE, REQUEST_BYTES, Limits, Prober, RoutingTable, admit
+from serving.core.routes import (
+    IN_FLIGHT_PER_INSTANCE,
+    REQUEST_BYTES,
+    WELL_WITHIN_S,
+    Limits,
+    Prober,
+    RoutingTable,
+    admit,
+)
 from serving.models import Environment, Gateway, Server
 from serving.queries.routes import acknowledged
 from tests.fakes.gateway import FakeGateway
@@ -201,7 +209,8 @@ def test_what_was_proven_bounds_a_release_and_never_above_what_it_declares(
     world.route(0, candidate=r4, proofs={str(r4.pk): Proof(40.0, 0.25)})
     (route,) = published(world).models
     assert route.candidate is not None and route.candidate.max_in_flight == expected
-    assert route.stable.max_in_flight == IN_FLIGHT_PER_INSTANCE
+    assert route.candidate.well_within_s == (0.25 if expected == 11 else WELL_WITHIN_S)
+    assert route.stable.max_in_flight == IN_FLIGHT_PER_INSTANCE and route.stable.well_within_s == WELL_WITHIN_S
     world.route(0, stable=r4, candidate=None)
     assert published(world).models[0].stable.max_in_flight == expected
 
