@@ -347,7 +347,8 @@ class GatewayStream:
         if is_new:
             self._unsettled &= snapshot.models.keys()
             self._unused = kind.sent.keys() - snapshot.clusters.keys() if snapshot.models else set()
-        unused = set() if self._unsettled else self._unused & kind.sent.keys()
+        self._unused &= kind.sent.keys()  # without those that are gone: streams live for weeks
+        unused = set() if self._unsettled else self._unused
         self._unused_since = {name: self._unused_since.get(name, now) for name in unused}
         gone = [name for name, since in self._unused_since.items() if now - since >= self._grace_s]
         # A cluster needs what it falls back to: aggregates go first.

@@ -137,6 +137,22 @@ def test_old_clusters_go_only_after_the_grace_period_and_aggregates_first() -> N
     assert len(peer.removed) == 4 + 6
 
 
+def test_clusters_that_are_gone_are_forgotten() -> None:
+    peer, last, now = Peer(), snapshot(route()), 0.0
+    peer.settle(last)
+    for number in range(2, 6):
+        candidate = dataclasses.replace(B, digest="sha256:" + f"{number}" * 64)
+        last = snapshot(route(candidate=candidate, generation=number), last=last)
+        unsent = dataclasses.replace(B, digest="sha256:" + f"{number}0" * 32)
+        last = snapshot(route(candidate=unsent, generation=number), last=last)
+        last = snapshot(route(candidate=candidate, generation=number), last=last)  # it never heard of the one between
+        peer.settle(last, now=now)
+        now += GRACE_S
+        peer.settle(last, now=now)
+    assert len(peer.removed) == 4 * (4 + 6)
+    assert peer.stream._unused == set() and peer.stream._unused_since == {}
+
+
 def test_an_empty_snapshot_takes_nothing_away() -> None:
     peer, first = Peer(), snapshot(route())
     peer.settle(first)
