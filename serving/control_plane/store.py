@@ -216,6 +216,7 @@ def write_acks(rows: Iterable[AckRow]) -> None:
                AS said (gateway_id, route_id, generation, acked_at, error, taken)
          WHERE EXISTS (SELECT 1 FROM serving_gateway WHERE id = said.gateway_id)
            AND EXISTS (SELECT 1 FROM serving_route WHERE id = said.route_id)
+         ORDER BY said.gateway_id, said.route_id  -- two control planes must not wait for each other
         ON CONFLICT (gateway_id, route_id) DO UPDATE
            SET generation = EXCLUDED.generation, acked_at = EXCLUDED.acked_at, error = EXCLUDED.error,
                taken = GREATEST(EXCLUDED.taken, serving_routeack.taken)
@@ -223,9 +224,6 @@ def write_acks(rows: Iterable[AckRow]) -> None:
             OR (EXCLUDED.generation = serving_routeack.generation
                 AND (EXCLUDED.error <> serving_routeack.error OR EXCLUDED.taken > serving_routeack.taken))
     """
-    ordered = sorted(
-        rows, key=lambda one: (one.gateway_id, one.route_id)
-    )  # two control planes must not wait for each other
     said = [
         (
             one.gateway_id,
@@ -235,7 +233,7 @@ def write_acks(rows: Iterable[AckRow]) -> None:
             one.error,
             one.generation if one.follows or not one.error else 0,
         )
-        for one in ordered
+        for one in rows
     ]
     if said:
         with connection.cursor() as cursor:
