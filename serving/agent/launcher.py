@@ -207,6 +207,9 @@ class LocalLauncher:
         self._shims = {folder: process for folder, process in self._shims.items() if process.poll() is None}
         return left
 
+    def stop_left(self) -> None:
+        """Processes of this machine are always stopped at once."""
+
     def log_tail(self, folder: Path, lines: int = 15) -> str:
         """The server's last words, without paths."""
         with contextlib.suppress(OSError):
