@@ -239,12 +239,14 @@ class ModelRoute:
 
 @dataclass(frozen=True)
 class RoutingTable:
-    """All routes of one environment at one generation."""
+    """All routes of one environment at one generation. `unknown`: models that are routed, though nobody could make out how: gateways
+    keep what they have of them."""
 
     environment: str
     generation: int
     allows_forced: bool = False
     models: tuple[ModelRoute, ...] = ()
+    unknown: frozenset[str] = frozenset()
 
     @cached_property
     def watched(self) -> frozenset[str]:

@@ -122,7 +122,10 @@ def test_a_folder_of_the_owners_is_not_written_over(theirs: Owner, blobs: Memory
 def test_what_is_written_into_the_servers_folder_may_be_read_by_its_owner(
     theirs: Owner, blobs: MemoryBlobs, tmp_path: Path
 ) -> None:
-    launcher, umask = launcher_for(theirs.at, blobs, tmp_path, str(theirs.repository)), os.umask(0o077)  # as agents have
+    launcher, umask = (
+        launcher_for(theirs.at, blobs, tmp_path, str(theirs.repository)),
+        os.umask(0o077),
+    )  # as agents have
     try:
         begun(launcher, made.doubling(blobs))
     finally:
