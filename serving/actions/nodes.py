@@ -8,7 +8,7 @@ from django.utils import timezone
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require, require_version
 from ledger.actions import append_event
 from ledger.core.errors import Invalid
-from serving.actions.placing import lock_room
+from serving.actions.placing import hold_rooms
 from serving.core.lifecycle import LIVE
 from serving.models import Deployment, Node
 
@@ -54,7 +54,7 @@ def locked_node(actor: Actor, node: Node, expected_version: int | None, reason: 
     Raises Refused, Stale, Invalid (too long a reason).
     """
     require(actor, Verb.ADMINISTER, EVERY_TEAM)
-    lock_room()
+    hold_rooms()
     found = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
     require_version(found.version, expected_version, f"Node {found.name}")
     if len(reason) > LONGEST_REASON:
