@@ -289,6 +289,9 @@ class GatewayCounters:
 
     `read_at` is when the counts were true: it stays where it was while a gateway repeats itself. `by_slot` has the same counts
     apart by the weight under which a request began, which its route's slot names.
+
+    In none of these are requests that `forced` a release, and those that found the model `asleep`, which the gateway answered: no
+    error of any release.
     """
 
     gateway: str
@@ -300,6 +303,13 @@ class GatewayCounters:
     by_slot: dict[int, dict[str, ArmCounters]] = field(default_factory=dict)
     by_tenant: dict[str, TenantCounters] = field(default_factory=dict)  # of a model whose traffic policy names tenants
     by_class: dict[str, TenantCounters] = field(default_factory=dict)  # likewise, of one that names classes of requests
+    forced: int = 0
+    asleep: int = 0
+
+    @property
+    def requests(self) -> int:
+        """All for the model, however they were answered."""
+        return self.user_requests + self.forced + self.asleep
 
 
 class TrafficCounters(Protocol):
@@ -319,15 +329,17 @@ class TrafficCounters(Protocol):
 class HostCounts:
     """What one server of a release was asked since the gateway last met a change of that release's servers.
 
-    `attempts` that ended, first and later ones; `failed` are those without a good answer: server errors, cuts, and those that
-    were given up, by the gateway or by who asked. What the gateway shed was not asked of any server, and is in neither.
+    `active`: what it is being asked now, streams among it. `attempts` that ended, first and later ones; `failed` are those without a
+    good answer: server errors, cuts, and those that were given up, by the gateway or by who asked. What the gateway shed was not asked
+    of any server, and is in neither.
     """
 
     attempts: int = 0
     failed: int = 0
+    active: int = 0
 
     def __add__(self, other: HostCounts) -> HostCounts:
-        return HostCounts(self.attempts + other.attempts, self.failed + other.failed)
+        return HostCounts(self.attempts + other.attempts, self.failed + other.failed, self.active + other.active)
 
 
 class HostCounters(Protocol):
