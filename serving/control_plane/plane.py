@@ -142,7 +142,8 @@ class ControlPlane:
     async def _follow(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.notice.wait(), self._poll_s)
+                async with asyncio.timeout(self._poll_s):  # `wait_for` loses a cancellation that comes with a notice
+                    await self.notice.wait()
             self.notice.clear()
             if not await self._refresh():
                 await asyncio.sleep(RETRY_S)

@@ -248,3 +248,24 @@ def test_gateways_that_are_about_share_what_may_be_in_flight(world: World) -> No
     assert published(world).models[0].gateways == 2
     Gateway.objects.update(seen_at=None)
     assert published(world).models[0].gateways == 1
+
+
+async def _ends_with_a_notice(turns: int) -> bool:
+    """Whether following ends when it is cancelled so many turns of the loop after a notice."""
+    plane = plane_module.ControlPlane()
+    plane._refresh = lambda: asyncio.sleep(0, True)  # type: ignore[method-assign, assignment]
+    follows = asyncio.create_task(plane._follow())
+    await asyncio.sleep(0.01)
+    plane.notice.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    follows.cancel()
+    await asyncio.wait({follows}, timeout=1.0)
+    is_over = follows.done()
+    follows.cancel()
+    return is_over
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_the_control_plane_ends_when_it_is_told_to_among_notices(turns: int) -> None:
+    assert asyncio.run(_ends_with_a_notice(turns))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from serving.agent.warmup import NUMPY_TYPES
+from serving.core.made_up import NUMPY_TYPES
 from serving.core.promql import selectors
 from serving.ports import (
     GRPC,
