@@ -52,7 +52,7 @@ READ_TIMEOUT_S = 1.0
 
 
 @dataclass
-class _Watched:
+class _SleepLook:
     """A model that may sleep, or does, in one look. `is_asked`: a request was counted since the last one."""
 
     sleep: Sleep
@@ -118,7 +118,7 @@ class SleepWatch:
             before = self._quiet[row.pk]
             quiet = heard(before, {one.name: _count(pages.get(one.name), row.model.slug, now) for one in here}, now)
             self._quiet[row.pk] = quiet
-            watched.append(_Watched(row, served[row.place], here, quiet, is_demand(before, quiet)))
+            watched.append(_SleepLook(row, served[row.place], here, quiet, is_demand(before, quiet)))
         for one in watched:
             self._guarded(partial(self._look, one, now))
         self._make_room([one for one in watched if one.sleep.state == S.AWAKE], now)
@@ -143,7 +143,7 @@ class SleepWatch:
         except DomainError as error:
             log.info("sleep_watch_tries_again", why=error.message)
 
-    def _look(self, one: _Watched, now: float) -> None:
+    def _look(self, one: _SleepLook, now: float) -> None:
         row, sleeper = one.sleep, one.sleeper
         if row.state == S.AWAKE:
             why = one.why_awake(row.unload_after_s, now)
@@ -159,14 +159,14 @@ class SleepWatch:
         elif sleeper.is_loaded:
             note_sleep_trouble(row, self._unload(one))
 
-    def _wake(self, one: _Watched, reason: str, now: float) -> None:
+    def _wake(self, one: _SleepLook, reason: str, now: float) -> None:
         self._write(one, now, at_once=True)
         row = one.sleep
         one.sleep = wake_model(actor=ACTOR, model=row.model, environment=row.environment, reason=reason)
         if one.sleep.state == S.WAKING:
             continue_waking(actor=ACTOR, sleep=one.sleep)
 
-    def _put_to_sleep(self, one: _Watched, reason: str, now: float) -> None:
+    def _put_to_sleep(self, one: _SleepLook, reason: str, now: float) -> None:
         """Not while a stream is under way, which is counted when it ends."""
         if self._why_busy(one):
             one.quiet = self._quiet[one.sleep.pk] = replace(one.quiet, since=now)
@@ -175,7 +175,7 @@ class SleepWatch:
         row = one.sleep
         one.sleep = put_to_sleep(actor=ACTOR, model=row.model, environment=row.environment, reason=reason)
 
-    def _unload(self, one: _Watched) -> str:
+    def _unload(self, one: _SleepLook) -> str:
         """Why its servers stay loaded yet, as a sentence; empty where they are drained now."""
         taken_by = acknowledged(one.sleeper.route).taken_by
         if late := [gateway.name for gateway in one.gateways if gateway.pk not in taken_by]:
@@ -185,7 +185,7 @@ class SleepWatch:
         unload_asleep(actor=ACTOR, sleep=one.sleep)
         return ""
 
-    def _why_busy(self, one: _Watched) -> str:
+    def _why_busy(self, one: _SleepLook) -> str:
         """What is in flight on its servers, or that it is not known, without a full stop; empty where nothing is."""
         stable = one.sleeper.route.stable
         for gateway in one.gateways:
@@ -200,7 +200,7 @@ class SleepWatch:
                 return f"{active} through {gateway.name}"
         return ""
 
-    def _make_room(self, awake: Sequence[_Watched], now: float) -> None:
+    def _make_room(self, awake: Sequence[_SleepLook], now: float) -> None:
         """For the first that is wanted, has no room and could get some so: the others' turn comes with the next look."""
         may_yield = [one for one in awake if one.sleep.yields_after_s is not None]
         may_yield = [one for one in may_yield if not one.why_awake(one.sleep.yields_after_s, now)]
@@ -218,7 +218,7 @@ class SleepWatch:
             if chosen:
                 return
 
-    def _write(self, one: _Watched, now: float, *, at_once: bool = False) -> None:
+    def _write(self, one: _SleepLook, now: float, *, at_once: bool = False) -> None:
         pk = one.sleep.pk
         if at_once or time.monotonic() - self._written_at.get(pk, -WRITE_EVERY_S) >= WRITE_EVERY_S:
             keep_quiet(one.sleep, one.quiet)
@@ -230,10 +230,10 @@ def _count(page: StatsPage | None, model: str, now: float) -> Count | None:
     found = None if page is None or isinstance(page, str) else page.get(model)
     if found is None or abs(now - found.read_at.timestamp()) > FRESH_S:
         return None
-    return Count(found.epoch, found.requests)
+    return Count(found.epoch, found.user_requests + found.forced + found.asleep)
 
 
-def _least_used(release: Release, environment: Environment, may_yield: Sequence[_Watched]) -> list[_Watched]:
+def _least_used(release: Release, environment: Environment, may_yield: Sequence[_SleepLook]) -> list[_SleepLook]:
     """Those that are to sleep so that a replica of the release has room; none where it has some, or soon will."""
     others = {one.sleep.pk: one for one in may_yield if one.sleep.model_id != release.model_id}
     asleep = {one.key for one in sleepers({row.place for row in watched_sleeps() if row.state == S.ASLEEP}).values()}

@@ -82,7 +82,7 @@ class SleepWhereIn(_WhereIn):
     """The environment, and why."""
 
 
-def _told(slug: str, request: Request, environment: str) -> Response:
+def _answer(slug: str, request: Request, environment: str) -> Response:
     model = visible_model(actor_of(request), slug)
     found: list[SleepView] = sleep_views(model, get_environment(environment))
     if not found:
@@ -108,7 +108,7 @@ class SleepsView(APIView):
             actor=actor, model=model, environment=environment, rule=SleepRule(**data), reason=reason,
             expected_version=version,
         )  # fmt: skip
-        return _told(slug, request, environment.slug)
+        return _answer(slug, request, environment.slug)
 
 
 class SleepBeginView(APIView):
@@ -118,7 +118,7 @@ class SleepBeginView(APIView):
         actor, data = actor_of(request), read_body(SleepWhereIn, request)
         model, environment = visible_model(actor, slug), get_environment(data["environment"])
         put_to_sleep(actor=actor, model=model, environment=environment, reason=data["reason"])
-        return _told(slug, request, environment.slug)
+        return _answer(slug, request, environment.slug)
 
 
 class SleepEndView(APIView):
@@ -128,4 +128,4 @@ class SleepEndView(APIView):
         actor, data = actor_of(request), read_body(SleepWhereIn, request)
         model, environment = visible_model(actor, slug), get_environment(data["environment"])
         wake_model(actor=actor, model=model, environment=environment, reason=data["reason"])
-        return _told(slug, request, environment.slug)
+        return _answer(slug, request, environment.slug)
