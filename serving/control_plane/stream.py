@@ -316,7 +316,8 @@ class GatewayStream:
             return []
         # An empty table takes nothing away: it may be a database that is not the one traffic was routed by.
         unknown = {snapshot.unknown.name: snapshot.unknown}
-        gone = sorted(kind.sent.keys() - snapshot.models.keys() - unknown.keys()) if is_new and snapshot.models else []
+        known = snapshot.models.keys() | snapshot.kept | unknown.keys()
+        gone = sorted(kind.sent.keys() - known) if is_new and snapshot.models else []
         changed = self._changed(SCOPE, {name: model.scope for name, model in ready.items()})
         of_none = self._changed(SCOPE, unknown)
         if gone:
@@ -339,8 +340,10 @@ class GatewayStream:
         self._unsettled = (self._unsettled | looked_at.keys()) - taken
         if is_new:
             self._unsettled &= snapshot.models.keys()
-            self._unused = kind.sent.keys() - snapshot.clusters.keys() if snapshot.models else set()
-        unused = set() if self._unsettled else self._unused & kind.sent.keys()
+            unused = kind.sent.keys() - snapshot.clusters.keys() if snapshot.models else set()
+            self._unused = {name for name in unused if not snapshot.keeps(name)}
+        self._unused &= kind.sent.keys()  # without those that are gone: streams live for weeks
+        unused = set() if self._unsettled else self._unused
         self._unused_since = {name: self._unused_since.get(name, now) for name in unused}
         gone = [name for name, since in self._unused_since.items() if now - since >= self._grace_s]
         # A cluster needs what it falls back to: aggregates go first.

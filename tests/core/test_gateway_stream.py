@@ -137,6 +137,22 @@ def test_old_clusters_go_only_after_the_grace_period_and_aggregates_first() -> N
     assert len(peer.removed) == 4 + 6
 
 
+def test_clusters_that_are_gone_are_forgotten() -> None:
+    peer, last, now = Peer(), snapshot(route()), 0.0
+    peer.settle(last)
+    for number in range(2, 6):
+        candidate = dataclasses.replace(B, digest="sha256:" + f"{number}" * 64)
+        last = snapshot(route(candidate=candidate, generation=number), last=last)
+        unsent = dataclasses.replace(B, digest="sha256:" + f"{number}0" * 32)
+        last = snapshot(route(candidate=unsent, generation=number), last=last)
+        last = snapshot(route(candidate=candidate, generation=number), last=last)  # it never heard of the one between
+        peer.settle(last, now=now)
+        now += GRACE_S
+        peer.settle(last, now=now)
+    assert len(peer.removed) == 4 * (4 + 6)
+    assert peer.stream._unused == set() and peer.stream._unused_since == {}
+
+
 def test_an_empty_snapshot_takes_nothing_away() -> None:
     peer, first = Peer(), snapshot(route())
     peer.settle(first)
@@ -189,6 +205,27 @@ def test_a_gateway_keeps_what_an_empty_control_plane_does_not_know() -> None:
     peer.ask(SCOPE)
     peer.settle(snapshot(), now=100.0)
     assert peer.removed == []
+
+
+def test_a_gateway_keeps_what_it_has_of_a_model_of_which_no_route_can_be_made() -> None:
+    both = (route(model="sentiment"), route(model="other"))
+    whole, now = snapshot(*both), 0.0
+    held = {
+        CLUSTER: {name: one.version for name, one in whole.clusters.items()},
+        SCOPE: {name: model.scope.version for name, model in whole.models.items()},
+    }
+    unmade = compile_table(RoutingTable("production", 2, False, both[:1], frozenset({"other"})))
+    peer = Peer(held)  # the control plane was started anew
+    peer.ask(ENDPOINTS, tuple(whole.endpoints))
+    for _ in range(3):
+        peer.settle(unmade, now)
+        now += GRACE_S
+    assert peer.removed == []
+    removed = compile_table(RoutingTable("production", 3, False, both[:1]), unmade)
+    peer.settle(removed, now)
+    peer.settle(removed, now + GRACE_S)
+    assert peer.removed[0] == "gateway/other" and sum(one.startswith("other_") for one in peer.removed) > 4
+    assert not any("sentiment" in one for one in peer.removed)
 
 
 def test_a_refused_route_is_reported_and_not_offered_again() -> None:
