@@ -288,8 +288,8 @@ class GatewayCounters:
     """One reading of one gateway for one model. `epoch` changes when the gateway restarted and its counts began anew.
 
     `read_at` is when the counts were true: it stays where it was while a gateway repeats itself. `by_slot` has the same counts
-    apart by the weight under which a request began, which its route's slot names. In none of these are requests that `forced` a release,
-    and those that found the model `asleep`, which the gateway answered.
+    apart by the weight under which a request began, which its route's slot names. In none of them is what `forced` a release, or found the
+    model `asleep` and was answered by the gateway.
     """
 
     gateway: str
@@ -320,10 +320,10 @@ class TrafficCounters(Protocol):
 
 @dataclass(frozen=True)
 class HostCounts:
-    """What one server of a release was asked since the gateway last met a change of that release's servers. `active`: what it is
-    being asked now, streams among it. `attempts` that ended, first and later ones; `failed` are those without a good answer:
-    server errors, cuts, and those that were given up, by the gateway or by who asked. What the gateway shed was not asked of any
-    server, and is in neither.
+    """What one server of a release was asked since the gateway last met a change of that release's servers. `active`: what it is being
+    asked now, streams among it. `attempts` that ended, first and later ones; `failed` are those without a good answer: server errors,
+    cuts, and those that were given up, by the gateway or by who asked. What the gateway shed was not asked of any server, and is in
+    neither.
     """
 
     attempts: int = 0
