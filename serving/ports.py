@@ -320,10 +320,9 @@ class TrafficCounters(Protocol):
 
 @dataclass(frozen=True)
 class HostCounts:
-    """What one server of a release was asked since the gateway last met a change of that release's servers. `active`: what it is being
-    asked now, streams among it. `attempts` that ended, first and later ones; `failed` are those without a good answer: server errors,
-    cuts, and those that were given up, by the gateway or by who asked. What the gateway shed was not asked of any server, and is in
-    neither.
+    """What one server of a release was asked since the gateway last met a change of that release's servers; `active` now, streams too.
+    `attempts` that ended, first and later ones; `failed` are those without a good answer: server errors, cuts, and those that were given
+    up, by the gateway or by who asked. What the gateway shed is in neither, as no server was asked.
     """
 
     attempts: int = 0
