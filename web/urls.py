@@ -293,6 +293,16 @@ urlpatterns = [
         name="environment_change",
     ),
     path(
+        "settings/environments/<slug:slug>/remove/",
+        posted(environments.remove, "settings_environment", "slug"),
+        name="environment_remove",
+    ),
+    path(
+        "settings/environments/<slug:slug>/restore/",
+        posted(environments.restore, "settings_environment", "slug"),
+        name="environment_restore",
+    ),
+    path(
         "settings/environments/<slug:slug>/gateways/",
         posted(gateways.register, "settings_environment", "slug"),
         name="gateway_register",

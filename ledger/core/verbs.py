@@ -52,6 +52,9 @@ class EventVerb(StrEnum):
     # serving
     ENVIRONMENT_CREATED = "environment.created"
     ENVIRONMENT_CHANGED = "environment.changed"
+    ENVIRONMENT_DELETED = "environment.deleted"
+    ENVIRONMENT_RETIRED = "environment.retired"
+    ENVIRONMENT_RESTORED = "environment.restored"
     NODE_REGISTERED = "node.registered"
     NODE_CORDONED = "node.cordoned"
     NODE_UNCORDONED = "node.uncordoned"

@@ -14,13 +14,14 @@ from django.utils import timezone
 
 from ledger.models import Event
 from registry.models import Release, ServedModel
-from serving import actions, queries
+from serving import actions, queries, wiring
 from serving.agent import node_agent
 from serving.agent.launcher import visible_devices
 from serving.agent.node_agent import Agent
 from serving.agent.reconciler import devices_of, load_timeout_of
 from serving.agent.warmup import array, requests
 from serving.core.lifecycle import DeploymentState
+from serving.core.static_servers import StaticServer
 from serving.models import Deployment, Environment, Node, Server
 from serving.ports import InferenceError, LaunchError, LaunchSpec
 from tests.deployment_setup import (  # noqa: F401
@@ -315,6 +316,30 @@ def test_an_agent_outlives_an_idle_transaction_that_the_database_ended(
     monkeypatch.setattr(node_agent, "connection", SimpleNamespace(close=lambda: None))
     agent.run()
     assert len(tries) == 2
+
+
+def test_what_could_not_be_stopped_is_tried_again_with_each_heartbeat(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, tries = Agent(node="local", servers=tmp_path, launcher=world.launcher, connect=world.launcher.connect), []
+    monkeypatch.setattr(world.launcher, "stop_left", lambda: tries.append(1))
+    agent._introduce()
+    agent._introduce()
+    assert len(tries) == 2
+
+
+def test_agents_of_one_machine_sweep_nothing_of_each_other(tmp_path: Path, settings: Any) -> None:
+    settings.STATE_DIR, settings.STATIC_SERVER = tmp_path, None
+    local = wiring.blob_cache()
+    half_fetched = local.folder / "incoming" / "half"
+    half_fetched.parent.mkdir(parents=True)
+    half_fetched.touch()
+    others = []
+    for port in (8001, 9001):
+        settings.STATIC_SERVER = StaticServer("127.0.0.1", 8000, port)
+        others.append(wiring.blob_cache())
+        others[-1].sweep()
+    assert half_fetched.exists() and len({one.folder for one in (local, *others)}) == 3
 
 
 def test_the_next_agent_adopts_a_living_server(world: World, release: Release, staging: Environment) -> None:

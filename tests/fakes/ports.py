@@ -375,6 +375,9 @@ class FakeLauncher:
             self.stop(self.running[folder][0], grace_s=0)
         return left
 
+    def stop_left(self) -> None:
+        pass
+
 
 @dataclass
 class _Series:
