@@ -14,7 +14,10 @@ from serving.core.sleep_lifecycle import SleepState
 
 
 class Environment(models.Model):
-    """Staging, production, …: where releases run, and the rules for entering it."""
+    """Staging, production, …: where releases run, and the rules for entering it.
+
+    One that was retired runs nothing and takes nothing; what it was stays readable, and its name stays its own.
+    """
 
     slug = models.SlugField(unique=True, max_length=40)
     title = models.CharField(max_length=120)
@@ -24,6 +27,9 @@ class Environment(models.Model):
     allows_forced_release = models.BooleanField(default=False)  # x-sluicegate-release on a request
     generation = models.BigIntegerField(default=0)  # grows with every route change in it
     version = models.PositiveIntegerField(default=1)  # of its rules: If-Match
+    retired_at = models.DateTimeField(null=True)
+    retired_by = models.CharField(max_length=150, blank=True, default="", db_default="")
+    retire_reason = models.TextField(blank=True, default="", db_default="")
 
     def __str__(self) -> str:
         return self.slug

@@ -52,6 +52,7 @@ from web.pages import (
     storage,
     styleguide,
     token_forms,
+    traces,
     upload,
     webhooks,
 )
@@ -114,6 +115,10 @@ urlpatterns = [
         posted(golden_sets.use, "model_golden_sets", "slug"),
         name="model_golden_set_use",
     ),
+    path("models/<slug:slug>/traces/", require_GET(traces.traces), name="model_traces"),
+    path("models/<slug:slug>/traces/add/", posted(traces.add, "model_traces", "slug"), name="model_trace_add"),
+    path("models/<slug:slug>/traces/use/", posted(traces.use, "model_traces", "slug"), name="model_trace_use"),
+    path("models/<slug:slug>/traces/remove/", posted(traces.remove, "model_traces", "slug"), name="model_trace_remove"),
     path("models/<slug:slug>/aliases/", require_GET(aliases.aliases), name="model_aliases"),
     path("models/<slug:slug>/aliases/move/", posted(aliases.move, "model_aliases", "slug"), name="model_alias_move"),
     path(
@@ -291,6 +296,16 @@ urlpatterns = [
         "settings/environments/<slug:slug>/change/",
         posted(environments.change, "settings_environment", "slug"),
         name="environment_change",
+    ),
+    path(
+        "settings/environments/<slug:slug>/remove/",
+        posted(environments.remove, "settings_environment", "slug"),
+        name="environment_remove",
+    ),
+    path(
+        "settings/environments/<slug:slug>/restore/",
+        posted(environments.restore, "settings_environment", "slug"),
+        name="environment_restore",
     ),
     path(
         "settings/environments/<slug:slug>/gateways/",

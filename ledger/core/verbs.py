@@ -52,6 +52,9 @@ class EventVerb(StrEnum):
     # serving
     ENVIRONMENT_CREATED = "environment.created"
     ENVIRONMENT_CHANGED = "environment.changed"
+    ENVIRONMENT_DELETED = "environment.deleted"
+    ENVIRONMENT_RETIRED = "environment.retired"
+    ENVIRONMENT_RESTORED = "environment.restored"
     NODE_REGISTERED = "node.registered"
     NODE_CORDONED = "node.cordoned"
     NODE_UNCORDONED = "node.uncordoned"
@@ -88,6 +91,7 @@ class EventVerb(StrEnum):
     # validators
     GOLDEN_SET_ADDED = "golden_set.added"
     TRACE_ADDED = "trace.added"
+    TRACE_REMOVED = "trace.removed"
     KEPT_REQUESTS_DRAFTED = "kept_requests.drafted"
     KEPT_REQUESTS_FORGOTTEN = "kept_requests.forgotten"
     GATE_RUN_REQUESTED = "gate_run.requested"

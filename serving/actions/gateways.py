@@ -14,7 +14,7 @@ from ledger.core.errors import Invalid, StateChanged
 from ledger.core.verbs import EventVerb
 from ledger.queries import clock
 from serving.actions.nodes import LONGEST_REASON
-from serving.actions.routes import notify_routes
+from serving.actions.routes import lock_open, notify_routes
 from serving.adapters.envoy_bootstrap import bootstrap
 from serving.core.addresses import UNIX, Address
 from serving.core.gateway_setup import GatewaySetup
@@ -25,10 +25,14 @@ from serving.models import Environment, Gateway
 def register_gateway(
     *, actor: Actor, environment: Environment, name: str, admin_url: str, http_url: str, grpc_address: str
 ) -> Gateway:
-    """The gateway by this name, with these addresses; known ones are updated. Raises Refused, Invalid."""
+    """The gateway by this name, with these addresses; known ones are updated.
+
+    Raises Refused, Invalid, StateChanged (the environment is retired).
+    """
     with transaction.atomic():
         require(actor, Verb.ADMINISTER, "")
         _check_addresses(admin_url, http_url, grpc_address)
+        lock_open(environment)
         wanted = {
             "environment": environment,
             "admin_url": admin_url,

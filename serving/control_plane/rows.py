@@ -31,12 +31,13 @@ WITH servers AS (
    WHERE server.ended_at IS NULL AND deployment.state = ANY(%s)
    GROUP BY deployment.environment_id, release.model_id)
 SELECT 'environment' AS kind, slug AS name, id AS environment_id, json_build_array(id, slug, generation, allows_forced_release)::text, NULL
-  FROM serving_environment WHERE is_routed
+  FROM serving_environment WHERE is_routed AND retired_at IS NULL
 UNION ALL
 SELECT 'gateway', gateway.name, environment.id, json_build_array(
          gateway.id, gateway.name, environment.id, environment.slug, http_url, grpc_address,
          drained_at IS NOT NULL, coalesce(seen_at >= statement_timestamp() - make_interval(secs => %s), false))::text, NULL
   FROM serving_gateway gateway JOIN serving_environment environment ON environment.id = gateway.environment_id
+ WHERE environment.retired_at IS NULL
 UNION ALL
 SELECT 'route', model.slug, route.environment_id, json_build_array(
          route.id, route.environment_id, route.model_id, stable_id, candidate_id, route.generation, changes, candidate_bp, mirror_bp,

@@ -78,6 +78,9 @@ ASKS: dict[str, Ask] = {
     "POST /environments": Ask(V.ADMINISTER, lambda w: {"slug": "canary"}),
     "GET /environments/{slug}": Ask(SIGNED_IN),
     "PATCH /environments/{slug}": Ask(V.ADMINISTER, lambda w: {"title": "x"}, if_match("environment")),
+    "GET /environments/{slug}/remove": Ask(V.ADMINISTER),
+    "POST /environments/{slug}/remove": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
+    "POST /environments/{slug}/restore": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "GET /environments/{slug}/models/{model}/served": Ask(V.READ),
     "GET /environments/{slug}/models/{model}/served/history": Ask(V.READ),
     "GET /environments/{slug}/models/{model}/tenants": Ask(V.READ),
@@ -107,6 +110,7 @@ ASKS: dict[str, Ask] = {
     ),
     "GET /models/{slug}/traces": Ask(V.READ),
     "POST /models/{slug}/traces": Ask(V.EDIT_MODEL, lambda w: b"1\n2\n", kind="text/plain"),
+    "DELETE /models/{slug}/traces/{digest}": Ask(V.EDIT_MODEL, also=frozenset({404})),
     "GET /models/{slug}/kept-requests": Ask(V.READ),
     "DELETE /models/{slug}/kept-requests": Ask(V.EDIT_MODEL),
     "POST /models/{slug}/kept-requests:draft": Ask(V.EDIT_MODEL, also=frozenset({404})),  # nothing is kept
@@ -365,11 +369,18 @@ def _filled(path: str, made: World) -> str:
     return re.sub(r"{(\w+)}", lambda found: str(values[found[1]]), path)
 
 
+#: Verbs of an environment itself, which take an administrator's own scope.
+OF_NO_MODEL = {
+    "POST /environments", "PATCH /environments/{slug}", "GET /environments/{slug}/remove",
+    "POST /environments/{slug}/remove", "POST /environments/{slug}/restore",
+}  # fmt: skip
+
+
 def model_of(operation: str) -> str | None:
     """The model that it is about, so that a scope of that model is enough; None where it is about more."""
     if operation == "POST /models":
         return "another"
-    if operation in {"POST /environments", "PATCH /environments/{slug}"}:
+    if operation in OF_NO_MODEL:
         return None
     noun = operation.split(" ")[1].split("/")[1].split(":")[0]
     of_models = {"models", "releases", "reports", "rollouts", "gate-runs", "uploads", "environments"}

@@ -9,7 +9,7 @@ import serving.core.sleep_lifecycle
 class Migration(migrations.Migration):
     dependencies = [
         ("registry", "0015_traffic_policy"),
-        ("serving", "0022_prefetch"),
+        ("serving", "0023_environment_retired"),
     ]
 
     operations = [
