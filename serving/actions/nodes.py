@@ -7,11 +7,16 @@ from django.utils import timezone
 
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require, require_version
 from ledger.actions import append_event
-from ledger.core.errors import Invalid
+from ledger.core.errors import Invalid, StateChanged
 from serving.core.lifecycle import LIVE
 from serving.models import Deployment, Node
 
 LONGEST_REASON = 2000
+#: What people say of a node.
+_SAID = (
+    "cordoned_at", "cordoned_by", "cordon_reason", "removed_at", "credential", "rotation_asked_at", "revoked_at", "revoked_by",
+    "revoke_reason",
+)  # fmt: skip
 
 
 @transaction.atomic
@@ -28,7 +33,7 @@ def cordon_node(*, actor: Actor, node: Node, reason: str, expected_version: int 
 def uncordon_node(*, actor: Actor, node: Node, expected_version: int, reason: str = "") -> Node:
     """The node, which may be given deployments again; what was being drained there and has not begun to stop is kept.
 
-    Idempotent. Raises Refused, Stale, Invalid.
+    Idempotent. Raises Refused, Stale, Invalid, StateChanged("node_revoked").
     """
     require(actor, Verb.ADMINISTER, EVERY_TEAM)
     kept = Deployment.objects.filter(node=node, drain_asked_at__isnull=False, is_wanted=True)
@@ -42,6 +47,12 @@ def uncordon_node(*, actor: Actor, node: Node, expected_version: int, reason: st
         slot = one.slot if one.slot not in taken else max(taken) + 1
         Deployment.objects.filter(pk=one.pk).update(drain_asked_at=None, drain_reason="", slot=slot)
     found = locked_node(actor, node, expected_version, reason)
+    if found.revoked_at is not None:
+        raise StateChanged(
+            "node_revoked",
+            f"{found.name} is revoked. Let it join again first: sluicegate node invite {found.name}",
+            node=found.name,
+        )
     if found.cordoned_at is None:
         return found
     found.cordoned_at, found.cordoned_by, found.cordon_reason = None, "", ""
@@ -61,6 +72,6 @@ def locked_node(actor: Actor, node: Node, expected_version: int | None, reason: 
 def written_node(actor: Actor, node: Node, verb: str, reason: str) -> Node:
     """The node with what people said of it written down, and the event."""
     node.version += 1
-    node.save(update_fields=["cordoned_at", "cordoned_by", "cordon_reason", "removed_at", "version"])
+    node.save(update_fields=[*_SAID, "version"])
     append_event(verb=verb, subject_type="node", subject_id=node.name, actor=actor, reason=reason.strip())
     return node
