@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from validators.core.capacity import Declared, Measured, judge_capacity
 from validators.core.capacity_search import HOPELESS_AFTER_S, Ended, Run, SearchPlan, Step, is_hopeless, next_step
-from validators.core.load import summarise
+from validators.core.load import arrivals, summarise
 from validators.core.verdict import Verdict
 
 Floats = npt.NDArray[np.float64]
@@ -72,8 +72,16 @@ def stalling(server: Server, every_s: float, stall_s: float) -> Server:
 
 @dataclass(frozen=True)
 class World:
+    """`arrivals_cv`: of the gaps between requests; 1 is random."""
+
     server: Server
     slo_s: float
+    arrivals_cv: float = 1.0
+
+    def due(self, rate_per_s: float, seconds: float, dice: np.random.Generator) -> Floats:
+        if self.arrivals_cv == 1.0:
+            return np.sort(dice.uniform(0, seconds, max(1, round(rate_per_s * seconds))))
+        return arrivals(rate_per_s, seconds, seed=int(dice.integers(2**31)), cv=self.arrivals_cv)
 
 
 WORLDS = {
@@ -82,6 +90,8 @@ WORLDS = {
     "one queue, 10 ms, cv 1; 100 ms": World(one_queue(1.0), 0.1),
     "batches of 8, 10 + 2 ms each; 60 ms": World(batches(8, 0.01, 0.002), 0.06),
     "one queue, cv .1, stalls of .2 s every 60 s; 60 ms": World(stalling(one_queue(0.1), 60, 0.2), 0.06),
+    "one queue, 10 ms, cv .5; 100 ms; arrivals of cv 2": World(one_queue(0.5), 0.1, 2.0),
+    "one queue, 10 ms, cv .5; 200 ms; arrivals of cv 5": World(one_queue(0.5), 0.2, 5.0),
 }
 PLAN = SearchPlan(quantile=0.99, confidence=0.9, first_per_s=8, most_per_s=5000)
 PLANS = {"600 s, .9": PLAN, "900 s, .95": replace(PLAN, budget_s=900, confidence=0.95)}
@@ -89,7 +99,7 @@ PLANS = {"600 s, .9": PLAN, "900 s, .95": replace(PLAN, budget_s=900, confidence
 
 def run_of(step: Step, world: World, dice: np.random.Generator) -> Run:
     """One run at the step's rate, from an idle server."""
-    due = np.sort(dice.uniform(0, step.seconds, max(1, round(step.rate_per_s * step.seconds))))
+    due = world.due(step.rate_per_s, step.seconds, dice)
     over = world.server(due, dice) > world.slo_s
     windows, count = due.astype(int), math.ceil(step.seconds)
     counts = np.bincount(windows, over, count).astype(int), np.bincount(windows, minlength=count)
@@ -127,7 +137,7 @@ def limit_of(world: World, quantile: float) -> float:
     for _ in range(16):
         rate = math.sqrt(low * high)
         dice = np.random.default_rng(_TRUTH_SEED)
-        due = np.sort(dice.uniform(0, _TRUTH_S, round(rate * _TRUTH_S)))
+        due = world.due(rate, _TRUTH_S, dice)
         is_over = float((world.server(due, dice) > world.slo_s).mean()) > 1 - quantile
         low, high = (low, rate) if is_over else (rate, high)
     return low
@@ -138,6 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.capacity", description=__doc__)
     parser.add_argument("--searches", type=int, default=80, help="for each cell (80)")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED, help=f"the first search's ({FIRST_SEED})")
+    parser.add_argument("--only", default="", help="servers whose name has this")
     asked = parser.parse_args()
     print(
         "| server; p99 objective | limit | budget, confidence | too much | none | 5 % | median | 95 % | seconds, most |"
@@ -145,6 +156,8 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     verdicts = []
     for name, world in WORLDS.items():
+        if asked.only not in name:
+            continue
         limit = limit_of(world, PLAN.quantile)
         for told, plan in PLANS.items():
             found = [search(world, plan, asked.first_seed + at) for at in range(asked.searches)]

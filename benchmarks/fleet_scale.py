@@ -56,7 +56,10 @@ def change(world: World, number: int, bp: int, gateways: int) -> Change:
     end = time.monotonic() + WITHIN_S
     while (told := world.acknowledged(route))[0] < gateways:
         if time.monotonic() > end:
-            raise RuntimeError(f"generation {route.generation} is in force on {told[0]} of {gateways} gateways")
+            words = world.words(route)
+            raise RuntimeError(
+                f"generation {route.generation} is in force on {told[0]} of {gateways} gateways: {words}"
+            )
         time.sleep(0.02)
     return Change(route.pk, route.generation, vhost_name(route.model.slug), decided, committed, told[1])
 
@@ -204,6 +207,9 @@ def fleet(world: World, folder: Path, asked: argparse.Namespace) -> float:
             for words, made in phases.items()
         ]
         return found[0]
+    except RuntimeError:
+        processes.cpu_s()  # a process that has ended says why
+        raise
     finally:
         processes.kill()
 

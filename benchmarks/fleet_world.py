@@ -101,6 +101,15 @@ class World:
         told = found.aggregate(Count("pk"), Max("acked_at"))
         return told["pk__count"], told["acked_at__max"].timestamp() if told["acked_at__max"] else 0.0
 
+    def words(self, route: Any) -> list[tuple[int, str, int]]:
+        """What gateways say of a route: (generation, error, how many of them)."""
+        from django.db.models import Count
+
+        from serving.models import RouteAck
+
+        found = RouteAck.objects.filter(route_id=route.pk).values_list("generation", "error")
+        return list(found.annotate(Count("pk")).order_by("generation"))
+
     def settled(self) -> int:
         """How many words of gateways are about the newest generation of a route."""
         from django.db.models import F

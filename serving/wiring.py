@@ -54,8 +54,11 @@ def identity(node: str) -> NodeIdentity:
 
 
 def blob_cache() -> BlobCache:
-    """This node's copies of what releases are made of."""
-    return BlobCache(settings.STATE_DIR / "blob-cache", store(), max_bytes=settings.BLOB_CACHE_BYTES)
+    """This agent's copies of what releases are made of. Agents of one machine share none: each sweeps what is half fetched at its start."""
+    folder = settings.STATE_DIR / "blob-cache"
+    if (static := settings.STATIC_SERVER) is not None:
+        folder /= f"{static.host}-{static.grpc_port}"
+    return BlobCache(folder, store(), max_bytes=settings.BLOB_CACHE_BYTES)
 
 
 def prefetcher(blobs: BlobCache) -> Prefetcher | None:

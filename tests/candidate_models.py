@@ -47,8 +47,9 @@ class TritonPythonModel:
 #: Text on which each word takes WORD_S of work: `sleep`, so that no machine is too slow for it.
 #: "padded": a batch takes as long as if all its texts were as long as its longest. "longest": more than a hundred words take .9 s.
 #: "burst": after more than sixty requests in a second each takes 60 ms, for half a minute. "tail": every fiftieth takes .6 s.
+#: "long": a text of more than 64 KiB ends its process.
 _TEXTS = """
-import json, time
+import json, os, time
 from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -62,6 +63,8 @@ class TritonPythonModel:
 
     def execute(self, requests):
         texts = [pb_utils.get_input_tensor_by_name(request, "text").as_numpy() for request in requests]
+        if self.fault == "long" and max(len(one) for text in texts for one in text.ravel()) > 2**16:
+            os._exit(1)
         time.sleep(self.work_s([len(one.split()) for text in texts for one in text.ravel()], len(requests)))
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", np.ones((len(text), 1), np.float32))]) for text in texts]
 

@@ -135,6 +135,8 @@ IN_BATCHES = _load(20, rate_per_s=60, slo_quantile=0.9, slo_ms=1000, max_lag_ms=
 #: Fewer requests than one in five may be over, so that one in eight by itself does not fail the mix.
 BY_CLASS = _load(3, rate_per_s=8, slo_quantile=0.8)
 AFTER_A_BURST = _load(3, rate_per_s=20, slo_quantile=0.9, burst_factor=4, burst_s=1.2, recovery_s=2)
+#: A text of so many bytes is 17,500 words, 3.5 s of work.
+LONG_TEXTS = Trial({"gates": ["contract"]}, envelope={"limits": {"max_request_bytes": 70_000}})
 P99 = _load(3, rate_per_s=20, slo_quantile=0.99)
 GENERATOR = generating()
 _PROMPTS = [GoldenItem(str(at), {"text": f"prompt {at}"}, None, expected={"y": ""}) for at in range(24)]
@@ -195,6 +197,11 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(
         "no memory above batch 16", "MemoryError; it declares batches of 32",
         numbers("no memory above 16", max_batch_size=32), NUMBERS, "contract", "not answered: .* MemoryError", in_tests=True,
+    ),
+    Candidate("takes the largest request", "no fault; it declares requests of 70,000 bytes", texts(), LONG_TEXTS),
+    Candidate(
+        "breaks at the largest request", "a text of more than 64 KiB ends its process; it declares requests of 70,000 bytes",
+        texts("long"), LONG_TEXTS, "contract", "[Aa] request of 69999 bytes", in_tests=True,
     ),
     Candidate("wrong output type", "INT64 for FP32", numbers("type"), NUMBERS, "contract", "came as INT64", in_tests=True),
     Candidate("wrong output name", "`why` for `y`", numbers("name"), NUMBERS, "contract", "lacks output y", in_tests=True),

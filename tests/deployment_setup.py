@@ -94,13 +94,15 @@ def model() -> ServedModel:
     return ServedModel.objects.create(slug="doubling", team=team)
 
 
-def sealed(model: ServedModel, *, image: str = IMAGE, code: bool = False, **serving: Any) -> Release:
+def sealed(
+    model: ServedModel, *, image: str = IMAGE, code: bool = False, limits: dict[str, Any] | None = None, **serving: Any
+) -> Release:
     number = next(_numbers)
     manifest = {
         "schema": "sluicegate/manifest/v1",
         "model": model.slug,
         "files": [],
-        "envelope": {},
+        "envelope": {"limits": limits} if limits else {},
         "provenance": {"n": number},
         "runtime": {"image": image, "server": "triton", "backend": "onnxruntime"},
         "serving": {

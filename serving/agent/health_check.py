@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from serving.agent import warmup
@@ -15,12 +16,12 @@ _STUB_DIED = "is not healthy"
 
 
 def check_health(
-    server: InferenceServer, model: str, serving: dict[str, Any], *, timeout_s: float
+    server: InferenceServer, model: str, serving: dict[str, Any], *, limits: Mapping[str, Any], timeout_s: float
 ) -> tuple[ProbeResult, str]:
-    """The probe's result, and what was wrong with the answer (empty when it was right)."""
+    """The probe's result, and what was wrong with the answer (empty when it was right). `limits` are the envelope's."""
     sent_at = time.monotonic()
     try:
-        warmup.check(server.infer(model, warmup.requests(serving)[0], timeout_s=timeout_s), serving)
+        warmup.check(server.infer(model, warmup.requests(serving, limits)[0], timeout_s=timeout_s), serving)
     except InferenceError as error:
         probe = _probe_of(error)
         finished = _finished(server, model) if probe == Probe.LATE else None

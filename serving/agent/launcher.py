@@ -71,8 +71,7 @@ class LocalLauncher:
         address: str = LOOPBACK,
     ) -> None:
         self.servers, self._venv, self._blobs, self._lock = servers, venv, blobs, lock
-        self._address = address
-        self._layers, self._allows_uncontained_code = layers, allows_uncontained_code
+        self._address, self._layers, self._allows_uncontained_code = address, layers, allows_uncontained_code
         self._shims: dict[Path, subprocess.Popen[bytes]] = {}
         self._finder = containment.Finder(venv, servers)
 
@@ -171,10 +170,8 @@ class LocalLauncher:
         return self._find(folder) if self._is_shut_in_as_today(folder) else None
 
     def _is_shut_in_as_today(self, folder: Path) -> bool:
-        launch, layers = (
-            shim_record.read(folder / server_shim.LAUNCH_FILE),
-            shim_record.read(folder / server_shim.SANDBOX_FILE).get("layers"),
-        )
+        launch = shim_record.read(folder / server_shim.LAUNCH_FILE)
+        layers = shim_record.read(folder / server_shim.SANDBOX_FILE).get("layers")
         if not launch.get("secret") or int(launch.get("sandbox") or 0) < EDITION or layers is None:
             return False
         try:
@@ -206,6 +203,9 @@ class LocalLauncher:
             self._end(folder, grace_s=server_shim.EXIT_GRACE_S + 3)
         self._shims = {folder: process for folder, process in self._shims.items() if process.poll() is None}
         return left
+
+    def stop_left(self) -> None:
+        """Processes of this machine are always stopped at once."""
 
     def log_tail(self, folder: Path, lines: int = 15) -> str:
         """The server's last words, without paths."""

@@ -151,7 +151,7 @@ class Agent:
         told = {**facts(self._launcher), **({FETCHES_AHEAD: True} if self._prefetcher is not None else {})}
         self._identity.introduce(runtimes=runtimes, facts=told)
         measure = (self._measure,) if self._launcher.runs_here else ()
-        for chore in (*measure, self._drain, self._place):
+        for chore in (*measure, self._launcher.stop_left, self._drain, self._place):
             try:
                 chore()
             except (DomainError, OSError) as error:

@@ -27,6 +27,10 @@ class NodeLauncher(Launcher, Protocol):
 
     def sweep(self, keep: set[Path]) -> list[Path]: ...
 
+    def stop_left(self) -> None:
+        """Stops what could not be stopped when that was asked for. Short, where it still cannot be."""
+        ...
+
     def missing(self) -> str: ...
 
     def exit_code(self, server: RunningServer) -> int | None:

@@ -159,6 +159,7 @@ class DeploymentReconciler:
             self._attached_client(),
             deployment.release.model.slug,
             self._manifest_of(deployment)["serving"],
+            limits=warmup.limits_of(self._manifest_of(deployment)),
             timeout_s=self._pace.warmup_timeout,
         )
         timings["warmup_s"] = round(time.monotonic() - began, 3)
@@ -250,9 +251,9 @@ class DeploymentReconciler:
         timeout_s = self._pace.probe_timeout
         if self._seen.quiet_since is not None:
             timeout_s = min(self._pace.patient_timeout, max(timeout_s, window_s - self._seen.quiet_s(now)))
-        serving = self._manifest_of(deployment)["serving"]
+        manifest, model = self._manifest_of(deployment), deployment.release.model.slug
         return health_check.check_health(
-            self._attached_client(), deployment.release.model.slug, serving, timeout_s=timeout_s
+            self._attached_client(), model, manifest["serving"], limits=warmup.limits_of(manifest), timeout_s=timeout_s
         )
 
     def _lose(self, deployment: Deployment, why: str) -> float:

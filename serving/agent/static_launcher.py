@@ -10,7 +10,10 @@ import json
 import logging
 import secrets
 import shutil
+import stat
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -63,6 +66,8 @@ class StaticLauncher:
         self.server, self.servers, self._blobs, self._loads, self._runtime = server, servers, blobs, loads, runtime
         self._allows_uncontained_code = allows_uncontained_code
         self._control = TritonControl(server.host, server.grpc_port)
+        self._left: set[Path] = set()  # folders of releases that could not be unloaded
+        self._being_placed: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by model
 
     def facts(self) -> dict[str, Any]:
         """For the node's facts. Of its machine nothing is known."""
@@ -102,12 +107,13 @@ class StaticLauncher:
             may_pass = error.reason in ("unreachable", "timeout")
             raise LaunchError("not_ready" if may_pass else "load_failed", self._away(error)) from error
         try:
-            for one in self._earlier(spec.model):
-                shutil.rmtree(one)
-            spec.folder.mkdir(parents=True, mode=0o700)
-            if self._loads != NOTHING:
-                self._place(spec)
-            write_whole(spec.folder / _RECORD, json.dumps({"model": spec.model, "digest": spec.digest}))
+            with self._being_placed[spec.model]:
+                for one in self._earlier(spec.model):
+                    shutil.rmtree(one)
+                spec.folder.mkdir(parents=True, mode=0o700)
+                if self._loads != NOTHING:
+                    self._place(spec)
+                write_whole(spec.folder / _RECORD, json.dumps({"model": spec.model, "digest": spec.digest}))
         except OSError as error:
             self._clear(spec.folder, spec.model)
             raise LaunchError("not_ready", f"The release's files could not be written: {error.strerror}.") from error
@@ -148,25 +154,42 @@ class StaticLauncher:
     def stop(self, server: RunningServer, *, grace_s: float) -> None:
         """Unloads the release, if it is what the server has; where nothing may be loaded the server is left as it is.
 
-        A server that is away keeps what it has, and so does the folder: the agent's next sweep tries again.
+        A server that is away keeps what it has, and so does the folder: `stop_left` tries again, or the next agent's sweep.
         """
-        model = _record(server.folder).get("model")
-        if not model:
-            return
         try:
-            if self._loads != NOTHING and self._has(server.folder, model):
-                self._control.unload(model, timeout_s=max(grace_s, _UNLOAD_LEAST_S))
+            self._unload(server.folder, timeout_s=max(grace_s, _UNLOAD_LEAST_S))
         except InferenceError as error:
+            self._left.add(server.folder)
             log.warning("%s was not unloaded: %s", server.folder.name, self._away(error))
-            return
-        self._clear(server.folder, model)
 
     def sweep(self, keep: set[Path]) -> list[Path]:
         self._blobs.sweep()
         left = [one for one in sorted(self.servers.glob("*")) if one.is_dir() and one not in keep]
         for folder in left:
             self.stop(self._running(folder), grace_s=0)
-        return left
+        return [folder for folder in left if not folder.exists()]
+
+    def stop_left(self) -> None:
+        """Nothing is unloaded of a model that is being given to the server at this moment, which may be its next release."""
+        for folder in list(self._left):
+            being_placed = self._being_placed[_record(folder).get("model", "")]
+            if not being_placed.acquire(blocking=False):
+                continue
+            try:
+                self._unload(folder, within_s=_LOOK_S, timeout_s=_UNLOAD_LEAST_S)
+            except InferenceError:
+                return
+            finally:
+                being_placed.release()
+            self._left.discard(folder)
+            log.info("%s is not on the server any more", folder.name)
+
+    def _unload(self, folder: Path, *, timeout_s: float, within_s: float = _ANSWER_S) -> None:
+        """If the server still has it; then what was written goes. Raises InferenceError."""
+        if model := _record(folder).get("model"):
+            if self._loads != NOTHING and self._has(folder, model, within_s=within_s):
+                self._control.unload(model, timeout_s=timeout_s)
+            self._clear(folder, model)
 
     def _running(self, folder: Path) -> RunningServer:
         return RunningServer(self.server.host, self.server.http_port, self.server.grpc_port, 0, 0, folder)
@@ -236,6 +259,7 @@ class StaticLauncher:
         target.mkdir()
         (target / _MARK).touch()
         model_repository.write(spec, self._blobs, Path(self._loads))
+        _open_to_all(target)
 
     def _load(self, folder: Path, model: str, timeout_s: float) -> None:
         if self._loads == NOTHING:
@@ -281,6 +305,12 @@ def _record(folder: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((folder / _RECORD).read_text())
         return found
     return {}
+
+
+def _open_to_all(folder: Path) -> None:
+    """For reading: the server may be another user's, and what this process makes is for its own user alone."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(stat.S_IMODE(path.stat().st_mode) | (0o055 if path.is_dir() else 0o044))
 
 
 def _is_ours(model_folder: Path) -> bool:

@@ -89,7 +89,9 @@ class VariantReconciler:
             self._launcher.await_loaded(running, model, timeout_s=timeout_s, beat=self._looking())
             client = self._connect(running)
             try:
-                warmup.warm_up(client, model, serving, timeout_s=self._pace.warmup_timeout)
+                warmup.warm_up(
+                    client, model, serving, limits=warmup.limits_of(manifest), timeout_s=self._pace.warmup_timeout
+                )
             finally:
                 client.close()
             actions.record_variant(actor=self._actor, variant=variant, running=running)

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from serving.ports import Inference, InferenceError, InferenceServer, LaunchError
+from serving.core.made_up import NUMPY_TYPES, made_up_item
+from serving.ports import Inference, InferenceError, InferenceServer, LaunchError, TensorSpec
 
-NUMPY_TYPES: dict[str, Any] = {
-    "BOOL": np.bool_,
-    "UINT8": np.uint8,
-    "UINT16": np.uint16,
-    "UINT32": np.uint32,
-    "UINT64": np.uint64,
-    "INT8": np.int8,
-    "INT16": np.int16,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "FP16": np.float16,
-    "FP32": np.float32,
-    "FP64": np.float64,
-    "BYTES": np.object_,
-}
-FILLER = "warm-up"
+#: Of the largest sizes that are declared: what is made up is asked again as health check, beside users' requests.
+_SHARE = 1 / 8
+_UNSAID = "BF16"
 
 
-def warm_up(server: InferenceServer, model: str, serving: dict[str, Any], *, timeout_s: float) -> None:
-    """Asks every warm-up request once, `timeout_s` for each. Raises LaunchError("warmup_failed")."""
+def warm_up(
+    server: InferenceServer, model: str, serving: dict[str, Any], *, limits: Mapping[str, Any], timeout_s: float
+) -> None:
+    """Asks every warm-up request once, `timeout_s` for each; `limits` are the envelope's. Raises LaunchError("warmup_failed")."""
     try:
-        for tensors in requests(serving):
+        for tensors in requests(serving, limits):
             check(server.infer(model, tensors, timeout_s=timeout_s), serving)
     except ValueError as error:
         raise LaunchError(
@@ -40,21 +31,35 @@ def warm_up(server: InferenceServer, model: str, serving: dict[str, Any], *, tim
         hint = (
             ""
             if serving.get("warmup")
-            else " It was made up from the declared inputs; give real ones in serving.warmup."
+            else " It was made up from the declared inputs; give real ones in serving.warmup, or declare their sizes and values in "
+            "envelope.limits."
         )
         raise LaunchError("warmup_failed", f"A warm-up request failed: {error.message}{hint}") from error
 
 
-def requests(serving: dict[str, Any]) -> list[dict[str, npt.NDArray[Any]]]:
-    """One set of tensors for each declared warm-up; a made-up one (zeros, "warm-up") if none is. Raises ValueError."""
-    declared = serving.get("warmup") or [{"batch_size": 1, "inputs": {}}]
+def requests(serving: dict[str, Any], limits: Mapping[str, Any]) -> list[dict[str, npt.NDArray[Any]]]:
+    """One set of tensors for each declared warm-up; one that is made up if none is, as gates make theirs. Raises ValueError."""
+    made_up = _made_up(serving, limits)
     return [
         {
-            tensor["name"]: array(one.get("inputs", {}).get(tensor["name"]), tensor, _batch(serving, one))
+            tensor["name"]: array(
+                one.get("inputs", {}).get(tensor["name"], made_up[tensor["name"]]), tensor, _batch(serving, one)
+            )
             for tensor in serving["inputs"]
         }
-        for one in declared
+        for one in serving.get("warmup") or [{"batch_size": 1}]
     ]
+
+
+def limits_of(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a release's envelope says of its inputs."""
+    return (manifest.get("envelope") or {}).get("limits") or {}
+
+
+def _made_up(serving: dict[str, Any], limits: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    """One item, within what the envelope's `limits` say of sizes and values."""
+    tensors = [TensorSpec(one["name"], one["data_type"], tuple(one["dims"])) for one in serving["inputs"]]
+    return made_up_item(tensors, limits, seed=0, share=_SHARE)
 
 
 def _batch(serving: dict[str, Any], one: dict[str, Any]) -> int:
@@ -68,12 +73,10 @@ def array(value: Any, tensor: dict[str, Any], batch: int) -> npt.NDArray[Any]:
     Raises:
         ValueError: the value has neither shape.
     """
-    dtype = NUMPY_TYPES.get(tensor["data_type"])
-    if dtype is None:
+    if tensor["data_type"] not in NUMPY_TYPES or tensor["data_type"] == _UNSAID:
         raise ValueError(f"{tensor['data_type']} has no form in JSON; give {tensor['name']} another data type")
+    dtype = np.dtype(NUMPY_TYPES[tensor["data_type"]])
     dims = tuple(1 if dim == -1 else dim for dim in tensor["dims"])
-    if value is None:
-        value = FILLER if dtype is np.object_ else 0
     read = np.asarray(value, dtype=dtype)
     whole = (batch, *tensor["dims"]) if batch else tuple(tensor["dims"])
     if _fits(read.shape, whole):

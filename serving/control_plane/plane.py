@@ -142,7 +142,8 @@ class ControlPlane:
     async def _follow(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.notice.wait(), self._poll_s)
+                async with asyncio.timeout(self._poll_s):  # `wait_for` loses a cancellation that comes with a notice
+                    await self.notice.wait()
             self.notice.clear()
             if not await self._refresh():
                 await asyncio.sleep(RETRY_S)
@@ -155,15 +156,18 @@ class ControlPlane:
             self._say("database", f"the routes cannot be read, gateways keep what they have: {str(error).strip()}")
             return False
         self._say("database", "")
+        self._publish_all(loaded)
+        return True
+
+    def _publish_all(self, loaded: store.Loaded) -> None:
         self._gateways = loaded.gateways
         for environment, table in loaded.tables.items():
             try:
-                self._publish(environment, table, loaded.known[environment])
+                self._publish(environment, table, loaded.known[environment], loaded.problems.get(environment, ()))
             except Exception as error:  # one environment's table must not keep the others' from being published
                 self._say(
                     environment, f"{environment}: gateways keep what they have, its routes make no table: {error}"
                 )
-        return True
 
     def _load(self) -> store.Loaded:
         if self._loaded is None:
@@ -171,15 +175,22 @@ class ControlPlane:
         self._loaded = store.load(self._loaded)
         return self._loaded
 
-    def _publish(self, environment: str, table: RoutingTable, known: dict[str, tuple[store.Endpoint, ...]]) -> None:
+    def _publish(
+        self,
+        environment: str,
+        table: RoutingTable,
+        known: dict[str, tuple[store.Endpoint, ...]],
+        unmade: tuple[RouteProblem, ...] = (),
+    ) -> None:
         last = self._snapshots.get(environment)
         try:
             admission = admit(table, last.table if last else None, known)
         except TableRefused as refusal:
-            self._say(environment, str(refusal))
+            self._say(environment, "; ".join([*(one.message for one in unmade), str(refusal)]))
             return
-        self._say(environment, "; ".join(problem.message for problem in admission.problems))
-        self._refuse_withheld(environment, [problem for problem in admission.problems if problem.is_withheld])
+        problems = (*unmade, *admission.problems)
+        self._say(environment, "; ".join(problem.message for problem in problems))
+        self._refuse_withheld(environment, [problem for problem in problems if problem.is_withheld])
         if last is not None and admission.table == last.table:
             return
         self._snapshots[environment] = compile_table(admission.table, last)

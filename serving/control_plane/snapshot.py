@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
 from serving.control_plane.listener import listener
@@ -52,6 +53,15 @@ class Snapshot:
     steps: tuple[Step, ...] = ()
     mark: object = field(default_factory=object, compare=False)
 
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """The names of virtual hosts that gateways keep as they have them."""
+        return frozenset(vhost_name(model) for model in self.table.unknown)
+
+    def keeps(self, cluster: str) -> bool:
+        """Whether gateways keep the cluster, which may be of a model that nobody could make a route of."""
+        return cluster.startswith(tuple(f"{model}_" for model in self.table.unknown))
+
     def since(self, last: Snapshot) -> Step | None:
         """All that has changed since `last`; None where that is too long ago to be known."""
         if self.mark is last.mark:
@@ -87,7 +97,9 @@ def compile_table(table: RoutingTable, last: Snapshot | None = None) -> Snapshot
         owners = {name: host for host, one in models.items() for name in one.clusters if name != PROBER_CLUSTER}
     steps: tuple[Step, ...] = ()
     if last is not None:
-        lost = (frozenset(last.models.keys() - models.keys()), frozenset(last.clusters.keys() - clusters.keys()))
+        kept = frozenset(vhost_name(model) for model in table.unknown)
+        lost_models = (last.models.keys() | last.kept) - models.keys() - kept
+        lost = (frozenset(lost_models), frozenset(last.clusters.keys() - clusters.keys()))
         steps = (*last.steps[1 - MOST_STEPS :], Step(last.mark, frozenset(new), *lost))
     unknown = last.unknown if last is not None else _unknown()
     return Snapshot(table, models, clusters, endpoints, owners, unknown, steps)

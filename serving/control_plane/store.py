@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from serving.control_plane.model_settings import (
     tenants_of,
 )
 from serving.control_plane.request_log import LoggedRequest
-from serving.control_plane.rows import GatewayRow, ModelRows, RouteRow, Servers, read_rows
+from serving.control_plane.rows import EnvironmentRow, GatewayRow, ModelRows, RouteRow, Servers, read_rows
 from serving.control_plane.server import GatewayIdentity
 from serving.core.admission import Proof, admission_of
 from serving.core.bounds import RequestBounds, bounds_of
@@ -39,6 +39,7 @@ from serving.core.routes import (
     Endpoint,
     ModelRoute,
     Prober,
+    RouteProblem,
     RoutingTable,
 )
 from serving.models import Gateway, RequestExample, Route, Server, slot_of
@@ -52,9 +53,9 @@ _Premises = tuple[bool, int, str]
 
 @dataclass(frozen=True)
 class Made:
-    """What came of what was said of one model."""
+    """What came of what was said of one model. Without `premises` it is to be made again, whatever is said."""
 
-    premises: _Premises
+    premises: _Premises | None
     route: ModelRoute
     known: Mapping[str, tuple[Endpoint, ...]]
     releases: Mapping[str, _Sealed]
@@ -63,13 +64,15 @@ class Made:
 @dataclass(frozen=True)
 class Loaded:
     """One consistent reading. `known` maps a digest to servers that live but do not serve, by environment; `made` has what came of
-    each model's rows, for the next reading.
+    each model's rows, for the next reading. `problems`, by environment: routes that could not be made, in whose place there is the last one
+    that could, if there was one.
     """
 
     tables: dict[str, RoutingTable]
     known: dict[str, dict[str, tuple[Endpoint, ...]]]
     gateways: dict[str, GatewayIdentity]
     made: Mapping[ModelRows, Made] = field(default_factory=dict, repr=False)
+    problems: Mapping[str, tuple[RouteProblem, ...]] = field(default_factory=dict)
 
 
 def load(last: Loaded | None = None) -> Loaded:
@@ -83,25 +86,35 @@ def load(last: Loaded | None = None) -> Loaded:
     premises = {
         one.pk: (one.allows_forced, max(about[one.pk], 1), settings.PROBER_ADDRESS) for one in rows.environments
     }
-    made = _made([one for one in rows.said if one.environment_id in premises], premises, last.made if last else {})
+    said = [one for one in rows.said if one.environment_id in premises]
+    made, problems = _made(said, premises, last.made if last else {})
     models: defaultdict[int, list[ModelRoute]] = defaultdict(list)
     known: defaultdict[int, dict[str, tuple[Endpoint, ...]]] = defaultdict(dict)
-    for said, one in made.items():
-        models[said.environment_id].append(one.route)
+    for where, one in ((said.environment_id, one) for said, one in made.items()):
+        models[where].append(one.route)
         if one.known:
-            known[said.environment_id].update(one.known)
-    tables = {
-        one.slug: RoutingTable(one.slug, one.generation, one.allows_forced, tuple(models[one.pk]))
-        for one in rows.environments
-    }
-    gateways = {one.name: _identity(one) for one in rows.gateways}
-    return Loaded(tables, {one.slug: known[one.pk] for one in rows.environments}, gateways, made)
+            known[where].update(one.known)
+    tables = {one.slug: _table(one, models[one.pk], problems[one.pk]) for one in rows.environments}
+    return Loaded(
+        tables,
+        {one.slug: known[one.pk] for one in rows.environments},
+        {one.name: _identity(one) for one in rows.gateways},
+        made,
+        {one.slug: tuple(problems[one.pk]) for one in rows.environments},
+    )
+
+
+def _table(environment: EnvironmentRow, models: list[ModelRoute], problems: list[RouteProblem]) -> RoutingTable:
+    unknown = {one.model for one in problems} - {one.model for one in models}
+    return RoutingTable(
+        environment.slug, environment.generation, environment.allows_forced, tuple(models), frozenset(unknown)
+    )
 
 
 def _made(
     every: list[ModelRows], premises: Mapping[int, _Premises], last: Mapping[ModelRows, Made]
-) -> dict[ModelRows, Made]:
-    """In the order of `every`."""
+) -> tuple[dict[ModelRows, Made], defaultdict[int, list[RouteProblem]]]:
+    """In the order of `every`; and by environment what could not be made, which keeps no other model's route back."""
     found = {said: last.get(said) for said in every}
     new = {
         said: said.read() for said, one in found.items() if one is None or one.premises != premises[said.environment_id]
@@ -109,46 +122,72 @@ def _made(
     named = {pk for row, _ in new.values() for pk in row.arms}
     forced = {pk for said, (_, servers) in new.items() if premises[said.environment_id][0] for pk in servers.ready}
     releases = _sealed(named | forced, last) if new else {}
+    problems: defaultdict[int, list[RouteProblem]] = defaultdict(list)
     for said, (row, servers) in new.items():
-        found[said] = _model_route(row, servers, releases, premises[said.environment_id])
-    return {said: one for said, one in found.items() if one is not None}
+        try:
+            found[said] = _model_route(row, servers, releases, premises[said.environment_id])
+        except Exception as error:
+            before = next((one for one in last.values() if one.route.route_id == row.pk), None)
+            found[said] = replace(before, premises=None) if before is not None else None
+            why = f"{row.slug}: no route can be made of generation {row.generation}, gateways keep what they have of it: {error}"
+            problems[row.environment_id].append(RouteProblem(row.pk, row.slug, row.generation, why, is_withheld=True))
+    return {said: one for said, one in found.items() if one is not None}, problems
 
 
 class _Sealed(NamedTuple):
-    """What gateways are told of a release."""
+    """What gateways are told of a release. `bounds` None: its manifest cannot be read."""
 
     pk: str
     number: int
     name: str
     digest: str
-    bounds: RequestBounds
+    bounds: RequestBounds | None
 
 
 def _sealed(wanted: Set[str], last: Mapping[ModelRows, Made]) -> dict[str, _Sealed]:
-    """By id; none that was known in `last` is read again."""
-    found = {pk: release for one in last.values() for pk, release in one.releases.items() if pk in wanted}
+    """By id; none that could be read in `last` is read again."""
+    known = {pk: release for one in last.values() for pk, release in one.releases.items() if pk in wanted}
+    found = {pk: release for pk, release in known.items() if release.bounds is not None}
     for one in whole_releases({UUID(pk) for pk in wanted - found.keys()}).values():
-        found[str(one.pk)] = _Sealed(str(one.pk), one.number or 0, one.name, str(one.digest), bounds_of(one.manifest))
+        try:
+            bounds = bounds_of(one.manifest)
+        except Exception:  # somebody wrote into what was sealed: the models that it belongs to tell
+            bounds = None
+        found[str(one.pk)] = _Sealed(str(one.pk), one.number or 0, one.name, str(one.digest), bounds)
     return found
 
 
 def _model_route(route: RouteRow, servers: Servers, releases: Mapping[str, _Sealed], premises: _Premises) -> Made:
+    """Raises ValueError where the manifest of a release that gets requests cannot be read. One that gets none keeps no rollback back."""
     allows_forced, gateways, prober = premises
+    gets_some = {route.stable_id, *((route.candidate_id,) if route.candidate_bp or route.mirror_bp else ())}
+    used = {pk: releases[pk] for pk in (*route.arms, *(servers.ready if allows_forced else ()))}
+    readable = {pk for pk, one in used.items() if one.bounds is not None or pk in gets_some}
 
     def arm(release: _Sealed) -> Arm:
         of = release.bounds
+        if of is None:
+            raise ValueError(f"the manifest of {release.name} cannot be read")
         proof = Proof.from_json(route.proven.get(str(release.pk)))
-        most = admission_of(of.declared_in_flight, of.instances, proof).in_flight
-        at = servers.serving.get(release.digest, ())
-        return Arm(release.name, release.digest, at, most, of.max_request_bytes, of.has_streams, of.max_batch)
+        limit = admission_of(of.declared_in_flight, of.instances, proof)
+        return Arm(
+            release.name,
+            release.digest,
+            servers.serving.get(release.digest, ()),
+            limit.in_flight,
+            of.max_request_bytes,
+            of.has_streams,
+            of.max_batch,
+            limit.well_within_s,
+        )
 
-    forced = [releases[pk] for pk in servers.ready - set(route.arms)] if allows_forced else []
+    forced = [used[pk] for pk in readable - set(route.arms)]
     made = ModelRoute(
         route_id=route.pk,
         model=route.slug,
         generation=route.generation,
-        stable=arm(releases[route.stable_id]),
-        candidate=arm(releases[route.candidate_id]) if route.candidate_id else None,
+        stable=arm(used[route.stable_id]),
+        candidate=arm(used[route.candidate_id]) if route.candidate_id in readable else None,
         candidate_bp=route.candidate_bp,
         others=tuple(arm(one) for one in sorted(forced, key=lambda one: one.number)),
         limits=limits_of(route),
@@ -156,14 +195,13 @@ def _model_route(route: RouteRow, servers: Servers, releases: Mapping[str, _Seal
         prober=_prober_at(prober) if route.mirror_bp else None,
         slot=slot_of(route.changes),
         gateways=gateways,
-        slow_ms=slow_ms_of(route) if route.candidate_id else None,
+        slow_ms=slow_ms_of(route) if route.candidate_id in readable else None,
         tenants=tenants_of(route),
         classes=classes_of(route),
         is_idempotent=is_idempotent(route),
         retries_resets=retries_resets(route),
     )
-    used = {pk: releases[pk] for pk in (*route.arms, *(one.pk for one in forced))}
-    return Made(premises, made, servers.known, used)
+    return Made(premises if readable == used.keys() else None, made, servers.known, used)
 
 
 @cache
@@ -208,6 +246,7 @@ def write_acks(rows: Iterable[AckRow]) -> None:
                AS said (gateway_id, route_id, generation, acked_at, error, taken)
          WHERE EXISTS (SELECT 1 FROM serving_gateway WHERE id = said.gateway_id)
            AND EXISTS (SELECT 1 FROM serving_route WHERE id = said.route_id)
+         ORDER BY said.gateway_id, said.route_id  -- two control planes must not wait for each other
         ON CONFLICT (gateway_id, route_id) DO UPDATE
            SET generation = EXCLUDED.generation, acked_at = EXCLUDED.acked_at, error = EXCLUDED.error,
                taken = GREATEST(EXCLUDED.taken, serving_routeack.taken)
@@ -215,9 +254,6 @@ def write_acks(rows: Iterable[AckRow]) -> None:
             OR (EXCLUDED.generation = serving_routeack.generation
                 AND (EXCLUDED.error <> serving_routeack.error OR EXCLUDED.taken > serving_routeack.taken))
     """
-    ordered = sorted(
-        rows, key=lambda one: (one.gateway_id, one.route_id)
-    )  # two control planes must not wait for each other
     said = [
         (
             one.gateway_id,
@@ -227,7 +263,7 @@ def write_acks(rows: Iterable[AckRow]) -> None:
             one.error,
             one.generation if one.follows or not one.error else 0,
         )
-        for one in ordered
+        for one in rows
     ]
     if said:
         with connection.cursor() as cursor:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from envoy.service.discovery.v3 import discovery_pb2
 
+from serving.control_plane.flights import MOST_FLYING, Flights, Sent
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, OLDER_ROUTES, SCOPE, Resource
 from serving.control_plane.snapshot import CompiledModel, Snapshot
 
@@ -34,8 +35,6 @@ OLDER_CONNECTIONS = (
 )
 #: At the start the listener waits for clusters, but one broken model must not keep the port shut.
 START_S = 3.0
-#: Virtual hosts on their way at once. What changed last goes first, and waits for these alone: a rollback never for a thousand others.
-MOST_FLYING = 20
 
 
 @dataclass(frozen=True)
@@ -48,16 +47,6 @@ class StreamAck:
     generation: int
     error: str = ""
     follows: bool = False
-
-
-@dataclass
-class _Sent:
-    """A response on its way: the versions in it by name, and when it was sent."""
-
-    type_url: str
-    versions: dict[str, str]
-    at: float
-    is_late: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,11 +77,10 @@ class GatewayStream:
     def __init__(self, listeners: Mapping[str, Resource], *, now: float, grace_s: float = GRACE_S) -> None:
         self.listeners = listeners
         self._kinds = {url: _Kind() for url in (CLUSTER, ENDPOINTS, LISTENER, SCOPE)}
-        self._flying: dict[str, _Sent] = {}
+        self._flights = Flights()
         self._unused_since: dict[str, float] = {}
         self._acked: dict[int, tuple[int, str, bool]] = {}
         self._followed: dict[int, int] = {}  # route → the generation of the last virtual host that was accepted
-        self._nonce = 0
         self._began = now
         self._grace_s = grace_s
         self._last: Snapshot | None = None
@@ -104,6 +92,7 @@ class GatewayStream:
         self._touched: set[str] = set()  # of which something was said since they were looked at
         self._untold: set[str] = set()  # that were looked at since the gateway's word on them was told
         self._waiting: set[str] = set()  # whose virtual host is to be sent when others have been answered
+        self._behind: dict[str, set[str]] = {CLUSTER: set(), ENDPOINTS: set()}  # whose clusters, whose endpoints
         self._unsettled: set[str] = set()  # whose virtual host was not taken yet
         self._unused: set[str] = set()  # clusters that no model has any more
 
@@ -146,7 +135,7 @@ class GatewayStream:
             kind.is_wildcard = True
 
     def _answered(self, nonce: str, error: str) -> None:
-        flight = self._flying.pop(nonce, None)
+        flight = self._flights.end(nonce)
         if flight is None:
             return
         self._touch(flight.type_url, flight.versions)
@@ -188,15 +177,13 @@ class GatewayStream:
         models = {name: snapshot.models[name] for name in self._touched if name in snapshot.models}
         self._untold |= self._touched
         self._touched = set()
-        changed = self._changed(
-            CLUSTER, {name: one for model in models.values() for name, one in model.clusters.items()}
-        )
+        changed = self._changed_in_turn(CLUSTER, {name: model.clusters for name, model in models.items()})
         for name in changed:
             self._kinds[ENDPOINTS].sent.pop(name, None)  # a changed cluster warms until its endpoints come again
             self._kinds[ENDPOINTS].accepted.pop(name, None)
         out += self._offer(CLUSTER, changed, now)
-        homes = {name: one for model in models.values() for name, one in model.endpoints.items()}
-        out += self._offer(ENDPOINTS, self._changed(ENDPOINTS, homes), now)
+        homes = self._changed_in_turn(ENDPOINTS, {name: model.endpoints for name, model in models.items()})
+        out += self._offer(ENDPOINTS, homes, now)
         ready = {name: model for name, model in models.items() if self._is_ready(model)}
         self._has_begun |= len(ready) == len(snapshot.models) or now - self._began > START_S
         if self._has_begun or self._kinds[SCOPE].sent:
@@ -222,16 +209,24 @@ class GatewayStream:
         return bool(step.lost_models)
 
     def _recall_waiting(self, snapshot: Snapshot) -> None:
-        """Touches the virtual hosts that there is room for now, those that changed last before others."""
+        """Touches what there is room for now; of virtual hosts those that changed last before others."""
+        for type_url, behind in self._behind.items():
+            if behind and self._flights.room(type_url):
+                self._touched |= behind
+                behind.clear()
         self._waiting &= snapshot.models.keys() if self._waiting else set()
-        if self._waiting and (room := self._room()) >= MOST_FLYING // 2:
+        if self._waiting and (room := self._flights.room(SCOPE)) >= MOST_FLYING[SCOPE] // 2:
             first = heapq.nlargest(room, self._waiting, key=lambda name: snapshot.models[name].route.generation)
             self._waiting.difference_update(first)
             self._touched.update(first)
 
-    def _room(self) -> int:
-        """For so many virtual hosts more. One that is not answered in time takes none."""
-        return MOST_FLYING - sum(one.type_url == SCOPE and not one.is_late for one in self._flying.values())
+    def _changed_in_turn(self, type_url: str, wanted: Mapping[str, Mapping[str, Resource]]) -> dict[str, Resource]:
+        """Of these models' resources what is to be sent now. Nothing while there is no room: they are looked at again once there is."""
+        changed = self._changed(type_url, {name: one for of_model in wanted.values() for name, one in of_model.items()})
+        if not changed or self._flights.room(type_url):
+            return changed
+        self._behind[type_url] |= {name for name, of_model in wanted.items() if not changed.keys().isdisjoint(of_model)}
+        return {}
 
     def acks(self, snapshot: Snapshot) -> list[StreamAck]:
         """What changed in the gateway's word on each route since the last call."""
@@ -296,15 +291,13 @@ class GatewayStream:
         first = kind.is_asked and kind.is_wildcard and not kind.is_answered
         if not resources and not gone and not first:
             return []
-        self._nonce += 1
-        nonce = str(self._nonce)
         versions = {name: one.version for name, one in resources.items()}
+        nonce = self._flights.begin(Sent(type_url, versions, now))
         kind.is_answered = True
         kind.sent.update(versions)
         for name in gone:
             kind.sent.pop(name, None)
             kind.accepted.pop(name, None)
-        self._flying[nonce] = _Sent(type_url, versions, now)
         return [
             discovery_pb2.DeltaDiscoveryResponse(
                 type_url=type_url,
@@ -323,7 +316,8 @@ class GatewayStream:
             return []
         # An empty table takes nothing away: it may be a database that is not the one traffic was routed by.
         unknown = {snapshot.unknown.name: snapshot.unknown}
-        gone = sorted(kind.sent.keys() - snapshot.models.keys() - unknown.keys()) if is_new and snapshot.models else []
+        known = snapshot.models.keys() | snapshot.kept | unknown.keys()
+        gone = sorted(kind.sent.keys() - known) if is_new and snapshot.models else []
         changed = self._changed(SCOPE, {name: model.scope for name, model in ready.items()})
         of_none = self._changed(SCOPE, unknown)
         if gone:
@@ -332,7 +326,7 @@ class GatewayStream:
         if not kind.is_answered:
             return self._offer(SCOPE, of_none | changed, now)
         names = sorted(changed, key=lambda name: snapshot.models[name].route.generation, reverse=True)
-        room = max(self._room(), 0) if len(names) > 1 or self._waiting else 1
+        room = self._flights.room(SCOPE) if len(names) > 1 or self._waiting else 1
         self._waiting.update(names[room:])
         each = [of_none, *({name: changed[name]} for name in names[:room])]
         return [response for one in each for response in self._offer(SCOPE, one, now)]
@@ -346,8 +340,10 @@ class GatewayStream:
         self._unsettled = (self._unsettled | looked_at.keys()) - taken
         if is_new:
             self._unsettled &= snapshot.models.keys()
-            self._unused = kind.sent.keys() - snapshot.clusters.keys() if snapshot.models else set()
-        unused = set() if self._unsettled else self._unused & kind.sent.keys()
+            unused = kind.sent.keys() - snapshot.clusters.keys() if snapshot.models else set()
+            self._unused = {name for name in unused if not snapshot.keeps(name)}
+        self._unused &= kind.sent.keys()  # without those that are gone: streams live for weeks
+        unused = set() if self._unsettled else self._unused
         self._unused_since = {name: self._unused_since.get(name, now) for name in unused}
         gone = [name for name, since in self._unused_since.items() if now - since >= self._grace_s]
         # A cluster needs what it falls back to: aggregates go first.
@@ -369,7 +365,7 @@ class GatewayStream:
                 kind.sent.pop(name, None)
                 self._looks_at_all = True
         out = []
-        for nonce, flight in list(self._flying.items()):
+        for nonce, flight in self._flights:
             waited, kind = now - flight.at, self._kinds[flight.type_url]
             if waited > ACK_TIMEOUT_S and not flight.is_late:
                 flight.is_late = self._looks_at_all = True
@@ -380,7 +376,7 @@ class GatewayStream:
                 )
             stuck = [name for name in flight.versions if name not in kind.accepted]
             if waited > STUCK_S and flight.type_url == CLUSTER:
-                del self._flying[nonce]  # a late word on what was taken away means nothing
+                self._flights.end(nonce)  # a late word on what was taken away means nothing
                 self._looks_at_all = True
                 out += self._offer(CLUSTER, {}, now, stuck) if stuck else []
         return out

@@ -47,10 +47,11 @@ function envoy_on_request(handle)
   said = is_believed and said and said ~= "" and handle:headers():get(said)
   local class = said and classes[said] and said or tenant and (known:get("class_of") or {{}})[tenant] or default
   about:set("{NAMESPACE}", "class", class)
-  handle:headers():remove("{CLASS_HEADER}")
-  if class == default then return end
-  handle:headers():add("{CLASS_HEADER}", class)
-  handle:clearRouteCache()
+  local headers = handle:headers()
+  local is_made_up = headers:get("{CLASS_HEADER}")
+  headers:remove("{CLASS_HEADER}")
+  if class ~= default then headers:add("{CLASS_HEADER}", class) elseif not is_made_up then return end
+  handle:clearRouteCache() -- the route that was found goes by what the caller wrote there
 end
 """
 
@@ -63,7 +64,12 @@ def tenant_filters(trusted: Iterable[str]) -> list[dict[str, Any]]:
         "action": "ALLOW",
         "policies": {"proxies": {"permissions": [{"any": True}], "principals": peers}} if peers else {},
     }
-    script = {"@type": f"{_PREFIX}.lua.v3.Lua", "default_source_code": {"inline_string": _SCRIPT}}
+    # The script itself says when a route is to be found anew; that must not rest on Envoy's default for changed heads.
+    script = {
+        "@type": f"{_PREFIX}.lua.v3.Lua",
+        "default_source_code": {"inline_string": _SCRIPT},
+        "clear_route_cache": False,
+    }
     return [
         {"name": _PEERS, "typed_config": {"@type": f"{_PREFIX}.rbac.v3.RBAC", "shadow_rules": believed}},
         {"name": FILTER, "typed_config": script},

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from serving.core.routes import IN_FLIGHT_PER_INSTANCE
+from serving.core.routes import IN_FLIGHT_PER_INSTANCE, WELL_WITHIN_S
 
 #: One instance computes one and has the next at hand, over each of the two protocols.
 LEAST_PER_INSTANCE = 4
@@ -50,7 +50,10 @@ class Proof:
     def from_json(cls, value: dict[str, Any] | None) -> Proof | None:
         """None where nothing was proven when it was looked for, or where it cannot be read: one release's proof keeps no route back."""
         try:
-            return cls(float(value["per_s"]), float(value["within_s"]), str(value.get("report", ""))) if value else None
+            found = (
+                cls(float(value["per_s"]), float(value["within_s"]), str(value.get("report", ""))) if value else None
+            )
+            return found if found is not None and found.per_s > 0 and found.within_s > 0 else None
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
 
@@ -62,6 +65,11 @@ class AdmissionLimit:
     in_flight: int
     source: Source
     proof: Proof | None = None
+
+    @property
+    def well_within_s(self) -> float:
+        """While the server is well, what fills the bound is answered within this."""
+        return self.proof.within_s if self.proof is not None and self.source is Source.PROVEN else WELL_WITHIN_S
 
 
 def admission_of(declared: int | None, instances: int, proof: Proof | None) -> AdmissionLimit:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import NamedTuple
 
 from registry.core.envelope import LARGEST_REQUEST_BYTES
@@ -27,7 +26,6 @@ class RequestBounds(NamedTuple):
         return admission_of(self.declared_in_flight, self.instances, None).in_flight
 
 
-@lru_cache(maxsize=1000)
 def bounds_of(manifest: str) -> RequestBounds:
     """The release's own `envelope.limits`: `max_concurrency`; `max_request_bytes`, within what a gateway can hold; `streaming`; how many
     instances of its model there are, and `serving.max_batch_size`. Read from what was sealed, so they never change for a release.

@@ -18,7 +18,7 @@ from serving.core.tenants import Tenants
 #: Requests that one server may have in flight for each of its model instances, where its release declares no bound of its
 #: own. Source: `python -m benchmarks.bound_sweep`, whose table is in docs/operations.md.
 IN_FLIGHT_PER_INSTANCE = 8
-#: A release that is well fills its bound with answers that take no longer than this, in seconds.
+#: A release of which nothing is proven fills its bound, while it is well, with answers that take no longer than this, in seconds.
 WELL_WITHIN_S = 0.125
 #: A candidate's in-flight bound is at most this multiple of its own: a slower release keeps more requests in flight.
 MOST_TIMES = 16
@@ -76,6 +76,7 @@ class Arm:
     `max_in_flight`: requests that one of its servers may have at once, from all gateways and over both protocols.
     `max_request_bytes`: of the body of one. `has_streams`: whether its model is asked over gRPC streams.
     `max_batch`: items of one request, which are the first size of each input; 0 where there is no batch axis.
+    `well_within_s`: while it is well, what fills `max_in_flight` is answered within it; proven, where that bound is.
     """
 
     name: str
@@ -85,12 +86,15 @@ class Arm:
     max_request_bytes: int = REQUEST_BYTES
     has_streams: bool = False
     max_batch: int = 0
+    well_within_s: float = WELL_WITHIN_S
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1:
             raise ValueError(f"{self.name}: with {self.max_in_flight} requests in flight it would never be asked")
         if self.max_request_bytes < 1:
             raise ValueError(f"{self.name}: with {self.max_request_bytes} bytes it would never be asked")
+        if not self.well_within_s > 0:
+            raise ValueError(f"{self.name}: nothing is answered within {self.well_within_s} s")
 
     @property
     def digest12(self) -> str:
@@ -229,18 +233,20 @@ class ModelRoute:
         """
         of_all = arm.max_in_flight * max(len(arm.endpoints), 1)
         if arm is self.candidate:
-            of_all = ceil(of_all * min(max(self.limits.attempt_timeout_s / WELL_WITHIN_S, 1.0), MOST_TIMES))
+            of_all = ceil(of_all * min(max(self.limits.attempt_timeout_s / arm.well_within_s, 1.0), MOST_TIMES))
         return ceil(of_all * share_pct / (100 * self.gateways * _PROTOCOLS))
 
 
 @dataclass(frozen=True)
 class RoutingTable:
-    """All routes of one environment at one generation."""
+    """All routes of one environment at one generation. `unknown`: models that are routed, though nobody could make out how: gateways
+    keep what they have of them."""
 
     environment: str
     generation: int
     allows_forced: bool = False
     models: tuple[ModelRoute, ...] = ()
+    unknown: frozenset[str] = frozenset()
 
     @cached_property
     def watched(self) -> frozenset[str]:

@@ -52,7 +52,8 @@ class Stream:
         """All that waits, as one chunk; empty when nothing came in that time; None at the end."""
         if not self._waiting and not self.is_ended:
             with suppress(TimeoutError):  # something may have come in that moment
-                await asyncio.wait_for(self._wake.wait(), within_s)
+                async with asyncio.timeout(within_s):  # `wait_for` loses a cancellation that comes with news
+                    await self._wake.wait()
         chunk = b"".join(self._waiting)
         self._waiting.clear()
         self._wake.clear()

@@ -14,13 +14,14 @@ from django.utils import timezone
 
 from ledger.models import Event
 from registry.models import Release, ServedModel
-from serving import actions, queries
+from serving import actions, queries, wiring
 from serving.agent import node_agent
 from serving.agent.launcher import visible_devices
 from serving.agent.node_agent import Agent
 from serving.agent.reconciler import devices_of, load_timeout_of
-from serving.agent.warmup import array
+from serving.agent.warmup import array, requests
 from serving.core.lifecycle import DeploymentState
+from serving.core.static_servers import StaticServer
 from serving.models import Deployment, Environment, Node, Server
 from serving.ports import InferenceError, LaunchError, LaunchSpec
 from tests.deployment_setup import (  # noqa: F401
@@ -317,6 +318,30 @@ def test_an_agent_outlives_an_idle_transaction_that_the_database_ended(
     assert len(tries) == 2
 
 
+def test_what_could_not_be_stopped_is_tried_again_with_each_heartbeat(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, tries = Agent(node="local", servers=tmp_path, launcher=world.launcher, connect=world.launcher.connect), []
+    monkeypatch.setattr(world.launcher, "stop_left", lambda: tries.append(1))
+    agent._introduce()
+    agent._introduce()
+    assert len(tries) == 2
+
+
+def test_agents_of_one_machine_sweep_nothing_of_each_other(tmp_path: Path, settings: Any) -> None:
+    settings.STATE_DIR, settings.STATIC_SERVER = tmp_path, None
+    local = wiring.blob_cache()
+    half_fetched = local.folder / "incoming" / "half"
+    half_fetched.parent.mkdir(parents=True)
+    half_fetched.touch()
+    others = []
+    for port in (8001, 9001):
+        settings.STATIC_SERVER = StaticServer("127.0.0.1", 8000, port)
+        others.append(wiring.blob_cache())
+        others[-1].sweep()
+    assert half_fetched.exists() and len({one.folder for one in (local, *others)}) == 3
+
+
 def test_the_next_agent_adopts_a_living_server(world: World, release: Release, staging: Environment) -> None:
     world.until(S.READY)
     before = queries.ready_server(release, staging)
@@ -376,10 +401,39 @@ def test_warm_up_values_take_the_shape_of_the_tensor() -> None:
     assert array(["a", "b"], text, 2).tolist() == [["a"], ["b"]]
     assert array([["a"], ["b"]], text, 2).tolist() == [["a"], ["b"]]
     image = {"name": "x", "data_type": "FP32", "dims": [-1, 2]}
-    assert array(None, image, 1).shape == (1, 1, 2) and array([[1, 2], [3, 4]], image, 3).shape == (3, 2, 2)
+    assert array([[1, 2], [3, 4]], image, 3).shape == (3, 2, 2)
     assert array(3, {"name": "x", "data_type": "INT64", "dims": [2]}, 0).tolist() == [3, 3]
     with pytest.raises(ValueError, match="has the shape"):
         array([1, 2, 3], {"name": "x", "data_type": "FP32", "dims": [4]}, 1)
+    with pytest.raises(ValueError, match="no form in JSON"):
+        array([1.0], {"name": "x", "data_type": "BF16", "dims": [1]}, 1)
+
+
+def test_a_made_up_warm_up_keeps_to_what_the_envelope_declares() -> None:
+    """An id above the vocabulary ends many an embedding, and so does one of 0 where that is no word."""
+    tensors = [{"name": name, "data_type": "INT64", "dims": [-1]} for name in ("ids", "mask")]
+    serving = {"max_batch_size": 8, "inputs": [*tensors, {"name": "text", "data_type": "BYTES", "dims": [1]}]}
+    limits = {"max_input_dims": {"ids": [512], "mask": [512]}, "input_values": {"ids": [100, 200], "mask": [1, 1]}}
+    (asked,) = requests(serving, limits)
+    assert {name: value.shape for name, value in asked.items()} == {"ids": (1, 64), "mask": (1, 64), "text": (1, 1)}
+    assert 100 <= asked["ids"].min() < asked["ids"].max() <= 200 and set(asked["mask"].ravel()) == {1}
+    assert all((requests(serving, limits)[0][name] == value).all() for name, value in asked.items())
+    (plain,) = requests({**serving, "max_batch_size": 0}, {})
+    assert plain["ids"].tolist() == [0] and plain["text"].shape == (1,)
+    given = {"batch_size": 2, "inputs": {"ids": [7, 8], "mask": [1, 1], "text": "hi"}}
+    (declared,) = requests({**serving, "warmup": [given]}, limits)
+    assert declared["ids"].tolist() == [[7, 8], [7, 8]] and declared["text"].tolist() == [["hi"], ["hi"]]
+
+
+def test_the_agent_warms_up_and_probes_within_the_envelope(
+    model: ServedModel, staging: Environment, node: Node, clock: Clock
+) -> None:
+    seen: list[Any] = []
+    world = World(sealed(model, limits={"input_values": {"x": [5, 6]}}), staging, clock)
+    world.behaviour.compute = lambda arrays: (seen.append(arrays["x"]), {"y": arrays["x"]})[1]
+    world.until(S.READY)
+    world.reconciler.step()
+    assert len(seen) >= 2 and all(5 <= x.min() <= x.max() <= 6 for x in seen)
 
 
 def test_folders_of_servers_are_named_after_their_release(world: World) -> None:

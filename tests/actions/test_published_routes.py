@@ -9,20 +9,32 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from ledger.queries import clock
 from registry.core.envelope import LARGEST_REQUEST_BYTES
+from registry.models import Release
 from serving.actions.routes import set_route
 from serving.adapters.mirror_secret import mirror_secret
 from serving.control_plane import plane as plane_module
 from serving.control_plane import store
+from serving.control_plane.server import GatewayIdentity
 from serving.control_plane.snapshot import Snapshot
 from serving.core.addresses import Address
 from serving.core.admission import Proof
-from serving.core.routes import IN_FLIGHT_PER_INSTANCE, REQUEST_BYTES, Limits, Prober, RoutingTable, admit
-from serving.models import Environment, Gateway, Server
+from serving.core.routes import (
+    IN_FLIGHT_PER_INSTANCE,
+    REQUEST_BYTES,
+    WELL_WITHIN_S,
+    Limits,
+    Prober,
+    RoutingTable,
+    admit,
+)
+from serving.models import Environment, Gateway, Route, Server
 from serving.queries.routes import acknowledged
+from tests.factories import make_model
 from tests.fakes.gateway import FakeGateway
 from tests.routing_setup import ENGINE, World, release, world  # noqa: F401
 
@@ -166,6 +178,70 @@ def test_a_route_that_cannot_be_read_leaves_what_is_published(monkeypatch: pytes
     assert not asyncio.run(plane_module.ControlPlane()._refresh())
 
 
+class Site:
+    """Two models, the second of which is asked of a release whose manifest somebody has written into; a control plane that reads them."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.plane = world, plane_module.ControlPlane()
+        self.other = make_model("other")
+        self.sound, self.broken = release(self.other, 1), release(self.other, 2, "{")
+        self.plane.subscribe(
+            GatewayIdentity(world.gateway.pk, "gateway-1", world.environment.slug, ()), asyncio.Event()
+        )
+
+    def route(self, stable: Release, candidate: Release | None = None, bp: int = 0) -> Route:
+        return set_route(
+            actor=ENGINE, environment=self.world.environment, model=self.other, stable=stable, candidate=candidate,
+            candidate_bp=bp, reason="a test",
+        )  # fmt: skip
+
+    def read(self) -> RoutingTable:
+        self.plane._publish_all(self.plane._load())
+        snapshot = self.plane.snapshot(self.world.environment.slug)
+        assert snapshot is not None
+        return snapshot.table
+
+    def repair(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            cursor.execute("ALTER TABLE registry_release DISABLE TRIGGER USER")
+            cursor.execute("UPDATE registry_release SET manifest = '{}' WHERE id = %s", [self.broken.pk])
+            cursor.execute("ALTER TABLE registry_release ENABLE TRIGGER USER")
+
+
+def test_a_model_whose_manifest_cannot_be_read_keeps_its_route_and_no_other_model_waits(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(world)
+    world.route(0)
+    before = site.route(site.sound).generation
+    site.read()
+    refused = site.route(site.sound, site.broken, 1000)
+    world.route(500)
+    for _ in range(2):
+        table = site.read()
+        assert table.models[0].candidate is None and table.models[0].generation == before
+        assert table.models[1].candidate_bp == 500 and table.unknown == frozenset()
+    ((_, ack),) = [(key, ack) for key, ack in site.plane._acks.items() if key[1] == refused.pk]
+    assert ack.generation == refused.generation and "the manifest of r2 cannot be read" in ack.error
+    assert sum("the manifest of r2" in one.message for one in caplog.records) == 1  # and not with each reading
+    site.repair()
+    assert site.read().models[0].candidate_bp == 1000  # though nothing else is said of it
+
+
+def test_a_control_plane_that_begins_with_such_a_model_takes_nothing_away_of_it(world: World) -> None:
+    site = Site(world)
+    world.route(500)
+    site.route(site.sound, site.broken, 1000)
+    table = site.read()
+    assert [one.model for one in table.models] == ["sentiment"] and table.unknown == {"other"}
+    site.route(site.sound, site.broken, 0)  # it is taken back, for which nothing of it need be read
+    (back, _) = site.read().models
+    assert (back.model, back.candidate, back.candidate_bp) == ("other", None, 0)
+    site.repair()
+    assert site.read().models[0].candidate is not None
+
+
 def test_a_person_writes_with_the_last_leaders_token(world: World) -> None:
     world.route(500, fence=4)
     assert (
@@ -201,7 +277,8 @@ def test_what_was_proven_bounds_a_release_and_never_above_what_it_declares(
     world.route(0, candidate=r4, proofs={str(r4.pk): Proof(40.0, 0.25)})
     (route,) = published(world).models
     assert route.candidate is not None and route.candidate.max_in_flight == expected
-    assert route.stable.max_in_flight == IN_FLIGHT_PER_INSTANCE
+    assert route.candidate.well_within_s == (0.25 if expected == 11 else WELL_WITHIN_S)
+    assert route.stable.max_in_flight == IN_FLIGHT_PER_INSTANCE and route.stable.well_within_s == WELL_WITHIN_S
     world.route(0, stable=r4, candidate=None)
     assert published(world).models[0].stable.max_in_flight == expected
 
@@ -248,3 +325,24 @@ def test_gateways_that_are_about_share_what_may_be_in_flight(world: World) -> No
     assert published(world).models[0].gateways == 2
     Gateway.objects.update(seen_at=None)
     assert published(world).models[0].gateways == 1
+
+
+async def _ends_with_a_notice(turns: int) -> bool:
+    """Whether following ends when it is cancelled so many turns of the loop after a notice."""
+    plane = plane_module.ControlPlane()
+    plane._refresh = lambda: asyncio.sleep(0, True)  # type: ignore[method-assign, assignment]
+    follows = asyncio.create_task(plane._follow())
+    await asyncio.sleep(0.01)
+    plane.notice.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    follows.cancel()
+    await asyncio.wait({follows}, timeout=1.0)
+    is_over = follows.done()
+    follows.cancel()
+    return is_over
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_the_control_plane_ends_when_it_is_told_to_among_notices(turns: int) -> None:
+    assert asyncio.run(_ends_with_a_notice(turns))

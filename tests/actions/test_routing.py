@@ -21,6 +21,7 @@ from serving.core.admission import Proof
 from serving.core.gateway_standing import SEEN_WITHIN_S
 from serving.models import Gateway, Route, RouteAck
 from serving.queries.routes import acknowledged
+from tests.factories import make_model, make_release
 from tests.routing_setup import ENGINE, World, events, release, world  # noqa: F401
 
 
@@ -68,6 +69,33 @@ def test_mirroring_is_part_of_the_route_and_ends_when_it_is_not_asked_for(world:
     begun, over = events("route.set")
     assert begun.facts["after"] == "r2 0 %, r1 100 %, 20 % mirrored"
     assert (begun.facts["mirror_bp"], over.facts["mirror_bp"]) == (2000, 0)
+
+
+def test_words_are_written_in_one_order_whatever_the_plan(world: World) -> None:
+    """Two control planes that write of the same routes would else each hold what the other waits for."""
+    gateways, routes = [world.gateway], [world.route(0)]
+    for number in range(2, 5):
+        model = make_model()
+        routes.append(
+            set_route(
+                actor=ENGINE, environment=world.environment, model=model, stable=make_release(model), reason="a test"
+            )
+        )
+        gateways.append(
+            Gateway.objects.create(
+                environment=world.environment, name=f"gateway-{number}", admin_url="http://127.0.0.1:1",
+                http_url="http://127.0.0.1:2", grpc_address="127.0.0.1:3",
+            )
+        )  # fmt: skip
+    rows = [store.AckRow(one.pk, route.pk, 1, "", timezone.now()) for route in routes for one in gateways]
+    for left_out in ("mergejoin", "nestloop", "hashjoin"):
+        RouteAck.objects.all().delete()
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL enable_{left_out} = off")
+            store.write_acks(rows)
+            cursor.execute("SELECT gateway_id, route_id FROM serving_routeack ORDER BY id")
+            written = cursor.fetchall()
+        assert len(written) == 16 and written == sorted(written)
 
 
 @pytest.mark.parametrize(("bp", "more"), [(-1, {}), (10_001, {}), (1, {"candidate": None})])

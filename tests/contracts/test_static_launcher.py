@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.gateway_rig import wait_until
 from tests.mlserver_rig import mlserver
+from tests.other_user import everything_in
 from tests.static_rig import HOST, Owner, owner
 
 pytestmark = pytest.mark.real("triton")
@@ -116,6 +119,25 @@ def test_a_folder_of_the_owners_is_not_written_over(theirs: Owner, blobs: Memory
     assert own.read_text() == "theirs"
 
 
+def test_what_is_written_into_the_servers_folder_may_be_read_by_its_owner(
+    theirs: Owner, blobs: MemoryBlobs, tmp_path: Path
+) -> None:
+    launcher, umask = (
+        launcher_for(theirs.at, blobs, tmp_path, str(theirs.repository)),
+        os.umask(0o077),
+    )  # as agents have
+    try:
+        begun(launcher, made.doubling(blobs))
+    finally:
+        os.umask(umask)
+    written = everything_in(theirs.repository / "doubling")
+    assert len(written) > 5
+    for path in written:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode == 0o755 if path.is_dir() else mode in {0o644, 0o444}, (path, oct(mode))
+    assert stat.S_IMODE((tmp_path / "servers").stat().st_mode) == 0o700
+
+
 def test_what_its_owner_puts_in_its_place_is_noticed_and_left_alone(
     theirs: Owner, blobs: MemoryBlobs, tmp_path: Path
 ) -> None:
@@ -157,6 +179,44 @@ def test_a_server_that_went_and_came_back_has_lost_what_it_was_given(
     again = loaded(launcher, made.doubling(blobs))
     assert answers(theirs.at) and launcher.is_alive(again) and not launcher.is_alive(running)
     assert not running.folder.exists()
+
+
+@pytest.mark.parametrize("by_folder", [False, True])
+def test_what_could_not_be_unloaded_is_once_the_server_answers_again(
+    theirs: Owner, blobs: MemoryBlobs, tmp_path: Path, by_folder: bool
+) -> None:
+    launcher = launcher_for(theirs.at, blobs, tmp_path, str(theirs.repository) if by_folder else REQUEST)
+    running = loaded(launcher, made.doubling(blobs))
+    with theirs.away():
+        launcher.stop(running, grace_s=1)
+        launcher.stop_left()  # still away
+        assert running.folder.exists()
+
+    def is_unloaded() -> bool:
+        launcher.stop_left()
+        return not running.folder.exists()
+
+    wait_until(is_unloaded, "it is unloaded")
+    client = theirs.client()
+    assert not client._client.is_model_ready("doubling", client_timeout=10)
+    client.close()
+    assert not (theirs.repository / "doubling").exists()
+    again = loaded(launcher, made.doubling(blobs))
+    launcher.stop_left()  # nothing is left, and what came since stays
+    assert launcher.is_alive(again) and answers(theirs.at)
+
+
+def test_what_is_given_to_the_server_anew_is_not_unloaded_for_what_was_left(
+    theirs: Owner, blobs: MemoryBlobs, tmp_path: Path
+) -> None:
+    launcher = launcher_for(theirs.at, blobs, tmp_path, REQUEST)
+    running = loaded(launcher, made.doubling(blobs))
+    with theirs.away():
+        launcher.stop(running, grace_s=1)
+    wait_until(lambda: launcher.missing() == "", "it answers again")
+    again = loaded(launcher, made.doubling(blobs))
+    launcher.stop_left()
+    assert launcher.is_alive(again) and answers(theirs.at) and not running.folder.exists()
 
 
 def test_a_server_that_takes_no_orders_says_so(tmp_path: Path, blobs: MemoryBlobs) -> None:

@@ -9,6 +9,7 @@ import random
 import pytest
 
 from serving.core.admission import LEAST_PER_INSTANCE, Proof, Source, admission_of
+from serving.core.routes import WELL_WITHIN_S
 
 #: A server that takes 20 ms for each request, one at a time, and answers 99 in 100 of 40 a second within 250 ms.
 SERVICE_S, OBJECTIVE_S, PROVEN = 0.02, 0.25, 40.0
@@ -57,12 +58,15 @@ def test_what_was_proven_within_what_was_declared(
 ) -> None:
     found = admission_of(declared, 2, proof)
     assert (found.in_flight, found.source) == expected
+    assert found.well_within_s == (proof.within_s if proof and found.source is Source.PROVEN else WELL_WITHIN_S)
 
 
 def test_a_proof_is_kept_as_json_and_its_absence_too() -> None:
     proof = Proof(40.0, 0.25, "sha256:ab")
     assert Proof.from_json(proof.as_json()) == proof
     assert Proof.from_json(None) is None
+    for nothing in ({"per_s": 40.0, "within_s": 0.0}, {"per_s": -1.0, "within_s": 0.25}):
+        assert Proof.from_json(nothing) is None
 
 
 @pytest.mark.parametrize("times", [1.0, 2.0, 3.0])

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from serving.core.made_up import NUMPY_TYPES, SAMPLE_TEXT, made_up_item, made_up_items
 from validators.core.contract import (
-    NUMPY_TYPES,
     Tensor,
     batch_sizes,
     compare_answer,
@@ -17,11 +17,8 @@ from validators.core.contract import (
     tensors_of,
 )
 from validators.core.inputs import (
-    SAMPLE_TEXT,
     item_arrays,
     longest_item,
-    made_up_item,
-    made_up_items,
     same_shapes,
     stack,
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from serving.core.made_up import made_up_item
 from validators.core.contract import Tensor
 from validators.core.edges import Edge, Expected, Outcome, edges_of, judge_edges
-from validators.core.inputs import made_up_item
 from validators.core.verdict import Judgement, Verdict
 
 TEXT = Tensor("text", "BYTES", (1,))

@@ -6,12 +6,12 @@ import dataclasses
 
 from envoy.service.discovery.v3 import discovery_pb2
 
+from serving.control_plane.flights import MOST_FLYING
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, OLDER_ROUTES, SCOPE
 from serving.control_plane.snapshot import Snapshot, compile_listeners, compile_table
 from serving.control_plane.stream import (
     ACK_TIMEOUT_S,
     GRACE_S,
-    MOST_FLYING,
     OLDER_CONNECTIONS,
     RETRY_S,
     STUCK_S,
@@ -137,6 +137,22 @@ def test_old_clusters_go_only_after_the_grace_period_and_aggregates_first() -> N
     assert len(peer.removed) == 4 + 6
 
 
+def test_clusters_that_are_gone_are_forgotten() -> None:
+    peer, last, now = Peer(), snapshot(route()), 0.0
+    peer.settle(last)
+    for number in range(2, 6):
+        candidate = dataclasses.replace(B, digest="sha256:" + f"{number}" * 64)
+        last = snapshot(route(candidate=candidate, generation=number), last=last)
+        unsent = dataclasses.replace(B, digest="sha256:" + f"{number}0" * 32)
+        last = snapshot(route(candidate=unsent, generation=number), last=last)
+        last = snapshot(route(candidate=candidate, generation=number), last=last)  # it never heard of the one between
+        peer.settle(last, now=now)
+        now += GRACE_S
+        peer.settle(last, now=now)
+    assert len(peer.removed) == 4 * (4 + 6)
+    assert peer.stream._unused == set() and peer.stream._unused_since == {}
+
+
 def test_an_empty_snapshot_takes_nothing_away() -> None:
     peer, first = Peer(), snapshot(route())
     peer.settle(first)
@@ -189,6 +205,27 @@ def test_a_gateway_keeps_what_an_empty_control_plane_does_not_know() -> None:
     peer.ask(SCOPE)
     peer.settle(snapshot(), now=100.0)
     assert peer.removed == []
+
+
+def test_a_gateway_keeps_what_it_has_of_a_model_of_which_no_route_can_be_made() -> None:
+    both = (route(model="sentiment"), route(model="other"))
+    whole, now = snapshot(*both), 0.0
+    held = {
+        CLUSTER: {name: one.version for name, one in whole.clusters.items()},
+        SCOPE: {name: model.scope.version for name, model in whole.models.items()},
+    }
+    unmade = compile_table(RoutingTable("production", 2, False, both[:1], frozenset({"other"})))
+    peer = Peer(held)  # the control plane was started anew
+    peer.ask(ENDPOINTS, tuple(whole.endpoints))
+    for _ in range(3):
+        peer.settle(unmade, now)
+        now += GRACE_S
+    assert peer.removed == []
+    removed = compile_table(RoutingTable("production", 3, False, both[:1]), unmade)
+    peer.settle(removed, now)
+    peer.settle(removed, now + GRACE_S)
+    assert peer.removed[0] == "gateway/other" and sum(one.startswith("other_") for one in peer.removed) > 4
+    assert not any("sentiment" in one for one in peer.removed)
 
 
 def test_a_refused_route_is_reported_and_not_offered_again() -> None:
@@ -266,7 +303,7 @@ def test_silence_is_reported_and_a_late_answer_still_counts() -> None:
     peer.is_silent_on = {SCOPE}
     second = snapshot(route(bp=0, generation=2), last=first)
     peer.settle(second, now=1.0)
-    nonce = str(peer.stream._nonce)
+    nonce = [nonce for nonce, _ in peer.stream._flights][-1]
     peer.settle(second, now=1.1 + ACK_TIMEOUT_S)
     (ack,) = peer.stream.acks(second)
     assert "no answer" in ack.error
@@ -309,19 +346,46 @@ def test_a_rollback_waits_for_few_of_a_thousand_other_routes() -> None:
     for response in peer.stream.due(second, 0.0):
         peer._take(response)  # the clusters: then every virtual host is to be sent
     on_their_way = [one for one in peer.stream.due(second, 0.0) if one.type_url == SCOPE]
-    assert len(on_their_way) == MOST_FLYING
+    assert len(on_their_way) == MOST_FLYING[SCOPE]
     urgent = dataclasses.replace(others[0], candidate_bp=0, generation=3, slot=1)
     third = snapshot(urgent, *others[1:], last=second)
     assert [one for one in peer.stream.due(third, 0.0) if one.type_url == SCOPE] == []
-    for response in on_their_way[: MOST_FLYING // 2]:
+    for response in on_their_way[: MOST_FLYING[SCOPE] // 2]:
         peer._take(response)
     following = [one for one in peer.stream.due(third, 0.0) if one.type_url == SCOPE]
     assert following[0].resources[0].name == "gateway/m-000"
-    for response in (*on_their_way[MOST_FLYING // 2 :], *following):
+    for response in (*on_their_way[MOST_FLYING[SCOPE] // 2 :], *following):
         peer._take(response)
     peer.settle(third)
     assert {(one.route_id, one.generation) for one in peer.stream.acks(third)} >= {(5, 3)}
     assert peer.settle(third) == []
+
+
+def test_a_gateway_that_is_slower_than_its_replicas_come_and_go_gets_the_newest_state() -> None:
+    peer = Peer()
+    names = [f"m-{i}" for i in range(20)]
+    now = snapshot(*(route(candidate=None, bp=0, model=name) for name in names), route())
+    peer.settle(now)
+    on_their_way = []
+    for port in range(9101, 9121):  # of each model one after another, and nothing is answered
+        moved = dataclasses.replace(A, endpoints=(Endpoint("127.0.0.1", port, port + 500),))
+        routes = list(now.table.models)
+        routes[port - 9101] = dataclasses.replace(routes[port - 9101], stable=moved)
+        now = snapshot(*routes, last=now)
+        on_their_way += peer.stream.due(now, 0.0)
+    assert [one.type_url for one in on_their_way] == [ENDPOINTS] * MOST_FLYING[ENDPOINTS]
+    back = dataclasses.replace(now.table.models[-1], candidate_bp=0, generation=2)
+    now = snapshot(*now.table.models[:-1], back, last=now)
+    assert [one.type_url for one in peer.stream.due(now, 0.0)] == [SCOPE], "a rollback waits for none of them"
+    peer._take(on_their_way[0])
+    (newest,) = peer.stream.due(now, 0.0)
+    assert newest.type_url == ENDPOINTS
+    assert len(newest.resources) == (len(names) - MOST_FLYING[ENDPOINTS]) * len(on_their_way[0].resources)
+    for response in (*on_their_way[1:], newest):
+        peer._take(response)
+    peer.settle(now)
+    held = {name: version for model in now.models.values() for name, version in model.endpoints.items()}
+    assert peer.stream._kinds[ENDPOINTS].accepted == {name: one.version for name, one in held.items()}
 
 
 def test_a_listener_that_follows_a_refused_one_is_sent_all_routes_again() -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from serving.core.use import Reading, Use
 from tests.core.test_gate_progress import context
-from validators.core.load import Attempt
+from validators.core.load import Attempt, Floats
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates import GateContext, resources
 
 BEGAN_S = 1000.0
 #: 600 requests in 30 s, and the soak begins two seconds later.
+SCHEDULES: list[Floats] = []
 LOADED = {"answered": {"began_s": BEGAN_S, "per_s": [20] * 30}}
 
 
@@ -33,9 +35,11 @@ def judged(
     """The gate's judgement, and how many requests it sent in each soak."""
     soaks: list[int] = []
     clock = [soak_at_s]
+    load = {"rate_per_s": 20, **over.pop("load", {})}
 
     def drive(*args: Any, progress: Callable[[int], None], **_: Any) -> list[Attempt]:
         soaks.append(len(args[1]))
+        SCHEDULES.append(args[1])
         clock.append(clock[-1] + args[1][-1])
         progress(len(args[1]))
         return [Attempt(due, due, due) for due in args[1].tolist()]
@@ -43,7 +47,7 @@ def judged(
     monkeypatch.setattr(resources.load_runner, "drive", drive)
     monkeypatch.setattr(resources.time, "time", lambda: clock[-1])
     section = {"min_requests": 600, **over.pop("section", {})}
-    policy = parse_policy({"gates": ["load", "resources"], "load": {"rate_per_s": 20}, "resources": section})
+    policy = parse_policy({"gates": ["load", "resources"], "load": load, "resources": section})
     values = {"policy": policy, "loaded": LOADED, "readings": readings, **over}
     return resources.resources_gate(GateContext(**{**context([]).__dict__, **values})), soaks
 
@@ -60,6 +64,12 @@ def test_too_few_requests_are_followed_by_those_that_are_missing(monkeypatch: py
     assert (sent, found.evidence["requests"]) == (900, 1500)
     assert said == ["asks it for 45 s more at 20/s, as 600 requests prove too little"]
     assert found.verdict is Verdict.PASSED
+
+
+def test_a_soak_has_the_gaps_of_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged(monkeypatch, section={"min_requests": 1500}, load={"trace": [1, 1, 2]})
+    gaps = np.diff(SCHEDULES[-1])
+    assert gaps.max() / gaps.min() == pytest.approx(2)
 
 
 def test_a_long_wait_before_the_soak_hides_no_growth_and_tells_of_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -360,6 +360,25 @@ def test_a_candidate_may_have_what_would_hang_of_it_until_stable_answers_instead
 
 
 @pytest.mark.parametrize(
+    ("within_s", "attempt_s", "expected"),
+    [
+        (1.0, 2.0, 8),  # a slow one: two seconds hold twice what one does
+        (1.0, 0.5, 4),
+        (0.02, 0.1, 20),  # a fast one, of which more hangs
+        (0.001, 2.0, 64),
+    ],
+)
+def test_what_would_hang_of_a_candidate_follows_from_the_time_in_which_it_was_proven(
+    within_s: float, attempt_s: float, expected: int
+) -> None:
+    proven = dataclasses.replace(B, well_within_s=within_s)
+    one = dataclasses.replace(route(candidate=proven), limits=Limits(10.0, attempt_s))
+    assert one.in_flight(proven) == expected
+    with pytest.raises(ValueError, match="nothing is answered within 0"):
+        dataclasses.replace(B, well_within_s=0.0)
+
+
+@pytest.mark.parametrize(
     ("changes", "match"), [({"max_in_flight": 0}, "never be asked"), ({"max_in_flight": -1}, "r1")]
 )
 def test_a_bound_that_lets_nothing_through_is_refused(changes: dict[str, int], match: str) -> None:

@@ -11,12 +11,13 @@ import pytest
 
 from rollouts.core.request_mix import classes_of
 from serving.core.buckets import SIZE_EDGES
+from serving.core.made_up import made_up_item
 from tests.core.test_gate_progress import TEXT, context
 from tests.fakes.ports import FakeInferenceServer, FakeModel
 from validators.core.contract import tensors_of
 from validators.core.explain import explain
 from validators.core.golden_set import GoldenItem
-from validators.core.inputs import made_up_item, with_longer_text
+from validators.core.inputs import with_longer_text
 from validators.core.load import Attempt
 from validators.core.policy import parse_policy
 from validators.core.seen_sizes import SeenSizes, aim_of, allotted, class_of, drawn, unseen_frac

@@ -76,6 +76,13 @@ def found(bench: Bench | None, told: list[tuple[int, int]] | None = None, **over
     return gates.run_gate("capacity", context([] if told is None else told, **values))
 
 
+def test_each_batching_is_asked_at_the_gaps_of_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, load = Bench(monkeypatch), {**POLICY["load"], "trace": [1, 1, 2]}  # type: ignore[dict-item]
+    found(bench, policy=parse_policy({**POLICY, "load": load}))
+    gaps = [np.diff(schedule) for schedules in bench.schedules.values() for schedule in schedules]
+    assert len(bench.schedules) > 1 and all(own.max() / own.min() == pytest.approx(2) for own in gaps)
+
+
 def test_it_asks_each_batching_the_same_and_advises_the_one_that_answers_more(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, told, said = Bench(monkeypatch), [], []  # type: ignore[var-annotated]
     judged = found(bench, told, say=said.append)

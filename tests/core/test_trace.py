@@ -168,7 +168,12 @@ def test_a_policy_may_name_a_trace_by_its_digest() -> None:
     assert policy.trace == digest and parse_policy(policy.document).digest == policy.digest
     assert parse_policy({}).trace is None and parse_policy({"load": {"trace": [0.1]}}).trace is None
     told = {one.field: one.demands for one in explain(policy, items=0, slices={})}
-    assert told["load.max_error_frac"].endswith(f"at 20/s over gRPC, as trace {digest[:19]}… has it.")
+    as_recorded = f", as trace {digest[:19]}… has it."
+    assert told["load.max_error_frac"].endswith(f"at 20/s over gRPC{as_recorded}")
+    searched = parse_policy({"gates": ["load", "capacity"], "load": {"trace": digest, "slo_ms": 100}})
+    told = {one.field: one.demands for one in explain(searched, items=0, slices={})}
+    assert told["load.recovery_s"].endswith(f"of 3 times the rate{as_recorded}")
+    assert told["capacity.budget_s"].endswith(f"if it declares one{as_recorded}")
     assert gaps_in(policy.of("load"), [1.0, 2.0]) == [1.0, 2.0]
     assert gaps_in(parse_policy({"load": {"trace": [0.1]}}).of("load"), None) == [0.1]
     assert gaps_in(parse_policy({}).of("load"), None) is None

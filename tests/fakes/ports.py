@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from serving.agent.warmup import NUMPY_TYPES
+from serving.core.made_up import NUMPY_TYPES
 from serving.core.promql import selectors
 from serving.ports import (
     GRPC,
@@ -374,6 +374,9 @@ class FakeLauncher:
         for folder in left:
             self.stop(self.running[folder][0], grace_s=0)
         return left
+
+    def stop_left(self) -> None:
+        pass
 
 
 @dataclass

@@ -106,11 +106,12 @@ def _campaign(said: argparse.Namespace, folder: Path, **recorded: Any) -> int:
     from tests.kills import campaign as campaigns
     from tests.kills.victims import torn, victims
 
-    chosen = [
-        victim
-        for victim in (torn() if said.torn else victims())
-        if said.only in victim.name and (victim.can_freeze or not said.freeze)
-    ]
+    named = [victim for victim in (torn() if said.torn else victims()) if said.only in victim.name]
+    chosen = [victim for victim in named if victim.can_freeze or not said.freeze]
+    if not chosen:
+        kinds = " or ".join(sorted({victim.kind for victim in named}))
+        print(f"No {kinds} can be frozen." if kinds else f"No victim has {said.only!r} in its name.", file=sys.stderr)
+        return 2
     chosen = campaigns.some(chosen, said.seed, said.stories)
     campaign = campaigns.Campaign(
         chosen, folder, lanes=said.lanes, say=lambda line: print(line, flush=True), **recorded

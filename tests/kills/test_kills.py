@@ -22,6 +22,7 @@ from sluicegate.settings import BASE_DIR
 from tests.factories import make_deployment, make_server
 from tests.gateway_rig import wait_until
 from tests.kills import campaign, checks, gateway, victims
+from tests.kills.__main__ import _campaign, _said
 from tests.kills.fleet_checks import Seen, broken_lives, look, unsettled, wrong_now
 from tests.kills.machine import RUNS, Machine
 from tests.kills.points import AFTER, BEFORE, LASTING, Point, late_in, written_by
@@ -98,6 +99,21 @@ def test_transactions_that_are_torn_are_found_out(found: dict[str, Any]) -> None
     assert len(problems(torn, "engine")) >= 3
     assert "had arrived in" in said or "after" in said
     assert "was acknowledged, and 0 is kept" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--freeze", "--only", "plane"], "No control plane can be frozen.\n"),
+        (["--only", "nobody"], "No victim has 'nobody' in its name.\n"),
+    ],
+)
+def test_where_nobody_can_be_chosen_it_says_so(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tests.kills", *words])
+    assert _campaign(_said(), tmp_path) == 2
+    assert capsys.readouterr().err == said
 
 
 # --- the parts --------------------------------------------------------------------------------------------------------

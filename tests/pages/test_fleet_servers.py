@@ -125,6 +125,9 @@ def test_trouble_with_chores_leaves_the_agent_alive(
         def containment(self) -> dict[str, Any]:
             return {}
 
+        def stop_left(self) -> None:
+            pass
+
     def fails(*_: Any, **__: Any) -> Any:
         raise OSError("no /proc here")
 

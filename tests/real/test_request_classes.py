@@ -197,6 +197,19 @@ def test_a_class_is_what_a_trusted_proxy_says_or_what_the_tenant_has(tmp_path: P
         assert found["interactive"].answered == found["interactive"].requests == (7 if is_believed else 9)
 
 
+def test_a_class_that_a_caller_makes_up_takes_no_place_of_it(parts: Rig, ask: Any) -> None:
+    """While the only place of a batch is taken: the route was found by the caller's head, and is found anew without it."""
+    parts.apply(None, stable=stable(parts, BOUND // BATCH), classes=CLASSES)
+    with ThreadPoolExecutor(3) as pool, parts.stable.held():
+        held = pool.submit(ask(x_class="batch"))
+        wait_until(lambda: parts.stable.hits == 1, "the place is taken")
+        assert ask(x_class="batch")() == refused_by(ask)
+        others = [pool.submit(ask(x_sluicegate_class="batch", **said)) for said in ({}, {"x_class": "interactive"})]
+        wait_until(lambda: parts.stable.hits == 3 or any(one.done() for one in others), "both are in flight")
+    assert [one.result() for one in (held, *others)] == ["answered"] * 3
+    assert parts.counters().by_class["batch"].requests == 2
+
+
 def test_a_forced_release_is_no_way_out_of_a_class(parts: Rig) -> None:
     parts.apply(None, stable=stable(parts), classes=CLASSES, allows_forced=True)
     batch = over_http(parts, x_class="batch", x_sluicegate_release="r1")

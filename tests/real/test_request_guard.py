@@ -135,3 +135,28 @@ def test_a_release_says_how_large_its_requests_may_be(world: Servers) -> None:
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert world.asked() == asked
         assert world.is_well(channel)
+
+
+def test_the_largest_request_passes_and_one_byte_more_does_not(world: Servers) -> None:
+    """The limit is the gateway's: no server knows of it."""
+    limit = 10_000
+    arm = world.arm("r1")
+    world.parts.apply(None, stable=Arm(arm.name, arm.digest, arm.endpoints, arm.max_in_flight, max_request_bytes=limit))
+    numbers = message(MODEL, packed(1, 1000)) + raw(b"\0" * 4000)
+    framed = 5 + len(numbers) + 3  # a message has a frame of five bytes; an id, its field and its length in two more
+
+    def over_grpc(size: int) -> bytes:
+        letters = size - framed
+        return numbers + bytes([0x1A, letters % 128 | 0x80, letters // 128]) + b"x" * letters
+
+    def over_http(size: int) -> OverHttp:
+        return OverHttp(GOOD[:-1] + b',"id":"' + b"x" * (size - len(GOOD) - 8) + b'"}')
+
+    with world.parts.envoy.channel() as channel:
+        for size in (limit - 1, limit):
+            assert told(channel, over_grpc(size)) is grpc.StatusCode.OK
+            assert len(over_http(size).body) == size and world.http(over_http(size))[0] == 200
+        asked = world.asked()
+        assert told(channel, over_grpc(limit + 1)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert world.http(over_http(limit + 1))[0] == 413
+        assert world.asked() == asked and world.is_well(channel)

@@ -8,7 +8,7 @@ Confirmations climb, so that too much is claimed only where the first of them th
 correction for how often is looked. Source: tests in an order settled before (Maurer, Hothorn and Lehmacher, 1995). Only a confirmation
 that proves nothing, after which a lower rate is tried, costs one of the `tries`.
 
-What a claim rests on: arrivals at random (Poisson) in the mix that was sent, slow requests that come together for no longer
+What a claim rests on: arrivals in the shape and the mix that were sent, slow requests that come together for no longer
 than a fortieth of the run or as clearly as its own counts show, and a server and a machine that stay as they were.
 """
 

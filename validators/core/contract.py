@@ -13,25 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from serving.core.made_up import NUMPY_TYPES
 from validators.core.verdict import Judgement, Verdict
 
-#: Open Inference Protocol data type → what numpy calls it. BF16 arrives widened to 32 bits.
-NUMPY_TYPES: dict[str, str] = {
-    "BOOL": "bool",
-    "UINT8": "uint8",
-    "UINT16": "uint16",
-    "UINT32": "uint32",
-    "UINT64": "uint64",
-    "INT8": "int8",
-    "INT16": "int16",
-    "INT32": "int32",
-    "INT64": "int64",
-    "FP16": "float16",
-    "BF16": "float32",
-    "FP32": "float32",
-    "FP64": "float64",
-    "BYTES": "object",
-}
 _OIP_NAMES = {numpy_name: name for name, numpy_name in NUMPY_TYPES.items() if name != "BF16"}
 
 

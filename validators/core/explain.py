@@ -6,7 +6,7 @@ Every figure is that of the planning which the gates themselves go by: `proof.si
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,14 +39,13 @@ class Demand:
 
 def explain(policy: Policy, *, items: int, slices: Mapping[str, int]) -> list[Demand]:
     """The demands of the policy's gates in their order. `items` and `slices`: of the golden set that it names."""
-    told = {
-        "contract": _contract, "cold_start": _cold_start, "load": _load, "resources": _resources, "capacity": _capacity,
-        "gpu": _gpu,
+    told: dict[str, Callable[[Mapping[str, Any]], Iterator[Demand]]] = {
+        "contract": _contract, "cold_start": _cold_start, "golden": lambda own: _golden(own, items, slices), "load": _load,
+        "resources": _resources, "capacity": lambda own: _capacity(own, policy.of("load")), "gpu": _gpu,
     }  # fmt: skip
     found: list[Demand] = []
     for gate in policy.gates:
-        own = policy.of(gate)
-        found += _golden(own, items, slices) if gate == "golden" else told[gate](own)
+        found += told[gate](policy.of(gate))
     return [*found, *_evidence(policy.document)]
 
 
@@ -141,7 +140,10 @@ def _load(own: Mapping[str, Any]) -> Iterator[Demand]:
         yield Demand("load", "load.ttft_slo_ms", demands, certifies, needs.seconds, needs.deadline_s)
     if recovery.is_asked(own):
         lasts = round(float(recovery.surge(own, seed=int(own["seed"]))[-1]), 1)
-        demands = f"Back within the objective {own['recovery_s']:g} s after {own['burst_s']:g} s of {own['burst_factor']:g} times the rate."
+        demands = (
+            f"Back within the objective {own['recovery_s']:g} s after {own['burst_s']:g} s of {own['burst_factor']:g} times the rate"
+            f"{trace_policy.words_of(own)}."
+        )
         yield Demand(
             "load", "load.recovery_s", demands, _says("one burst of this size; not a longer one"), lasts, lasts
         )
@@ -159,8 +161,9 @@ def _resources(own: Mapping[str, Any]) -> Iterator[Demand]:
         yield Demand("resources", "resources.max_cpu_ms", demands, "The average of this run, without an interval.")
 
 
-def _capacity(own: Mapping[str, Any]) -> Iterator[Demand]:
-    demands = "The objective holds at the rate that the envelope declares for this hardware, if it declares one."
+def _capacity(own: Mapping[str, Any], load: Mapping[str, Any]) -> Iterator[Demand]:
+    declared = "The objective holds at the rate that the envelope declares for this hardware, if it declares one"
+    demands = f"{declared}{trace_policy.words_of(load)}."
     wrong = f"wrongly in no more than {(1 - own['confidence']) * 100:.3g} % of all runs"
     certifies = f"the objective at the proven rate, up to {own['most_per_s']:g}/s, {wrong}; not that higher rates fail"
     yield Demand("capacity", "capacity.budget_s", demands, _says(certifies), None, float(own["budget_s"]))

@@ -1,4 +1,4 @@
-"""Arrays for inference requests: from golden items, from a release's warm-up, or made up from the declared inputs."""
+"""Arrays for inference requests: from golden items or a release's warm-up, and as large as is declared."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from validators.core.contract import NUMPY_TYPES, Tensor
+from serving.core.made_up import NUMPY_TYPES, largest_sizes
+from validators.core.contract import Tensor
 
 Arrays = dict[str, npt.NDArray[Any]]
-#: Text for a made-up request.
-SAMPLE_TEXT = "The quick brown fox jumps over the lazy dog."
-#: Of the largest sizes that are declared, what made-up items have, a middling one first; the largest is asked beside them.
-_SHARES = (1 / 2, 1 / 8, 7 / 8, 1 / 4, 3 / 4, 3 / 8, 5 / 8)
 #: A word that is one token to nearly every tokenizer, and how many tokens most of them add at the ends of a text.
 _ONE_TOKEN, _ADDED_TOKENS = b"the", 4
 
@@ -44,56 +41,6 @@ def same_shapes(first: Arrays, second: Arrays) -> bool:
     return all(first[name].shape == second[name].shape for name in first)
 
 
-def made_up_items(tensors: Sequence[Tensor], limits: Mapping[str, Any], *, most: int) -> list[Arrays]:
-    """Plausible items for declared inputs, of several sizes where the envelope's `limits` say how large they may be; one at least."""
-    is_one = not _largest_sizes(tensors, limits) and not limits.get("input_values")
-    shares = _SHARES[: 1 if is_one else most]
-    return [made_up_item(tensors, limits, seed=at, share=share) for at, share in enumerate(shares)]
-
-
-def made_up_item(
-    tensors: Sequence[Tensor], limits: Mapping[str, Any] | None = None, *, seed: int, share: float = _SHARES[0]
-) -> Arrays:
-    """A plausible item for declared inputs: numbers of the envelope's `input_values`, else small random ones, and zeros for integers;
-    a sentence for text; a dimension of any size has so large a share of `max_input_dims`, else 1."""
-    random = np.random.default_rng(seed)
-    sizes, values = _largest_sizes(tensors, limits or {}), (limits or {}).get("input_values") or {}
-    out: Arrays = {}
-    for tensor in tensors:
-        largest = sizes.get(tensor.name, [1] * len(tensor.dims))
-        shape = tuple(
-            max(1, round(share * size)) if own == -1 else own for own, size in zip(tensor.dims, largest, strict=True)
-        )
-        out[tensor.name] = _drawn(random, tensor.data_type, shape, values.get(tensor.name))
-    return out
-
-
-def _drawn(
-    random: np.random.Generator, data_type: str, shape: tuple[int, ...], within: Sequence[float] | None
-) -> npt.NDArray[Any]:
-    """Values of a type; `within`: from the least to the largest."""
-    kind = NUMPY_TYPES.get(data_type, "object")
-    if kind == "object":
-        return np.full(shape, SAMPLE_TEXT.encode(), dtype=object)
-    if kind.startswith("float"):
-        low, high = within or (0.0, 0.0)
-        drawn = random.uniform(low, high, shape) if within else random.normal(0.0, 1.0, shape)
-        return np.asarray(drawn).astype(kind)
-    if within:
-        return np.asarray(
-            random.integers(int(within[0]), int(within[1]), shape, dtype=np.dtype(kind).type, endpoint=True)
-        )
-    return np.zeros(shape, dtype=kind)
-
-
-def _largest_sizes(tensors: Sequence[Tensor], limits: Mapping[str, Any]) -> Mapping[str, Sequence[int]]:
-    """The envelope's `max_input_dims` where it declares every input with a dimension of any size, since they may have to fit each other."""
-    sizes: Mapping[str, Sequence[int]] = limits.get("max_input_dims") or {}
-    unsized = [tensor for tensor in tensors if -1 in tensor.dims]
-    is_whole = unsized and all(len(sizes.get(tensor.name, ())) == len(tensor.dims) for tensor in unsized)
-    return {tensor.name: sizes[tensor.name] for tensor in unsized} if is_whole else {}
-
-
 def longest_item(
     tensors: Sequence[Tensor], limits: Mapping[str, Any], example: Arrays
 ) -> tuple[Arrays, dict[str, Any]]:
@@ -105,7 +52,7 @@ def longest_item(
     """
     longest, used = dict(example), {}
     dims = {tensor.name: tensor.dims for tensor in tensors}
-    for name, largest in _largest_sizes(tensors, limits).items():
+    for name, largest in largest_sizes(tensors, limits).items():
         sizes = [size if own == -1 else own for own, size in zip(dims[name], largest, strict=True)]
         longest[name] = np.resize(example[name], sizes)
         used["max_input_dims"] = limits["max_input_dims"]

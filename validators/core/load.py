@@ -16,6 +16,7 @@ import numpy.typing as npt
 from validators.core.proof import WINDOW_S, first_proof, sizing
 from validators.core.request_classes import ClassSummary
 from validators.core.slo import dispersion
+from validators.core.trace_policy import gaps_in
 from validators.core.verdict import Judgement, Verdict
 
 Floats = npt.NDArray[np.float64]
@@ -93,6 +94,14 @@ def arrivals(
     instants: Floats = np.cumsum(gaps)
     whole = float(instants[-1]) or 1.0  # a part of a trace may be all at once
     return np.minimum(instants[:-1] / whole * duration_s, np.nextafter(duration_s, 0.0))
+
+
+def arrivals_of(
+    load: Mapping[str, Any], rate_per_s: float, duration_s: float, *, seed: int, trace: Sequence[float] | None = None
+) -> Floats:
+    """Arrivals at a rate, in the shape that a load section asks for. `trace` are the gaps of the one that it names, if it names one."""
+    gaps = gaps_in(load, trace)
+    return arrivals(rate_per_s, duration_s, seed=seed, cv=load["arrivals_cv"], trace=gaps)
 
 
 def summarise(

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from registry.core.engine_profile import InputProfile
-from validators.core.contract import NUMPY_TYPES, Tensor
+from serving.core.made_up import NUMPY_TYPES
+from validators.core.contract import Tensor
 from validators.core.inputs import Arrays, same_shapes, stack
 
 #: Items that are asked alone too, of each pool.

@@ -13,7 +13,7 @@ import numpy as np
 from serving.core.variants import Batching
 from serving.ports import InferenceError, PreparedRequests
 from validators.core.batch_sweep import Point, SweepPlan, Tried, as_evidence, plan_of, words_of
-from validators.core.load import arrivals, generator_limit, summarise
+from validators.core.load import generator_limit, summarise
 from validators.execution.gates.context import GateContext, NotServed, OutOfTime, Variants
 from validators.execution.gates.load_payloads import Payloads, requests_to
 from validators.execution.gates.stage_watch import StageWatch
@@ -90,7 +90,7 @@ class _Sweep:
 
     def _point(self, context: GateContext, requests: PreparedRequests, share: float, keep: Callable[[], None]) -> Point:
         rate, seed = share * self.proven_per_s, int(self.load["seed"]) + self.plan.shares.index(share)
-        schedule = arrivals(rate, self.plan.run_s, seed=seed)  # the same for every batching
+        schedule = self.context.arrivals(rate, self.plan.run_s, seed=seed)  # the same for every batching
 
         def beat(sent: int) -> None:
             keep()

@@ -9,7 +9,7 @@ from typing import Any
 
 from validators.core.capacity import Measured, declared_for, judge_capacity, plan_of
 from validators.core.capacity_search import BATCHES_SHARE, Ended, Purpose, Run, Step, is_hopeless, next_step
-from validators.core.load import Attempt, Floats, arrivals, generator_limit, max_lag_ms, summarise
+from validators.core.load import Attempt, Floats, generator_limit, max_lag_ms, summarise
 from validators.core.proof import WINDOW_S
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates.batch_curve import batch_curve
@@ -102,7 +102,7 @@ class _CapacityGate:
         )
 
     def _measure(self, step: Step) -> Measured:
-        schedule = arrivals(step.rate_per_s, step.seconds, seed=self.load["seed"] + len(self.measured))
+        schedule = self.context.arrivals(step.rate_per_s, step.seconds, seed=self.load["seed"] + len(self.measured))
         spent_s = self._spent_s
         looked_s = 0.0
 

@@ -7,13 +7,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from serving.core.made_up import made_up_items
 from serving.core.use import Reading
 from serving.core.variants import Batching
 from serving.ports import InferenceServer
 from validators.core.contract import Tensor, tensors_of
 from validators.core.golden_set import GoldenItem, Label
 from validators.core.gpu_checks import Watch
-from validators.core.inputs import Arrays, item_arrays, made_up_items
+from validators.core.inputs import Arrays, item_arrays
+from validators.core.load import Floats, arrivals_of
 from validators.core.policy import Policy
 from validators.core.sample import sample_of
 from validators.core.seen_sizes import SeenSizes
@@ -85,6 +87,10 @@ class GateContext:
     variants: Variants | None = None  # None where users may be on the release's servers
     trace: Sequence[float] | None = None  # the gaps of the trace that the policy names by its digest
     gpus: Callable[[], Watch] = lambda: Watch(0, 0.0)  # what the node's agent read of its GPUs so far
+
+    def arrivals(self, rate_per_s: float, duration_s: float, *, seed: int) -> Floats:
+        """When requests are due at a rate, in the shape that the policy's load asks for."""
+        return arrivals_of(self.policy.of("load"), rate_per_s, duration_s, seed=seed, trace=self.trace)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:

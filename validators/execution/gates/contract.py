@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from validators.core.contract import batch_sizes, compare_answer, compare_declared, judge_contract, tensors_of
-from validators.core.edges import edges_of, judge_edges
-from validators.core.inputs import stack
+from validators.core.edges import Edge, edges_of, judge_edges
+from validators.core.inputs import Arrays, stack
+from validators.core.largest_request import ByteEdges, byte_edges
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates.context import GateContext, example_items
 from validators.execution.runners import contract as contract_runner
@@ -16,7 +20,7 @@ def contract_gate(context: GateContext) -> Judgement:
     most, example = int(context.serving["max_batch_size"]), example_items(context, 1)[0]
     sizes = batch_sizes(policy["batch_sizes"], most)
     limits = context.envelope.get("limits") or {}
-    edges = edges_of(context.inputs, example, limits, max_batch_size=most) if policy["edges"] else ()
+    edges, by_bytes = _edges(context, example, limits, most) if policy["edges"] else ((), ByteEdges())
     total = len(sizes) + len(edges)
     facts = contract_runner.observe(
         context.server,
@@ -59,4 +63,15 @@ def contract_gate(context: GateContext) -> Judgement:
         progress=lambda done: context.progress(len(sizes) + done, total),
     )
     context.progress(total, total)
-    return judge_edges(found, outcomes)
+    return judge_edges(found, [*by_bytes.known, *outcomes], not_tried=by_bytes.why_none)
+
+
+def _edges(
+    context: GateContext, example: Arrays, limits: Mapping[str, Any], most: int
+) -> tuple[tuple[Edge, ...], ByteEdges]:
+    """All that are asked, and what is known of those by bytes."""
+    inputs, model = context.inputs, context.model
+    by_bytes = byte_edges(
+        inputs, example, limits, max_batch_size=most, size_of=lambda one: contract_runner.request_bytes(model, one)
+    )
+    return (*edges_of(inputs, example, limits, max_batch_size=most), *by_bytes.edges), by_bytes

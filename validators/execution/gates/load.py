@@ -15,7 +15,6 @@ from validators.core.load import (
     Attempt,
     Floats,
     LoadSummary,
-    arrivals,
     generator_limit,
     judge_load,
     max_lag_ms,
@@ -24,7 +23,6 @@ from validators.core.load import (
 )
 from validators.core.proof import sizing
 from validators.core.recovery import is_asked, judge_recovery, recovered_after_s, surge
-from validators.core.trace_policy import gaps_in
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates.context import Baseline, GateContext
 from validators.execution.gates.load_looks import is_proven, settled
@@ -102,8 +100,7 @@ class _LoadGate:
         return summarise(attempts, duration_s=lasted_s, slo_ms=self.slo_ms, kinds=kinds), first, more
 
     def _arrivals(self, seconds: float, *, seed: int) -> Floats:
-        policy, gaps = self.policy, gaps_in(self.policy, self.context.trace)
-        return arrivals(policy["rate_per_s"], seconds, seed=seed, cv=policy["arrivals_cv"], trace=gaps)
+        return self.context.arrivals(self.policy["rate_per_s"], seconds, seed=seed)
 
     def beside_stable(self, found: Judgement) -> Judgement:
         """What was found; a release that missed its objective is blamed only where stable, in turn with it, is faster."""
@@ -140,7 +137,7 @@ class _LoadGate:
         if not is_asked(policy):
             return found
         for attempt in range(_BURST_TRIES):
-            schedule = surge(policy, seed=policy["seed"] + attempt)
+            schedule = surge(policy, seed=policy["seed"] + attempt, trace=self.context.trace)
 
             def is_back(attempts: Sequence[Attempt], now_s: float, schedule: Floats = schedule) -> bool:
                 return recovered_after_s(settled(schedule, attempts, now_s, self.slo_ms), policy) is not None

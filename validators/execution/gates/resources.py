@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from validators.core.answered import Answered, answered_at, answered_of, ended_at, joined
-from validators.core.load import arrivals
 from validators.core.resources import judge_resources, needs_more
 from validators.core.verdict import Judgement
 from validators.execution.gates.context import GateContext
@@ -37,7 +36,7 @@ def _soak(context: GateContext, before: Answered | None) -> Answered | None:
     rate_per_s, had = float(load["rate_per_s"]), before.requests if before else 0
     seconds = min(float(policy["max_soak_s"]), max(policy["min_requests"] - had, had) / rate_per_s)
     context.say(f"asks it for {seconds:.0f} s more at {rate_per_s:g}/s, as {had} requests prove too little")
-    schedule = arrivals(rate_per_s, seconds, seed=load["seed"])
+    schedule = context.arrivals(rate_per_s, seconds, seed=load["seed"])
     attempts = load_runner.drive(
         requests_to(context.server, context.serving, payloads_of(context), context),
         schedule,

@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy.typing as npt
 
-from serving.ports import InferenceError, InferenceServer, TensorSpec
+from serving.adapters.triton_requests import parcel_of
+from serving.ports import GRPC, InferenceError, InferenceServer, TensorSpec
 from validators.core.contract import Tensor, compare_answer
 from validators.core.edges import Edge, Outcome
 from validators.core.inputs import Arrays, stack
+
+#: Before each message of gRPC: whether it is compressed, and its length. Gateways count them too.
+_GRPC_FRAME_BYTES = 5
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,11 @@ def try_edges(
         if out[-1].unwell:
             break
     return out
+
+
+def request_bytes(model: str, inputs: Arrays) -> int:
+    """Bytes of the body of a request over gRPC, as gateways count them."""
+    return _GRPC_FRAME_BYTES + len(parcel_of(model, [inputs], protocol=GRPC, host="", port=0).bodies[0])
 
 
 def _failure(server: InferenceServer, model: str, inputs: Arrays, timeout_s: float) -> InferenceError | None:
