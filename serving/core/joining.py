@@ -6,4 +6,4 @@ from pathlib import Path
 
 
 def credential_file(state_dir: Path, node: str) -> Path:
-    return state_dir / "secrets" / f"node-credential-{node}"
+    return state_dir / "node-identity" / node

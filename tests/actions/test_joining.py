@@ -25,6 +25,7 @@ from serving.actions.joining import (
 from serving.actions.nodes import uncordon_node
 from serving.actions.placement import continue_placing
 from serving.agent.identity import NodeIdentity
+from serving.core.joining import credential_file
 from serving.models import Deployment, Node, NodeInvite, Server
 from serving.queries.answering import on_heard_nodes
 from serving.queries.deployments import current_servers
@@ -45,11 +46,11 @@ def invited(name: str = "gpu-7", **said: Any) -> str:
 
 
 def identity(tmp_path: Path, token: str = "", name: str = "gpu-7") -> NodeIdentity:
-    return NodeIdentity(name, file=tmp_path / "secrets" / f"node-credential-{name}", join_token=token)
+    return NodeIdentity(name, file=credential_file(tmp_path, name), join_token=token)
 
 
 def kept(tmp_path: Path) -> str:
-    return (tmp_path / "secrets" / "node-credential-gpu-7").read_text().strip()
+    return credential_file(tmp_path, "gpu-7").read_text().strip()
 
 
 def refusal(agent: NodeIdentity) -> str:
@@ -68,7 +69,7 @@ def test_an_agent_joins_once_and_keeps_a_credential_that_nobody_else_knows(tmp_p
     agent.introduce(runtimes=[{"image": "x"}], facts={"cpu_count": 4})
     node, secret = Node.objects.get(), kept(tmp_path)
     assert node.credential == digest_of(secret) and node.joined_by and node.seen_at and node.credential_used_at
-    file = tmp_path / "secrets" / "node-credential-gpu-7"
+    file = credential_file(tmp_path, "gpu-7")
     assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700
     assert [one.name for one in file.parent.iterdir()] == [file.name]
     told = str(list(Event.objects.values())) + str(list(Node.objects.values())) + str(list(NodeInvite.objects.values()))
@@ -153,7 +154,7 @@ def test_rotated_the_agent_has_another_and_the_one_before_is_good_no_more(tmp_pa
 @pytest.mark.parametrize("is_known", [False, True])
 def test_an_agent_killed_while_it_rotates_is_who_it_was(tmp_path: Path, is_known: bool) -> None:
     identity(tmp_path, invited()).introduce(runtimes=[], facts={})
-    before, pending = kept(tmp_path), tmp_path / "secrets" / "node-credential-gpu-7.next"
+    before, pending = kept(tmp_path), tmp_path / "node-identity" / "gpu-7.next"
     pending.write_text("sgn_next\n")
     if is_known:
         rotate_credential(actor=AGENT, name="gpu-7", credential=before, new_digest=digest_of("sgn_next"))
