@@ -291,10 +291,10 @@ def register_node(
     """
     require(actor, Verb.ADMINISTER, "")
     with transaction.atomic():
-        require_credential(Node.objects.select_for_update(no_key=True).filter(name=name).first(), name, credential)
-        now = timezone.now()
+        found = Node.objects.select_for_update(no_key=True).filter(name=name).first()
+        is_proven, now = require_credential(found, name, credential), timezone.now()
         told = {"runtimes": runtimes, "facts": facts, "seen_at": now, "removed_at": None}
-        told |= {"credential_used_at": now} if credential else {}
+        told |= {"credential_used_at": now} if is_proven else {}
         node, is_new = Node.objects.update_or_create(name=name, defaults=told)
         if is_new:
             images = sorted({runtime["image"] for runtime in runtimes})

@@ -106,8 +106,8 @@ def _why_not(invite: NodeInvite, token: str, now: datetime) -> str:
     return ""
 
 
-def require_credential(node: Node | None, name: str, credential: str) -> None:
-    """Raises Refused unless who has this credential, or none where it is empty, may act as the node of this name."""
+def require_credential(node: Node | None, name: str, credential: str) -> bool:
+    """Whether it is by its credential that who has this one (empty: none) may act as the node of this name. Raises Refused: may not."""
     if node is not None and node.revoked_at is not None:
         why = f": {node.revoke_reason.rstrip('.')}" if node.revoke_reason else ""
         raise Refused(
@@ -131,6 +131,7 @@ def require_credential(node: Node | None, name: str, credential: str) -> None:
             f"{name} has not joined, and SLUICEGATE_NODES_JOIN_BY_TOKEN lets in only nodes that have: sluicegate node invite {name}",
             node=name,
         )
+    return bool(known)
 
 
 @transaction.atomic
@@ -138,8 +139,8 @@ def rotate_credential(*, actor: Actor, name: str, credential: str, new_digest: s
     """The node with another credential; the one before is good no more. For the agent that has it. Raises Refused."""
     require(actor, Verb.ADMINISTER, "")
     node = Node.objects.select_for_update(no_key=True).filter(name=name).first()
-    require_credential(node, name, credential)
-    assert node is not None and node.credential, "only a node that has joined has one to change"
+    if not require_credential(node, name, credential) or node is None:
+        raise Refused("node_not_joined", f"{name} has no credential to change.", node=name)
     node.credential, node.credential_at, node.rotation_asked_at = new_digest, timezone.now(), None
     node.save(update_fields=["credential", "credential_at", "rotation_asked_at"])
     _tell(EventVerb.NODE_ROTATED, name, actor, "")

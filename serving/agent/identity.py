@@ -41,24 +41,33 @@ class NodeIdentity:
             record_refused_agent(actor=self._actor, name=self._node, code=error.code, message=error.message)
             raise
         if node.rotation_asked_at is not None and self._credential:
-            self._rotate()
+            try:
+                self._rotate()
+            except OSError as error:  # no room for it is no reason to leave servers alone
+                log.warning("node %s keeps its credential: %s; it is tried again", self._node, error)
         return node
 
     def _registered(self, told: dict[str, Any]) -> Node:
         refused: Refused | None = None
+        let_in: Node | None = None
         for credential in self._known():
             try:
                 node = actions.register_node(actor=self._actor, name=self._node, credential=credential, **told)
             except Refused as error:
                 refused = error
             else:
-                self._keep(credential)
-                return node
+                if node.credential:
+                    self._keep(credential)
+                    return node
+                let_in = node  # the database is from before it joined, and lets everybody in
+                break
         if self._join_token and self._file is not None:
             try:
                 return self._join(told)
             except Refused as error:  # why it is no longer let in says more than that its token is used
-                raise refused or error from None
+                refused = refused or error
+        if let_in is not None:
+            return let_in
         if refused is not None:
             raise refused
         return actions.register_node(actor=self._actor, name=self._node, **told)

@@ -136,6 +136,38 @@ def test_nodes_without_a_credential_are_let_in_until_the_setting_says_otherwise(
     assert Node.objects.get().joined_at is not None
 
 
+def test_an_agent_that_the_database_forgot_is_heard_and_joins_again_where_it_is_invited(
+    tmp_path: Path, settings: Any
+) -> None:
+    identity(tmp_path, invited()).introduce(runtimes=[], facts={})
+    Node.objects.all().delete()
+    identity(tmp_path).introduce(runtimes=[], facts={})
+    assert Node.objects.get().credential == "" and Node.objects.get().credential_used_at is None
+    identity(tmp_path, "sgj_used_long_ago").introduce(runtimes=[], facts={})
+    identity(tmp_path, invited()).introduce(runtimes=[], facts={})
+    assert Node.objects.get().credential == digest_of(kept(tmp_path))
+    Node.objects.all().delete()
+    settings.NODES_JOIN_BY_TOKEN = True
+    assert refusal(identity(tmp_path)) == "node_not_joined"
+
+
+def test_a_disk_without_room_leaves_the_credential_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = identity(tmp_path, invited())
+    agent.introduce(runtimes=[], facts={})
+    before = kept(tmp_path)
+    ask_rotation(actor=make_admin(), node=Node.objects.get())
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("serving.agent.identity.write_whole", full)
+        agent.introduce(runtimes=[], facts={})
+    assert kept(tmp_path) == before and Node.objects.get().rotation_asked_at is not None
+    agent.introduce(runtimes=[], facts={})
+    assert kept(tmp_path) != before
+
+
 def test_rotated_the_agent_has_another_and_the_one_before_is_good_no_more(tmp_path: Path) -> None:
     agent = identity(tmp_path, invited())
     agent.introduce(runtimes=[], facts={})
