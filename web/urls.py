@@ -51,6 +51,7 @@ from web.pages import (
     storage,
     styleguide,
     token_forms,
+    traces,
     upload,
     webhooks,
 )
@@ -109,6 +110,10 @@ urlpatterns = [
         posted(golden_sets.use, "model_golden_sets", "slug"),
         name="model_golden_set_use",
     ),
+    path("models/<slug:slug>/traces/", require_GET(traces.traces), name="model_traces"),
+    path("models/<slug:slug>/traces/add/", posted(traces.add, "model_traces", "slug"), name="model_trace_add"),
+    path("models/<slug:slug>/traces/use/", posted(traces.use, "model_traces", "slug"), name="model_trace_use"),
+    path("models/<slug:slug>/traces/remove/", posted(traces.remove, "model_traces", "slug"), name="model_trace_remove"),
     path("models/<slug:slug>/aliases/", require_GET(aliases.aliases), name="model_aliases"),
     path("models/<slug:slug>/aliases/move/", posted(aliases.move, "model_aliases", "slug"), name="model_alias_move"),
     path(

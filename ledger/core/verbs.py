@@ -92,6 +92,7 @@ class EventVerb(StrEnum):
     # validators
     GOLDEN_SET_ADDED = "golden_set.added"
     TRACE_ADDED = "trace.added"
+    TRACE_REMOVED = "trace.removed"
     KEPT_REQUESTS_DRAFTED = "kept_requests.drafted"
     KEPT_REQUESTS_FORGOTTEN = "kept_requests.forgotten"
     GATE_RUN_REQUESTED = "gate_run.requested"

@@ -16,6 +16,7 @@ TABS = (
     ("Releases", "model"),
     ("Serving", "model_serving"),
     ("Golden sets", "model_golden_sets"),
+    ("Traces", "model_traces"),
     ("Aliases", "model_aliases"),
     ("Policies", "model_policies"),
     ("Ownership", "model_ownership"),
