@@ -9,6 +9,8 @@ from registry.models import Release, ServedModel
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.prefetch import FilesStanding
 from serving.core.routes import SLOTS
+from serving.core.sleep import SleepRule
+from serving.core.sleep_lifecycle import SleepState
 
 
 class Environment(models.Model):
@@ -306,6 +308,43 @@ class Route(models.Model):
     def slot(self) -> int:
         """The label of the requests that begin under this row as it is, in [0, SLOTS)."""
         return slot_of(self.changes)
+
+
+class Sleep(models.Model):
+    """Whether a model may sleep in an environment, its servers unloaded while nobody asks it, and whether it does. Without one it never
+    sleeps."""
+
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="sleeps")
+    model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="sleeps")
+    unload_after_s = models.PositiveIntegerField(null=True)  # the rule: `serving.core.sleep.SleepRule`
+    yields_after_s = models.PositiveIntegerField(null=True)
+    loads_on_demand = models.BooleanField(default=True)
+    reason = models.TextField(blank=True)  # of the rule, as who last changed it told
+    changed_by = models.CharField(max_length=150, blank=True)
+    changed_at = models.DateTimeField(null=True)
+    state = models.CharField(max_length=6, default=SleepState.AWAKE)
+    state_since = models.DateTimeField(null=True)  # null: it was always awake
+    state_reason = models.TextField(blank=True)
+    wake_s = models.PositiveIntegerField(default=0)  # while it sleeps: in so many seconds a caller is to ask again
+    trouble = models.TextField(blank=True)  # why it does not wake, or stays loaded, as the last look had it
+    quiet_since = models.DateTimeField(null=True)  # no gateway counted a request since then
+    counts = models.JSONField(default=dict)  # [epoch, requests] by gateway, as they were last
+    version = models.PositiveIntegerField(default=1)  # If-Match; grows with each change of the rule and of the state
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["environment", "model"], name="sleep_once"),
+            models.CheckConstraint(condition=Q(state__in=[s.value for s in SleepState]), name="sleep_state_known"),
+        ]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its environment and its model."""
+        return self.environment_id, self.model_id
+
+    @property
+    def rule(self) -> SleepRule:
+        return SleepRule(self.unload_after_s, self.yields_after_s, self.loads_on_demand)
 
 
 class RouteAck(models.Model):

@@ -47,6 +47,7 @@ from web.pages import (
     session,
     settings_index,
     signing_keys,
+    sleep,
     starting,
     storage,
     styleguide,
@@ -88,6 +89,10 @@ urlpatterns = [
     # the model's tabs
     path("models/<slug:slug>/compare/", require_GET(models.compare), name="model_compare"),
     path("models/<slug:slug>/serving/", require_GET(model_tabs.serving), name="model_serving"),
+    path("models/<slug:slug>/sleep/", require_GET(sleep.sleep), name="model_sleep"),
+    path("models/<slug:slug>/sleep/rule/", posted(sleep.rule, "model_sleep", "slug"), name="model_sleep_rule"),
+    path("models/<slug:slug>/sleep/begin/", posted(sleep.begin, "model_sleep", "slug"), name="model_sleep_begin"),
+    path("models/<slug:slug>/sleep/end/", posted(sleep.end, "model_sleep", "slug"), name="model_sleep_end"),
     path("models/<slug:slug>/golden-sets/", require_GET(golden_sets.golden_sets), name="model_golden_sets"),
     path("models/<slug:slug>/golden-sets/new/", require_GET(golden_sets.new), name="model_golden_set_new"),
     path(

@@ -89,6 +89,11 @@ class EventVerb(StrEnum):
     SERVER_STOPPED = "server.stopped"
     SERVER_DRIFTED = "server.drifted"
     ROUTE_SET = "route.set"
+    SLEEP_RULED = "sleep.ruled"
+    SLEEP_BEGUN = "sleep.begun"
+    SLEEP_UNLOADED = "sleep.unloaded"
+    SLEEP_ENDING = "sleep.ending"
+    SLEEP_ENDED = "sleep.ended"
     # validators
     GOLDEN_SET_ADDED = "golden_set.added"
     TRACE_ADDED = "trace.added"

@@ -121,6 +121,15 @@ def set_route(
     return route
 
 
+def publish_again(route: Route) -> None:
+    """A new generation of the route as it is, so that gateways tell when they have taken what else it rests on. For a transaction that
+    holds the environment's routes."""
+    generation = Environment.objects.values_list("generation", flat=True).get(pk=route.environment_id) + 1
+    Environment.objects.filter(pk=route.environment_id).update(generation=generation)
+    Route.objects.filter(pk=route.pk).update(generation=generation)
+    notify_routes()
+
+
 def _proven(
     route: Route, stable: Release, candidate: Release | None, proofs: Mapping[str, Proof | None]
 ) -> dict[str, Any]:

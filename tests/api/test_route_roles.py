@@ -53,6 +53,10 @@ def reason(world: World) -> Any:
     return {"reason": "tried"}
 
 
+def sleeps_there(world: World) -> Any:
+    return {"environment": world.environment.slug}
+
+
 def rollout_verb(right: Verb, **more: Any) -> Ask:
     return Ask(right, reason, if_match("rollout"), **more)
 
@@ -134,6 +138,12 @@ ASKS: dict[str, Ask] = {
         lambda w: {"deployment": 1},
         also=frozenset({404}),  # nor there
     ),
+    "GET /models/{slug}/sleep": Ask(V.READ),
+    "POST /models/{slug}/sleep": Ask(
+        V.SCALE_RELEASE, sleeps_there, lambda w: {"If-Match": "*"}, also=frozenset({409})
+    ),  # served nowhere
+    "POST /models/{slug}/sleep/begin": Ask(V.SCALE_RELEASE, sleeps_there, also=frozenset({409})),
+    "POST /models/{slug}/sleep/end": Ask(V.SCALE_RELEASE, sleeps_there, also=frozenset({409})),
     f"POST {RELEASE}/capacity-plan": Ask(V.READ, lambda w: {"peak_per_s": 10}),
     f"GET {RELEASE}/measured-envelope": Ask(V.READ, also=frozenset({404})),  # nothing was measured
     f"GET {RELEASE}/mlbom": Ask(V.READ),

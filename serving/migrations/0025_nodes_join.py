@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("serving", "0023_environment_retired"),
+        ("serving", "0024_sleep"),
     ]
 
     operations = [
