@@ -1,6 +1,6 @@
 from django.urls import path
 
-from rollouts.api import approvals, serving_history, tenants
+from rollouts.api import approvals, environments, serving_history, tenants
 from rollouts.api import rollouts as api
 
 urlpatterns = [
@@ -15,6 +15,8 @@ urlpatterns = [
     path("rollouts/<int:rollout_id>/supersede", api.SupersedeView.as_view()),
     *(path(f"rollouts/<int:rollout_id>/{verb}", view.as_view()) for verb, view in api.VERB_VIEWS.items()),
     path("models/<slug:slug>/rollback", api.RollbackView.as_view()),
+    path("environments/<slug:slug>/remove", environments.EnvironmentRemoveView.as_view()),
+    path("environments/<slug:slug>/restore", environments.EnvironmentRestoreView.as_view()),
     path("environments/<slug:slug>/models/<slug:model>/tenants", tenants.TenantsView.as_view()),
     path("environments/<slug:slug>/models/<slug:model>/served", serving_history.ServedView.as_view()),
     path("environments/<slug:slug>/models/<slug:model>/served/history", serving_history.ServedHistoryView.as_view()),

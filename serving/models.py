@@ -9,10 +9,15 @@ from registry.models import Release, ServedModel
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.prefetch import FilesStanding
 from serving.core.routes import SLOTS
+from serving.core.sleep import SleepRule
+from serving.core.sleep_lifecycle import SleepState
 
 
 class Environment(models.Model):
-    """Staging, production, …: where releases run, and the rules for entering it."""
+    """Staging, production, …: where releases run, and the rules for entering it.
+
+    One that was retired runs nothing and takes nothing; what it was stays readable, and its name stays its own.
+    """
 
     slug = models.SlugField(unique=True, max_length=40)
     title = models.CharField(max_length=120)
@@ -22,6 +27,9 @@ class Environment(models.Model):
     allows_forced_release = models.BooleanField(default=False)  # x-sluicegate-release on a request
     generation = models.BigIntegerField(default=0)  # grows with every route change in it
     version = models.PositiveIntegerField(default=1)  # of its rules: If-Match
+    retired_at = models.DateTimeField(null=True)
+    retired_by = models.CharField(max_length=150, blank=True, default="", db_default="")
+    retire_reason = models.TextField(blank=True, default="", db_default="")
 
     def __str__(self) -> str:
         return self.slug
@@ -278,6 +286,43 @@ class Route(models.Model):
     def slot(self) -> int:
         """The label of the requests that begin under this row as it is, in [0, SLOTS)."""
         return slot_of(self.changes)
+
+
+class Sleep(models.Model):
+    """Whether a model may sleep in an environment, its servers unloaded while nobody asks it, and whether it does. Without one it never
+    sleeps."""
+
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="sleeps")
+    model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="sleeps")
+    unload_after_s = models.PositiveIntegerField(null=True)  # the rule: `serving.core.sleep.SleepRule`
+    yields_after_s = models.PositiveIntegerField(null=True)
+    loads_on_demand = models.BooleanField(default=True)
+    reason = models.TextField(blank=True)  # of the rule, as who last changed it told
+    changed_by = models.CharField(max_length=150, blank=True)
+    changed_at = models.DateTimeField(null=True)
+    state = models.CharField(max_length=6, default=SleepState.AWAKE)
+    state_since = models.DateTimeField(null=True)  # null: it was always awake
+    state_reason = models.TextField(blank=True)
+    wake_s = models.PositiveIntegerField(default=0)  # while it sleeps: in so many seconds a caller is to ask again
+    trouble = models.TextField(blank=True)  # why it does not wake, or stays loaded, as the last look had it
+    quiet_since = models.DateTimeField(null=True)  # no gateway counted a request since then
+    counts = models.JSONField(default=dict)  # [epoch, requests] by gateway, as they were last
+    version = models.PositiveIntegerField(default=1)  # If-Match; grows with each change of the rule and of the state
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["environment", "model"], name="sleep_once"),
+            models.CheckConstraint(condition=Q(state__in=[s.value for s in SleepState]), name="sleep_state_known"),
+        ]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its environment and its model."""
+        return self.environment_id, self.model_id
+
+    @property
+    def rule(self) -> SleepRule:
+        return SleepRule(self.unload_after_s, self.yields_after_s, self.loads_on_demand)
 
 
 class RouteAck(models.Model):

@@ -288,7 +288,8 @@ class GatewayCounters:
     """One reading of one gateway for one model. `epoch` changes when the gateway restarted and its counts began anew.
 
     `read_at` is when the counts were true: it stays where it was while a gateway repeats itself. `by_slot` has the same counts
-    apart by the weight under which a request began, which its route's slot names.
+    apart by the weight under which a request began, which its route's slot names. In none of them is what `forced` a release, or found the
+    model `asleep` and was answered by the gateway.
     """
 
     gateway: str
@@ -300,6 +301,8 @@ class GatewayCounters:
     by_slot: dict[int, dict[str, ArmCounters]] = field(default_factory=dict)
     by_tenant: dict[str, TenantCounters] = field(default_factory=dict)  # of a model whose traffic policy names tenants
     by_class: dict[str, TenantCounters] = field(default_factory=dict)  # likewise, of one that names classes of requests
+    forced: int = 0
+    asleep: int = 0
 
 
 class TrafficCounters(Protocol):
@@ -317,17 +320,17 @@ class TrafficCounters(Protocol):
 
 @dataclass(frozen=True)
 class HostCounts:
-    """What one server of a release was asked since the gateway last met a change of that release's servers.
-
-    `attempts` that ended, first and later ones; `failed` are those without a good answer: server errors, cuts, and those that
-    were given up, by the gateway or by who asked. What the gateway shed was not asked of any server, and is in neither.
+    """What one server of a release was asked since the gateway last met a change of that release's servers; `active` now, streams too.
+    `attempts` that ended, first and later ones; `failed` are those without a good answer: server errors, cuts, and those that were given
+    up, by the gateway or by who asked. What the gateway shed is in neither, as no server was asked.
     """
 
     attempts: int = 0
     failed: int = 0
+    active: int = 0
 
     def __add__(self, other: HostCounts) -> HostCounts:
-        return HostCounts(self.attempts + other.attempts, self.failed + other.failed)
+        return HostCounts(self.attempts + other.attempts, self.failed + other.failed, self.active + other.active)
 
 
 class HostCounters(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from serving.api import environments as api
-from serving.api import files_on_nodes, gateways, node_fit, nodes, release_check, replicas
+from serving.api import files_on_nodes, gateways, node_fit, nodes, release_check, replicas, sleep
 
 urlpatterns = [
     path("models/<slug:slug>/releases:check", release_check.ReleaseCheckView.as_view(), name="release-check"),
@@ -19,6 +19,9 @@ urlpatterns = [
         replicas.ReplaceView.as_view(),
         name="release-replace-replica",
     ),
+    path("models/<slug:slug>/sleep", sleep.SleepsView.as_view(), name="model-sleep"),
+    path("models/<slug:slug>/sleep/begin", sleep.SleepBeginView.as_view(), name="model-sleep-begin"),
+    path("models/<slug:slug>/sleep/end", sleep.SleepEndView.as_view(), name="model-sleep-end"),
     path("environments", api.EnvironmentsView.as_view(), name="environments"),
     path("environments/<slug:slug>", api.EnvironmentView.as_view(), name="environment"),
     path("gateways", gateways.GatewaysView.as_view(), name="gateways"),

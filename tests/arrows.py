@@ -14,7 +14,7 @@ from ledger.models import Job
 from notifications.models import Delivery
 from registry.models import Blob, Release, Upload
 from rollouts.models import Rollout
-from serving.models import Deployment
+from serving.models import Deployment, Sleep
 from tests.architecture import ROOMS, ROOT
 from validators.models import GateRun
 
@@ -25,6 +25,7 @@ NAMES: dict[type[models.Model], str] = {
     Rollout: "rollout",
     GateRun: "gate run",
     Deployment: "deployment",
+    Sleep: "sleep",
     Release: "release",
     Upload: "upload",
     Blob: "blob",

@@ -9,6 +9,7 @@ urlpatterns = [
     path("models/<slug:slug>/golden-sets:check", golden_check.GoldenCheckView.as_view()),
     path("models/<slug:slug>/golden-sets", gate_runs.GoldenSetsView.as_view()),
     path("models/<slug:slug>/traces", traces.TracesView.as_view()),
+    path("models/<slug:slug>/traces/<str:digest>", traces.TraceView.as_view()),
     path("models/<slug:slug>/kept-requests", kept_requests.KeptRequestsView.as_view()),
     path("models/<slug:slug>/kept-requests:draft", kept_requests.KeptDraftView.as_view()),
     path("models/<slug:slug>/releases/<str:name>/gate-runs", gate_runs.ReleaseGateRunsView.as_view()),

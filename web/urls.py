@@ -47,10 +47,12 @@ from web.pages import (
     session,
     settings_index,
     signing_keys,
+    sleep,
     starting,
     storage,
     styleguide,
     token_forms,
+    traces,
     upload,
     webhooks,
 )
@@ -87,6 +89,10 @@ urlpatterns = [
     # the model's tabs
     path("models/<slug:slug>/compare/", require_GET(models.compare), name="model_compare"),
     path("models/<slug:slug>/serving/", require_GET(model_tabs.serving), name="model_serving"),
+    path("models/<slug:slug>/sleep/", require_GET(sleep.sleep), name="model_sleep"),
+    path("models/<slug:slug>/sleep/rule/", posted(sleep.rule, "model_sleep", "slug"), name="model_sleep_rule"),
+    path("models/<slug:slug>/sleep/begin/", posted(sleep.begin, "model_sleep", "slug"), name="model_sleep_begin"),
+    path("models/<slug:slug>/sleep/end/", posted(sleep.end, "model_sleep", "slug"), name="model_sleep_end"),
     path("models/<slug:slug>/golden-sets/", require_GET(golden_sets.golden_sets), name="model_golden_sets"),
     path("models/<slug:slug>/golden-sets/new/", require_GET(golden_sets.new), name="model_golden_set_new"),
     path(
@@ -109,6 +115,10 @@ urlpatterns = [
         posted(golden_sets.use, "model_golden_sets", "slug"),
         name="model_golden_set_use",
     ),
+    path("models/<slug:slug>/traces/", require_GET(traces.traces), name="model_traces"),
+    path("models/<slug:slug>/traces/add/", posted(traces.add, "model_traces", "slug"), name="model_trace_add"),
+    path("models/<slug:slug>/traces/use/", posted(traces.use, "model_traces", "slug"), name="model_trace_use"),
+    path("models/<slug:slug>/traces/remove/", posted(traces.remove, "model_traces", "slug"), name="model_trace_remove"),
     path("models/<slug:slug>/aliases/", require_GET(aliases.aliases), name="model_aliases"),
     path("models/<slug:slug>/aliases/move/", posted(aliases.move, "model_aliases", "slug"), name="model_alias_move"),
     path(
@@ -286,6 +296,16 @@ urlpatterns = [
         "settings/environments/<slug:slug>/change/",
         posted(environments.change, "settings_environment", "slug"),
         name="environment_change",
+    ),
+    path(
+        "settings/environments/<slug:slug>/remove/",
+        posted(environments.remove, "settings_environment", "slug"),
+        name="environment_remove",
+    ),
+    path(
+        "settings/environments/<slug:slug>/restore/",
+        posted(environments.restore, "settings_environment", "slug"),
+        name="environment_restore",
     ),
     path(
         "settings/environments/<slug:slug>/gateways/",

@@ -21,7 +21,7 @@ from rollouts.models import Rollout
 from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.undo_window import is_open, last_promoted, serves
 from serving.actions import release_deployment
-from serving.actions.routes import lock_routes, set_route
+from serving.actions.routes import lock_open, lock_routes, set_route
 from serving.models import Environment
 from serving.queries import ready_server
 from serving.queries.routes import acknowledged, route_of
@@ -39,7 +39,8 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
 
     A rollout without traffic is cancelled; where the release before is kept warm, the traffic goes back to that as well.
     Nothing is asked but the database: no metrics, no broker, no blobs, no gates.
-    Raises NotFound("no_active_rollout") where nothing is active and the release before is no longer warm.
+    Raises NotFound("no_active_rollout") where nothing is active and the release before is no longer warm, and
+    StateChanged where the environment is retired.
     """
     require(actor, Verb.ROLL_BACK, model.team.slug, model.slug)
     of_model = Rollout.objects.filter(environment=environment, model=model)
@@ -52,7 +53,7 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
             ended = abort(actor=actor, rollout=active, expected_version=active.version, reason=reason)
             last = last_promoted(model, environment) if active.state in WITHOUT_TRAFFIC else None
             return ended if last is None or not is_open(last) else _instantly_back(actor, last, reason)
-        lock_routes(environment)  # what is warm now stays so until the route is written
+        lock_open(environment)  # what is warm now stays so until the route is written
         if of_model.filter(state__in=_ACTIVE).exists():
             raise StateChanged("rollout_active", f"A rollout of {model.slug} was started just now. Roll back again.")
         last = last_promoted(model, environment)

@@ -24,7 +24,7 @@ from rollouts.core.policy_schema import parse_policy
 from rollouts.models import Rollout
 from rollouts.queries.beside import Ongoing, beside
 from rollouts.queries.obstacles import does_not_hold, report_problem
-from serving.actions.routes import lock_routes
+from serving.actions.routes import lock_open, refuse_retired
 from serving.models import Environment, Route
 from serving.queries.node_fit import Places
 from serving.queries.routes import route_of
@@ -58,14 +58,15 @@ def start_rollout(
         Refused: the actor may not, or not under a policy of their own; no passed report for exactly this manifest and
             gate policy; unwaived code; a freeze window.
         Invalid: the policy cannot be read, or the environment has no gateway.
-        StateChanged: not sealed, already stable there, or another rollout is active (facts["rollout"] names it).
+        StateChanged: not sealed, already stable there, the environment is retired, or another rollout is active
+            (facts["rollout"] names it).
     """
     require(actor, Verb.START_ROLLOUT, candidate.model.team.slug, candidate.model.slug)
     admitted = admit(actor, candidate, environment, policy)
     refuse_beside_another(candidate, environment)
     try:
         with transaction.atomic():
-            lock_routes(environment)  # so that the rollback target is the stable release of this very moment
+            lock_open(environment)  # so that the rollback target is the stable release of this very moment
             return create(actor, candidate, environment, admitted, reason)
     except IntegrityError as error:
         if "rollout_one_active" not in str(error):
@@ -187,6 +188,7 @@ def stable_beside(candidate: Release, environment: Environment, route: Route | N
 
 def check_release(candidate: Release, environment: Environment) -> None:
     """Raises Invalid, StateChanged or Refused where this release cannot take this environment's traffic at all."""
+    refuse_retired(environment)
     if not environment.is_routed:
         raise Invalid(
             "environment_not_routed",

@@ -75,7 +75,7 @@ def _tallies(
     attempts: Counter[str] = Counter()
     for (host, port), counts in _counted(hosts, rollout, gateways, wait_s):
         name = names.get((host, port))
-        if name is not None:  # one that is not known any more is none to look at
+        if name is not None and counts.attempts:  # one that is not known any more is none to look at
             bad[name] += counts.failed
             attempts[name] += counts.attempts
     return {name: ReplicaTally(bad[name], attempts[name]) for name in attempts}

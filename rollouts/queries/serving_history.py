@@ -23,7 +23,7 @@ from registry.queries import names_by_digest
 from rollouts.models import DecisionRecord, Observation, Rollout
 from serving.core.routes import WHOLE_BP
 from serving.models import Environment, Route
-from serving.queries.routes import all_routes
+from serving.queries.routes import every_route
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def served_at(model: ServedModel, environment: Environment, at: datetime | None 
 
 def moves_of(model: ServedModel, environment: Environment) -> QuerySet[Event]:
     """Every change of the model's route there, by seq."""
-    routes = all_routes().filter(model=model, environment=environment)
+    routes = every_route().filter(model=model, environment=environment)
     names = routes.annotate(name=Cast("pk", CharField())).order_by().values("name")
     of_route = events().filter(subject_type="route", subject_id__in=names)
     return of_route.filter(verb=EventVerb.ROUTE_SET).order_by("seq")
@@ -218,7 +218,7 @@ def served_everywhere(
     models: Iterable[ServedModel], at: datetime, most: int
 ) -> list[tuple[Route, ServedChange | None]]:
     """What served each of these models in each environment at the instant; None before its first release there. Three queries."""
-    named = all_routes().select_related(None).select_related("model", "environment")
+    named = every_route().select_related(None).select_related("model", "environment")
     named = named.only("model__slug", "environment__slug", "environment__title")
     routes = list(named.filter(model__in=models).order_by("environment__slug", "model__slug")[:most])
     of_routes = events().filter(subject_type="route", subject_id__in=[str(route.pk) for route in routes])

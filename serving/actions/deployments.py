@@ -23,7 +23,7 @@ from ledger.core.errors import StateChanged
 from registry.models import Release
 from registry.queries import require_runnable
 from serving.actions.placing import place_replica
-from serving.actions.routes import lock_routes, notify_routes
+from serving.actions.routes import lock_open, lock_routes, notify_routes
 from serving.core.drift import Drift
 from serving.core.gpu import GpuReading
 from serving.core.lifecycle import LIVE, MOVES, DeploymentState
@@ -63,7 +63,7 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
 
     Raises:
         Refused: the actor may not, or the release carries code that no release manager waived.
-        StateChanged: the release is a draft or retired, or its last deployment is still draining.
+        StateChanged: the release is a draft or retired, or its last deployment is still draining; the environment is retired.
         Refused, Unavailable: no node takes it; see `place_replica`.
     """
     require(
@@ -74,7 +74,7 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
     )
     require_runnable(release)
     with transaction.atomic():
-        lock_routes(environment)
+        lock_open(environment)
         found = deployment_of(release, environment)
         if found is None:
             return place_replica(actor=actor, release=release, environment=environment, reason=reason)

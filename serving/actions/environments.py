@@ -10,7 +10,7 @@ from django.db import IntegrityError, transaction
 from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event
 from ledger.core.errors import StateChanged, field_error
-from serving.actions.routes import lock_routes, notify_routes
+from serving.actions.routes import lock_open, notify_routes
 from serving.models import Environment
 
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
@@ -37,7 +37,7 @@ def create_environment(*, actor: Actor, slug: str, is_routed: bool = True, **rul
         with transaction.atomic():
             row.save(force_insert=True)
     except IntegrityError:
-        raise StateChanged("environment_exists", f"There is an environment {slug} already. Change that one.") from None
+        raise _exists(slug) from None
     _tell("environment.created", row, actor, is_routed=is_routed, **_rules(row))
     return row
 
@@ -48,10 +48,11 @@ def change_environment(
 ) -> Environment:
     """The environment with other rules (CHANGEABLE), which hold for whatever begins from now on.
 
-    Rollouts that are under way keep the approvals that they were started with. Raises Refused, Stale, Invalid.
+    Rollouts that are under way keep the approvals that they were started with.
+    Raises Refused, Stale, Invalid, StateChanged (it is retired).
     """
     require(actor, Verb.ADMINISTER, "*")
-    row = lock_routes(environment)
+    row = lock_open(environment)
     require_version(row.version, expected_version, f"environment {row.slug}")
     before = _rules(row)
     _fill(row, changes)
@@ -64,6 +65,16 @@ def change_environment(
         notify_routes()  # gateways are told which releases may be forced
     _tell("environment.changed", row, actor, **changed)
     return row
+
+
+def _exists(slug: str) -> StateChanged:
+    if Environment.objects.filter(slug=slug, retired_at=None).exists():
+        return StateChanged("environment_exists", f"There is an environment {slug} already. Change that one.")
+    return StateChanged(
+        "environment_exists",
+        f"{slug} is the name of a retired environment, whose history keeps it. Bring that one back "
+        f"(sluicegate environment restore {slug}), or choose another name.",
+    )
 
 
 def _fill(row: Environment, values: dict[str, Any]) -> None:

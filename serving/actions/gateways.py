@@ -14,7 +14,7 @@ from ledger.core.errors import Invalid, StateChanged
 from ledger.core.verbs import EventVerb
 from ledger.queries import clock
 from serving.actions.nodes import LONGEST_REASON
-from serving.actions.routes import notify_routes
+from serving.actions.routes import lock_open, notify_routes
 from serving.adapters.envoy_bootstrap import bootstrap
 from serving.core.addresses import UNIX, Address
 from serving.core.gateway_setup import GatewaySetup
@@ -25,21 +25,28 @@ from serving.models import Environment, Gateway
 def register_gateway(
     *, actor: Actor, environment: Environment, name: str, admin_url: str, http_url: str, grpc_address: str
 ) -> Gateway:
-    """The gateway by this name, with these addresses; known ones are updated. Raises Refused, Invalid."""
+    """The gateway by this name, with these addresses; known ones are updated.
+
+    Raises Refused, Invalid, StateChanged (the environment is retired).
+    """
     with transaction.atomic():
         require(actor, Verb.ADMINISTER, "")
         _check_addresses(admin_url, http_url, grpc_address)
+        lock_open(environment)
         wanted = {
             "environment": environment,
             "admin_url": admin_url,
             "http_url": http_url,
             "grpc_address": grpc_address,
         }
-        gateway = Gateway.objects.select_for_update(no_key=True).filter(name=name).first()
-        if gateway is not None and all(getattr(gateway, key) == value for key, value in wanted.items()):
-            return gateway
-        version = gateway.version + 1 if gateway is not None else 1
-        gateway, _ = Gateway.objects.update_or_create(name=name, defaults={**wanted, "version": version})
+        gateway, is_new = Gateway.objects.get_or_create(name=name, defaults=wanted)
+        if not is_new:  # perhaps since a moment ago, by who asked for the same at the same time
+            gateway = Gateway.objects.select_for_update(no_key=True).get(pk=gateway.pk)
+            if all(getattr(gateway, key) == value for key, value in wanted.items()):
+                return gateway
+            for key, value in {**wanted, "version": gateway.version + 1}.items():
+                setattr(gateway, key, value)
+            gateway.save(update_fields=[*wanted, "version"])
         append_event(
             verb=EventVerb.GATEWAY_REGISTERED,
             subject_type="gateway",

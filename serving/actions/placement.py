@@ -15,9 +15,9 @@ from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import Release
 from serving.actions.deployments import drain_deployment, mark_serving
 from serving.actions.draining import continue_draining
-from serving.actions.placing import place_replica, why_nowhere
+from serving.actions.placing import hold_rooms, place_replica, why_nowhere
 from serving.actions.replacing import give_slot_away, replace_replica
-from serving.actions.routes import lock_routes
+from serving.actions.routes import lock_open, lock_routes
 from serving.core.lifecycle import DeploymentState
 from serving.core.replicas import MOST_REPLICAS, ReplicaStep, What
 from serving.models import Deployment, Environment, Scale, Server
@@ -41,12 +41,12 @@ def scale_release(
 ) -> Scale:
     """How many replicas the release is to have there from now on. Saying what is so already changes nothing.
 
-    Raises Refused, Stale, StateChanged (it has no server there), and Invalid: it is no number of replicas, more than the envelope
-    declares, or the environment has no gateway.
+    Raises Refused, Stale, StateChanged (it has no server there; the environment is retired), and Invalid: it is no number of
+    replicas, more than the envelope declares, or the environment has no gateway.
     """
     require(actor, Verb.SCALE_RELEASE, release.model.team.slug, release.model.slug)
     _check(release, environment, replicas)
-    lock_routes(environment)
+    lock_open(environment)
     if not replica_plans(environment, release):
         raise StateChanged(
             "not_deployed",
@@ -134,6 +134,7 @@ def _bring_about(actor: Actor, environment: Environment) -> list[str]:
         if not cursor.fetchone()[0]:
             return []
     lock_routes(environment)
+    hold_rooms()  # before the first event: of several steps one tells of its own, and the next places
     troubles = []
     for plan in replica_plans(environment):
         for step in plan.steps:

@@ -38,8 +38,7 @@ def place_replica(
         Refused: no node with the release's runtime image may run its code, as none can shut it in.
         Unavailable: no node has the release's runtime image, or every one contradicts its envelope or has no room.
     """
-    with connection.cursor() as cursor:  # two environments must not give the same room away
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_PLACEMENT_LOCK])
+    hold_rooms()
     choice = place_for(release, environment, fleet_now(), but=but)
     if not choice.node:
         raise why_nowhere(release, choice)
@@ -67,6 +66,16 @@ def place_replica(
         },
     )
     return made
+
+
+def hold_rooms() -> None:
+    """Keeps others from giving rooms of nodes away until the commit: two environments must not give the same one away, nor may a node be
+    shut or taken off the list under a replica that is just being placed there.
+
+    Who places several replicas holds them before the first event.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_PLACEMENT_LOCK])
 
 
 def why_nowhere(release: Release, choice: Choice) -> DomainError:

@@ -16,7 +16,7 @@ from ledger.core.errors import Invalid, StateChanged, Unavailable
 from registry.models import Release
 from serving.actions.nodes import LONGEST_REASON
 from serving.actions.placing import place_replica
-from serving.actions.routes import lock_routes, notify_routes
+from serving.actions.routes import lock_open, lock_routes, notify_routes
 from serving.core.lifecycle import LIVE
 from serving.models import Deployment, Environment, Server
 from serving.queries.answering import on_heard_nodes
@@ -34,7 +34,7 @@ def replace_replica(*, actor: Actor, deployment: Deployment, reason: str, set_as
     already; it is to be set aside, and no other answers), and as `place_replica`.
     """
     _require(actor, deployment, reason)
-    lock_routes(deployment.environment)
+    lock_open(deployment.environment)
     found = _still_there(deployment)
     said = reason.strip() or f"{actor.name} asked for another in its place."
     placed = _in_its_place(actor, found, said, may_wait=set_aside)

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
-from ledger.core.errors import Invalid, Stale
+from ledger.core.errors import Invalid, NotFound, Stale, StateChanged
 from ledger.core.verbs import EventVerb
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
@@ -28,15 +28,36 @@ def lock_routes(environment: Environment, *drained: Release | None) -> Environme
     """The environment's row, locked until the transaction ends: its routes, and what they rest on, change one by one.
 
     With the live deployments of `drained`: who appends an event before it drains them must hold them first, as the node's
-    agent does (lock order: CONTRIBUTING.md).
+    agent does (lock order: CONTRIBUTING.md). Raises NotFound: it was deleted.
     """
-    found = Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
+    found = Environment.objects.select_for_update(no_key=True).filter(pk=environment.pk).first()
+    if found is None:
+        raise NotFound(
+            "no_such_environment", f"{environment.slug} was deleted meanwhile.", environment=environment.slug
+        )
     live = Deployment.objects.filter(
         environment=environment, release__in=[one for one in drained if one], state__in=sorted(LIVE)
     )
     if drained:
         list(live.order_by("pk").select_for_update(no_key=True).values_list("pk"))
     return found
+
+
+def lock_open(environment: Environment) -> Environment:
+    """`lock_routes`, for what a retired environment is not to be given. Raises as `refuse_retired`, NotFound."""
+    return refuse_retired(lock_routes(environment))
+
+
+def refuse_retired(environment: Environment) -> Environment:
+    """The same environment. Raises StateChanged("environment_retired") where it is retired."""
+    if environment.retired_at is None:
+        return environment
+    raise StateChanged(
+        "environment_retired",
+        f"{environment.slug} was retired by {environment.retired_by} on {environment.retired_at:%Y-%m-%d}: nothing runs there. "
+        f"Choose another environment, or have an administrator bring it back: sluicegate environment restore {environment.slug}",
+        environment=environment.slug,
+    )
 
 
 def notify_routes() -> None:
@@ -69,11 +90,11 @@ def set_route(
     control plane is told on commit.
 
     Raises Refused, Invalid (releases or weight make no sense), Stale (another engine has led
-    since `fence` was given out).
+    since `fence` was given out), StateChanged (the environment is retired).
     """
     with transaction.atomic():
         _check(model, stable, candidate, candidate_bp, mirror_bp)
-        generation = lock_routes(environment).generation  # serialized, so that generations are written in order
+        generation = lock_open(environment).generation  # serialized, so that generations are written in order
         route = Route.objects.select_related("stable", "candidate").filter(environment=environment, model=model).first()
         before_bp = (route.candidate_bp, route.mirror_bp) if route is not None else (0, 0)
         is_opening = candidate_bp > before_bp[0] or mirror_bp > before_bp[1]
@@ -98,6 +119,15 @@ def set_route(
         _record_change(route, before, actor=actor, reason=reason)
         notify_routes()
     return route
+
+
+def publish_again(route: Route) -> None:
+    """A new generation of the route as it is, so that gateways tell when they have taken what else it rests on. For a transaction that
+    holds the environment's routes."""
+    generation = Environment.objects.values_list("generation", flat=True).get(pk=route.environment_id) + 1
+    Environment.objects.filter(pk=route.environment_id).update(generation=generation)
+    Route.objects.filter(pk=route.pk).update(generation=generation)
+    notify_routes()
 
 
 def _proven(

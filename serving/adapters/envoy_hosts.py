@@ -42,7 +42,7 @@ class EnvoyHosts:
                 found[address] += counts
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise GatewayError("malformed", f"{gateway} does not tell of its servers as Envoy does") from error
-        return {address: counts for address, counts in found.items() if counts.attempts}
+        return {address: counts for address, counts in found.items() if counts.attempts or counts.active}
 
 
 def _hosts(page: Mapping[str, Any], clusters: Collection[str]) -> Iterator[tuple[tuple[str, int], HostCounts]]:
@@ -56,4 +56,4 @@ def _hosts(page: Mapping[str, Any], clusters: Collection[str]) -> Iterator[tuple
             stats = {one["name"]: int(one.get("value", 0)) for one in host.get("stats", ())}
             total, active, success = (stats.get(name, 0) for name in _STATS)
             ended = max(0, total - active)
-            yield (address["address"], int(address["port_value"])), HostCounts(ended, max(0, ended - success))
+            yield (address["address"], int(address["port_value"])), HostCounts(ended, max(0, ended - success), active)

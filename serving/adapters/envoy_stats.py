@@ -126,6 +126,10 @@ def _add(to: dict[Any, int], more: Mapping[Any, int]) -> None:
         to[key] = to.get(key, 0) + count
 
 
+#: Requests that the split had no part in, by the name of their route: which of the model's counts they go to.
+_BESIDE = {"forced": "forced", "model_asleep": "asleep"}
+
+
 @dataclass
 class Counted:
     """One model's counts while a page is read."""
@@ -133,6 +137,8 @@ class Counted:
     slots: dict[int, dict[str, _Arm]] = field(default_factory=dict)
     user_requests: int = 0
     user_errors: int = 0
+    forced: int = 0
+    asleep: int = 0
     by_tenant: dict[str, TenantCounters] = field(default_factory=dict)
     by_class: dict[str, TenantCounters] = field(default_factory=dict)
 
@@ -159,6 +165,8 @@ class Counted:
             by_slot,
             self.by_tenant,
             self.by_class,
+            self.forced,
+            self.asleep,
         )
 
 
@@ -180,6 +188,12 @@ def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
             if buckets == _NOTHING_YET:
                 continue
             raise GatewayError("malformed", f"Envoy's statistics have a line that is no histogram: {line[:200]}")
+        if one.stat == "forced":
+            model.forced += int(values[-1])
+            continue
+        if one.stat == "asleep":
+            model.asleep += int(values[-1])
+            continue
         if one.stat in _EDGES:
             wanted, unit = _EDGES[one.stat]
             named = edges.get(one.stat)
@@ -256,6 +270,8 @@ def _series_of(name: str) -> Series:
     if found is None or not (found["digest"] or found["stat"] == "request"):
         return _UNCOUNTED
     entry, _, of_class = found["entry"].partition("-")
+    if found["stat"] == "request" and entry in _BESIDE:
+        return Series(_BESIDE[entry], found["model"])
     if entry != "split":
         return _UNCOUNTED
     stat, slot = found["stat"], int(found["slot"]) if (found["slot"] or "").isdigit() else 0

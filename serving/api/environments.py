@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework import generics, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -107,6 +107,9 @@ class EnvironmentOut(serializers.ModelSerializer[Environment]):
             "allows_forced_release",
             "generation",
             "version",
+            "retired_at",
+            "retired_by",
+            "retire_reason",
             "gateways",
             "routes",
         ]
@@ -132,6 +135,9 @@ class EnvironmentIn(EnvironmentChange):
     )
 
 
+@extend_schema_view(
+    get=extend_schema(parameters=[OpenApiParameter("retired", bool, description="also those that are retired")])
+)
 class EnvironmentsView(generics.ListAPIView[Environment]):
     """The environments, each with its gateways and routes."""
 
@@ -139,7 +145,8 @@ class EnvironmentsView(generics.ListAPIView[Environment]):
     pagination_ordering = "slug"
 
     def get_queryset(self) -> Any:
-        return queries.environments(visible_models(actor_of(self.request)))
+        is_all = self.request.query_params.get("retired", "") in {"1", "true", "yes"}
+        return queries.environments(visible_models(actor_of(self.request)), with_retired=is_all)
 
     @extend_schema(request=EnvironmentIn, responses={201: EnvironmentOut})
     def post(self, request: Request) -> Response:

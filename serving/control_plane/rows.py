@@ -31,19 +31,22 @@ WITH servers AS (
    WHERE server.ended_at IS NULL AND deployment.state = ANY(%s)
    GROUP BY deployment.environment_id, release.model_id)
 SELECT 'environment' AS kind, slug AS name, id AS environment_id, json_build_array(id, slug, generation, allows_forced_release)::text, NULL
-  FROM serving_environment WHERE is_routed
+  FROM serving_environment WHERE is_routed AND retired_at IS NULL
 UNION ALL
 SELECT 'gateway', gateway.name, environment.id, json_build_array(
          gateway.id, gateway.name, environment.id, environment.slug, http_url, grpc_address,
          drained_at IS NOT NULL, coalesce(seen_at >= statement_timestamp() - make_interval(secs => %s), false))::text, NULL
   FROM serving_gateway gateway JOIN serving_environment environment ON environment.id = gateway.environment_id
+ WHERE environment.retired_at IS NULL
 UNION ALL
 SELECT 'route', model.slug, route.environment_id, json_build_array(
          route.id, route.environment_id, route.model_id, stable_id, candidate_id, route.generation, changes, candidate_bp, mirror_bp,
         proven,
-         model.slug, model.objectives, model.traffic_policy)::text, servers.said
+         model.slug, model.objectives, model.traffic_policy,
+         CASE WHEN sleep.state <> 'awake' THEN json_build_array(sleep.state, sleep.loads_on_demand, sleep.wake_s) END)::text, servers.said
   FROM serving_route route
   JOIN registry_servedmodel model ON model.id = route.model_id
+  LEFT JOIN serving_sleep sleep ON sleep.environment_id = route.environment_id AND sleep.model_id = route.model_id
   LEFT JOIN servers ON servers.environment_id = route.environment_id AND servers.model_id = route.model_id
  ORDER BY kind, name
 """
@@ -85,6 +88,9 @@ class RouteRow(NamedTuple):
     slug: str
     objectives: Any
     traffic_policy: Any
+    sleep: tuple[str, bool, int] | None = (
+        None  # its state, whether it loads on demand, in how many seconds it would answer
+    )
 
     @property
     def arms(self) -> tuple[str, ...]:

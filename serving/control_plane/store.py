@@ -36,12 +36,14 @@ from serving.core.admission import Proof, admission_of
 from serving.core.bounds import RequestBounds, bounds_of
 from serving.core.routes import (
     Arm,
+    Asleep,
     Endpoint,
     ModelRoute,
     Prober,
     RouteProblem,
     RoutingTable,
 )
+from serving.core.sleep_lifecycle import SleepState
 from serving.models import Gateway, RequestExample, Route, Server, slot_of
 
 log = logging.getLogger(__name__)
@@ -200,8 +202,19 @@ def _model_route(route: RouteRow, servers: Servers, releases: Mapping[str, _Seal
         classes=classes_of(route),
         is_idempotent=is_idempotent(route),
         retries_resets=retries_resets(route),
+        asleep=_asleep(route, bool(servers.serving.get(releases[route.stable_id].digest))),
     )
     return Made(premises if readable == used.keys() else None, made, servers.known, used)
+
+
+def _asleep(route: RouteRow, is_served: bool) -> Asleep | None:
+    """Until a server of stable answers again; what serves still while it falls asleep is being unloaded."""
+    if route.sleep is None:
+        return None
+    state, loads_on_demand, wake_s = route.sleep
+    if state == SleepState.WAKING:
+        return None if is_served else Asleep(wake_s)
+    return Asleep(wake_s if loads_on_demand else None)
 
 
 @cache

@@ -13,7 +13,7 @@ from serving.control_plane.response_filters import attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.buckets import GRPC_FAILURES
 from serving.core.request_classes import Pool
-from serving.core.routes import REQUEST_BYTES, Arm, ModelRoute
+from serving.core.routes import REQUEST_BYTES, Arm, Asleep, ModelRoute
 
 ROUTE_CONFIG = "gateway"
 #: Where load balancers ask whether the gateway is to be given requests. Source: the Open Inference Protocol, "server ready".
@@ -40,6 +40,9 @@ PROTOCOLS = ("grpc", "http")
 #: for counting, since a caller may have asked for a version that does not exist; but worth a retry on stable.
 HTTP_NOT_FOUND, GRPC_NOT_FOUND = 404, 5
 GRPC_UNIMPLEMENTED = 12
+#: What is answered for a model that has no server loaded, and the header that says so.
+GRPC_UNAVAILABLE = 14
+ASLEEP, ASLEEP_HEADER = "model_asleep", "x-sluicegate-asleep"
 
 #: What a server answered may be tried on stable, and what never reached a server. A request whose connection broke after it was sent
 #: only where the model says so: it may be what ended the server, and would end the next one. `5xx` and `gateway-error` take a broken
@@ -99,29 +102,10 @@ def scope(model: str, host: dict[str, Any]) -> dict[str, Any]:
 
 def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
     """The virtual host of one model. Its metadata carry the route's generation: that is what gets acknowledged."""
-    pools = [pool.name for pool in reversed(route.pools)]  # that of whatever is of no other class comes last
-    routes = []
-    if allows_forced:
-        for arm in route.arms:
-            names = product((arm.name, arm.digest), PROTOCOLS, pools)
-            routes += [_forced(route, arm, name, protocol, pool) for name, protocol, pool in names]
-        missing = f"this release of {route.model} has no server here"
-        routes += refusals({"headers": [{"name": RELEASE_HEADER, "present_match": True}]}, missing, name="no_release")
-    if not route.has_streams:
-        # Nobody reads the messages of a stream before a server does: docs/decisions/0014-the-request-guard.md
-        why = f"{route.model} takes no gRPC streams; its releases declare none (envelope.limits.streaming). Ask by ModelInfer."
-        path = {"safe_regex": {"regex": STREAM_PATHS["grpc"]}}
-        routes += refusals(path, why, name="no_streams", grpc_status=GRPC_UNIMPLEMENTED)
-    for protocol in PROTOCOLS:
-        for pool in reversed(route.pools):
-            routes += _split(route, protocol, pool)
-        if protocol == "http" or route.has_streams:
-            routes.append(_stream(route, protocol))
-    routes += refusals({}, "the gateway passes on inference and metadata calls only", name="not_offered")
     return {
         "name": vhost_name(route.model),
         "domains": ["*"],  # the model header has picked these routes
-        "routes": routes,
+        "routes": _routes(route, allows_forced=allows_forced),
         "request_body_buffer_limit": str(route.max_request_bytes),
         "request_headers_to_remove": [*_NOT_FOR_SERVERS],
         "include_request_attempt_count": True,  # for the log of attempts; replaces what the caller says
@@ -142,6 +126,35 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
         },
         "typed_per_filter_config": quotas(route.tenants, route.gateways),
     }
+
+
+def _routes(route: ModelRoute, *, allows_forced: bool) -> list[dict[str, Any]]:
+    """Of a model that is asleep the gateway answers whatever a server of it would have."""
+    pools = [pool.name for pool in reversed(route.pools)]  # that of whatever is of no other class comes last
+    routes = []
+    if allows_forced and route.asleep is None:
+        for arm in route.arms:
+            names = product((arm.name, arm.digest), PROTOCOLS, pools)
+            routes += [_forced(route, arm, name, protocol, pool) for name, protocol, pool in names]
+        missing = f"this release of {route.model} has no server here"
+        routes += refusals({"headers": [{"name": RELEASE_HEADER, "present_match": True}]}, missing, name="no_release")
+    if not route.has_streams:
+        # Nobody reads the messages of a stream before a server does: docs/decisions/0014-the-request-guard.md
+        why = f"{route.model} takes no gRPC streams; its releases declare none (envelope.limits.streaming). Ask by ModelInfer."
+        path = {"safe_regex": {"regex": STREAM_PATHS["grpc"]}}
+        routes += refusals(path, why, name="no_streams", grpc_status=GRPC_UNIMPLEMENTED)
+    for protocol in PROTOCOLS:
+        has_streams = protocol == "http" or route.has_streams
+        if route.asleep is not None:
+            kinds = (UNARY_PATHS, STREAM_PATHS) if has_streams else (UNARY_PATHS,)
+            routes += [_sleeps(route, route.asleep, protocol, paths) for paths in kinds]
+            continue
+        for pool in reversed(route.pools):
+            routes += _split(route, protocol, pool)
+        if has_streams:
+            routes.append(_stream(route, protocol))
+    routes += refusals({}, "the gateway passes on inference and metadata calls only", name="not_offered")
+    return routes
 
 
 #: Every gateway has it, so that none is ever sent an empty first answer, which would keep its port shut for 15 s.
@@ -178,6 +191,24 @@ def refusals(
         {"name": name, "match": {**match, "grpc": {}}, "direct_response": body, "response_headers_to_add": [status]},
         {"name": name, "match": match, "direct_response": body},
     ]
+
+
+def _sleeps(route: ModelRoute, asleep: Asleep, protocol: str, paths: dict[str, str]) -> dict[str, Any]:
+    """503 or UNAVAILABLE at once, and when to ask again. Its name is what such requests are counted by, apart from errors."""
+    after_s = asleep.retry_after_s
+    then = f"it is being loaded; try again in {after_s} s" if after_s is not None else "somebody has to wake it"
+    told = {ASLEEP_HEADER: ASLEEP, **({"grpc-status": str(GRPC_UNAVAILABLE)} if protocol == "grpc" else {})}
+    told |= {"retry-after": str(after_s)} if after_s is not None else {}
+    return {
+        "name": ASLEEP,
+        "metadata": _label(route),
+        "match": _match(protocol, paths),
+        "direct_response": {"status": 503, "body": {"inline_string": f"{ASLEEP}: {route.model} is asleep; {then}"}},
+        "response_headers_to_add": [
+            {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+            for key, value in told.items()
+        ],
+    }
 
 
 def _match(protocol: str, paths: dict[str, str]) -> dict[str, Any]:

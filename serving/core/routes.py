@@ -140,6 +140,13 @@ class Prober:
 
 
 @dataclass(frozen=True)
+class Asleep:
+    """What callers of a model are told that has no server loaded. `retry_after_s`: it answers then; None: no request wakes it."""
+
+    retry_after_s: int | None = None
+
+
+@dataclass(frozen=True)
 class ModelRoute:
     """One model's traffic. `others` are releases that a request may force and the split never picks.
 
@@ -166,6 +173,7 @@ class ModelRoute:
     )
     is_idempotent: bool = True  # a request may be asked twice; else it is neither retried once it was sent nor mirrored
     retries_resets: bool = False  # asks again what was in flight on a server that died, of which it may have died
+    asleep: Asleep | None = None  # the gateway answers for the model
 
     def __post_init__(self) -> None:
         if self.gateways < 1:
@@ -335,7 +343,7 @@ def _admit_route(
     claimed: Mapping[Endpoint, str],
 ) -> tuple[ModelRoute, RouteProblem | None]:
     stable = route.stable
-    if stable.endpoints:
+    if stable.endpoints or route.asleep:
         return route, None
 
     def note(message: str, *, is_withheld: bool) -> RouteProblem:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Prefetch, QuerySet
+from django.db.models import F, Prefetch, QuerySet
 from django.db.models.expressions import RawSQL
 
 from ledger.core.errors import NotFound
@@ -19,18 +19,18 @@ from serving.models import Deployment, Environment, Gateway, Node, Route, RouteA
 
 
 def get_environment(slug: str) -> Environment:
-    """With its own columns alone. Raises NotFound."""
+    """With its own columns alone; also one that is retired. Raises NotFound."""
     return _known(find_environment(slug), slug)
 
 
 def get_environment_with_routes(slug: str, models: Iterable[ServedModel]) -> Environment:
-    """With its gateways and the routes of these models. Raises NotFound."""
-    return _known(environments(models).filter(slug=slug).first(), slug)
+    """With its gateways and the routes of these models; also one that is retired. Raises NotFound."""
+    return _known(environments(models, with_retired=True).filter(slug=slug).first(), slug)
 
 
 def _known(found: Environment | None, slug: str) -> Environment:
     if found is None:
-        known = ", ".join(Environment.objects.order_by("slug").values_list("slug", flat=True))
+        known = ", ".join(one.slug for one in all_environments())
         raise NotFound(
             "no_such_environment", f"There is no environment {slug}; there are {known or 'none yet'}.", environment=slug
         )
@@ -46,14 +46,19 @@ def one_environment(key: int) -> QuerySet[Environment]:
     return Environment.objects.filter(pk=key)
 
 
-def all_environments() -> list[Environment]:
-    """Every environment with its own columns alone, in the order of their names."""
-    return list(Environment.objects.order_by("slug"))
+def all_environments(*, with_retired: bool = False) -> list[Environment]:
+    """Every environment that is not retired, with its own columns alone, in the order of their names."""
+    rows = Environment.objects.order_by("slug")
+    return list(rows if with_retired else rows.filter(retired_at=None))
 
 
 def environment_titles() -> list[tuple[str, str]]:
-    """(slug, title) of every environment: what a list's filter offers."""
-    return list(Environment.objects.order_by("slug").values_list("slug", "title"))
+    """(slug, title) of every environment, those that are retired last: what the filter of a list of what happened offers."""
+    rows = Environment.objects.order_by(F("retired_at").asc(nulls_first=True), "slug")
+    return [
+        (slug, f"{title} (retired)" if retired_at else title)
+        for slug, title, retired_at in rows.values_list("slug", "title", "retired_at")
+    ]
 
 
 def environments_by_id(ids: Collection[int]) -> dict[int, Environment]:
@@ -68,7 +73,8 @@ def gateways_in(environments: Collection[int]) -> dict[int, list[Gateway]]:
     return found
 
 
-def environments(models: Iterable[ServedModel] | None = None) -> QuerySet[Environment]:
+def environments(models: Iterable[ServedModel] | None = None, *, with_retired: bool = False) -> QuerySet[Environment]:
+    """With their gateways, and the routes of these models (of all)."""
     acks = Prefetch("acks", RouteAck.objects.select_related("gateway"))
     routes = (
         Route.objects.select_related("model", "stable__model", "candidate__model")
@@ -77,7 +83,8 @@ def environments(models: Iterable[ServedModel] | None = None) -> QuerySet[Enviro
     )
     if models is not None:
         routes = routes.filter(model__in=models)
-    return Environment.objects.prefetch_related("gateways", Prefetch("routes", routes)).order_by("slug")
+    rows = Environment.objects.prefetch_related("gateways", Prefetch("routes", routes)).order_by("slug")
+    return rows if with_retired else rows.filter(retired_at=None)
 
 
 def deployment_of(release: Release, environment: Environment) -> Deployment | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -26,13 +26,15 @@ _ZONE = "topology.kubernetes.io/zone"
 
 @dataclass(frozen=True)
 class _Occupant:
-    """What a live deployment holds of its node. `is_staying`: it is wanted, and nothing takes its place."""
+    """What a live deployment holds of its node. `is_staying`: it is wanted, and nothing takes its place. `is_going`: it is wanted no
+    more, and its room is free soon."""
 
     claim: Claim
     release: UUID
     environment: int
     is_staying: bool
     model: int
+    is_going: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,22 @@ class Fleet:
         """Without those that have been silent."""
         return Fleet(tuple(node for node in self.nodes if not is_silent(node)), self.held)
 
+    def soon(self, unloading: Collection[tuple[UUID, int]]) -> Fleet:
+        """Once what is going has gone, and these releases in these environments have."""
+        left = {
+            node: [one for one in every if not one.is_going and (one.release, one.environment) not in unloading]
+            for node, every in self.held.items()
+        }
+        return Fleet(self.nodes, left)
+
+    def claims_of(self, release: UUID, environment: int) -> dict[str, tuple[Claim, ...]]:
+        """What the release's deployments there hold, by node."""
+        found = {
+            node: tuple(one.claim for one in every if (one.release, one.environment) == (release, environment))
+            for node, every in self.held.items()
+        }
+        return {node: claims for node, claims in found.items() if claims}
+
 
 def is_silent(node: Node) -> bool:
     return node.seen_at is None or timezone.now() - node.seen_at > SILENT_AFTER
@@ -58,13 +76,19 @@ def fleet_now() -> Fleet:
     held: dict[str, list[_Occupant]] = {}
     columns = ("node_id", "claim", "release_id", "environment_id", "is_wanted", "drain_asked_at", "release__model_id")
     for node, claim, release, environment, is_wanted, asked, model in live_deployments().values_list(*columns):
-        one = _Occupant(claim_of(claim), release, environment, is_wanted and asked is None, model)
+        is_staying = is_wanted and asked is None
+        one = _Occupant(claim_of(claim), release, environment, is_staying, model, is_going=not is_wanted)
         held.setdefault(node, []).append(one)
     return Fleet(nodes, held)
 
 
 def place_for(release: Release, environment: Environment, fleet: Fleet, *, but: Iterable[str] = ()) -> Choice:
     """Where one more replica would go; nowhere `but` names."""
+    return choose(demand_of(manifest_of(release)["envelope"]), spots_for(release, environment, fleet, but=but))
+
+
+def spots_for(release: Release, environment: Environment, fleet: Fleet, *, but: Iterable[str] = ()) -> list[Spot]:
+    """The nodes with the release's runtime as placement of it looks at them."""
     among = [node for node in fleet.nodes if node.name not in set(but)]
     spots = []
     for node, its in offering(release, among):
@@ -83,7 +107,7 @@ def place_for(release: Release, environment: Environment, fleet: Fleet, *, but: 
                 sum(one.is_staying and (one.release, one.environment) == key for one in held),
             )
         )
-    return choose(demand_of(manifest_of(release)["envelope"]), spots)
+    return spots
 
 
 def may_serve(release: Release, among: Iterable[Node]) -> list[Node]:

@@ -25,7 +25,9 @@ def releases_to_keep() -> dict[UUID, Reason]:
     Environments without a gateway have no part in it: what gates measure moves to no other node by itself.
     """
     found: dict[UUID, Reason] = {}
-    routes = Route.objects.filter(environment__is_routed=True).order_by("-changed_at", "pk")
+    routes = Route.objects.filter(environment__is_routed=True, environment__retired_at=None).order_by(
+        "-changed_at", "pk"
+    )
     stable: dict[UUID, Reason] = {}
     for arm, candidate in routes.values_list("stable_id", "candidate_id"):
         stable[arm] = Reason.STABLE

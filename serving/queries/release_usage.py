@@ -14,8 +14,10 @@ _ROUTE, _DEPLOYMENT = 0, 1
 
 
 def release_usages(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, str]]:
-    """As `registry.hooks.usage.Source`: the routes' releases before the deployments'. One query."""
-    routes = Route.objects.annotate(kind=Value(_ROUTE), state=Value(""), arm=F("stable_id"), other=F("candidate_id"))
+    """As `registry.hooks.usage.Source`: the routes' releases before the deployments'. One query. The routes of a retired environment
+    use nothing."""
+    in_use = Route.objects.filter(environment__retired_at=None)
+    routes = in_use.annotate(kind=Value(_ROUTE), state=Value(""), arm=F("stable_id"), other=F("candidate_id"))
     deployments = Deployment.objects.filter(state__in=sorted(LIVE)).annotate(
         kind=Value(_DEPLOYMENT), arm=F("release_id"), other=Value(None, output_field=UUIDField())
     )

@@ -38,19 +38,24 @@ class Ack:
 
 
 def all_routes() -> QuerySet[Route]:
-    """Every route, with what it names."""
+    """Every route that gateways are to follow, with what it names."""
+    return every_route().filter(environment__retired_at=None)
+
+
+def every_route() -> QuerySet[Route]:
+    """The same, and those of retired environments, which nobody follows."""
     return Route.objects.select_related("model", "environment", "stable__model", "candidate__model").order_by("pk")
 
 
 def routes_of(model: ServedModel) -> list[Route]:
-    """The model's routes with their environments and releases, without what no list shows of a release."""
+    """The model's routes that gateways are to follow, with their environments and releases, without what no list shows of a release."""
     return _OF_MODEL.rows(model=model.pk)
 
 
 def _routes_of(model: int) -> QuerySet[Route]:
     large = [f"{arm}__{column}" for arm in ("stable", "candidate") for column in LARGE]
     return (
-        Route.objects.filter(model=model)
+        Route.objects.filter(model=model, environment__retired_at=None)
         .select_related("environment", "stable", "candidate")
         .defer(*large)
         .order_by("pk")
@@ -90,12 +95,12 @@ def _warm(model: int, environment: int) -> QuerySet[Route]:
     of_stable = {"release": OuterRef("stable"), "environment": OuterRef("environment")}
     servers = answering_servers().order_by().filter(**{f"deployment__{name}": one for name, one in of_stable.items()})
     scaled = Subquery(Scale.objects.filter(**of_stable).values("replicas")[:1])
-    routes = all_routes().filter(model=model, environment=environment)
+    routes = every_route().filter(model=model, environment=environment)
     return routes.annotate(is_stable_warm=Exists(servers), scaled=scaled)
 
 
 _WARM = Statement(_warm)
-_ONE = Statement(lambda model, environment: all_routes().filter(model=model, environment=environment))
+_ONE = Statement(lambda model, environment: every_route().filter(model=model, environment=environment))
 
 
 def has_stable(model: int, environment: int) -> bool:
@@ -117,7 +122,7 @@ def served_beside(release: Release, *, or_number: int | None) -> Release | None:
 
 
 def _served_beside(release: UUID, model: int, number: int) -> QuerySet[Release]:
-    routes = Route.objects.filter(model=model).exclude(stable=release)
+    routes = Route.objects.filter(model=model, environment__retired_at=None).exclude(stable=release)
     places = routes.filter(stable=OuterRef("pk")).order_by("environment__slug")
     named = these_or_numbered(routes.order_by().values("stable"), model, number).annotate(
         first=Subquery(places.values("environment__slug")[:1]),

@@ -41,6 +41,7 @@ COMMANDS: Final = {
     "rollback": Command("rollout", "Send a model's traffic back now"),
     "diagnose": Command("diagnose", "Explain a rollout"),
     "served": Command("served", "Tell what served a model at a time, at which weights, and why"),
+    "sleep": Command("sleep", "Let models that nobody asks give their memory back, and wake them"),
     "webhook": Command("webhook", "Tell other systems and people what happens"),
     "node": Command("node", "List nodes, and keep new deployments off one"),
     "gateway": Command("gateway", "Gateways: set one up, drain it, take it off the list"),

@@ -1,4 +1,4 @@
-"""`sluicegate environment list|show|create|change`: where releases run, and the rules for entering."""
+"""`sluicegate environment list|show|create|change|remove|restore`: where releases run, and the rules for entering."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ EXAMPLES = """examples:
   sluicegate environment create canary --title "Canary, Frankfurt" --needs-passed-report
   sluicegate environment change production --needs-approval
   sluicegate environment change staging --file staging.yaml      # title: Staging
+  sluicegate environment remove canary                            # what would go; --yes does it
 """
 
 
@@ -31,6 +32,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     parser = verbs.add_parser("list", help="List environments")
+    parser.add_argument("--retired", action="store_true", help="also those that are retired")
     parser.set_defaults(run=run_list)
     parser = verbs.add_parser("show", help="Show one: its rules, gateways and routes")
     parser.add_argument("environment", metavar="ENVIRONMENT")
@@ -55,12 +57,22 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
             )
         add_file(parser)
         parser.set_defaults(run=run)
+    for verb, run, text in (
+        ("remove", run_remove, "Delete one in which nothing ever ran; retire any other (administrators)"),
+        ("restore", run_restore, "Bring a retired one back (administrators)"),
+    ):
+        parser = verbs.add_parser(verb, help=text)
+        parser.add_argument("environment", metavar="ENVIRONMENT")
+        parser.add_argument("--reason", default="", help="told in the log")
+        if verb == "remove":
+            parser.add_argument("--yes", action="store_true", help="do it; without it what would go is printed")
+        parser.set_defaults(run=run)
 
 
 def run_list(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        rows = list(client.pages("/environments"))
-    cells = [(row["slug"], row["title"], len(row["gateways"]), len(row["routes"]), _asks_for(row)) for row in rows]
+        rows = list(client.pages("/environments", limit=None, retired="true" if arguments.retired else "false"))
+    cells = [(row["slug"], _titled(row), len(row["gateways"]), len(row["routes"]), _asks_for(row)) for row in rows]
     output.table(rows, COLUMNS, cells, empty="No environment yet. Make one: sluicegate environment create NAME")
     return exits.OK
 
@@ -75,7 +87,7 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
     ]
     gateways = ", ".join(one["name"] for one in row["gateways"]) or "none"
     output.result(
-        row, [f"{row['slug']}: {row['title']}", f"asks for: {_asks_for(row)}", f"gateways: {gateways}", *routes]
+        row, [f"{row['slug']}: {_titled(row)}", f"asks for: {_asks_for(row)}", f"gateways: {gateways}", *routes]
     )
     return exits.OK
 
@@ -93,6 +105,30 @@ def run_change(arguments: argparse.Namespace, output: Output) -> int:
         row = changed(client, _path(arguments.environment), values_of(arguments, ("title", *RULES)))
     output.result(row, [f"Environment {row['slug']} is changed; it asks for: {_asks_for(row)}."])
     return exits.OK
+
+
+def run_remove(arguments: argparse.Namespace, output: Output) -> int:
+    """What would go; with `--yes` what went."""
+    address = f"{_path(arguments.environment)}/remove"
+    body = {"reason": arguments.reason, "is_confirmed": True}
+    with connect(arguments.server) as client:
+        found = client.post(address, body, is_any_version=True) if arguments.yes else client.get(address)
+    output.result(found, [*found["says"], *([] if arguments.yes else ["Nothing was done; add --yes."])])
+    return exits.OK
+
+
+def run_restore(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        address = f"{_path(arguments.environment)}/restore"
+        row = client.post(address, {"reason": arguments.reason}, is_any_version=True)
+    servers = " A server of each release that was stable there is on its way." if row["routes"] else ""
+    gateways = " Register its gateways: sluicegate gateway add --help" if row["is_routed"] else ""
+    output.result(row, [f"Environment {row['slug']} is in use again.{servers}{gateways}"])
+    return exits.OK
+
+
+def _titled(row: dict[str, Any]) -> str:
+    return f"{row['title']} (retired)" if row["retired_at"] else str(row["title"])
 
 
 def _path(slug: str) -> str:

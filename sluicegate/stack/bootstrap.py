@@ -86,9 +86,12 @@ def ensure_gateway(*, http_port: int, grpc_port: int, admin_url: str) -> None:
     from serving.actions.gateways import register_gateway
     from serving.queries import get_environment
 
+    production = get_environment("production")
+    if production.retired_at is not None:  # then nothing is to serve there, until somebody brings it back
+        return
     register_gateway(
         actor=Actor.system("setup"),
-        environment=get_environment("production"),
+        environment=production,
         name=GATEWAY_NAME,
         admin_url=admin_url,
         http_url=f"http://127.0.0.1:{http_port}",

@@ -12,9 +12,13 @@ from django.db import connection, connections
 from accounts.core.access import Role
 from ledger.core.errors import DomainError
 from rollouts import actions
+from rollouts.actions.retiring import remove_environment
 from rollouts.models import Approval, Rollout
-from tests.factories import make_actor, make_admin, make_model
+from serving.models import Environment
+from tests.factories import make_actor, make_admin, make_environment, make_model
 from tests.rollout_setup import OBJECTIVES, awaiting, production, promoted, release_of, serves, started, with_stable
+from validators.actions import request_gate_run
+from validators.models import GateRun
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # threads that wait for one another
 
@@ -99,3 +103,26 @@ def test_an_undo_window_is_used_once() -> None:
 
     assert at_once(back, back) == ["done", "no_active_rollout"]
     assert rollout.decisions.filter(action="roll_back").count() == 1
+
+
+def test_of_a_start_and_a_removal_of_the_environment_one_wins_and_nothing_runs_in_a_retired_one() -> None:
+    model = make_model(objectives=OBJECTIVES)
+    serves(release_of(model))
+    candidate, admin, environment = release_of(model), make_admin(), production()
+    found = at_once(
+        lambda: actions.start_rollout(actor=admin, candidate=candidate, environment=environment),
+        lambda: remove_environment(actor=admin, environment=environment, reason="", is_confirmed=True),
+    )
+    assert found in (["done", "environment_in_use"], ["done", "environment_retired"])
+    environment.refresh_from_db()
+    assert (environment.retired_at is None) == Rollout.objects.exists()
+
+
+def test_of_a_gate_run_and_a_removal_of_an_environment_that_ran_nothing_one_wins() -> None:
+    lab, release, admin = make_environment("lab", is_routed=False), release_of(), make_admin()
+    found = at_once(
+        lambda: request_gate_run(actor=admin, release=release, environment=lab),
+        lambda: remove_environment(actor=admin, environment=lab, reason="", is_confirmed=True),
+    )
+    assert found in (["done", "environment_in_use"], ["done", "no_such_environment"])
+    assert Environment.objects.filter(slug="lab").exists() == GateRun.objects.exists()

@@ -66,12 +66,8 @@ def test_who_may_not_change_what_gates_ask_adds_no_trace(model: ServedModel) -> 
 
 def test_a_trace_is_never_changed_and_keeps_its_bytes(developer: Actor, model: ServedModel) -> None:
     found, _ = actions.add_trace(actor=developer, model=model, recording=RECORDING)
-    for change in (
-        lambda: Trace.objects.update(gaps=1),
-        lambda: Trace.objects.all().delete(),
-    ):
-        with pytest.raises(IntegrityError, match="evidence names traces"), transaction.atomic():
-            change()
+    with pytest.raises(IntegrityError, match="evidence names traces"), transaction.atomic():
+        Trace.objects.update(gaps=1)
     Trace.objects.update(created_by=None)  # who added it may leave
     Blob.objects.update(created_at=timezone.now() - timedelta(days=400))
     (why,) = [item.reason for item in present_plan().items if found.blob_id in item.subject]

@@ -53,6 +53,10 @@ def reason(world: World) -> Any:
     return {"reason": "tried"}
 
 
+def sleeps_there(world: World) -> Any:
+    return {"environment": world.environment.slug}
+
+
 def rollout_verb(right: Verb, **more: Any) -> Ask:
     return Ask(right, reason, if_match("rollout"), **more)
 
@@ -74,6 +78,9 @@ ASKS: dict[str, Ask] = {
     "POST /environments": Ask(V.ADMINISTER, lambda w: {"slug": "canary"}),
     "GET /environments/{slug}": Ask(SIGNED_IN),
     "PATCH /environments/{slug}": Ask(V.ADMINISTER, lambda w: {"title": "x"}, if_match("environment")),
+    "GET /environments/{slug}/remove": Ask(V.ADMINISTER),
+    "POST /environments/{slug}/remove": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
+    "POST /environments/{slug}/restore": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "GET /environments/{slug}/models/{model}/served": Ask(V.READ),
     "GET /environments/{slug}/models/{model}/served/history": Ask(V.READ),
     "GET /environments/{slug}/models/{model}/tenants": Ask(V.READ),
@@ -103,6 +110,7 @@ ASKS: dict[str, Ask] = {
     ),
     "GET /models/{slug}/traces": Ask(V.READ),
     "POST /models/{slug}/traces": Ask(V.EDIT_MODEL, lambda w: b"1\n2\n", kind="text/plain"),
+    "DELETE /models/{slug}/traces/{digest}": Ask(V.EDIT_MODEL, also=frozenset({404})),
     "GET /models/{slug}/kept-requests": Ask(V.READ),
     "DELETE /models/{slug}/kept-requests": Ask(V.EDIT_MODEL),
     "POST /models/{slug}/kept-requests:draft": Ask(V.EDIT_MODEL, also=frozenset({404})),  # nothing is kept
@@ -130,6 +138,12 @@ ASKS: dict[str, Ask] = {
         lambda w: {"deployment": 1},
         also=frozenset({404}),  # nor there
     ),
+    "GET /models/{slug}/sleep": Ask(V.READ),
+    "POST /models/{slug}/sleep": Ask(
+        V.SCALE_RELEASE, sleeps_there, lambda w: {"If-Match": "*"}, also=frozenset({409})
+    ),  # served nowhere
+    "POST /models/{slug}/sleep/begin": Ask(V.SCALE_RELEASE, sleeps_there, also=frozenset({409})),
+    "POST /models/{slug}/sleep/end": Ask(V.SCALE_RELEASE, sleeps_there, also=frozenset({409})),
     f"POST {RELEASE}/capacity-plan": Ask(V.READ, lambda w: {"peak_per_s": 10}),
     f"GET {RELEASE}/measured-envelope": Ask(V.READ, also=frozenset({404})),  # nothing was measured
     f"GET {RELEASE}/mlbom": Ask(V.READ),
@@ -355,11 +369,18 @@ def _filled(path: str, made: World) -> str:
     return re.sub(r"{(\w+)}", lambda found: str(values[found[1]]), path)
 
 
+#: Verbs of an environment itself, which take an administrator's own scope.
+OF_NO_MODEL = {
+    "POST /environments", "PATCH /environments/{slug}", "GET /environments/{slug}/remove",
+    "POST /environments/{slug}/remove", "POST /environments/{slug}/restore",
+}  # fmt: skip
+
+
 def model_of(operation: str) -> str | None:
     """The model that it is about, so that a scope of that model is enough; None where it is about more."""
     if operation == "POST /models":
         return "another"
-    if operation in {"POST /environments", "PATCH /environments/{slug}"}:
+    if operation in OF_NO_MODEL:
         return None
     noun = operation.split(" ")[1].split("/")[1].split(":")[0]
     of_models = {"models", "releases", "reports", "rollouts", "gate-runs", "uploads", "environments"}

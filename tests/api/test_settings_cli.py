@@ -21,8 +21,9 @@ from serving.models import Environment
 from sluicegate.cli import exits, session
 from sluicegate.cli.main import main
 from sluicegate.client import Client
-from tests.factories import make_team, make_user
+from tests.factories import make_node, make_team, make_user
 from tests.issuer import AUDIENCE, SECRET, Issuer
+from tests.rollout_setup import release_of, serves
 
 pytestmark = pytest.mark.django_db
 Run = Callable[..., tuple[int, Any]]
@@ -131,6 +132,23 @@ def test_environments(run: Run, tmp_path: Path) -> None:
     assert "canary\tCanary" in run("ann", "environment", "list", plain=True)[1]
     assert "a passed report" in run("ann", "environment", "show", "canary", plain=True)[1]
     assert run("ann", "environment", "change", "canary", "--title", "x", plain=True)[0] == exits.REFUSED
+
+
+def test_an_environment_is_taken_out_of_use_and_brought_back(run: Run) -> None:
+    run("root", "environment", "create", "canary")
+    assert "Nothing was done" in run("root", "environment", "remove", "canary", plain=True)[1]
+    assert run("ann", "environment", "remove", "canary", "--yes", plain=True)[0] == exits.REFUSED
+    code, gone = run("root", "environment", "remove", "canary", "--yes")
+    assert code == exits.OK and gone["is_deleted"] and not Environment.objects.exists()
+    serves(release_of())
+    code, retired = run("root", "environment", "remove", "production", "--yes", "--reason", "moved")
+    assert code == exits.OK and not retired["is_deleted"]
+    assert run("ann", "environment", "list")[1] == []
+    assert "(retired)" in run("ann", "environment", "list", "--retired", plain=True)[1]
+    assert "(retired)" in run("ann", "environment", "show", "production", plain=True)[1]
+    make_node()
+    assert "in use again" in run("root", "environment", "restore", "production", plain=True)[1]
+    assert len(run("ann", "environment", "list")[1]) == 1
 
 
 def test_sessions(browsers: tuple[Browser, Browser], run: Run) -> None:

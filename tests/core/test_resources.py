@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from serving.core.use import Reading, Use
@@ -22,7 +23,7 @@ def policy(**over: Any) -> dict[str, Any]:
     return parse_policy({"gates": ["load", "resources"], "resources": {"min_requests": 1000, **over}}).of("resources")
 
 
-def readings(per_request: float = 0.0, *, use: Use = PLAIN, files: float = 0.0) -> list[Reading]:
+def readings(per_request: float = 0.0, *, use: Use = PLAIN, files: float = 0.0, shared: float = 0.0) -> list[Reading]:
     """Two a second; 5 ms of CPU time for each request."""
     assert use.own_bytes is not None
     return [
@@ -31,6 +32,7 @@ def readings(per_request: float = 0.0, *, use: Use = PLAIN, files: float = 0.0) 
             replace(
                 use,
                 own_bytes=use.own_bytes + round(per_request * 10 * at),
+                shared_bytes=None if use.shared_bytes is None else use.shared_bytes + round(shared * 10 * at),
                 cpu_s=None if use.cpu_s is None else use.cpu_s + 0.05 * at,
                 open_files=None if use.open_files is None else use.open_files + round(files * 10 * at),
             ),
@@ -100,6 +102,35 @@ def test_growth_that_slows_down_is_not_called_a_leak() -> None:
     judgement = judged(found)
     assert judgement.verdict is Verdict.UNDECIDED
     assert "bytes a request, ever more slowly" in judgement.reason
+
+
+def test_shared_memory_that_fills_fails_where_all_memory_is_too_rough_to_tell() -> None:
+    dice = np.random.default_rng(3)
+
+    def rough(shared: float) -> list[Reading]:
+        """Allocations swing by tens of MiB, and hide what is added to them."""
+        return [
+            replace(one, use=replace(one.use, own_bytes=100 * MIB + int(dice.integers(60 * MIB))))
+            for one in readings(shared=shared)
+        ]
+
+    leaking = judged(rough(8192))
+    assert leaking.verdict is Verdict.FAILED
+    assert (
+        leaking.reason
+        == "It leaves 8192 bytes of shared memory behind for each request, over 900 requests; 4096 are allowed."
+    )
+    assert leaking.evidence["shared_growth"]["per_request"] == 8192
+    assert "shared memory" not in judged(rough(4096)).reason
+    early = judged(readings(shared=8192), min_requests=2000)
+    assert early.verdict is Verdict.UNDECIDED and "Whether it fills its shared memory is not proven" in early.reason
+    step = [
+        replace(one, use=replace(one.use, shared_bytes=64 * MIB)) if at > 60 else one
+        for at, one in enumerate(readings())
+    ]
+    assert judged(step).verdict is Verdict.PASSED, "an allocator's step is no leak"
+    unread = judged(readings(use=replace(PLAIN, shared_bytes=None)))
+    assert unread.verdict is Verdict.PASSED and unread.evidence["shared_growth"] is None
 
 
 def test_files_that_stay_open_fail_and_those_of_connections_do_not() -> None:

@@ -102,6 +102,7 @@ class _Split:
     candidate_bp: int
     limits: Limits
     slot: int
+    is_asleep: bool = False
 
 
 class FakeGateway:
@@ -131,11 +132,12 @@ class FakeGateway:
         candidate_bp: int = 0,
         limits: Limits | None = None,
         slot: int = 0,
+        is_asleep: bool = False,
     ) -> None:
         """Routes by digests, without a database."""
         if not 0 <= candidate_bp <= WHOLE_BP or (candidate_bp and candidate is None):
             raise ValueError(f"{candidate_bp} bp to {candidate} is no split")
-        self._splits[model] = _Split(stable, candidate, candidate_bp, limits or Limits(), slot)
+        self._splits[model] = _Split(stable, candidate, candidate_bp, limits or Limits(), slot, is_asleep)
 
     def obey(self) -> RoutingTable:
         """Takes its environment's routes from the database and acknowledges them, as Envoy and control plane would."""
@@ -163,6 +165,7 @@ class FakeGateway:
             candidate_bp=route.candidate_bp,
             limits=route.limits,
             slot=route.slot,
+            is_asleep=route.asleep is not None,
         )
 
     def set_arm(self, digest: str, **changes: float | bool) -> None:
@@ -174,6 +177,7 @@ class FakeGateway:
         self._starts += 1
         self._counts: dict[str, dict[tuple[int, str], _Counts]] = {}  # by model, then by slot and release
         self._users: dict[str, list[int]] = {}
+        self._asleep: dict[str, int] = {}
 
     def fail(self, reason: str | None) -> None:
         """From now on readings fail with this reason of GatewayError; None ends it."""
@@ -195,6 +199,9 @@ class FakeGateway:
 
     def _request(self, model: str, *, is_poison: bool) -> UserAnswer:
         split = self._splits[model]
+        if split.is_asleep:
+            self._asleep[model] = self._asleep.get(model, 0) + 1
+            return UserAnswer("", True, 0.0)
         picked = split.stable
         if split.candidate is not None and self._random.randrange(WHOLE_BP) < split.candidate_bp:
             picked = split.candidate
@@ -290,7 +297,8 @@ class FakeGateway:
         digests = sorted({digest for arms in by_slot.values() for digest in arms})
         whole = {digest: _sum([arms[digest] for arms in by_slot.values() if digest in arms]) for digest in digests}
         requests, errors = self._users.get(model, (0, 0))
-        return GatewayCounters(gateway, self._epoch, read_at, whole, requests, errors, by_slot)
+        asleep = self._asleep.get(model, 0)
+        return GatewayCounters(gateway, self._epoch, read_at, whole, requests, errors, by_slot, asleep=asleep)
 
 
 def envoy_page(counters: Mapping[str, GatewayCounters], *, uptime_s: int) -> str:

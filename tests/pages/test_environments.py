@@ -13,9 +13,18 @@ from django.utils import timezone
 
 from ledger.models import Event
 from rollouts.core.freeze import FreezeWindow, Stretch, stretches
-from serving.models import Environment
-from tests.factories import make_environment, make_model, make_release, make_team, make_user
-from tests.rollout_setup import OBJECTIVES, serves
+from serving.models import Deployment, Environment
+from tests.factories import (
+    make_deployment,
+    make_environment,
+    make_model,
+    make_node,
+    make_release,
+    make_server,
+    make_team,
+    make_user,
+)
+from tests.rollout_setup import OBJECTIVES, release_of, serves, started
 
 pytestmark = pytest.mark.django_db
 PAGE = "/settings/environments/"
@@ -122,3 +131,53 @@ def test_few_queries(ann: Client, count: int) -> None:
         with CaptureQueriesContext(connection) as seen:
             assert ann.get(path).status_code == 200
         assert len(seen) <= 12, [one["sql"][:90] for one in seen]
+
+
+def test_one_is_retired_after_the_question_what_would_go_and_brought_back(root: Client, ann: Client) -> None:
+    make_node()
+    serves(release := release_of())
+    make_server(make_deployment(release, make_environment("production"), state="ready"))
+    form = {"version": "1", "reason": "<b>moved</b>"}
+    assert ann.post(PAGE + "production/remove/", {**form, "confirmed": "yes"}).status_code == 403
+    question = root.post(PAGE + "production/remove/", form).content.decode()
+    assert f"1 server of {release.model.slug} r1 is drained" in question and "Remove Production" in question
+    assert Environment.objects.get().retired_at is None
+    root.post(PAGE + "production/remove/", {**form, "confirmed": "yes"})
+    link = f'href="{PAGE}production/"'
+    assert link not in (html := root.get(PAGE).content.decode()) and "Show also what is retired (1)" in html
+    assert link in root.get(PAGE, {"retired": "yes"}).content.decode()
+    html = ann.get(PAGE + "production/").content.decode()
+    assert "Retired by root" in html and "&lt;b&gt;moved" in html and "/audit/?environment=production" in html
+    assert "Change the rules" not in root.get(PAGE + "production/").content.decode()
+    assert "Production" not in root.get("/").content.decode()  # the overview has what serves
+    history = root.get("/history/", {"model": release.model.slug, "environment": "production"})
+    assert history.status_code == 200 and release.name in history.content.decode()
+    Deployment.objects.update(state="gone")
+    assert b"A server is asked for" in root.post(PAGE + "production/restore/", {"version": "2"}).content
+    root.post(PAGE + "production/restore/", {"version": "2", "confirmed": "yes"})
+    assert Environment.objects.get().retired_at is None and Deployment.objects.filter(is_wanted=True).count() == 1
+
+
+def test_what_is_in_use_is_told_before_the_question(root: Client) -> None:
+    serves(release_of(model := release_of().model))
+    rollout = started(candidate=release_of(model))
+    answer = root.post(PAGE + "production/remove/", {"version": "1", "reason": "kept"})
+    html = answer.content.decode()
+    assert answer.status_code == 409 and f"rollout abort {rollout.pk}" in html and 'value="kept"' in html
+
+
+def test_by_api_retired_ones_are_listed_when_asked_for(root: Client) -> None:
+    serves(release_of())
+    api: dict[str, Any] = {"content_type": "application/json", "headers": {"If-Match": "*"}}
+    at = "/api/v1/environments/production"
+    assert root.get(f"{at}/remove").json()["is_deleted"] is False
+    assert root.post(f"{at}/remove", {"reason": "moved"}, content_type="application/json").status_code == 428
+    assert root.post(f"{at}/remove", {"reason": "moved"}, **api).json()["says"]
+    assert root.get("/api/v1/environments").json()["results"] == []
+    (row,) = root.get("/api/v1/environments?retired=true").json()["results"]
+    assert (row["retired_by"], row["retire_reason"]) == ("root", "moved") and root.get(at).json() == row
+    refused = root.post(f"{at}/remove", {}, **api)
+    assert refused.status_code == 409 and refused.json()["code"] == "environment_retired"
+    assert root.get(f"{at}/remove").status_code == 409
+    make_node()
+    assert root.post(f"{at}/restore", {}, **api).json()["retired_at"] is None

@@ -18,7 +18,15 @@ from tests.pages.markup import squeezed
 from tests.rollout_setup import report_for, with_stable
 
 pytestmark = pytest.mark.django_db
-TABS = ("model", "model_serving", "model_golden_sets", "model_aliases", "model_policies", "model_activity")
+TABS = (
+    "model",
+    "model_serving",
+    "model_golden_sets",
+    "model_traces",
+    "model_aliases",
+    "model_policies",
+    "model_activity",
+)
 HOSTILE = '<script>alert("x")</script>\u202e{{ 7 }}'
 MOST_QUERIES = 12
 

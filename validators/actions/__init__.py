@@ -16,7 +16,7 @@ from validators.actions.gate_runs import (
 )
 from validators.actions.kept_requests import draft_golden_set, forget_old_requests, forget_requests, keep_requests
 from validators.actions.seen_sizes import keep_seen_sizes
-from validators.actions.traces import add_trace
+from validators.actions.traces import add_trace, remove_trace
 
 __all__ = [
     "ARRIVED",
@@ -34,5 +34,6 @@ __all__ = [
     "keep_requests",
     "keep_seen_sizes",
     "record_judgement",
+    "remove_trace",
     "request_gate_run",
 ]

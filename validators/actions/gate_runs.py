@@ -22,6 +22,7 @@ from registry.core.attestations import GATES_TYPE, gate_evidence
 from registry.models import Release, ServedModel
 from registry.queries import manifest_of, require_runnable
 from registry.signing import installation_keys
+from serving.actions.routes import lock_open
 from serving.models import Environment
 from serving.queries import get_environment
 from serving.queries.deployments import find_environment
@@ -87,7 +88,7 @@ def request_gate_run(
     `only_expired`: what the newest report proved and still holds is taken over with its own dates, and those gates do not run.
 
     Raises:
-        StateChanged: the release is a draft or retired.
+        StateChanged: the release is a draft or retired; the environment is retired.
         Refused: it brings code that nobody waived.
         Invalid: the gate policy cannot be read, or does not fit the release; the environment has users.
         NotFound: the policy names a golden set or a trace that the model does not have.
@@ -106,6 +107,7 @@ def request_gate_run(
         )
     with transaction.atomic():
         lock_release(release)  # two requests at once make one gate run
+        lock_open(where)
         found = queries.gate_runs().filter(release=release, state__in=UNFINISHED).first()
         if found is not None:
             return found, False

@@ -1,4 +1,4 @@
-"""What may happen to traces: one is added, of which the gaps are kept alone."""
+"""What may happen to traces: one is added, of which the gaps are kept alone; one that nothing uses is removed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from django.db import transaction
 from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
 from ledger.core.canonical import sha256_of
-from ledger.core.errors import Invalid
+from ledger.core.errors import Invalid, StateChanged
 from registry.actions import put_blob
 from registry.models import ServedModel
 from validators.core.trace import gaps_of, kept_bytes
 from validators.models import Trace
+from validators.queries.traces import trace_named, uses_of
 
 #: Of the recording that is sent, which may tell more of each request than when it came.
 MAX_RECORDING_BYTES = 16 * 2**20
@@ -49,6 +50,29 @@ def add_trace(*, actor: Actor, model: ServedModel, recording: bytes) -> tuple[Tr
                 facts={"digest": found.digest, "gaps": found.gaps},
             )
     return found, is_new
+
+
+def remove_trace(*, actor: Actor, model: ServedModel, digest: str) -> None:
+    """The trace is gone from the model; its bytes go where nothing else has them.
+
+    Raises:
+        NotFound: `no_such_trace`.
+        StateChanged: `trace_used`, by the model's gate policy, or by a gate run, whose evidence names it.
+    """
+    require(actor, Verb.EDIT_MODEL, model.team.slug, model.slug)
+    with transaction.atomic():
+        found = trace_named(model, digest)
+        if used := uses_of(model).get(digest):
+            fix = "A trace that is evidence stays; name another one in load.trace for runs to come."
+            raise StateChanged("trace_used", f"{model.slug} uses {digest}: {used.words}. {fix}", digest=digest)
+        found.delete()
+        append_event(
+            verb="trace.removed",
+            subject_type="model",
+            subject_id=model.slug,
+            actor=actor,
+            facts={"digest": digest, "gaps": found.gaps},
+        )
 
 
 def _read(recording: bytes) -> list[float]:

@@ -31,23 +31,18 @@ def judge_resources(
             Verdict.UNDECIDED, "What it uses is unknown: its processes were not looked at.", {"leak": _UNKNOWN}
         )
     requests = answered.until([one.at_s for one in readings])
-    own = [
-        (x, float(one.use.own_bytes))
-        for x, one in zip(requests, readings, strict=True)
-        if one.use.own_bytes is not None
-    ]
-    files = [
-        (x, float(one.use.open_files))
-        for x, one in zip(requests, readings, strict=True)
-        if one.use.open_files is not None
-    ]
+    own = _levels(requests, readings, "own_bytes")
     confidence = 1 - (1 - float(policy["confidence"])) / _LOOKS
-    memory, opened = (growth_of(points, confidence=confidence) if points else None for points in (own, files))
+    memory, shared, opened = (
+        growth_of(points, confidence=confidence) if points else None
+        for points in (own, _levels(requests, readings, "shared_bytes"), _levels(requests, readings, "open_files"))
+    )
     cpu_ms = _cpu_ms(readings, requests)
     leak = grows(memory, len(own), answered.requests, policy)
     checks = [
         *_peaks(readings, envelope),
         leak,
+        *shares(shared, answered.requests, policy),
         *opens(opened, answered.requests, policy),
         *_computes(cpu_ms, policy),
     ]
@@ -60,6 +55,7 @@ def judge_resources(
         "declared": _declared(envelope),
         "cpu_ms_per_request": None if cpu_ms is None else round(cpu_ms, 3),
         "growth": None if memory is None else memory.as_evidence(),
+        "shared_growth": None if shared is None else shared.as_evidence(),
         "open_files_growth": None if opened is None else opened.as_evidence(),
         "requests": answered.requests,
         "readings": len(readings),
@@ -134,6 +130,19 @@ def grows(growth: Growth | None, readings: int, requests: int, policy: Mapping[s
     return Judgement(Verdict.UNDECIDED, f"Whether it leaks is not proven: its memory grew by {between}, {over}.")
 
 
+def shares(growth: Growth | None, requests: int, policy: Mapping[str, Any]) -> list[Judgement]:
+    """Shared memory is a part of what `grows` judges, and small: a leak that is lost in the noise of all fills it. Only proven growth
+    speaks here."""
+    most = float(policy["max_growth_bytes"])
+    if growth is None or growth.low <= most or growth.is_slowing:
+        return []
+    if requests < policy["min_requests"]:
+        asked = f"it answered {requests} requests, and {policy['min_requests']} are asked for"
+        return [Judgement(Verdict.UNDECIDED, f"Whether it fills its shared memory is not proven: {asked}.")]
+    left = f"It leaves {growth.per_request:.0f} bytes of shared memory behind for each request"
+    return [Judgement(Verdict.FAILED, f"{left}, over {growth.requests} requests; {most:g} are allowed.")]
+
+
 def opens(growth: Growth | None, requests: int, policy: Mapping[str, Any]) -> list[Judgement]:
     """Connections come and go with the load, so that only proven growth speaks, of `min_requests` or more: a generator that opens ever
     more of them looks like a leak at first."""
@@ -166,6 +175,12 @@ def _peak(readings: Sequence[Reading], name: str) -> int | None:
     """None where one reading could not tell."""
     values = [getattr(one.use, name) for one in readings]
     return None if None in values else max(values)
+
+
+def _levels(requests: Sequence[float], readings: Sequence[Reading], name: str) -> list[tuple[float, float]]:
+    """(requests so far, level) of the readings that could tell."""
+    pairs = ((x, getattr(one.use, name)) for x, one in zip(requests, readings, strict=True))
+    return [(x, float(level)) for x, level in pairs if level is not None]
 
 
 def _points(requests: Sequence[float], readings: Sequence[Reading]) -> list[list[float | None]]:

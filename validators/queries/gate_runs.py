@@ -17,7 +17,7 @@ from ledger.queries.statements import Statement
 from registry.models import Release, ServedModel
 from registry.signing import installation_keys
 from registry.storage import store
-from serving.models import Route
+from serving.models import Environment, Route
 from serving.queries.routes import all_routes
 from validators.core.golden_set import GoldenItem, Label, parse_golden_set
 from validators.core.lifecycle import UNFINISHED
@@ -135,6 +135,12 @@ def golden_items(model: ServedModel, digest: str) -> tuple[GoldenItem, ...]:
         )
     with store().open(found.blob_id) as stream:
         return parse_golden_set(stream.read())
+
+
+def under_way_in(environment: Environment) -> list[GateRun]:
+    """The gate runs there that have not ended, with their releases."""
+    rows = GateRun.objects.filter(environment=environment, state__in=[state.value for state in UNFINISHED])
+    return list(rows.select_related("release__model").order_by("pk"))
 
 
 def stable_route(model: ServedModel) -> Route | None:

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from accounts.api.requests import actor_of
 from registry.queries import visible_models
+from rollouts.actions.retiring import Removal, remove_environment, restore_environment
 from rollouts.queries.freezes import freezes
 from serving import queries
 from serving.actions.environments import change_environment, create_environment
@@ -18,7 +19,7 @@ from serving.core.gateway_standing import Standing
 from serving.models import Environment
 from serving.queries.gateways import GatewayState, gateway_states
 from serving.queries.routes import models_routed_in
-from web.pages.forms import version_in
+from web.pages.forms import optional_reason_in, version_in
 from web.pages.settings_frame import act_confirmed, render_settings
 
 DAYS_AHEAD = 14
@@ -34,8 +35,13 @@ _FLAGS = ("needs_passed_report", "needs_approval", "allows_forced_release")
 @login_required
 def environments(request: HttpRequest) -> HttpResponse:
     now, models = timezone.now(), visible_models(actor_of(request))
+    every = queries.all_environments(with_retired=True)
+    retired = [one for one in every if one.retired_at is not None]
+    is_all = request.GET.get("retired") == "yes"
     facts = {
-        "rows": queries.all_environments(),
+        "rows": every if is_all else [one for one in every if one.retired_at is None],
+        "retired": len(retired),
+        "is_all": is_all,
         "gateways": gateway_states(),
         "freezes": freezes(models, now, days=DAYS_AHEAD),
         "days": DAYS_AHEAD,
@@ -106,6 +112,44 @@ def change(request: HttpRequest, slug: str) -> HttpResponse:
         request, verb, title="Change the rules", says=lambda: _says(changed[0]), done="The rules are changed.",
         then=lambda: reverse("settings_environment", args=[slug]), page=lambda: environment(request, slug),
     )  # fmt: skip
+
+
+@login_required
+def remove(request: HttpRequest, slug: str) -> HttpResponse:
+    """Deletes or retires it, once the person has read what goes with it."""
+    row = queries.get_environment(slug)
+    removed: list[Removal] = []
+
+    def verb() -> None:
+        said: Any = {"actor": actor_of(request), "environment": row, "reason": optional_reason_in(request)}
+        removed[:] = [remove_environment(is_confirmed=True, expected_version=version_in(request), **said)]
+
+    return act_confirmed(
+        request, verb, title=f"Remove {row.title}", says=lambda: list(removed[0].says),
+        done=f"{row.title} is taken out of use.", then=lambda: reverse("settings_environments"),
+        page=lambda: environment(request, slug),
+    )  # fmt: skip
+
+
+@login_required
+def restore(request: HttpRequest, slug: str) -> HttpResponse:
+    row = queries.get_environment(slug)
+
+    def verb() -> None:
+        said: Any = {"actor": actor_of(request), "environment": row, "reason": optional_reason_in(request)}
+        restore_environment(expected_version=version_in(request), **said)
+
+    return act_confirmed(
+        request, verb, title=f"Bring {row.title} back", says=lambda: _says_restored(row),
+        done=f"{row.title} is in use again.", then=lambda: reverse("settings_environment", args=[slug]),
+        page=lambda: environment(request, slug),
+    )  # fmt: skip
+
+
+def _says_restored(row: Environment) -> list[str]:
+    servers = "A server is asked for of each release that was stable there."
+    gateways = "Its gateways are to be registered anew."
+    return [f"{row.slug} can be deployed to and rolled out to again.", *([servers, gateways] if row.is_routed else [])]
 
 
 def _values(request: HttpRequest) -> dict[str, Any]:

@@ -15,7 +15,9 @@ from registry.queries import visible_model
 TABS = (
     ("Releases", "model"),
     ("Serving", "model_serving"),
+    ("Sleep", "model_sleep"),
     ("Golden sets", "model_golden_sets"),
+    ("Traces", "model_traces"),
     ("Aliases", "model_aliases"),
     ("Policies", "model_policies"),
     ("Ownership", "model_ownership"),

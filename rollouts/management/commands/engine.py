@@ -18,6 +18,7 @@ from rollouts.engine.aa_tests import AATests
 from rollouts.engine.lag_metrics import PACE_FILE
 from rollouts.engine.loop import LEASE, Engine
 from rollouts.engine.prometheus_reader import PrometheusReader
+from rollouts.engine.sleep_watch import SleepWatch
 from rollouts.engine.timings import EngineTimings
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.adapters.envoy_hosts import EnvoyHosts
@@ -44,11 +45,16 @@ class Command(BaseCommand):
         )
 
         stopping = threading.Event()
-        # The lease itself is asked: one that slept believes to lead until its next turn.
-        tests = AATests(
-            EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), leads=lambda s: holder(LEASE, for_s=s) == engine.owner
-        )
-        threading.Thread(target=tests.run, args=(stopping,), name="aa-tests", daemon=True).start()
+
+        def leads(for_s: float) -> bool:
+            """The lease itself is asked: one that slept believes to lead until its next turn."""
+            return holder(LEASE, for_s=for_s) == engine.owner
+
+        tests = AATests(EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), leads=leads)
+        counters, hosts = EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), EnvoyHosts(tls=settings.XDS_TLS)
+        sleep = SleepWatch(counters, hosts, leads=leads, now=clock.now)
+        for name, run in (("aa-tests", tests.run), ("sleep-watch", sleep.run)):
+            threading.Thread(target=run, args=(stopping,), name=name, daemon=True).start()
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             stopping.set()

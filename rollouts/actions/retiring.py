@@ -1,0 +1,146 @@
+"""Taking an environment out of use, and bringing one back.
+
+One in which nothing ever ran is deleted. Any other is retired: its routes, rollouts and evidence are history, which is never rewritten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db import transaction
+from django.utils import timezone
+
+from accounts.core.access import EVERY_TEAM, Actor, Verb, require, require_version
+from ledger.actions import append_event
+from ledger.core.errors import Invalid
+from ledger.core.verbs import EventVerb
+from rollouts.queries.removal import obstacles
+from serving.actions import drain_deployment, ensure_deployment
+from serving.actions.gateways import remove_gateway
+from serving.actions.nodes import LONGEST_REASON
+from serving.actions.placing import hold_rooms
+from serving.actions.routes import lock_routes, notify_routes, refuse_retired
+from serving.models import Deployment, Environment
+from serving.queries.deployments import live_deployments
+from serving.queries.removal import has_history, what_goes
+from serving.queries.routes import every_route
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What becomes, or became, of an environment. `says`: in sentences, the first of the environment itself."""
+
+    environment: str
+    is_deleted: bool  # otherwise it is retired
+    says: tuple[str, ...]
+
+
+@transaction.atomic
+def plan_removal(*, actor: Actor, environment: Environment) -> Removal:
+    """What `remove_environment` would do now. Raises Refused, NotFound, StateChanged as that."""
+    return _plan(_locked(actor, environment, None, ""))
+
+
+@transaction.atomic
+def remove_environment(
+    *, actor: Actor, environment: Environment, reason: str, is_confirmed: bool, expected_version: int | None = None
+) -> Removal:
+    """The environment deleted where nothing ever ran in it, else retired: nothing runs there, and nothing is taken there any more.
+
+    Raises Refused, Stale, NotFound, StateChanged: it is retired already, or in use (a rollout, a gate run, a gateway that speaks,
+    another environment that rests on its gates); and Invalid("not_confirmed") where servers go with it and `is_confirmed` is not said.
+    """
+    found = _locked(actor, environment, expected_version, reason)
+    plan = _plan(found)
+    releases = {one.release for one in _staying(found)}
+    lock_routes(found, *releases)  # and their deployments and gateways, before the first event
+    gateways = list(found.gateways.order_by("name").select_for_update(no_key=True))
+    if releases and not is_confirmed:
+        raise Invalid("not_confirmed", f"{' '.join(plan.says[:6])} Confirm that this is meant.", plan=list(plan.says))
+    why = reason.strip() or f"{found.slug} is taken out of use."
+    for one in _staying(found):
+        drain_deployment(actor=actor, deployment=one, reason=why, is_spare=True)
+    for gateway in gateways:
+        remove_gateway(actor=actor, gateway=gateway, reason=why)
+    if plan.is_deleted:
+        found.delete()
+    else:
+        found.scales.all().delete()
+        found.retired_at, found.retired_by, found.retire_reason = timezone.now(), actor.name, reason.strip()
+        _save(found)
+    _tell(
+        EventVerb.ENVIRONMENT_DELETED if plan.is_deleted else EventVerb.ENVIRONMENT_RETIRED,
+        found,
+        actor,
+        reason,
+        plan.says,
+    )
+    return plan
+
+
+@transaction.atomic
+def restore_environment(
+    *, actor: Actor, environment: Environment, reason: str = "", expected_version: int | None = None
+) -> Environment:
+    """The retired environment in use again, with a server asked for of each release that was stable there. Idempotent.
+
+    Raises Refused, Stale, NotFound, and what `ensure_deployment` does: a release was retired meanwhile, is still being taken out, or has
+    no room. Its gateways are registered anew.
+    """
+    require(actor, Verb.ADMINISTER, EVERY_TEAM)
+    found = lock_routes(environment)
+    require_version(found.version, expected_version, f"environment {found.slug}")
+    _check_reason(reason)
+    if found.retired_at is None:
+        return found
+    hold_rooms()  # before the first event
+    found.retired_at, found.retired_by, found.retire_reason = None, "", ""
+    _save(found)
+    why = reason.strip() or f"{found.slug} is in use again."
+    for route in every_route().filter(environment=found):
+        ensure_deployment(actor=actor, release=route.stable, environment=found, reason=why)
+    _tell(EventVerb.ENVIRONMENT_RESTORED, found, actor, reason, ())
+    return found
+
+
+def _locked(actor: Actor, environment: Environment, expected_version: int | None, reason: str) -> Environment:
+    """The row of one in use, locked: whoever would begin something there waits, and then finds it as it is by then."""
+    require(actor, Verb.ADMINISTER, EVERY_TEAM)
+    found = lock_routes(environment)
+    require_version(found.version, expected_version, f"environment {found.slug}")
+    _check_reason(reason)
+    return refuse_retired(found)
+
+
+def _check_reason(reason: str) -> None:
+    if len(reason) > LONGEST_REASON:
+        raise Invalid("reason_too_long", f"The reason has {len(reason)} characters; {LONGEST_REASON} are the most.")
+
+
+def _plan(environment: Environment) -> Removal:
+    for obstacle in obstacles(environment):
+        raise obstacle
+    is_deleted, slug = not has_history(environment), environment.slug
+    first = (
+        f"Nothing ever ran in {slug}: it is deleted, and its name is free."
+        if is_deleted
+        else f"{slug} is retired: nothing is deployed or rolled out there any more. Its history, evidence and log stay, and its name."
+    )
+    return Removal(slug, is_deleted, (first, *what_goes(environment)))
+
+
+def _staying(environment: Environment) -> list[Deployment]:
+    return list(live_deployments().filter(environment=environment, is_wanted=True).order_by("pk"))
+
+
+def _save(environment: Environment) -> None:
+    environment.version += 1
+    environment.save(update_fields=["retired_at", "retired_by", "retire_reason", "version"])
+    notify_routes()
+
+
+def _tell(verb: EventVerb, environment: Environment, actor: Actor, reason: str, says: tuple[str, ...]) -> None:
+    append_event(
+        verb=verb, subject_type="environment", subject_id=environment.slug, actor=actor, reason=reason.strip(),
+        facts={"says": list(says)} if says else {},
+    )  # fmt: skip

@@ -1,0 +1,250 @@
+"""Models that nobody asks are put to sleep, and those that somebody asks for are woken: beside the engine's ticks, all the time.
+
+What the gateways count says both. Nothing but the database survives this thread: whoever looks next goes on from there, and what it cannot
+know, it takes for traffic.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+
+import structlog
+from django.db import close_old_connections, connection
+from django.utils import timezone
+
+from accounts.core.access import Actor
+from ledger.core.errors import DomainError
+from registry.models import Release
+from registry.queries import manifest_of
+from rollouts.engine.gateway_counters import CounterReaders, StatsPage
+from rollouts.queries.room import unplaced_candidates
+from serving.actions.sleeping import (
+    continue_waking,
+    keep_quiet,
+    note_sleep_trouble,
+    put_to_sleep,
+    unload_asleep,
+    wake_model,
+)
+from serving.core.placement import demand_of
+from serving.core.sleep import FRESH_S, Count, Quiet, Yielder, heard, is_demand, to_make_room, why_awake
+from serving.core.sleep_lifecycle import SleepState
+from serving.models import Environment, Gateway, Sleep
+from serving.ports import GatewayError, HostCounters, TrafficCounters
+from serving.queries import gateways_in
+from serving.queries.placement import fleet_now, spots_for
+from serving.queries.routes import acknowledged
+from serving.queries.sleep import Sleeper, quiet_of, sleepers, unplaced, watched_sleeps
+
+log = structlog.get_logger(__name__)
+S = SleepState
+ACTOR = Actor.system("engine")
+EVERY_S = 2.0
+#: Since when nobody asked is written down this often; what is counted in between counts as asked, where another engine takes over.
+WRITE_EVERY_S = 30.0
+READ_TIMEOUT_S = 1.0
+
+
+@dataclass
+class _SleepLook:
+    """A model that may sleep, or does, in one look. `is_asked`: a request was counted since the last one."""
+
+    sleep: Sleep
+    sleeper: Sleeper
+    gateways: Sequence[Gateway]
+    quiet: Quiet
+    is_asked: bool
+
+    def why_awake(self, after_s: int | None, now: float) -> str:
+        since = self.sleep.state_since
+        needs = (*self.sleeper.needs, *self.sleeper.by_hand)
+        return why_awake(
+            after_s, self.quiet, awake_since=since.timestamp() if since is not None else 0.0, needs=needs, now=now
+        )
+
+
+class SleepWatch:
+    """Runs in a thread of its own, so that it never delays a tick. `leads` says whether this engine leads. `now` is the clock that
+    `counters` are dated by."""
+
+    def __init__(
+        self,
+        counters: TrafficCounters,
+        hosts: HostCounters,
+        leads: Callable[[float], bool],
+        *,
+        now: Callable[[], datetime] = timezone.now,
+    ) -> None:
+        self.hosts, self.leads, self._now = hosts, leads, now
+        self._readers = CounterReaders(counters)
+        self._quiet: dict[int, Quiet] = {}
+        self._written_at: dict[int, float] = {}
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until `stopping` is set."""
+        while not stopping.wait(EVERY_S):
+            try:
+                if self.leads(0.0):
+                    self.turn()
+                else:
+                    self._quiet.clear()
+            except Exception:  # nothing of this may end the engine
+                log.warning("sleep_watch_failed", traceback=traceback.format_exc())
+                self._quiet.clear()
+                close_old_connections()
+        connection.close()
+
+    def turn(self) -> None:
+        """One look at every model that may sleep, or does."""
+        rows = watched_sleeps()
+        self._quiet = {row.pk: self._quiet.get(row.pk) or quiet_of(row) for row in rows}
+        if not rows:
+            return
+        gateways = gateways_in({row.environment_id for row in rows})
+        pages = self._read(rows, gateways)
+        now = self._now().timestamp()
+        served = sleepers({row.place for row in rows})
+        watched = []
+        for row in rows:
+            if row.place not in served:
+                continue  # no longer served there
+            here = gateways[row.environment_id]
+            before = self._quiet[row.pk]
+            quiet = heard(before, {one.name: _count(pages.get(one.name), row.model.slug, now) for one in here}, now)
+            self._quiet[row.pk] = quiet
+            watched.append(_SleepLook(row, served[row.place], here, quiet, is_demand(before, quiet)))
+        for one in watched:
+            self._guarded(partial(self._look, one, now))
+        self._make_room([one for one in watched if one.sleep.state == S.AWAKE], now)
+        for one in watched:
+            self._write(one, now)
+
+    def _read(self, rows: Iterable[Sleep], gateways: Mapping[int, list[Gateway]]) -> dict[str, StatsPage]:
+        models: dict[int, set[str]] = {where: set() for where in gateways}
+        for row in rows:
+            models[row.environment_id].add(row.model.slug)
+        every = [one for here in gateways.values() for one in here]
+        self._readers.ask(every, models)
+        names = [one.name for one in every]
+        while not self._readers.are_settled(names):
+            self._readers.wait()
+        return self._readers.take(names)
+
+    def _guarded(self, do: Callable[[], None]) -> None:
+        """What a person, a rollout or another engine was faster with is looked at again, and keeps none of the other models."""
+        try:
+            do()
+        except DomainError as error:
+            log.info("sleep_watch_tries_again", why=error.message)
+
+    def _look(self, one: _SleepLook, now: float) -> None:
+        row, sleeper = one.sleep, one.sleeper
+        if row.state == S.AWAKE:
+            why = one.why_awake(row.unload_after_s, now)
+            if not why:
+                since = one.quiet.since if one.quiet.since is not None else now
+                self._put_to_sleep(one, f"Nobody asked it for {now - since:.0f} s.", now)
+        elif row.state == S.WAKING:
+            continue_waking(actor=ACTOR, sleep=row)
+        elif sleeper.needs:
+            self._wake(one, f"It is needed: {'; '.join(sleeper.needs)}.", now)
+        elif one.is_asked and row.loads_on_demand:
+            self._wake(one, "A request came for it.", now)
+        elif sleeper.is_loaded:
+            note_sleep_trouble(row, self._unload(one))
+
+    def _wake(self, one: _SleepLook, reason: str, now: float) -> None:
+        self._write(one, now, at_once=True)
+        row = one.sleep
+        one.sleep = wake_model(actor=ACTOR, model=row.model, environment=row.environment, reason=reason)
+        if one.sleep.state == S.WAKING:
+            continue_waking(actor=ACTOR, sleep=one.sleep)
+
+    def _put_to_sleep(self, one: _SleepLook, reason: str, now: float) -> None:
+        """Not while a stream is under way, which is counted when it ends."""
+        if self._why_busy(one):
+            one.quiet = self._quiet[one.sleep.pk] = replace(one.quiet, since=now)
+            return
+        self._write(one, now, at_once=True)
+        row = one.sleep
+        one.sleep = put_to_sleep(actor=ACTOR, model=row.model, environment=row.environment, reason=reason)
+
+    def _unload(self, one: _SleepLook) -> str:
+        """Why its servers stay loaded yet, as a sentence; empty where they are drained now."""
+        taken_by = acknowledged(one.sleeper.route).taken_by
+        if late := [gateway.name for gateway in one.gateways if gateway.pk not in taken_by]:
+            return f"Its servers stay until every gateway answers for it: {', '.join(late)} has not taken that yet."
+        if why := self._why_busy(one):
+            return f"Its servers stay until nothing is in flight on them: {why}."
+        unload_asleep(actor=ACTOR, sleep=one.sleep)
+        return ""
+
+    def _why_busy(self, one: _SleepLook) -> str:
+        """What is in flight on its servers, or that it is not known, without a full stop; empty where nothing is."""
+        stable = one.sleeper.route.stable
+        for gateway in one.gateways:
+            try:
+                found = self.hosts.read_hosts(
+                    gateway=gateway.name, admin_url=gateway.admin_url, timeout_s=READ_TIMEOUT_S,
+                    model=one.sleep.model.slug, digest=str(stable.digest),
+                )  # fmt: skip
+            except GatewayError as error:
+                return error.message
+            if active := sum(counts.active for counts in found.values()):
+                return f"{active} through {gateway.name}"
+        return ""
+
+    def _make_room(self, awake: Sequence[_SleepLook], now: float) -> None:
+        """For the first that is wanted, has no room and could get some so: the others' turn comes with the next look."""
+        may_yield = [one for one in awake if one.sleep.yields_after_s is not None]
+        may_yield = [one for one in may_yield if not one.why_awake(one.sleep.yields_after_s, now)]
+        if not may_yield:
+            return
+        for release, environment in (*unplaced(), *unplaced_candidates()):
+            chosen = _least_used(release, environment, may_yield)
+            for one in chosen:
+                idle_s = now - (one.quiet.since or now)
+                reason = (
+                    f"It makes room for {release.model.slug} {release.name} in {environment.slug}: nobody asked it for {idle_s:.0f} s, "
+                    "and no other that may yield was asked longer ago."
+                )
+                self._guarded(partial(self._put_to_sleep, one, reason, now))
+            if chosen:
+                return
+
+    def _write(self, one: _SleepLook, now: float, *, at_once: bool = False) -> None:
+        pk = one.sleep.pk
+        if at_once or time.monotonic() - self._written_at.get(pk, -WRITE_EVERY_S) >= WRITE_EVERY_S:
+            keep_quiet(one.sleep, one.quiet)
+            self._written_at[pk] = time.monotonic()
+
+
+def _count(page: StatsPage | None, model: str, now: float) -> Count | None:
+    """What the gateway counted of the model; None where it did not tell, or told what is old."""
+    found = None if page is None or isinstance(page, str) else page.get(model)
+    if found is None or abs(now - found.read_at.timestamp()) > FRESH_S:
+        return None
+    return Count(found.epoch, found.user_requests + found.forced + found.asleep)
+
+
+def _least_used(release: Release, environment: Environment, may_yield: Sequence[_SleepLook]) -> list[_SleepLook]:
+    """Those that are to sleep so that a replica of the release has room; none where it has some, or soon will."""
+    others = {one.sleep.pk: one for one in may_yield if one.sleep.model_id != release.model_id}
+    asleep = {one.key for one in sleepers({row.place for row in watched_sleeps() if row.state == S.ASLEEP}).values()}
+    fleet = fleet_now().soon(asleep)
+    yielders = [
+        Yielder(
+            pk,
+            max(one.quiet.since or 0.0, one.sleep.state_since.timestamp() if one.sleep.state_since else 0.0),
+            fleet.claims_of(*one.sleeper.key),
+        )
+        for pk, one in others.items()
+    ]
+    spots = spots_for(release, environment, fleet)
+    return [others[pk] for pk in to_make_room(demand_of(manifest_of(release)["envelope"]), spots, yielders)]

@@ -1,0 +1,162 @@
+"""When a model that nobody asks has its servers unloaded, and which goes first where room is needed: pure.
+
+Instants are seconds since the epoch (UTC). What is not known is never taken for quiet: a gateway that does not tell, one that began
+to count anew, one that was not there before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from serving.core.placement import Claim, Demand, Spot, fit_in
+
+#: The shortest time for which a model is left loaded while nobody asks it. Longer than it takes to come back: an agent gives loading
+#: 120 s and warming up 60 s, where the envelope does not say otherwise (`serving.agent.reconciler.AgentTimings`).
+LEAST_S = 300
+MOST_S = 30 * 86_400
+#: Counters that are older than this tell nothing.
+FRESH_S = 10.0
+#: Seconds until a model answers again, told to callers, where no server of its release was timed here yet; and the most.
+UNKNOWN_WAKE_S, MOST_WAKE_S = 30, 600
+#: From the request that finds a model asleep until a server is asked for: the counters are read every two seconds.
+NOTICED_WITHIN_S = 3
+
+
+@dataclass(frozen=True)
+class SleepRule:
+    """What was said of one model in one environment, in seconds without a request. `unload_after_s`: its servers are unloaded then;
+    None: never. `yields_after_s`: they are, where something else needs their room; None: for nobody. `loads_on_demand`: a request
+    wakes it; else somebody has to."""
+
+    unload_after_s: int | None = None
+    yields_after_s: int | None = None
+    loads_on_demand: bool = True
+
+
+def rule_problem(rule: SleepRule) -> str:
+    """What makes no sense in the rule, as a sentence; empty where it does."""
+    for name in ("unload_after_s", "yields_after_s"):
+        value = getattr(rule, name)
+        if value is not None and not LEAST_S <= value <= MOST_S:
+            return f"{name} is {value}; it is from {LEAST_S} (longer than loading and warming up may take) to {MOST_S} seconds."
+    first, last = rule.yields_after_s, rule.unload_after_s
+    if first is not None and last is not None and first > last:
+        return f"yields_after_s ({first}) is more than unload_after_s ({last}): it would be unloaded before it could yield."
+    return ""
+
+
+@dataclass(frozen=True)
+class Count:
+    """All requests for a model that a gateway has counted since its `epoch` began, however it answered them."""
+
+    epoch: str
+    requests: int
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """`since` when no gateway counted a request more; None: not known. `read_at`: when all of them last told; None: they never did.
+    `silent`: those that did not, the last time."""
+
+    since: float | None = None
+    read_at: float | None = None
+    silent: tuple[str, ...] = ()
+    counts: Mapping[str, Count] = field(default_factory=dict)
+
+    def is_known(self, now: float) -> bool:
+        return self.read_at is not None and now - self.read_at <= FRESH_S
+
+
+def heard(last: Quiet, gateways: Mapping[str, Count | None], now: float) -> Quiet:
+    """After one more reading of every gateway of the environment; None: it did not tell. A gateway that is silent for a while and then
+    repeats itself had nothing to count meanwhile."""
+    news = {name: one for name, one in gateways.items() if one is not None}
+    is_changed = any(last.counts.get(name) != one for name, one in news.items())
+    silent = tuple(sorted(name for name, one in gateways.items() if one is None))
+    counts = {name: one for name, one in last.counts.items() if name in gateways} | news
+    return Quiet(
+        since=now if is_changed else last.since,
+        read_at=now if gateways and not silent else last.read_at,
+        silent=silent,
+        counts=counts,
+    )
+
+
+def is_demand(last: Quiet, now: Quiet) -> bool:
+    """Whether a request was counted that was not there before. A gateway that only began anew was not asked."""
+    return any(
+        one.requests > (before.requests if (before := last.counts.get(name)) and before.epoch == one.epoch else 0)
+        for name, one in now.counts.items()
+    )
+
+
+def why_awake(after_s: int | None, quiet: Quiet, *, awake_since: float, needs: Sequence[str], now: float) -> str:
+    """Why the model stays loaded now, as a sentence; empty where it may sleep.
+
+    `needs`: what else keeps it, as sentences without an end. Since it woke it has been awake for no less than `after_s` either, so that
+    what was just loaded is not unloaded before it was of use.
+    """
+    if after_s is None:
+        return "Nobody said that it may sleep."
+    if needs:
+        return f"It is needed: {'; '.join(needs)}."
+    if quiet.since is None or not quiet.is_known(now):
+        who = f" ({', '.join(quiet.silent)})" if quiet.silent else ""
+        return f"What the gateways count is not known{who}, and that is never taken for quiet."
+    idle_s = now - max(quiet.since, awake_since)
+    if idle_s < after_s:
+        return f"It was asked, or woke, {max(0, idle_s):.0f} s ago; it may sleep after {after_s} s."
+    return ""
+
+
+def wake_s(timings: Mapping[str, Any]) -> int:
+    """Whole seconds until a model that sleeps answers again, by the measured cold start of its last server here (`load_s`, `warmup_s`):
+    its files are on the nodes."""
+    measured = [float(timings[name]) for name in ("load_s", "warmup_s") if timings.get(name) is not None]
+    seconds = math.ceil(sum(measured)) + NOTICED_WITHIN_S if measured else UNKNOWN_WAKE_S
+    return min(seconds, MOST_WAKE_S)
+
+
+@dataclass(frozen=True)
+class Yielder:
+    """A model that may be put to sleep for others: when it was last asked, or woke, and what its servers hold, by node."""
+
+    key: int
+    since: float
+    claims: Mapping[str, tuple[Claim, ...]]
+
+
+def to_make_room(demand: Demand, spots: Sequence[Spot], yielders: Sequence[Yielder]) -> tuple[int, ...]:
+    """The keys of those that are to sleep so that one node has room: the least recently used, and no more of them than it takes.
+
+    Of several nodes the one whose last used yielder was used least recently; then where fewer sleep; then by name. Empty where there is
+    room already, or never would be.
+    """
+    order = sorted(yielders, key=lambda one: (one.since, one.key))
+    found = []
+    for spot in spots:
+        if spot.refusal:
+            continue
+        if _has_room(demand, spot, ()):
+            return ()
+        here = [one for one in order if one.claims.get(spot.node)]
+        count = next((n for n in range(1, len(here) + 1) if _has_room(demand, spot, here[:n])), None)
+        if count is None:
+            continue
+        chosen = here[:count]
+        for one in reversed(here[: count - 1]):  # the last is needed; of the others, those used last stay if they can
+            fewer = [other for other in chosen if other is not one]
+            chosen = fewer if _has_room(demand, spot, fewer) else chosen
+        found.append((chosen[-1].since, len(chosen), spot.node, tuple(one.key for one in chosen)))
+    return min(found)[-1] if found else ()
+
+
+def _has_room(demand: Demand, spot: Spot, gone: Sequence[Yielder]) -> bool:
+    left = list(spot.held)
+    for one in gone:
+        for claim in one.claims[spot.node]:
+            left.remove(claim)
+    return isinstance(fit_in(demand, replace(spot, held=tuple(left))), Claim)

@@ -1,0 +1,139 @@
+"""Named reads of models that may sleep, what keeps them awake, and what is short of room."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+
+from registry.hooks.usage import usages_of
+from registry.models import Release, ServedModel
+from serving.core.placement import claim_of
+from serving.core.replicas import What
+from serving.core.sleep import Count, Quiet
+from serving.core.sleep_lifecycle import SleepState
+from serving.models import Deployment, Environment, Route, Scale, Sleep
+from serving.queries.deployments import current_servers, deployments_in, live_deployments
+from serving.queries.replicas import NOT_ASKED, Key, replica_plans
+from serving.queries.routes import all_routes, routes_of
+
+#: What the names of actors begin with that are parts of Sluicegate itself.
+_SYSTEM = "system:"
+#: Environment and model.
+Place = tuple[int, int]
+_RULED = Q(unload_after_s__isnull=False) | Q(yields_after_s__isnull=False)
+
+
+@dataclass(frozen=True)
+class SleepView:
+    """A model in an environment in which it is served. `sleep`: not in the database where nothing was said of it. Memory in MiB, of
+    stable's servers there: what their envelopes declare, and what they hold by their agents' last measurement, None where none was."""
+
+    sleep: Sleep
+    needs: tuple[str, ...]
+    declared_mib: int
+    measured_mib: int | None
+
+
+def sleep_views(model: ServedModel, environment: Environment | None = None) -> list[SleepView]:
+    """In the order of the environments' names. A handful of queries."""
+    rows = {one.place: one for one in _rows().filter(model=model)}
+    routes = [one for one in routes_of(model) if environment is None or one.environment_id == environment.pk]
+    found = sleepers({(one.environment_id, one.model_id) for one in routes})
+    stable = {one.route.stable_id for one in found.values()}
+    servers = current_servers().filter(deployment__release__in=stable, deployment__in=live_deployments())
+    held: dict[Key, list[tuple[int, int | None]]] = {}
+    columns = ("deployment__release_id", "deployment__environment_id", "deployment__claim", "memory_bytes")
+    for release, where, claim, size in servers.values_list(*columns):
+        held.setdefault((release, where), []).append((claim_of(claim).memory_mib, size))
+    views = [
+        _view(rows.get(place) or Sleep(environment=one.route.environment, model=model, version=0), one, held)
+        for place, one in found.items()
+    ]
+    return sorted(views, key=lambda one: one.sleep.environment.slug)
+
+
+def _view(sleep: Sleep, one: Sleeper, held: Mapping[Key, list[tuple[int, int | None]]]) -> SleepView:
+    of_servers = held.get(one.key, [])
+    measured = [size for _, size in of_servers if size is not None]
+    total = round(sum(measured) / 2**20) if measured else None
+    return SleepView(sleep, (*one.needs, *one.by_hand), sum(declared for declared, _ in of_servers), total)
+
+
+def watched_sleeps() -> list[Sleep]:
+    """Those that may sleep, or do."""
+    return list(_rows().filter(_RULED | ~Q(state=SleepState.AWAKE)).order_by("pk"))
+
+
+def _rows() -> QuerySet[Sleep]:
+    return Sleep.objects.select_related("environment", "model__team")
+
+
+def quiet_of(sleep: Sleep) -> Quiet:
+    """As it was last written down."""
+    since = sleep.quiet_since
+    counts = {gateway: Count(epoch, requests) for gateway, (epoch, requests) in sleep.counts.items()}
+    return Quiet(since.timestamp() if since is not None else None, counts=counts)
+
+
+@dataclass(frozen=True)
+class Sleeper:
+    """A model's route with what keeps its stable release loaded. `needs`: as sentences without an end; `by_hand`: what a person said of
+    its replicas, which keeps it only from falling asleep by itself. `is_loaded`: servers of it are wanted."""
+
+    route: Route
+    needs: tuple[str, ...] = ()
+    by_hand: tuple[str, ...] = ()
+    is_loaded: bool = False
+
+    @property
+    def key(self) -> Key:
+        return self.route.stable_id, self.route.environment_id
+
+
+def sleepers(places: Collection[Place]) -> dict[Place, Sleeper]:
+    """Of each of these places in which the model has a route. A handful of queries, however many there are."""
+    if not places:
+        return {}
+    environments, models = ({place[at] for place in places} for at in (0, 1))
+    routes = all_routes().filter(environment__in=environments, model__in=models).select_related("stable__model__team")
+    found = {key: one for one in routes if (key := (one.environment_id, one.model_id)) in places}
+    loaded: dict[Place, set[UUID]] = {}
+    rows = live_deployments().filter(environment__in=environments, release__model__in=models, is_wanted=True)
+    for environment, model, release in rows.values_list("environment_id", "release__model_id", "release_id"):
+        loaded.setdefault((environment, model), set()).add(release)
+    every = {one for releases in loaded.values() for one in releases} | {one.stable_id for one in found.values()}
+    uses = usages_of(every, but=NOT_ASKED)
+    scales = Scale.objects.filter(release__in=every).exclude(changed_by__startswith=_SYSTEM)
+    said = {(one.release_id, one.environment_id): f"{one.changed_by} said {one.replicas} replicas" for one in scales}
+    return {place: _sleeper(one, loaded.get(place, set()), uses, said) for place, one in found.items()}
+
+
+def _sleeper(
+    route: Route, loaded: set[UUID], uses: dict[UUID, list[str]], said: dict[tuple[UUID, int], str]
+) -> Sleeper:
+    needs = {what for release in {*loaded, route.stable_id} for what in uses.get(release, [])}
+    if route.candidate is not None:
+        needs.add(f"{route.candidate.name} is its candidate")
+    by_hand = said.get((route.stable_id, route.environment_id))
+    return Sleeper(route, tuple(sorted(needs)), (by_hand,) if by_hand else (), route.stable_id in loaded)
+
+
+def last_timings(release: Release, environment: Environment) -> dict[str, float]:
+    """The measured cold start of the newest server of the release there; empty where none was timed."""
+    rows = Deployment.objects.filter(release=release, environment=environment, timings__has_key="warmup_s")
+    return rows.order_by("-pk").values_list("timings", flat=True).first() or {}
+
+
+def unplaced() -> list[tuple[Release, Environment]]:
+    """What is wanted in environments with a gateway and has no node: replicas, and models that are to wake."""
+    waking = {one.place for one in _rows().filter(state=SleepState.WAKING)}
+    found = [
+        (one.route.stable, one.route.environment)
+        for one in sleepers(waking).values()
+        if not deployments_in(one.route.stable, one.route.environment).exists()
+    ]
+    plans = [plan for plan in replica_plans() if any(step.what in (What.PLACE, What.REPLACE) for step in plan.steps)]
+    return found + [(plan.release, plan.environment) for plan in plans]

@@ -1,0 +1,102 @@
+"""Models that may sleep in production, behind a gateway that counts and is not there, on a clock that tests move on."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from accounts.core.access import Actor
+from rollouts.engine.sleep_watch import SleepWatch
+from serving.actions.gateways import register_gateway
+from serving.actions.sleeping import rule_sleep
+from serving.core.sleep import LEAST_S, SleepRule
+from serving.models import Deployment, Server, Sleep
+from serving.ports import GatewayError, HostCounts
+from tests.factories import make_server
+from tests.fakes.gateway import FakeGateway, UserAnswer
+from tests.rollout_setup import production, stable_server
+
+SYSTEM = Actor.system("test")
+
+
+class Hosts:
+    """HostCounters: what is in flight on every server of the release that is asked for."""
+
+    def __init__(self) -> None:
+        self.active = 0
+        self.fails = False
+
+    def read_hosts(self, **asked: Any) -> dict[tuple[str, int], HostCounts]:
+        if self.fails:
+            raise GatewayError("timeout", "gateway-1 did not answer in time")
+        return {("127.0.0.1", 1): HostCounts(100, 0, self.active)}
+
+
+class Night:
+    """`watch` looks when a test says so. `is_fresh`: a new one each time, as if the engine had been killed in between."""
+
+    def __init__(self, *, is_fresh: bool = False) -> None:
+        self.now = timezone.now()
+        self.one = stable_server()
+        self.model, self.environment = self.one.release.model, self.one.environment
+        register_gateway(
+            actor=SYSTEM, environment=production(), name="gateway-1", admin_url="http://127.0.0.1:9901",
+            http_url="http://127.0.0.1:8000", grpc_address="127.0.0.1:8000",
+        )  # fmt: skip
+        self.gateway = FakeGateway("gateway-1", now=lambda: self.now)
+        self.gateway.obey()
+        self.hosts, self.is_fresh = Hosts(), is_fresh
+        self.watch = self.fresh()
+
+    def fresh(self) -> SleepWatch:
+        return SleepWatch(self.gateway, self.hosts, leads=lambda seconds: True, now=self.clock)
+
+    def clock(self) -> datetime:
+        return self.now
+
+    def rule(self, of: Deployment | None = None, **over: Any) -> Sleep:
+        rule = SleepRule(**{"unload_after_s": LEAST_S, **over})
+        model = (of or self.one).release.model
+        return rule_sleep(actor=SYSTEM, model=model, environment=self.environment, rule=rule)
+
+    def later(self, seconds: float = 2.0) -> None:
+        """The watch looks, so much later."""
+        self.now += timedelta(seconds=seconds)
+        if self.is_fresh:
+            self.watch = self.fresh()
+        self.watch.turn()
+
+    def idle(self, seconds: float = LEAST_S) -> None:
+        """Nobody asks for so long."""
+        self.later()
+        self.later(seconds)
+
+    def asked(self, times: int = 1, of: Deployment | None = None) -> list[UserAnswer]:
+        return self.gateway.traffic(times, (of or self.one).release.model.slug)
+
+    def sleep(self, of: Deployment | None = None) -> Sleep:
+        return Sleep.objects.get(model=(of or self.one).release.model)
+
+    def state(self, of: Deployment | None = None) -> str:
+        return self.sleep(of).state
+
+    def replicas(self, of: Deployment | None = None) -> list[Deployment]:
+        """Those that are wanted."""
+        rows = Deployment.objects.filter(release=(of or self.one).release, is_wanted=True).exclude(state="gone")
+        return list(rows.order_by("pk"))
+
+
+def let_go() -> None:
+    """Agents have ended what is not wanted."""
+    gone = Deployment.objects.filter(is_wanted=False)
+    Server.objects.filter(deployment__in=gone).update(is_serving=False, ended_at=timezone.now())
+    gone.update(state="gone")
+
+
+def bring_up() -> None:
+    """Agents have brought up what is wanted."""
+    for one in Deployment.objects.filter(is_wanted=True, state="fetching"):
+        Deployment.objects.filter(pk=one.pk).update(state="ready", timings={"load_s": 1.5, "warmup_s": 0.2})
+        make_server(one)
