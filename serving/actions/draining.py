@@ -15,7 +15,7 @@ from django.utils import timezone
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require
 from ledger.actions import append_event
 from ledger.core.errors import Invalid
-from serving.actions.nodes import LONGEST_REASON, cordon_node
+from serving.actions.nodes import LONGEST_REASON, cordon_node, locked_node
 from serving.actions.placing import place_replica
 from serving.actions.routes import lock_routes
 from serving.core.draining import Fate
@@ -31,17 +31,18 @@ MOST_SAID = 50
 def drain_node(
     *, actor: Actor, node: Node, reason: str, is_confirmed: bool, expected_version: int | None = None
 ) -> list[DrainStep]:
-    """Cordons the node and drains every deployment of it; what becomes of each. Idempotent.
+    """Cordons the node and drains every deployment of it; what becomes of each. Idempotent: asked again it is told once.
 
     Raises Refused, Stale, and Invalid("not_confirmed") where it touches what users get and `is_confirmed` is not said: its `plan` is
     what will happen.
     """
-    require(actor, Verb.ADMINISTER, EVERY_TEAM)
-    plan = _confirmed(drain_plan(live_deployments().filter(node=node).order_by("pk")), is_confirmed, node.name)
     with transaction.atomic():
-        _mark([step.deployment for step in plan], actor, reason)
-        found = cordon_node(actor=actor, node=node, reason=reason, expected_version=expected_version)
-        _append_node(found, actor, reason, plan)
+        was = locked_node(actor, node, expected_version, reason)
+        plan = _confirmed(drain_plan(live_deployments().filter(node=was).order_by("pk")), is_confirmed, was.name)
+        marked = _mark([step.deployment for step in plan], actor, reason)
+        cordon_node(actor=actor, node=was, reason=reason)
+        if marked or was.cordoned_at is None:
+            _append_node(was, actor, reason, plan)
     return _carried_out(actor, plan)
 
 
@@ -52,8 +53,8 @@ def drain_one(*, actor: Actor, deployment: Deployment, reason: str, is_confirmed
         raise Invalid("reason_too_long", f"The reason has {len(reason)} characters; {LONGEST_REASON} are the most.")
     plan = _confirmed(drain_plan([deployment]), is_confirmed, deployment.node_id)
     with transaction.atomic():
-        _mark([deployment], actor, reason)
-        _append_node(deployment.node, actor, reason, plan)
+        if _mark([deployment], actor, reason):
+            _append_node(deployment.node, actor, reason, plan)
     return _carried_out(actor, plan)[0]
 
 
@@ -72,10 +73,11 @@ def _confirmed(plan: list[DrainStep], is_confirmed: bool, node: str) -> list[Dra
     return plan
 
 
-def _mark(deployments: Sequence[Deployment], actor: Actor, reason: str) -> None:
+def _mark(deployments: Sequence[Deployment], actor: Actor, reason: str) -> int:
+    """How many of them were not being drained already."""
     said = reason.strip() or f"drained by {actor.name}"
     unmarked = Deployment.objects.filter(pk__in=[one.pk for one in deployments], drain_asked_at=None)
-    unmarked.update(drain_asked_at=timezone.now(), drain_reason=said)
+    return unmarked.update(drain_asked_at=timezone.now(), drain_reason=said)
 
 
 def _carried_out(actor: Actor, plan: Sequence[DrainStep]) -> list[DrainStep]:

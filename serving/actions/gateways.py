@@ -39,11 +39,14 @@ def register_gateway(
             "http_url": http_url,
             "grpc_address": grpc_address,
         }
-        gateway = Gateway.objects.select_for_update(no_key=True).filter(name=name).first()
-        if gateway is not None and all(getattr(gateway, key) == value for key, value in wanted.items()):
-            return gateway
-        version = gateway.version + 1 if gateway is not None else 1
-        gateway, _ = Gateway.objects.update_or_create(name=name, defaults={**wanted, "version": version})
+        gateway, is_new = Gateway.objects.get_or_create(name=name, defaults=wanted)
+        if not is_new:  # perhaps since a moment ago, by who asked for the same at the same time
+            gateway = Gateway.objects.select_for_update(no_key=True).get(pk=gateway.pk)
+            if all(getattr(gateway, key) == value for key, value in wanted.items()):
+                return gateway
+            for key, value in {**wanted, "version": gateway.version + 1}.items():
+                setattr(gateway, key, value)
+            gateway.save(update_fields=[*wanted, "version"])
         append_event(
             verb=EventVerb.GATEWAY_REGISTERED,
             subject_type="gateway",

@@ -8,6 +8,7 @@ from django.utils import timezone
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require, require_version
 from ledger.actions import append_event
 from ledger.core.errors import Invalid
+from serving.actions.placing import hold_rooms
 from serving.core.lifecycle import LIVE
 from serving.models import Deployment, Node
 
@@ -30,7 +31,7 @@ def uncordon_node(*, actor: Actor, node: Node, expected_version: int, reason: st
 
     Idempotent. Raises Refused, Stale, Invalid.
     """
-    require(actor, Verb.ADMINISTER, EVERY_TEAM)
+    found = locked_node(actor, node, expected_version, reason)
     kept = Deployment.objects.filter(node=node, drain_asked_at__isnull=False, is_wanted=True)
     for one in kept:
         # What was put in its place, if anything, has its slot: it takes another, and the controller lets one of the two go.
@@ -41,7 +42,6 @@ def uncordon_node(*, actor: Actor, node: Node, expected_version: int, reason: st
         taken = set(staying.values_list("slot", flat=True))
         slot = one.slot if one.slot not in taken else max(taken) + 1
         Deployment.objects.filter(pk=one.pk).update(drain_asked_at=None, drain_reason="", slot=slot)
-    found = locked_node(actor, node, expected_version, reason)
     if found.cordoned_at is None:
         return found
     found.cordoned_at, found.cordoned_by, found.cordon_reason = None, "", ""
@@ -49,8 +49,12 @@ def uncordon_node(*, actor: Actor, node: Node, expected_version: int, reason: st
 
 
 def locked_node(actor: Actor, node: Node, expected_version: int | None, reason: str) -> Node:
-    """The node's row for an administrator, locked until the transaction ends. Raises Refused, Stale, Invalid (too long a reason)."""
+    """The node's row for an administrator, locked until the transaction ends; meanwhile nothing is placed there.
+
+    Raises Refused, Stale, Invalid (too long a reason).
+    """
     require(actor, Verb.ADMINISTER, EVERY_TEAM)
+    hold_rooms()
     found = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
     require_version(found.version, expected_version, f"Node {found.name}")
     if len(reason) > LONGEST_REASON:

@@ -15,7 +15,7 @@ from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import Release
 from serving.actions.deployments import drain_deployment, mark_serving
 from serving.actions.draining import continue_draining
-from serving.actions.placing import place_replica, why_nowhere
+from serving.actions.placing import hold_rooms, place_replica, why_nowhere
 from serving.actions.replacing import give_slot_away, replace_replica
 from serving.actions.routes import lock_open, lock_routes
 from serving.core.lifecycle import DeploymentState
@@ -134,6 +134,7 @@ def _bring_about(actor: Actor, environment: Environment) -> list[str]:
         if not cursor.fetchone()[0]:
             return []
     lock_routes(environment)
+    hold_rooms()  # before the first event: of several steps one tells of its own, and the next places
     troubles = []
     for plan in replica_plans(environment):
         for step in plan.steps:

@@ -69,7 +69,8 @@ def place_replica(
 
 
 def hold_rooms() -> None:
-    """Keeps others from giving rooms of nodes away until the commit: two environments must not give the same one away.
+    """Keeps others from giving rooms of nodes away until the commit: two environments must not give the same one away, nor may a node be
+    shut or taken off the list under a replica that is just being placed there.
 
     Who places several replicas holds them before the first event.
     """

@@ -185,6 +185,31 @@ def test_one_server_is_drained_and_its_node_goes_on(stable: Deployment) -> None:
     assert Node.objects.get(name="local").cordoned_at is None
 
 
+def test_a_drain_that_is_asked_for_again_is_told_once(stable: Deployment) -> None:
+    """As by somebody who got no answer, before and after it is done."""
+    make_node("other")
+    admin = make_admin()
+    told = events_of("node", "local").filter(verb="node.drained")
+    for _ in range(2):
+        drain_node(actor=admin, node=stable.node, reason="New memory.", is_confirmed=True)
+        drain_one(actor=admin, deployment=stable, reason="New memory.", is_confirmed=True)
+    assert told.count() == 1
+    make_server(Deployment.objects.get(node="other"))
+    continue_draining(actor=AGENT, node="local")
+    drain_node(actor=admin, node=stable.node, reason="New memory.", is_confirmed=True)
+    assert told.count() == 1
+
+
+def test_a_drain_of_more_than_before_is_told_again(stable: Deployment) -> None:
+    """Of one server, and then of its whole node."""
+    make_node("other")
+    admin = make_admin()
+    drain_one(actor=admin, deployment=stable, reason="Its disk.", is_confirmed=True)
+    drain_node(actor=admin, node=stable.node, reason="All of it.", is_confirmed=True)
+    told = events_of("node", "local").filter(verb="node.drained")
+    assert [one.reason for one in told.order_by("seq")] == ["Its disk.", "All of it."]
+
+
 def test_uncordoning_keeps_what_has_not_begun_to_stop(stable: Deployment) -> None:
     make_node("other")
     admin = make_admin()

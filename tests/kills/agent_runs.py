@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from serving.ports import LaunchSpec
 from tests.kills import databases, fleet_checks
 from tests.kills.campaign import Played
 from tests.kills.fleet_checks import Seen
-from tests.kills.fleet_stories import MIB, PEOPLE, SPARE_MIB, STORIES, FleetStory, scaled, silent, take_off
+from tests.kills.fleet_stories import MIB, PEOPLE, SPARE_MIB, STORIES, Chapter, FleetStory, scaled, silent, take_off
 from tests.kills.machine import Machine
 from tests.kills.points import Point, Points, sites_in
 from tests.kills.process import Child, fork
@@ -102,22 +102,8 @@ class Tended(Stage):
         return self.victim.template
 
     def tell(self) -> None:
-        story = self.victim.story
-        self.machines = {
-            name: Machine(name, self.place / name, story.fits * MIB + spare_mib, loads=name not in story.broken)
-            for name, spare_mib in SPARE_MIB.items()
-        }
-        for machine in self.machines.values():
-            machine.servers.mkdir()
-        self._stand()
-        for node in self.machines:
-            self.back(node)
-        self.least = len(self.stood)
-        self._until(self._all_are_there)
-        for chapter in story.chapters:
-            self.least = chapter.least
-            chapter.act(self)
-            self._until(partial(self._why_not, chapter.wanted))
+        self._set_up()
+        self._go_through(self.victim.story.chapters)
         self._check()
 
     # -- what stories do ---------------------------------------------------------------------------------------------
@@ -135,8 +121,30 @@ class Tended(Stage):
 
     # -- how it goes on -----------------------------------------------------------------------------------------------
 
+    def _set_up(self) -> None:
+        """Everybody who is there from the beginning was heard of."""
+        story = self.victim.story
+        self.machines = {
+            name: Machine(name, self.place / name, story.fits * MIB + SPARE_MIB[name], loads=name not in story.broken)
+            for name in story.nodes
+        }
+        for machine in self.machines.values():
+            machine.servers.mkdir()
+        self._stand()
+        self.away = frozenset(story.joins)
+        for node in self.machines.keys() - self.away:
+            self._start(node)
+        self.least = len(self.stood)
+        self._until(self._all_are_there)
+
+    def _go_through(self, chapters: Iterable[Chapter]) -> None:
+        for chapter in chapters:
+            self.least = chapter.least
+            chapter.act(self)
+            self._until(partial(self._why_not, chapter.wanted))
+
     def _all_are_there(self, _: Sequence[Seen]) -> str:
-        missing = set(self.machines) - set(Node.objects.values_list("name", flat=True))
+        missing = set(self.machines) - self.away - set(Node.objects.values_list("name", flat=True))
         return f"nothing was heard of {missing}" if missing else ""
 
     def _why_not(self, wanted: int, seen: Sequence[Seen]) -> str:
@@ -167,7 +175,8 @@ class Tended(Stage):
             server = record_server(actor=PEOPLE, deployment=row, running=running)
             mark_serving(actor=PEOPLE, server=server, is_serving=True, reason="It answers.")
             self.stood[row.pk] = row.version
-        scaled(len(self.stood))(self)
+        if self.stood:
+            scaled(len(self.stood))(self)
 
     def _until(self, is_there: Callable[[Sequence[Seen]], str]) -> None:
         """Looks on until it is so, and starts the agent that died again."""
@@ -178,6 +187,7 @@ class Tended(Stage):
             wrong = fleet_checks.wrong_now(
                 seen, self.machines.values(), min(self.least, 1) if self.is_hurt else self.least
             )
+            wrong += fleet_checks.half_removed()
             self.played.problems += [one for one in wrong if one not in self.played.problems]
             why = is_there(seen)
             if not why and not self._is_frozen:
@@ -191,7 +201,7 @@ class Tended(Stage):
     @property
     def _first(self) -> Child | None:
         """The victim, once it was started."""
-        mine = self.agents[self.victim.story.victim]
+        mine = self.agents.get(self.victim.story.victim, [])
         earlier = self.victim.story.victim in self.victim.story.late
         return mine[earlier] if len(mine) > earlier else None
 

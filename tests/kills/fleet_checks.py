@@ -78,6 +78,14 @@ def wrong_now(seen: Sequence[Seen], machines: Iterable[Machine], least: int) -> 
     return out if answering >= least else [*out, f"{answering} replicas answer, and {least} must"]
 
 
+def half_removed() -> list[str]:
+    """Deployments and servers on nodes that are on no list any more."""
+    left = live_deployments().filter(node__removed_at__isnull=False).order_by("pk")
+    runs = Server.objects.filter(ended_at=None, deployment__node__removed_at__isnull=False).order_by("pk")
+    out = [f"deployment {one.pk} is {one.state} on {one.node_id}, which was removed" for one in left]
+    return out + [f"server {one.pk} is on the books of a node that was removed" for one in runs]
+
+
 def unsettled(seen: Sequence[Seen], machines: Iterable[Machine], wanted: int, away: frozenset[str]) -> str:
     """Why it is not yet as wanted, or an empty string: so many answer, nothing else is there, and what runs is what is known.
 

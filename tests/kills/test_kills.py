@@ -61,18 +61,18 @@ def found(seed: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
     return kills(tmp_path_factory.mktemp("killed"), "--seed", seed, *SAMPLE)
 
 
-@pytest.mark.parametrize("victim", ["engine", "worker", "agent", "control plane", "relay", "web"])
+@pytest.mark.parametrize("victim", ["engine", "worker", "agent", "control plane", "prefetch", "relay", "web", "fleet"])
 def test_who_is_killed_at_any_write_is_replaced_and_nothing_is_lost_or_done_twice(
     victim: str, found: dict[str, Any]
 ) -> None:
     killed = found["killed"]
     assert problems(killed, victim) == []
     counts = killed["kinds"][victim]
-    assert counts["runs"] == HANDFUL and counts["stories"] == (1 if victim == "relay" else STORIES)
+    assert counts["runs"] == HANDFUL and counts["stories"] == (1 if victim in ("prefetch", "relay") else STORIES)
     assert counts["killed"] > 0
 
 
-@pytest.mark.parametrize("victim", ["engine", "worker", "agent", "relay"])
+@pytest.mark.parametrize("victim", ["engine", "worker", "agent", "prefetch", "relay", "fleet"])
 def test_who_was_frozen_while_another_took_over_does_nothing_more(victim: str, found: dict[str, Any]) -> None:
     frozen = found["frozen"]
     assert problems(frozen, victim) == []
@@ -95,10 +95,11 @@ def test_transactions_that_are_torn_are_found_out(found: dict[str, Any]) -> None
     torn = found["torn"]
     said = " ".join(problem for run in torn["wrong"] for problem in run["problems"])
     assert torn["code"] == 1 and all(counts["wrong"] for counts in torn["kinds"].values())
-    assert set(torn["kinds"]) == {"engine", "agent", "relay"}
+    assert set(torn["kinds"]) == {"engine", "agent", "relay", "fleet"}
     assert len(problems(torn, "engine")) >= 3
     assert "had arrived in" in said or "after" in said
     assert "was acknowledged, and 0 is kept" in said
+    assert "cut off, node.drained is told 0 times, and rows changed: True" in said
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_a_draw_of_stories_takes_so_many_of_each_kind() -> None:
     drawn = campaign.some(every, 7, 2)
     kinds = Counter(victim.kind for victim in drawn)
     assert set(kinds) == {victim.kind for victim in every} and set(kinds.values()) == {1, 2}
-    assert [kind for kind, count in kinds.items() if count == 1] == ["relay"]  # which has one story
+    assert [kind for kind, count in kinds.items() if count == 1] == ["prefetch", "relay"]  # which have one story
     assert drawn == [victim for victim in every if victim in drawn]  # in their order
     assert {name for seed in range(20) for name in (v.name for v in campaign.some(every, seed, 2))} > {
         victim.name for victim in drawn
