@@ -26,7 +26,7 @@ from rollouts.actions.engine_effects import commit_tick, lift_rollout_fences, re
 from rollouts.actions.tick_records import join_old_blocks
 from rollouts.core.counter_deltas import Reading
 from rollouts.core.decision import OPENING, Action
-from rollouts.core.evaluate import evaluate
+from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.tick import Tick
 from rollouts.engine.desired_state import ensure_desired_state
@@ -50,7 +50,7 @@ from serving.ports import HostCounters, TrafficCounters
 log = structlog.get_logger(__name__)
 S = RolloutState
 LEASE = "engine"
-Effect = tuple[RolloutEntry, Tick, CounterSnapshot]
+Effect = tuple[RolloutEntry, Tick, CounterSnapshot, TickInput]
 
 
 class Engine:
@@ -179,7 +179,8 @@ class Engine:
         4. Ask every gateway for its counters, and load what the ticks rest on (`load_world`).
         5. As each environment's gateways answer, for each rollout: ensure its desired state, evaluate it, and write a
            rollback at once. What else there is to write is deferred.
-        6. Write the deferred holds in batches, then the effects, as far as the tick has room for them.
+        6. Write the deferred holds in batches, then the effects, as far as the tick has room for them; those that open, once it was
+           looked for proofs and files.
         7. Wait shortly for the acknowledgement of rollbacks.
         8. Ask for the servers that the weights ahead take, as far as the tick has room for that.
         9. In a whole turn: join old blocks, release what nobody can go back to any more, note the lag.
@@ -259,16 +260,13 @@ class Engine:
             desired = ensure_desired_state(entry, world)
             given = tick_input(entry, world, counters, self._external_of(entry), desired)
             tick = evaluate(given, gone_over_s=self.timings.gone_over_s)
-            if tick.decision.action in OPENING and needs_a_look(entry):
-                given = looked_closer(entry, given)
-                tick = evaluate(given, gone_over_s=self.timings.gone_over_s)
             tallies = tallies_for(tick, entry, world, self.hosts, until=self._naming_until)
             if tallies:
                 tick = evaluate(with_tallies(entry, given, tallies), gone_over_s=self.timings.gone_over_s)
             if tick.decision.action is Action.ROLL_BACK:
                 entry.mark_written(commit_tick(rollout, tick, fence=world.fence))
             elif tick.is_effect or tick.warning or _is_rolling_back(entry):
-                effects.append((entry, tick, counters))
+                effects.append((entry, tick, counters, given))
             else:
                 hold = self.writer.defer(entry, tick)
                 holds += [hold] if hold is not None else []
@@ -278,20 +276,31 @@ class Engine:
         until = self._room_until()
         place = {pk: number for number, pk in enumerate(self._deferred)}
         effects.sort(key=lambda one: (not _is_rolling_back(one[0]), place.get(one[0].rollout.pk, len(place))))
-        self._deferred = []
-        for done, (entry, tick, counters) in enumerate(effects):
+        self._deferred, holds = [], list[Hold]()
+        for done, effect in enumerate(effects):
             if time.monotonic() > until:
-                self._deferred = [one.rollout.pk for one, _, _ in effects[done:]]
+                self._deferred = [one[0].rollout.pk for one in effects[done:]]
                 log.info("effects_deferred", count=len(self._deferred))
                 break
-            with self.writer.one(entry.rollout):
-                if _is_rolling_back(entry):
-                    within_s = self.timings.confirm_within_s
-                    outcome = continue_rollback(entry, tick, world, counters, confirm_within_s=within_s)
-                else:
-                    outcome = commit_tick(entry.rollout, tick, fence=world.fence)
-                entry.mark_written(outcome)
+            with self.writer.one(effect[0].rollout):
+                holds += self._apply(effect, world)
             self.lead.keep()
+        self.writer.flush_holds(holds)
+
+    def _apply(self, effect: Effect, world: WorldState) -> list[Hold]:
+        """What opens looks closer first, here, where no rollback waits for it any more. So it may turn out to be a hold, to be written."""
+        entry, tick, counters, given = effect
+        if _is_rolling_back(entry):
+            within_s = self.timings.confirm_within_s
+            entry.mark_written(continue_rollback(entry, tick, world, counters, confirm_within_s=within_s))
+            return []
+        if tick.decision.action in OPENING and needs_a_look(entry):
+            tick = evaluate(looked_closer(entry, given), gone_over_s=self.timings.gone_over_s)
+        if tick.is_effect or tick.warning:
+            entry.mark_written(commit_tick(entry.rollout, tick, fence=world.fence))
+            return []
+        hold = self.writer.defer(entry, tick)
+        return [hold] if hold is not None else []
 
     def _await_rollback_ack(self, entries: list[RolloutEntry], world: WorldState) -> None:
         """Looks for the acknowledgements of fresh rollbacks more often than once a tick, so that their clock is true."""

@@ -6,9 +6,10 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import structlog
+from django.db import connection
 
 from ledger.core.errors import StateChanged
 from rollouts.actions.engine_effects import set_replica_aside
@@ -34,19 +35,35 @@ def tallies_for(
     """Of each of the candidate's servers, by its name, where it is about to be taken back for its errors; empty where it is not, or nobody
     tells: then it is taken back without. Where there are any, the entry has what a server of each arm is proven for.
 
-    `until`: when there is no more time for it, in monotonic seconds.
+    `until`: when there is no more time for it, in monotonic seconds; neither for gateways nor for reports.
     """
     judged, wait_s = suspected(tick.snapshot, tick.decision), until - time.monotonic()
     if hosts is None or wait_s <= 0 or judged is None or world.serving_at(entry.places[0]).count < 2:
         return {}
     try:
+        proven = _begun(entry.rollout) if entry.proven is None else None  # the entry may be fresh
         tallies = _tallies(hosts, entry.rollout, world.gateways[entry.rollout.environment_id], wait_s)
-        if tallies:  # no hold without what the replicas left are proven for; the entry may be fresh
-            entry.proven = entry.proven or proven_rates(entry.rollout)
+        if tallies and proven is not None:  # no hold without what the replicas left are proven for
+            entry.proven = proven.result(timeout=max(0.0, until - time.monotonic()))
         return tallies
     except Exception:  # a rollback never waits for it; what the database said comes again when that is written
         log.error("odd_replica_not_told", rollout=entry.rollout.pk, traceback=traceback.format_exc())
         return {}
+
+
+def _begun(rollout: Rollout) -> Future[tuple[float | None, float | None]]:
+    """Reads what the arms are proven for beside this thread: of a release with many reports that may take longer than there is time."""
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="proofs")
+    begun = pool.submit(_read, rollout)
+    pool.shutdown(wait=False)
+    return begun
+
+
+def _read(rollout: Rollout) -> tuple[float | None, float | None]:
+    try:
+        return proven_rates(rollout)
+    finally:
+        connection.close()  # this thread's own
 
 
 def _tallies(

@@ -1,7 +1,8 @@
 """Fetches ahead, one blob after the other, what may be placed on this node at any moment, and lets go of it last.
 
 Each look begins anew from the rows and from what is in the cache, so that it may be ended anywhere. What this node's own servers wait
-for goes first: it begins nothing while a deployment is being fetched, and stands still within a blob while a server waits for another.
+for goes first: it begins nothing while a server waits for a blob, and stands still within one while a server waits for another. A
+deployment that fetches nothing at the moment, since its files cannot be had and it waits for its next try, is not in the way.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from serving.core.prefetch import FilesStanding, KeepPlan, Kept, Reason, plan_to
 from serving.models import Node
 from serving.queries.deployments import nodes
 from serving.queries.placement import may_serve
-from serving.queries.prefetch import is_fetching, releases_to_keep
+from serving.queries.prefetch import releases_to_keep
 
 log = structlog.get_logger(__name__)
 _LOOK_EVERY_S = 2.0
@@ -104,7 +105,7 @@ class Prefetcher:
         due = self._next(plan)
         is_settled = due is None and not plan.no_room and not self._troubles
         self._settled = (told, time.monotonic() + _RECHECK_S) if is_settled else None
-        if due is None or self._cache.is_busy or is_fetching(row.name):
+        if due is None or self._cache.is_busy:
             return _LOOK_EVERY_S
         tell = partial(record_progress, actor=actor, node=row.name)
         self._fetch(*due, partial(self._pause, wait, tell, due[1]))

@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 from registry.models import Release
-from serving.core.lifecycle import DeploymentState
 from serving.core.prefetch import PATIENCE, UNDER_WAY, FilesStanding, Reason
 from serving.models import Route
 from serving.queries.deployments import live_deployments, nodes
@@ -39,11 +38,6 @@ def releases_to_keep() -> dict[UUID, Reason]:
         if release not in stable:
             found.setdefault(release, Reason.SERVED)
     return dict(sorted((stable | found).items(), key=lambda one: one[1]))
-
-
-def is_fetching(node: str) -> bool:
-    """Whether a deployment of the node is still being fetched."""
-    return live_deployments().filter(node=node, is_wanted=True, state=DeploymentState.FETCHING).exists()
 
 
 @dataclass(frozen=True)

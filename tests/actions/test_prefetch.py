@@ -191,10 +191,28 @@ def test_its_own_deployments_are_fetched_first(source: Source, tmp_path: Path, c
     serves(ahead := sealed_with(source, b"ahead"))
     own = sealed_with(source, b"own")
     make_deployment_on("a", own)
-    assert a.look() > 0.0 and source.asked == [] and a.told() == {own.pk: "waiting", ahead.pk: "waiting"}
+    (sha256,) = (one for one, data in source.data.items() if data == b"own")
+    with a.cache._counted(sha256):  # a server waits for it, and is about to fetch
+        assert a.look() > 0.0 and source.asked == [] and a.told() == {own.pk: "waiting", ahead.pk: "waiting"}
     a.bring_up()
+    assert source.asked == [(0, len(b"own"))]
     a.settle()
     assert a.told() == {own.pk: "ready", ahead.pk: "ready"}
+
+
+def test_a_deployment_that_waits_for_its_next_try_is_in_nobodys_way(
+    source: Source, tmp_path: Path, clock: Clock
+) -> None:
+    a = Machine("a", tmp_path / "a", source)
+    serves(ahead := sealed_with(source, b"ahead"))
+    own = make_deployment_on("a", sealed_with(source, b"own"))
+    (sha256,) = (one for one, data in source.data.items() if data == b"own")
+    del source.data[sha256]
+    DeploymentReconciler(own.pk, actor=a.actor, launcher=a, connect=a.connect, pace=QUICK).step()
+    own.refresh_from_db()
+    assert own.state == "fetching" and "It is tried again" in own.reason
+    a.settle()
+    assert a.told() == {own.release_id: "failed", ahead.pk: "ready"}
 
 
 def test_within_a_blob_it_stands_still_while_a_server_waits_for_another(source: Source, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from accounts.core.access import Actor
@@ -9,7 +11,7 @@ from ledger.models import Event
 from rollouts.core import engine_state
 from rollouts.core.replay import replay
 from rollouts.core.tick_history import rows_in
-from rollouts.engine import odd_replicas
+from rollouts.engine import loop, odd_replicas
 from rollouts.models import DecisionRecord
 from rollouts.queries import room
 from rollouts.queries.replay import history_of
@@ -28,8 +30,9 @@ LONG_WELL = HostCounts(100_000, 0)
 
 @pytest.fixture(autouse=True)
 def _settles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns follow at once, as if a second had passed."""
+    """Turns follow at once, as if a second had passed; and a busy machine is given time for its looks."""
     monkeypatch.setattr(engine_state, "SETTLES_S", 0.0)
+    monkeypatch.setattr(loop, "WAIT_S", 60.0)
 
 
 class Hosts:
@@ -159,6 +162,20 @@ def test_where_what_they_are_proven_for_cannot_be_read_it_is_taken_back_all_the_
     monkeypatch.setattr(odd_replicas, "proven_rates", unreadable)
     decided = taken_back_by_another_engine(Story())
     assert decided.code == "worse_than_stable" and "odd_replica" not in decided.facts
+
+
+def test_a_rollback_does_not_wait_for_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def slow(_: object) -> tuple[None, None]:
+        answered.wait(120)
+        return None, None
+
+    monkeypatch.setattr(odd_replicas, "proven_rates", slow)
+    monkeypatch.setattr(loop, "WAIT_S", 1.0)
+    decided = taken_back_by_another_engine(Story())
+    assert decided.code == "worse_than_stable" and "odd_replica" not in decided.facts and not answered.is_set()
+    answered.set()
 
 
 def test_where_the_others_fail_too_it_is_taken_back_as_ever() -> None:

@@ -151,6 +151,37 @@ def test_servers_ahead_of_a_weight_are_asked_for_last_and_do_not_hold_up_the_nex
     assert order == ["rolling_back"]  # a suspect is looked at first, and was written before anything was asked for
 
 
+def test_what_opens_looks_closer_only_once_every_rollback_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.until_shifting()
+    (broken,) = world.rollouts
+    world.rollouts.append(opening := world._rollout(broken.environment, {}))
+    world.fake_of(broken).set_arm(str(broken.candidate.digest), is_up=False)
+    order: list[str] = []
+    commit_tick = engine_module.commit_tick
+
+    def noted(rollout: Rollout, tick: Any, *, fence: int) -> Any:
+        order.append(tick.decision.action.value)
+        return commit_tick(rollout, tick, fence=fence)
+
+    def fetching(entry: Any, given: Any) -> Any:
+        order.append("look")
+        room = replace(given.observed.room, fetching=("b",), may_serve=2)
+        return replace(given, observed=replace(given.observed, room=room))
+
+    monkeypatch.setattr(engine_module, "commit_tick", noted)
+    monkeypatch.setattr(engine_module, "looked_closer", fetching)
+    monkeypatch.setattr(engine_module, "_suspects_first", lambda entry: -entry.rollout.pk)
+    for _ in range(6):
+        order.clear()
+        world.turn()
+        if broken.state == "rolling_back":
+            break
+    assert order == ["roll_back", "look"]
+    assert opening.state == "preparing" and opening.reason.endswith("b fetches them still.")
+    assert DecisionRecord.objects.filter(rollout=opening, code="needs_files").count() == 1
+
+
 def test_a_rollback_is_written_before_any_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(models=4)
     world.until_shifting()

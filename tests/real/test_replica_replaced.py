@@ -1,0 +1,234 @@
+"""A candidate's bad replica in a rollout, on a real Envoy and with real agents: held for, set aside, and replaced by another node's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from accounts.core.access import Actor
+from ledger.queries.clock import DatabaseClock
+from registry.models import Release
+from rollouts import actions
+from rollouts.core import engine_state
+from rollouts.engine import loop
+from rollouts.engine.loop import Engine
+from rollouts.engine.timings import EngineTimings
+from rollouts.models import DecisionRecord
+from serving.actions.deployments import ensure_deployment
+from serving.actions.routes import set_route
+from serving.adapters.envoy_counters import EnvoyCounters
+from serving.adapters.envoy_hosts import EnvoyHosts
+from serving.agent import node_agent
+from serving.agent.node_agent import Agent
+from serving.agent.reconciler import AgentTimings
+from serving.control_plane import store
+from serving.core.routes import admit
+from serving.models import Deployment, Gateway, Scale
+from serving.ports import LaunchSpec, RunningServer
+from serving.queries.deployments import answering_servers
+from tests.contracts.serving_models import serving
+from tests.engine_rig import ROOM, _no_waiting, hear_everyone  # noqa: F401 - one moment with failures is proof
+from tests.factories import RUNTIME, make_admin, make_environment, make_model, make_release, resealed
+from tests.fakes.ports import FakeLauncher, FakeModel
+from tests.gateway_rig import MODEL, Rig, rig
+from tests.stub_server import Backend
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("envoy"), pytest.mark.timeout(600)]
+SYSTEM = Actor.system("test")
+POLICY = {
+    "preset": "demo",
+    "cold_s": 0,
+    "steps": [{"weight_pct": 50, "min_s": 0, "min_samples": 100_000, "deadline_s": 100_000}],
+    "prepare_deadline_s": 100_000,
+    "no_data_s": 600,
+    "instant_window_s": 0,
+}
+#: Looks of the agents and turns of the engine, each with requests, within which all comes to pass.
+MOST_TURNS = 400
+#: Users' requests of a turn, and how many of them the bad replica fails: as many in each, so that nothing looks like a clump.
+REQUESTS, FAILURES = 60, 4
+
+
+class Seconds(DatabaseClock):
+    """A clock by which at least a second passes between two turns, however fast they are made: failures of one second are one clump."""
+
+    turns = 0
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(seconds=self.turns)
+
+
+class Stubs(FakeLauncher):
+    """A node's launcher. Its servers answer the agent's probes as they should, and users as each backend is told to."""
+
+    def __init__(self, parts: Rig, name: str) -> None:
+        runtime = {"image": RUNTIME, "server": "triton", "backends": ["onnxruntime"], "versions": {}}
+        super().__init__([runtime], lambda spec: FakeModel(spec.manifest["serving"], lambda arrays: {"y": arrays["x"]}))
+        self.parts, self.name, self.backends = parts, name, dict[Path, Backend]()
+
+    def start(self, spec: LaunchSpec) -> RunningServer:
+        made = super().start(spec)
+        one = self.backends[spec.folder] = Backend(self.parts.loop, f"{spec.release_name} on {self.name}").start()
+        running = replace(made, http_port=one.http_port, grpc_port=one.grpc_port)
+        self.running[spec.folder] = running, self.running[spec.folder][1]
+        return running
+
+    def stop(self, server: RunningServer, *, grace_s: float) -> None:
+        if one := self.backends.get(server.folder):
+            one.stop()
+        super().stop(server, grace_s=grace_s)
+
+    def end(self) -> None:
+        for one in self.backends.values():
+            one.stop()
+
+
+class Site:
+    """One model on three nodes, each with an agent, behind one gateway; a rollout whose turns are taken one by one."""
+
+    def __init__(self, parts: Rig, agents: dict[str, Stubs]) -> None:
+        self.parts, self.agents, self.last, self.clock = parts, agents, None, Seconds()
+        self.model = make_model(MODEL, objectives={"errors_max_frac": 0.01}, rollout_policy=POLICY)
+        self.environment = make_environment("production", needs_passed_report=False)
+        Gateway.objects.create(
+            environment=self.environment, name="gateway-1", admin_url=parts.envoy.admin_url,
+            http_url=f"http://127.0.0.1:{parts.envoy.port}", grpc_address=f"127.0.0.1:{parts.envoy.port}",
+        )  # fmt: skip
+        self.stable, self.candidate = (resealed(make_release(self.model), serving=serving()) for _ in range(2))
+        Scale.objects.create(release=self.candidate, environment=self.environment, replicas=2)
+        for release, replicas in ((self.stable, 1), (self.candidate, 2)):
+            ensure_deployment(actor=SYSTEM, release=release, environment=self.environment, reason="It serves.")
+            self.wait_for(lambda one=release, n=replicas: len(self.answering(one)) == n, f"{release.name} answers")
+        set_route(actor=SYSTEM, environment=self.environment, model=self.model, stable=self.stable, reason="It serves.")
+        self.obey()
+        self.rollout = actions.start_rollout(actor=make_admin(), candidate=self.candidate, environment=self.environment)
+        self.engine = hear_everyone(
+            Engine(
+                EnvoyCounters(now=self.clock.now),
+                clock=self.clock,
+                hosts=EnvoyHosts(),
+                tick_s=0.05,
+                lease_s=600,
+                timings=EngineTimings(zero_poll_for_s=0.0, gone_over_s=0.0, effects_share=ROOM),
+            )
+        )
+
+    def answering(self, release: Release) -> list[Deployment]:
+        """By slot."""
+        found = [one.deployment for one in answering_servers().filter(deployment__release=release)]
+        return sorted(found, key=lambda one: one.slot)
+
+    def backend_of(self, deployment: Deployment) -> Backend:
+        (folder,) = deployment.servers.filter(ended_at=None).values_list("folder", flat=True)
+        return self.agents[str(deployment.node_id)].backends[Path(folder)]
+
+    def obey(self) -> None:
+        """The gateway takes what was written, and its word is written down, as the control plane does."""
+        loaded = store.load()
+        table = admit(loaded.tables["production"], self.last, loaded.known["production"]).table
+        if table == self.last:
+            return
+        self.last = table
+        self.parts.loop.loop.call_soon_threadsafe(self.parts.plane.publish, table)
+        (route,) = table.models
+        self.wait_for(lambda: self.parts.acked(route.generation) is not None, f"generation {route.generation}")
+        self.wait_for(self.parts.envoy.is_open, "the gateway's port")
+        word = store.AckRow(Gateway.objects.get().pk, route.route_id, route.generation, "", self.clock.now())
+        store.write_acks([word])
+
+    def turn(self, requests: int = REQUESTS, *, fails: Backend | None = None) -> None:
+        """Users' requests, of which `fails` fails the first few that it gets; a tick of the engine; and the gateway follows."""
+        left = FAILURES if fails is not None else 0
+        for _ in range(requests):
+            before = fails.hits if fails is not None else 0
+            if fails is not None:
+                fails.mode = "error" if left else "ok"
+            assert self.parts.envoy.http().status == 200  # a failed first attempt is answered by stable
+            left -= fails.hits - before if fails is not None and left else 0
+        self.parts.envoy.flushed()
+        self.clock.turns += 1
+        store.write_seen([Gateway.objects.get().pk], self.clock.now())
+        self.engine.step()
+        self.obey()
+        self.rollout.refresh_from_db()
+
+    def until(
+        self, is_so: Callable[[], bool], what: str, *, requests: int = REQUESTS, fails: Backend | None = None
+    ) -> None:
+        for _ in range(MOST_TURNS):
+            if is_so():
+                return
+            self.turn(requests, fails=fails)
+        told = [(one.action, one.code, one.reason) for one in DecisionRecord.objects.order_by("pk")]
+        raise AssertionError(f"not: {what}. {self.rollout.state}: {self.rollout.reason} {told}")
+
+    @staticmethod
+    def wait_for(is_so: Callable[[], bool], what: str) -> None:
+        never = threading.Event()
+        for _ in range(12_000):
+            if is_so():
+                return
+            never.wait(0.01)
+        raise AssertionError(f"not: {what}")
+
+    def codes(self) -> list[str]:
+        return list(DecisionRecord.objects.filter(rollout=self.rollout).order_by("pk").values_list("code", flat=True))
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(engine_state, "SETTLES_S", 0.0)  # nothing is in flight between two turns
+    monkeypatch.setattr(loop, "WAIT_S", 60.0)  # a busy machine is given time to tell
+    monkeypatch.setattr(node_agent, "BEAT_EVERY_S", 0.2)
+    monkeypatch.setattr(node_agent, "LOOK_EVERY_S", 0.05)
+    with ExitStack() as held:
+        parts = held.enter_context(rig(tmp_path))
+        agents = {}
+        for name in "abc":
+            launcher = agents[name] = Stubs(parts, name)
+            agent = Agent(
+                node=name, servers=tmp_path / name, launcher=launcher, connect=launcher.connect,
+                pace=AgentTimings(probe_every=0.2, drain=0.0, stop_grace=0.0),
+            )  # fmt: skip
+            running = threading.Thread(target=agent.run)
+            held.callback(launcher.end)
+            held.callback(running.join, 60)
+            held.callback(agent.stop)
+            running.start()
+        yield Site(parts, agents)
+
+
+def test_the_rollout_holds_the_replica_is_set_aside_and_another_takes_its_place(site: Site) -> None:
+    good, bad = site.answering(site.candidate)
+    backend = site.backend_of(bad)
+    ended = {"replica_differs", "worse_than_stable", "objective_breached"}
+    site.until(lambda: bool(ended & {*site.codes()}), "it is told", fails=backend)
+
+    assert "replica_differs" in site.codes(), site.rollout.reason
+    decided = DecisionRecord.objects.get(rollout=site.rollout, code="replica_differs")
+    assert decided.action == "hold" and site.rollout.state == "shifting" and site.rollout.weight_bp == 5000
+    assert decided.facts["odd_replica"]["replica"] == f"{bad.node_id}:{backend.http_port}"
+    assert decided.facts["odd_replica"]["others"][0] == 0
+    bad.refresh_from_db()
+    assert bad.is_set_aside
+    backend.mode = "error"  # should anybody still ask it
+    asked = backend.hits
+    site.turn()
+    assert backend.hits == asked
+
+    site.until(lambda: len(site.answering(site.candidate)) == 2, "another answers in its place")
+    (other,) = (one for one in site.answering(site.candidate) if one.pk != good.pk)
+    assert (other.slot, other.node_id != bad.node_id) == (bad.slot, True)
+    site.until(lambda: site.backend_of(other).hits > 0, "users are answered by it")
+    site.until(
+        lambda: not site.rollout.reason.startswith("r2 waits") and "in the place of" not in site.rollout.reason, "on"
+    )
+    assert site.rollout.state == "shifting" and site.rollout.weight_bp == 5000 and backend.hits == asked
+    assert site.codes().count("replica_differs") == 1 and not DecisionRecord.objects.filter(action="roll_back").exists()
+    site.wait_for(lambda: Deployment.objects.get(pk=bad.pk).state == "gone", "its agent lets the bad one go")
