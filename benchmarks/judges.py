@@ -1,4 +1,4 @@
-"""How often the gates' smaller judges are wrong, and what they catch: errors, classes, the first token, the first inference, open files.
+"""How often the gates' smaller judges are wrong, and what they catch: errors, classes, tokens, the first inference, open files.
 
 Run `python -m benchmarks.judges [--runs 300]`; five minutes on one core. Seeded, apart from what the constants were chosen by. Each is the
 gate's own judgement, under the policy's defaults but for what a row says. Cells are passed / failed of all runs in percent, where one
@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from validators.core.cold_start import judge_cold_start
-from validators.core.first_response import judge_first
 from validators.core.golden_length import length_shift
 from validators.core.growth import growth_of
 from validators.core.load import Attempt, LoadSummary, judge_load, summarise
 from validators.core.policy import parse_policy
 from validators.core.request_classes import ClassSummary
 from validators.core.resources import opens
+from validators.core.token_times import BETWEEN_TOKENS, FIRST_TOKEN, TokenObjective, judge_tokens, summarise_seen
 from validators.core.verdict import Verdict
 
 SEED = 20261124
@@ -75,11 +75,30 @@ def classes(policy: Mapping[str, Any], usual: float, longest: float, dice: Dice)
     return judge_load(measured(sum(sent.values()), sum(over.values()), classes=told), policy).verdict
 
 
-def first_token(policy: Mapping[str, Any], whole: float, first: float, dice: Dice) -> Verdict:
-    """Of whole answers and first responses, each over by itself."""
+def tokens(policy: Mapping[str, Any], of: TokenObjective, whole: float, seen: float, dice: Dice) -> Verdict:
+    """Of whole answers and what an objective on their responses sees, each over by itself."""
     sent = dice.poisson(policy["rate_per_s"], round(policy["max_duration_s"]))
-    answers, responses = (measured(sent, dice.binomial(sent, share)) for share in (whole, first))
-    return judge_first(judge_load(answers, policy), answers, responses, policy).verdict
+    answers, responses = (measured(sent, dice.binomial(sent, share)) for share in (whole, seen))
+    return judge_tokens(judge_load(answers, policy), answers, {of: responses}, policy).verdict
+
+
+def gaps(policy: Mapping[str, Any], alone: float, over: float, dice: Dice) -> Verdict:
+    """Of streams of 2 to 40 responses, but for the share `alone`, which have one; the share `over` has a mean gap of more than 50 ms.
+
+    The single gaps of all vary, by a Gamma distribution of shape .5, so that some of every stream are longer.
+    """
+    seconds = round(policy["max_duration_s"])
+    attempts = []
+    for due in np.sort(dice.uniform(0, seconds, round(policy["rate_per_s"] * seconds))).tolist():
+        count = 1 if dice.random() < alone else int(dice.integers(2, 41))
+        mean_s = 0.05 * (dice.uniform(1.01, 2) if dice.random() < over else dice.uniform(0.2, 0.99))
+        single = dice.gamma(0.5, 1, count - 1)
+        offsets = np.cumsum(single * mean_s * (count - 1) / max(single.sum(), 1e-9))
+        came_s = [due + 0.01, *(due + 0.01 + offsets).tolist()]
+        attempts.append(Attempt(due, due, came_s[-1], came_s=tuple(came_s)))
+    whole = summarise(attempts, duration_s=seconds, slo_ms=policy["slo_ms"])
+    seen = summarise_seen(attempts, BETWEEN_TOKENS, duration_s=seconds, policy=policy)
+    return judge_tokens(judge_load(whole, policy), whole, {BETWEEN_TOKENS: seen}, policy).verdict
 
 
 def first_inference(policy: Mapping[str, Any], excess_ms: float, cv: float, stalled: float, dice: Dice) -> Verdict:
@@ -138,6 +157,7 @@ def main() -> None:
     of_errors(runs)
     for at, (name, told) in enumerate(OBJECTIVES.items()):
         of_latency(name, told, at, runs)
+    of_gaps(runs)
     of_cold_starts(runs)
     of_open_files(runs)
     of_lengths(runs)
@@ -156,12 +176,25 @@ def of_latency(name: str, told: Mapping[str, Any], at: int, runs: int) -> None:
     kinds: dict[str, Callable[[float], Callable[[Dice], Verdict]]] = {
         "every class over": lambda over: partial(classes, policy, over, over),
         "the longest over, others 0.1 ×": lambda over: partial(classes, policy, 0.1 * share, over),
-        "first tokens over, answers 0.1 ×": lambda over: partial(first_token, streams, 0.1 * share, over),
-        "answers over, first tokens 0.1 ×": lambda over: partial(first_token, streams, over, 0.1 * share),
+        "first tokens over, answers 0.1 ×": lambda over: partial(tokens, streams, FIRST_TOKEN, 0.1 * share, over),
+        "answers over, first tokens 0.1 ×": lambda over: partial(tokens, streams, FIRST_TOKEN, over, 0.1 * share),
     }
     table([name, *TIMES], (
         [kind, *(row(judge(m * share), runs, 2 + which, at, n) for n, m in enumerate(MULTIPLES))]
         for which, (kind, judge) in enumerate(kinds.items())
+    ))  # fmt: skip
+
+
+def of_gaps(runs: int) -> None:
+    table(["mean gaps over", "have one response", *TIMES], (
+        [
+            name, f"{alone:.0%}",
+            *(row(partial(gaps, policy, alone, m * (1 - told["slo_quantile"])), runs, 9, at, round(100 * alone), n)
+              for n, m in enumerate(MULTIPLES)),
+        ]
+        for at, (name, told) in enumerate(OBJECTIVES.items())
+        for policy in [load_section(**told | {"slo_ms": 5000}, itl_slo_ms=50)]
+        for alone in (0.0, 0.75)
     ))  # fmt: skip
 
 

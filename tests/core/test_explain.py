@@ -39,11 +39,13 @@ def test_the_load_takes_what_its_own_plan_says() -> None:
     assert (burst.least_s, burst.most_s) == (lasts, lasts) and lasts == 31.1
 
 
-def test_the_first_token_is_told_where_it_is_asked_for() -> None:
+def test_what_is_asked_of_tokens_is_told() -> None:
     load = {"slo_ms": 5000, "slo_quantile": 0.9}
     found = told(load={**load, "ttft_slo_ms": 120})["load.ttft_slo_ms"]
     assert found.demands == "90 % have the first token within 120 ms."
-    assert "load.ttft_slo_ms" not in told(load=load)
+    between = told(load={**load, "itl_slo_ms": 50})["load.itl_slo_ms"]
+    assert between.demands == "90 % of those with two responses have a mean of 50 ms from one to the next."
+    assert not {"load.ttft_slo_ms", "load.itl_slo_ms"} & set(told(load=load))
 
 
 def test_a_load_that_cannot_pass_certifies_nothing() -> None:

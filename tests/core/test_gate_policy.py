@@ -20,7 +20,7 @@ SET = "sha256:" + "0" * 64
 
 
 #: Fields that a policy has only where it states them, so that all others keep their digest.
-ONLY_STATED = ("load.ttft_slo_ms", "capacity.sweep")
+ONLY_STATED = ("load.ttft_slo_ms", "load.itl_slo_ms", "capacity.sweep")
 #: That which is an object itself, and the least of it.
 SWEEP = {"max_batch_size": [4]}
 
@@ -118,13 +118,14 @@ def test_every_limit_holds_at_its_edge(path: str, least: Any, most: Any, beyond:
         assert all(error["field"].startswith(path) for error in caught.value.facts["errors"])
 
 
-def test_a_first_token_is_asked_for_within_a_stated_whole_answer() -> None:
-    both = {"slo_ms": 5000, "ttft_slo_ms": 5000}
-    assert parse_policy({"load": both}).of("load")["ttft_slo_ms"] == 5000
-    unasked = parse_policy({"load": {"slo_ms": 5000, "ttft_slo_ms": None}})
+@pytest.mark.parametrize("asked", ["ttft_slo_ms", "itl_slo_ms"])
+def test_tokens_are_asked_for_within_a_stated_whole_answer(asked: str) -> None:
+    both = {"slo_ms": 5000, asked: 5000}
+    assert parse_policy({"load": both}).of("load")[asked] == 5000
+    unasked = parse_policy({"load": {"slo_ms": 5000, asked: None}})
     assert unasked.digest == parse_policy({"load": {"slo_ms": 5000}}).digest
-    for load in ({"ttft_slo_ms": 100}, {**both, "ttft_slo_ms": 5000.1}, {**both, "ttft_slo_ms": 0}):
-        with pytest.raises(Invalid, match=r"load\.ttft_slo_ms"):
+    for load in ({asked: 100}, {**both, asked: 5000.1}, {**both, asked: 0}):
+        with pytest.raises(Invalid, match=rf"load\.{asked}"):
             parse_policy({"load": load}, {"slow": {"threshold_ms": 9000}})
 
 

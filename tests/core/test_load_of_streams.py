@@ -77,6 +77,23 @@ def test_late_first_tokens_are_held_against_those_of_stable(
     assert {id(one.server) for one in asked} == {id(own), id(other)}
 
 
+@pytest.mark.parametrize(
+    ("stable_gap_s", "verdict"), [(0.1, Verdict.FAILED), (0.95, Verdict.UNDECIDED), (None, Verdict.FAILED)]
+)
+def test_slow_tokens_are_held_against_those_of_stable(
+    monkeypatch: pytest.MonkeyPatch, stable_gap_s: float | None, verdict: Verdict
+) -> None:
+    """One that answers in one response has none to be held against."""
+    own, other = server(), server()
+    streamed(monkeypatch, lambda one: 0.05 if one is own else 1 - (stable_gap_s or 0.0))
+    stable = Baseline("r1", server=other, serving=STREAMS if stable_gap_s else SERVING)
+    policy = parse_policy({"load": {**LOAD, "itl_slo_ms": 500}})
+    found = gates.run_gate("load", context([], server=own, serving=STREAMS, policy=policy, stable=lambda: stable))
+    assert found.verdict is verdict and found.reason.startswith("Time between tokens: ")
+    told = found.evidence["beside_stable"]
+    assert told["stable_over"]["requests"] > 0 if stable_gap_s else "two responses" in told["absent_because"]
+
+
 def test_stable_is_asked_as_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     own, other = server(), server()
     asked = streamed(monkeypatch, lambda _: 0.5)

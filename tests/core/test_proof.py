@@ -112,6 +112,24 @@ def test_a_run_goes_on_until_the_first_tokens_are_proven_too() -> None:
     assert not never.look(some, 60.0), "who has not ended may have had the first response in time"
 
 
+def test_a_run_goes_on_until_the_gaps_are_proven_too() -> None:
+    """Of answers within 5 s: the responses of each but every `alone`th come after such gaps."""
+
+    def looks(gap_s: float, alone: int = 10**6, **load: Any) -> float | None:
+        made = Looks(lambda at: 2.0, slo_ms=5000, slo_quantile=0.9, **load)
+        made.attempts = [
+            replace(one, came_s=(one.due_s + 0.1,) if one.at % alone == 0 else (one.due_s, one.due_s + gap_s))
+            for one in made.attempts
+        ]
+        return made.first()
+
+    unasked = looks(0.5)
+    assert unasked is not None and looks(0.05, itl_slo_ms=100) == looks(0.5, itl_slo_ms=100) == unasked
+    assert looks(0.05, 1, itl_slo_ms=100) is None, "answers of one response prove nothing"
+    some = looks(0.05, 2, itl_slo_ms=100, least_dispersion=4)
+    assert some is not None and some > (looks(0.05, itl_slo_ms=100, least_dispersion=4) or 0)
+
+
 def test_requests_are_settled_up_to_the_first_that_may_still_be_in_time() -> None:
     schedule = np.array([0.0, 0.5, 1.0, 2.0, 2.1])
     ended = [Attempt(0.5, 0.5, 0.6, at=1), Attempt(2.1, 2.1, 2.11, at=4)]

@@ -138,6 +138,9 @@ def _load(own: Mapping[str, Any]) -> Iterator[Demand]:
     if (ttft_slo_ms := own.get("ttft_slo_ms")) is not None:
         demands = f"{own['slo_quantile'] * 100:g} % have the first token within {ttft_slo_ms:g} ms."
         yield Demand("load", "load.ttft_slo_ms", demands, certifies, needs.seconds, needs.deadline_s)
+    if (itl_slo_ms := own.get("itl_slo_ms")) is not None:
+        demands = f"{own['slo_quantile'] * 100:g} % of those with two responses have a mean of {itl_slo_ms:g} ms from one to the next."
+        yield Demand("load", "load.itl_slo_ms", demands, certifies, needs.seconds, needs.deadline_s)
     if recovery.is_asked(own):
         lasts = round(float(recovery.surge(own, seed=int(own["seed"]))[-1]), 1)
         demands = (

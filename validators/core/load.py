@@ -16,6 +16,7 @@ import numpy.typing as npt
 from validators.core.proof import WINDOW_S, first_proof, sizing
 from validators.core.request_classes import ClassSummary
 from validators.core.slo import dispersion
+from validators.core.token_policy import FIELDS as OF_TOKENS
 from validators.core.trace_policy import gaps_in
 from validators.core.verdict import Judgement, Verdict
 
@@ -261,8 +262,8 @@ def max_lag_ms(policy: Mapping[str, Any]) -> float:
 
 
 def count_tests(policy: Mapping[str, Any], classes: int) -> int:
-    """How many tests of one run can fail it: all requests, each of several classes, and the time to the first token if it is asked."""
-    return 1 + classes + (policy.get("ttft_slo_ms") is not None)
+    """How many tests of one run can fail it: all requests, each of several classes, and what is asked of the times of tokens."""
+    return 1 + classes + sum(policy.get(name) is not None for name in OF_TOKENS)
 
 
 def _judge_objective(summary: LoadSummary, policy: Mapping[str, Any], evidence: dict[str, Any]) -> Judgement:

@@ -27,7 +27,7 @@ from registry.core.schema import (
     may,
     need,
 )
-from validators.core import json_shape, sweep_policy, trace_policy
+from validators.core import json_shape, sweep_policy, token_policy, trace_policy
 from validators.core.expiry import FACTS, USUAL
 from validators.core.gpu_checks import CHECKS, MEASURING
 from validators.core.proof import sizing
@@ -145,7 +145,7 @@ _LOAD = Record(
         "longest_frac": may(_FRACTION, 0.125),
         "sizes": may(Text(one_of=("seen", "examples"), says="where sizes come from"), "seen"),
         "slo_ms": may(_OrNone(_MILLISECONDS), None),
-        "ttft_slo_ms": may(_OrNone(_MILLISECONDS)),
+        **{name: may(_OrNone(_MILLISECONDS)) for name in token_policy.FIELDS},
         "slo_quantile": may(_OrNone(Number(_LEAST_QUANTILE, _MOST_QUANTILE)), None),
         "confidence": may(_CONFIDENCE, 0.95),
         "max_error_frac": may(_OrNone(_FRACTION), None),
@@ -334,11 +334,9 @@ def _inherited(load: Mapping[str, Any], objectives: Mapping[str, Any]) -> dict[s
     out = {**load, **{name: value for name, value in own.items() if load[name] is None}}
     if out["max_duration_s"] is None:
         out["max_duration_s"] = sizing({**out, "duration_s": None}).deadline_s
-    if out.get("ttft_slo_ms") is None:
-        out.pop("ttft_slo_ms", None)
     if out["slo_ms"] is None and out["duration_s"] is None:
         out["duration_s"] = min(_ERRORS_ONLY_S, out["max_duration_s"])
-    return out
+    return token_policy.stated(out)
 
 
 def _searched(capacity: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, Any]:
@@ -383,9 +381,7 @@ def _contradictions(read: Mapping[str, Any]) -> list[Problem]:
             problems.append(Problem(f"environments.{name}.advisory", "no gate is left that holds a release up.", fix))
     load = read.get("load") or {}
     problems += trace_policy.problems_of(load)
-    if load.get("ttft_slo_ms") is not None and load["ttft_slo_ms"] > (load.get("slo_ms") or 0):
-        fix = "State both, the first token's no longer than the whole answer's."
-        problems.append(Problem("load.ttft_slo_ms", "it stands beside load.slo_ms, and is not within it.", fix))
+    problems += token_policy.problems_of(load)
     compare = str(golden.get("compare"))
     for name, kinds in ONLY_FOR.items():
         if golden.get(name) is not None and COMPARISONS.get(compare, kinds[0]) not in kinds:

@@ -58,6 +58,7 @@ _WORDS: Final = {
         ("load.max_duration_s", "Load lasts at most", "seconds", _NUMBER),
         ("load.slo_ms", "Answers within", "milliseconds", _NUMBER),
         ("load.ttft_slo_ms", "First token within", "milliseconds, or none", _NUMBER),
+        ("load.itl_slo_ms", "Between tokens at most", "milliseconds on average, or none", _NUMBER),
         ("load.slo_quantile", "At the quantile", "such as 0.99", _NUMBER),
         ("load.max_error_frac", "Errors under load at most", "share from 0 to 1", _NUMBER),
         ("load.recovery_s", "Over a burst within", "seconds", _NUMBER),

@@ -9,7 +9,6 @@ from typing import Any
 from serving.ports import PreparedRequests
 from validators.core.answered import answered_at, ended_at
 from validators.core.beside_stable import BLOCK_S, BLOCKS, Arm, judge_beside
-from validators.core.first_response import is_blamed, judge_first, summarise_first, token_times
 from validators.core.full_server import burst_of, judge_full
 from validators.core.load import (
     Attempt,
@@ -23,6 +22,15 @@ from validators.core.load import (
 )
 from validators.core.proof import sizing
 from validators.core.recovery import is_asked, judge_recovery, recovered_after_s, surge
+from validators.core.token_times import (
+    FIRST_TOKEN,
+    OBJECTIVES,
+    TokenObjective,
+    blamed,
+    judge_tokens,
+    summarise_seen,
+    token_times,
+)
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates.context import Baseline, GateContext
 from validators.execution.gates.load_looks import is_proven, settled
@@ -74,8 +82,8 @@ class _LoadGate:
         if self.policy["slo_ms"] is not None:
             self.context.say(sizing(self.policy).sentence)
         for attempt in range(_LOAD_TRIES):
-            summary, first, more = self._run(seed=self.policy["seed"] + attempt)
-            found = judge_first(judge_load(summary, self.policy), summary, first, self.policy)
+            summary, seen, more = self._run(seed=self.policy["seed"] + attempt)
+            found = judge_tokens(judge_load(summary, self.policy), summary, seen, self.policy)
             is_limited = generator_limit(summary, max_lag_ms=max_lag_ms(self.policy))
             if not is_limited or proven_all_the_same(summary, found, self.policy):
                 break
@@ -84,8 +92,8 @@ class _LoadGate:
         evidence |= {"protocol": self.policy["protocol"], "generators": self.generators.used}
         return Judgement(found.verdict, f"{found.reason.removesuffix('.')}{repeated}.", evidence)
 
-    def _run(self, *, seed: int) -> tuple[LoadSummary, LoadSummary, dict[str, Any]]:
-        """The numbers of the whole answers, those up to the first response, and what else the evidence says."""
+    def _run(self, *, seed: int) -> tuple[LoadSummary, dict[TokenObjective, LoadSummary], dict[str, Any]]:
+        """The numbers of the whole answers, those of their responses, and what else the evidence says."""
         policy, kinds, planned_s = self.policy, self.payloads.kinds, sizing(self.policy).deadline_s
         schedule = self._arrivals(planned_s, seed=seed)
         enough = is_proven(schedule, kinds, policy) if policy["duration_s"] is None else _never
@@ -95,9 +103,9 @@ class _LoadGate:
         more: dict[str, Any] = {"stages": watch.split()}
         is_whole = len(attempts) == len(schedule)
         lasted_s = planned_s if is_whole else attempts[-1].due_s + 1 / policy["rate_per_s"]
-        first = summarise_first(attempts, duration_s=lasted_s, ttft_slo_ms=policy.get("ttft_slo_ms"))
-        more |= token_times(attempts, first)
-        return summarise(attempts, duration_s=lasted_s, slo_ms=self.slo_ms, kinds=kinds), first, more
+        seen = {one: summarise_seen(attempts, one, duration_s=lasted_s, policy=policy) for one in OBJECTIVES}
+        more |= token_times(attempts, seen[FIRST_TOKEN])
+        return summarise(attempts, duration_s=lasted_s, slo_ms=self.slo_ms, kinds=kinds), seen, more
 
     def _arrivals(self, seconds: float, *, seed: int) -> Floats:
         return self.context.arrivals(self.policy["rate_per_s"], seconds, seed=seed)
@@ -110,25 +118,26 @@ class _LoadGate:
         if stable is None:
             return found
         if stable.server is None:
-            absent = {"stable": stable.name, "absent_because": stable.absent_because}
-            return Judgement(found.verdict, found.reason, {**found.evidence, "beside_stable": absent})
+            return _alone(found, stable.name, stable.absent_because)
         self.stable = stable
         self.context.say(f"it missed its objective: {stable.name} is asked in turn with it, {2 * BLOCKS * BLOCK_S:g} s")
         own, others, to_stable = Arm((), ()), Arm((), ()), self._requests_to_stable(stable)
         for block in range(BLOCKS):
             schedule = self._arrivals(BLOCK_S, seed=self.policy["seed"] + block)
-            own = own.with_block(self._block(schedule, self.requests, is_blamed(found)))
-            others = others.with_block(self._block(schedule, to_stable, is_blamed(found)))
+            own = own.with_block(self._block(schedule, self.requests, blamed(found)))
+            others = others.with_block(self._block(schedule, to_stable, blamed(found)))
+        if not sum(others.sent):
+            return _alone(found, stable.name, "none of its answers had two responses")
         return judge_beside(found, stable.name, own, others, self.policy)
 
     def _requests_to_stable(self, stable: Baseline) -> PreparedRequests:
         assert stable.server is not None
         return requests_to(stable.server, stable.serving, self.payloads, self.context)
 
-    def _block(self, schedule: Floats, requests: PreparedRequests, by_first: bool) -> LoadSummary:
+    def _block(self, schedule: Floats, requests: PreparedRequests, seen_by: TokenObjective | None) -> LoadSummary:
         attempts = self._drive(schedule, expected=len(schedule), is_enough=_never, requests=requests)
-        if by_first:
-            return summarise_first(attempts, duration_s=BLOCK_S, ttft_slo_ms=self.policy["ttft_slo_ms"])
+        if seen_by:
+            return summarise_seen(attempts, seen_by, duration_s=BLOCK_S, policy=self.policy)
         return summarise(attempts, duration_s=BLOCK_S, slo_ms=self.slo_ms)
 
     def after_a_burst(self, found: Judgement) -> Judgement:
@@ -219,6 +228,12 @@ class _LoadGate:
         self.sent += len(attempts)
         self.context.progress(self.sent, self.sent)
         return attempts
+
+
+def _alone(found: Judgement, stable: str, because: str) -> Judgement:
+    """What was found, with nothing of stable's to hold it against."""
+    absent = {"stable": stable, "absent_because": because}
+    return Judgement(found.verdict, found.reason, {**found.evidence, "beside_stable": absent})
 
 
 def _never(attempts: Sequence[Attempt], now_s: float) -> bool:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from validators.core.first_response import until_first
 from validators.core.load import Attempt, Floats, count_tests
 from validators.core.proof import LEAST_WINDOWS, WINDOW_S, proof_at
+from validators.core.token_times import asked_of
 from validators.core.verdict import Verdict
 
 #: From an answer to where it is seen here.
@@ -30,9 +30,10 @@ def is_proven(
     windows = (schedule / WINDOW_S).astype(int)
     kind_at = np.array([names.index(kinds[at % len(kinds)]) for at in range(len(schedule))])
     shape = (len(names), int(windows[-1]) + 1)
-    sent, ended, in_time, first_in_time = (np.zeros(shape, int) for _ in range(4))
+    sent, ended, in_time = (np.zeros(shape, int) for _ in range(3))
     np.add.at(sent, (kind_at, windows), 1)
-    tests, ttft_slo_ms = count_tests(policy, len(names) if len(names) > 1 else 0), policy.get("ttft_slo_ms")
+    tests = count_tests(policy, len(names) if len(names) > 1 else 0)
+    of_tokens = [(*asked, np.zeros(shape[1], int), np.zeros(shape[1], int)) for asked in asked_of(policy)]
     read = 0
 
     def verdict(over: npt.NDArray[np.int_], of: npt.NDArray[np.int_]) -> Verdict:
@@ -45,18 +46,19 @@ def is_proven(
         for one in new:
             ended[kind_at[one.at], windows[one.at]] += 1
             in_time[kind_at[one.at], windows[one.at]] += _is_in_time(one, policy["slo_ms"])
-            if ttft_slo_ms is not None:
-                first_in_time[kind_at[one.at], windows[one.at]] += _is_in_time(until_first(one), ttft_slo_ms)
+            for objective, slo_ms, late, of_it in of_tokens:
+                if (seen := objective.seen(one)) is not None:
+                    of_it[windows[one.at]] += 1
+                    late[windows[one.at]] += not _is_in_time(seen, slo_ms)
         is_known = (ended == sent).all(0)
-        if ttft_slo_ms is None:  # what is over in any case may still have had its first response in time
+        if not of_tokens:  # what is over in any case may still have had its responses in time
             is_known[: max(0, math.floor(_over_before_s(now_s, policy["slo_ms"]) / WINDOW_S))] = True
         known = shape[1] if is_known.all() else int(is_known.argmin())
         if known < LEAST_WINDOWS:
             return False
         over, of = (sent - in_time)[:, :known], sent[:, :known]
         found = [verdict(over.sum(0), of.sum(0))]
-        if ttft_slo_ms is not None:
-            found.append(verdict((sent - first_in_time)[:, :known].sum(0), of.sum(0)))
+        found += [verdict(late[:known], of_it[:known]) for _, _, late, of_it in of_tokens]
         if Verdict.FAILED in found or set(found) == {Verdict.PASSED}:
             return True
         return len(names) > 1 and any(verdict(*one) is Verdict.FAILED for one in zip(over, of, strict=True))
