@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from serving.api import environments as api
-from serving.api import files_on_nodes, gateways, node_fit, nodes, release_check, replicas, sleep
+from serving.api import files_on_nodes, gateways, joining, node_fit, nodes, release_check, replicas, sleep
 
 urlpatterns = [
     path("models/<slug:slug>/releases:check", release_check.ReleaseCheckView.as_view(), name="release-check"),
@@ -31,6 +31,10 @@ urlpatterns = [
     path("nodes", nodes.NodesView.as_view(), name="nodes"),
     path("nodes/<slug:name>/cordon", nodes.CordonView.as_view(), name="node-cordon"),
     path("nodes/<slug:name>/drain", nodes.DrainView.as_view(), name="node-drain"),
+    path("node-invites", joining.InvitesView.as_view(), name="node-invites"),
+    path("nodes/<slug:name>/invite", joining.InviteView.as_view(), name="node-invite"),
+    path("nodes/<slug:name>/revoke", joining.RevokeView.as_view(), name="node-revoke"),
+    path("nodes/<slug:name>/rotate", joining.RotateView.as_view(), name="node-rotate"),
     path("nodes/<slug:name>/remove", nodes.RemoveView.as_view(), name="node-remove"),
     path("nodes/<slug:name>/uncordon", nodes.UncordonView.as_view(), name="node-uncordon"),
     path("servers", api.ServersView.as_view(), name="servers"),

@@ -207,6 +207,7 @@ urlpatterns = [
     path("approvals/<int:pk>/<slug:verb>/", posted(approvals.decide, "approvals"), name="approval_decide"),
     # fleet
     path("fleet/", require_GET(fleet.fleet), name="fleet"),
+    path("fleet/invite/", posted(fleet.invite, "fleet"), name="fleet_invite"),
     path("fleet/<slug:name>/drain/", draining.drain, name="fleet_drain"),
     path("fleet/<slug:name>/<slug:verb>/", posted(fleet.act_on, "fleet"), name="fleet_act"),
     # history

@@ -66,6 +66,7 @@ def remove_environment(
         found.delete()
     else:
         found.scales.all().delete()
+        found.sleeps.all().delete()
         found.retired_at, found.retired_by, found.retire_reason = timezone.now(), actor.name, reason.strip()
         _save(found)
     _tell(

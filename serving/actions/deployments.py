@@ -22,6 +22,7 @@ from ledger.actions.transitions import transition
 from ledger.core.errors import StateChanged
 from registry.models import Release
 from registry.queries import require_runnable
+from serving.actions.joining import require_credential
 from serving.actions.placing import place_replica
 from serving.actions.routes import lock_open, lock_routes, notify_routes
 from serving.core.drift import Drift
@@ -281,11 +282,19 @@ def end_server(*, actor: Actor, server: Server, reason: str) -> None:
             notify_routes()
 
 
-def register_node(*, actor: Actor, name: str, runtimes: list[dict[str, Any]], facts: dict[str, Any]) -> Node:
-    """The node by this name, heard of just now; what it is and can run is written down anew each time. Raises Refused."""
+def register_node(
+    *, actor: Actor, name: str, runtimes: list[dict[str, Any]], facts: dict[str, Any], credential: str = ""
+) -> Node:
+    """The node by this name, heard of just now; what it is and can run is written down anew each time. Raises Refused.
+
+    `credential`: its agent's own, empty for none: without that of the node nothing is written (`require_credential`).
+    """
     require(actor, Verb.ADMINISTER, "")
     with transaction.atomic():
-        told = {"runtimes": runtimes, "facts": facts, "seen_at": timezone.now(), "removed_at": None}
+        found = Node.objects.select_for_update(no_key=True).filter(name=name).first()
+        is_proven, now = require_credential(found, name, credential), timezone.now()
+        told = {"runtimes": runtimes, "facts": facts, "seen_at": now, "removed_at": None}
+        told |= {"credential_used_at": now} if is_proven else {}
         node, is_new = Node.objects.update_or_create(name=name, defaults=told)
         if is_new:
             images = sorted({runtime["image"] for runtime in runtimes})

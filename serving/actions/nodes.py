@@ -7,12 +7,17 @@ from django.utils import timezone
 
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require, require_version
 from ledger.actions import append_event
-from ledger.core.errors import Invalid
+from ledger.core.errors import Invalid, StateChanged
 from serving.actions.placing import hold_rooms
 from serving.core.lifecycle import LIVE
 from serving.models import Deployment, Node
 
 LONGEST_REASON = 2000
+#: What people say of a node.
+_SAID = (
+    "cordoned_at", "cordoned_by", "cordon_reason", "removed_at", "credential", "rotation_asked_at", "revoked_at", "revoked_by",
+    "revoke_reason",
+)  # fmt: skip
 
 
 @transaction.atomic
@@ -29,9 +34,15 @@ def cordon_node(*, actor: Actor, node: Node, reason: str, expected_version: int 
 def uncordon_node(*, actor: Actor, node: Node, expected_version: int, reason: str = "") -> Node:
     """The node, which may be given deployments again; what was being drained there and has not begun to stop is kept.
 
-    Idempotent. Raises Refused, Stale, Invalid.
+    Idempotent. Raises Refused, Stale, Invalid, StateChanged("node_revoked").
     """
     found = locked_node(actor, node, expected_version, reason)
+    if found.revoked_at is not None:
+        raise StateChanged(
+            "node_revoked",
+            f"{found.name} is revoked. Let it join again first: sluicegate node invite {found.name}",
+            node=found.name,
+        )
     kept = Deployment.objects.filter(node=node, drain_asked_at__isnull=False, is_wanted=True)
     for one in kept:
         # What was put in its place, if anything, has its slot: it takes another, and the controller lets one of the two go.
@@ -65,6 +76,6 @@ def locked_node(actor: Actor, node: Node, expected_version: int | None, reason: 
 def written_node(actor: Actor, node: Node, verb: str, reason: str) -> Node:
     """The node with what people said of it written down, and the event."""
     node.version += 1
-    node.save(update_fields=["cordoned_at", "cordoned_by", "cordon_reason", "removed_at", "version"])
+    node.save(update_fields=[*_SAID, "version"])
     append_event(verb=verb, subject_type="node", subject_id=node.name, actor=actor, reason=reason.strip())
     return node

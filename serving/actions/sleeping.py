@@ -20,7 +20,7 @@ from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import ServedModel
 from serving.actions.deployments import drain_deployment, ensure_deployment
 from serving.actions.nodes import LONGEST_REASON
-from serving.actions.routes import lock_routes, notify_routes, publish_again
+from serving.actions.routes import lock_open, lock_routes, notify_routes, publish_again
 from serving.core.lifecycle import DeploymentState
 from serving.core.sleep import Quiet, SleepRule, rule_problem, wake_s
 from serving.core.sleep_lifecycle import MOVES, SleepState
@@ -178,7 +178,7 @@ def _locked(
         raise Invalid("not_scaled", f"{environment.slug} has no gateway that could answer for a model that sleeps.")
     if len(reason) > LONGEST_REASON:
         raise Invalid("reason_too_long", f"The reason has {len(reason)} characters; {LONGEST_REASON} are the most.")
-    lock_routes(environment)
+    lock_open(environment)
     found = Sleep.objects.filter(model=model, environment=environment).first()
     require_version(found.version if found else 0, expected_version, f"The sleep of {model.slug}")
     return found or Sleep.objects.create(model=model, environment=environment)

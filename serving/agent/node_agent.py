@@ -22,7 +22,7 @@ from django.db import InterfaceError, InternalError, OperationalError, connectio
 
 from accounts.core.access import Actor
 from ledger.adapters.linux_memory import memory_here
-from ledger.core.errors import DomainError
+from ledger.core.errors import DomainError, Refused
 from registry.queries import manifest_of
 from serving import actions, queries
 from serving.actions.draining import continue_draining
@@ -31,6 +31,7 @@ from serving.adapters import tensorrt
 from serving.agent.drift import drift_of
 from serving.agent.gpu_meter import GpuMeter
 from serving.agent.hardware import hardware
+from serving.agent.identity import NodeIdentity
 from serving.agent.meter import read_servers
 from serving.agent.node_launcher import Connect, NodeLauncher
 from serving.agent.prefetcher import Prefetcher
@@ -57,6 +58,7 @@ class Agent:
         connect: a client for a running server.
         drift_check_every_s: how often the files of its servers are compared with what was sealed; 0 for never.
         prefetcher: what fetches the files of servers that may come; None where nothing is fetched ahead.
+        identity: what it proves with that it is this node; None: nothing.
     """
 
     def __init__(
@@ -70,11 +72,14 @@ class Agent:
         drift_check_every_s: float = 0.0,
         gpus: GpuMeter | None = None,
         prefetcher: Prefetcher | None = None,
+        identity: NodeIdentity | None = None,
     ) -> None:
         self._node, self._servers, self._launcher, self._connect = node, servers, launcher, connect
         self._pace, self._drift_check_every_s = pace or AgentTimings(), drift_check_every_s
         self._actor = Actor.system(f"agent:{node}")
         self._gpus, self._prefetcher = gpus or GpuMeter(), prefetcher
+        self._identity = identity or NodeIdentity(node)
+        self._turned_away = ""  # why it may not act for its node now
         self._threads: dict[str, threading.Thread] = {}
         self._stop = threading.Event()
         self._troubles: list[str] = []
@@ -97,14 +102,15 @@ class Agent:
             while not self._stop.is_set():
                 try:
                     if beat_in_s <= 0:
-                        self._introduce()
+                        self._beat()
                         beat_in_s = BEAT_EVERY_S
-                    if not has_swept:
+                    if not self._turned_away and not has_swept:
                         self._sweep()
                         has_swept = True
                         if self._prefetcher is not None:  # not before: a sweep ends what is being fetched
                             self._begin(self._prefetch)
-                    self._dispatch()
+                    if not self._turned_away:
+                        self._dispatch()
                 except _STORE_TROUBLE as error:
                     _wait_for_store(error)
                 self._stop.wait(LOOK_EVERY_S)
@@ -125,11 +131,25 @@ class Agent:
                 return True
         return False
 
+    def _beat(self) -> None:
+        """Introduces itself; turned away, it does nothing but ask again, and says why once.
+
+        Its servers stay: who may act for the node takes them over, or its owner ends them.
+        """
+        try:
+            self._introduce()
+        except Refused as error:
+            if error.message != self._turned_away:
+                log.error("%s", error)
+            self._turned_away = error.message
+        else:
+            self._turned_away = ""
+
     def _introduce(self) -> None:
         """Registers the node with its hardware and runtimes; doubles as its heartbeat."""
         runtimes = self._launcher.runtimes()
         told = {**facts(self._launcher), **({FETCHES_AHEAD: True} if self._prefetcher is not None else {})}
-        actions.register_node(actor=self._actor, name=self._node, runtimes=runtimes, facts=told)
+        self._identity.introduce(runtimes=runtimes, facts=told)
         measure = (self._measure,) if self._launcher.runs_here else ()
         for chore in (*measure, self._launcher.stop_left, self._drain, self._place):
             try:
@@ -178,6 +198,8 @@ class Agent:
         """`read` tells in how many seconds it is to be done again."""
         again_in_s = 1.0
         while not self._stop.wait(again_in_s):
+            if self._turned_away:
+                continue
             try:
                 again_in_s = read()
             except _STORE_TROUBLE as error:
@@ -189,6 +211,8 @@ class Agent:
     def _check_drift_of_all(self) -> None:
         """Compares each server's files with what was sealed, one server after the other, again and again."""
         while not self._stop.wait(self._drift_check_every_s):
+            if self._turned_away:
+                continue
             try:
                 for server in queries.current_servers().filter(
                     deployment__node=self._node, deployment__state=DeploymentState.READY
@@ -226,7 +250,7 @@ class Agent:
     def _reconcile(self, name: str, make: Callable[..., DeploymentReconciler | VariantReconciler]) -> None:
         reconciler = make(actor=self._actor, launcher=self._launcher, connect=self._connect, pace=self._pace)
         try:
-            while not self._stop.is_set():
+            while not self._stop.is_set() and not self._turned_away:
                 try:
                     delay = reconciler.step()
                 except _STORE_TROUBLE as error:

@@ -43,7 +43,8 @@ SELECT deployment.environment_id, deployment.release_id::text, count(server.id),
        string_agg(DISTINCT deployment.node_id, ' ') FILTER (WHERE server.id IS NOT NULL),
        coalesce(bool_or(server.drift <> '[]'::jsonb), false), max(scale.replicas),
        count(server.id) FILTER (
-           WHERE node.seen_at >= %(since)s OR NOT EXISTS (SELECT FROM serving_node WHERE seen_at >= %(since)s)
+           WHERE node.revoked_at IS NULL
+             AND (node.seen_at >= %(since)s OR NOT EXISTS (SELECT FROM serving_node WHERE seen_at >= %(since)s))
        )
 FROM serving_deployment deployment
 JOIN serving_node node ON node.name = deployment.node_id
@@ -73,7 +74,7 @@ def serving_of(releases: Iterable[str]) -> dict[Place, Serving]:
 
 def on_heard_nodes(servers: QuerySet[Server]) -> QuerySet[Server]:
     """Those on nodes that were heard of lately; all of them, where no node was."""
-    heard = Node.objects.filter(seen_at__gte=timezone.now() - HEARD_WITHIN)
+    heard = Node.objects.filter(seen_at__gte=timezone.now() - HEARD_WITHIN, revoked_at=None)
     return servers.filter(deployment__node__in=heard) if heard.exists() else servers
 
 

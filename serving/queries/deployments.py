@@ -164,6 +164,11 @@ def get_node(name: str) -> Node:
     return found
 
 
+def find_node(name: str) -> Node | None:
+    """The node of this name, also one that was removed."""
+    return Node.objects.filter(name=name).first()
+
+
 def nodes() -> QuerySet[Node]:
     """By name, without those that were removed."""
     return Node.objects.filter(removed_at=None).order_by("name")

@@ -18,7 +18,7 @@ from registry.queries.signature_state import wrong_signatures
 from serving.core.containment import of_facts, sentence_of
 from serving.core.gpu import GpuReading, faults, reading_of
 from serving.core.prefetch import FilesStanding
-from serving.models import Deployment, Node, Server
+from serving.models import Deployment, Node, NodeInvite, Server
 from serving.queries.deployments import current_servers, live_deployments, nodes
 from serving.queries.kept import KeptOn, kept_on
 
@@ -109,7 +109,9 @@ class NodeView:
 
     @property
     def state(self) -> str:
-        """cordoned, silent or reachable."""
+        """revoked, cordoned, silent or reachable."""
+        if self.node.revoked_at is not None:
+            return "revoked"
         return "cordoned" if self.node.cordoned_at else "silent" if self.is_silent else "reachable"
 
 
@@ -131,6 +133,11 @@ def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
     every = list(nodes())
     kept = kept_on((node.name for node in every), mine)
     return [_view(node, held.get(node.name, []), kept[node.name], now) for node in every]
+
+
+def open_invites() -> list[NodeInvite]:
+    """Invitations that nobody has joined with yet and that have not ended, by name: for administrators."""
+    return list(NodeInvite.objects.filter(used_at=None, expires_at__gt=timezone.now()).order_by("name"))
 
 
 def attested(server: Server | None, release: Release, wrong: str | None) -> tuple[str, str]:

@@ -213,12 +213,14 @@ def failed_on(release: Release, environment: Environment) -> set[str]:
 
 
 def is_lost(node: Node) -> bool:
-    """Whether nothing has been heard of the node for `LOST_AFTER`. Where nobody was heard of, it is not the nodes that are lost."""
-    return node.seen_at is None or timezone.now() - node.seen_at > LOST_AFTER
+    """Whether it was revoked, or nothing has been heard of it for `LOST_AFTER`. Where nobody was heard of, it is not the nodes that are
+    lost."""
+    return node.revoked_at is not None or node.seen_at is None or timezone.now() - node.seen_at > LOST_AFTER
 
 
 def lost_nodes() -> set[str]:
-    """The names of those that are lost; none at all where no node was heard of, and whoever looks may be what is lost."""
-    every = list(nodes().only("name", "seen_at"))
-    lost = {one.name for one in every if is_lost(one)}
-    return set() if len(lost) == len(every) else lost
+    """The names of those that are lost; none but what was revoked where no node was heard of, and whoever looks may be what is lost."""
+    every = list(nodes().only("name", "seen_at", "revoked_at"))
+    revoked = {one.name for one in every if one.revoked_at is not None}
+    silent = {one.name for one in every if is_lost(one)} - revoked
+    return revoked if len(silent) + len(revoked) == len(every) else revoked | silent

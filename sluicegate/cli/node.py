@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
+from sluicegate.cli.node_joining import add_joining, joined
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 
@@ -29,6 +30,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     remove.add_argument("node", metavar="NODE")
     remove.add_argument("--reason", default="", help="told in the log")
     remove.set_defaults(run=run_remove)
+    add_joining(verbs)
     drain = verbs.add_parser("drain", help="Cordon a node and empty it: what serves users is started elsewhere first")
     drain.add_argument("node", metavar="NODE")
     drain.add_argument("--reason", default="", help="told in the log")
@@ -51,6 +53,7 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
             f"{one['declared_memory_mib']} of {one['memory_mib'] or 'unknown'}",
             len(one["deployments"]),
             _kept(one["kept"]),
+            joined(one),
             one["cordon_reason"],
         ]
         for one in found
@@ -65,6 +68,7 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
         "MiB declared",
         "deployments",
         "kept ready",
+        "joined",
         "why cordoned",
     )
     output.table(found, columns, rows, empty="No node has been heard of: start an agent.")

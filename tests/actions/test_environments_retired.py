@@ -22,8 +22,10 @@ from serving.actions.environments import change_environment, create_environment
 from serving.actions.gateways import register_gateway
 from serving.actions.placement import continue_placing, scale_release
 from serving.actions.routes import set_route
+from serving.actions.sleeping import rule_sleep
 from serving.control_plane import store
-from serving.models import Deployment, Environment, Gateway, Scale
+from serving.core.sleep import SleepRule
+from serving.models import Deployment, Environment, Gateway, Scale, Sleep
 from serving.queries import all_environments, environment_titles, get_environment
 from serving.queries.prefetch import releases_to_keep
 from tests.factories import (
@@ -83,7 +85,9 @@ def test_one_that_served_is_retired_once_somebody_says_that_its_servers_may_go()
         remove(environment, is_confirmed=False)
     assert asked.value.code == "not_confirmed" and "1 server of" in asked.value.facts["plan"][1]
     assert Deployment.objects.get().is_wanted and not Event.objects.filter(verb="environment.retired").exists()
+    rule_sleep(actor=make_admin(), model=release.model, environment=environment, rule=SleepRule(unload_after_s=600))
     assert not remove(environment).is_deleted
+    assert not Sleep.objects.exists()
     environment.refresh_from_db()
     assert (
         environment.retired_at is not None and environment.retire_reason == "moved to eu" and environment.version == 2
@@ -120,6 +124,7 @@ def test_nothing_is_given_to_a_retired_one() -> None:
         lambda: actions.start_rollout(**known, candidate=other),
         lambda: ensure_deployment(**known, release=other, reason=""),
         lambda: scale_release(**known, release=release, replicas=2, reason=""),
+        lambda: rule_sleep(**known, model=release.model, rule=SleepRule(unload_after_s=600)),
         lambda: set_route(**known, model=release.model, stable=other, reason=""),
         lambda: register_gateway(**known, name="g", **addresses),
         lambda: change_environment(**known, expected_version=None, changes={"title": "x"}),

@@ -1,0 +1,113 @@
+"""Who this agent is: the credential of its node, which it makes itself and keeps in its state folder (0600).
+
+What is about to hold is on disk before the database knows it, under another name, and is tried after the one that held: an agent that was
+killed between the two is who it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from accounts.core.access import Actor
+from ledger.adapters.files import write_whole
+from ledger.core.errors import Refused
+from serving import actions
+from serving.actions.joining import digest_of, join_node, new_credential, record_refused_agent, rotate_credential
+from serving.models import Node
+
+log = logging.getLogger(__name__)
+
+
+class NodeIdentity:
+    """
+    Args:
+        node: the name under which it is heard of.
+        file: where the credential is kept; None: it has none, and gets none.
+        join_token: the token that it was invited with; empty for none. It is used where nothing else lets the agent in.
+    """
+
+    def __init__(self, node: str, *, file: Path | None = None, join_token: str = "") -> None:
+        self._node, self._file, self._join_token = node, file, join_token
+        self._actor = Actor.system(f"agent:{node}")
+        self._credential = ""  # that was let in last
+
+    def introduce(self, **told: Any) -> Node:
+        """Registers the node as `register_node` does, joined or with another credential before, where that is due. Raises Refused."""
+        try:
+            node = self._registered(told)
+        except Refused as error:
+            record_refused_agent(actor=self._actor, name=self._node, code=error.code, message=error.message)
+            raise
+        if node.rotation_asked_at is not None and self._credential:
+            try:
+                self._rotate()
+            except OSError as error:  # no room for it is no reason to leave servers alone
+                log.warning("node %s keeps its credential: %s; it is tried again", self._node, error)
+        return node
+
+    def _registered(self, told: dict[str, Any]) -> Node:
+        refused: Refused | None = None
+        let_in: Node | None = None
+        for credential in self._known():
+            try:
+                node = actions.register_node(actor=self._actor, name=self._node, credential=credential, **told)
+            except Refused as error:
+                refused = error
+            else:
+                if node.credential:
+                    self._keep(credential)
+                    return node
+                let_in = node  # the database is from before it joined, and lets everybody in
+                break
+        if self._join_token and self._file is not None:
+            try:
+                return self._join(told)
+            except Refused as error:  # why it is no longer let in says more than that its token is used
+                refused = refused or error
+        if let_in is not None:
+            return let_in
+        if refused is not None:
+            raise refused
+        return actions.register_node(actor=self._actor, name=self._node, **told)
+
+    def _known(self) -> list[str]:
+        """Those that may hold, that which did first."""
+        if self._file is None:
+            return []
+        kept = [file.read_text().strip() for file in (self._file, self._next) if file.exists()]
+        return list(dict.fromkeys(one for one in (self._credential, *kept) if one))
+
+    def _join(self, told: dict[str, Any]) -> Node:
+        credential = self._prepared()
+        join_node(actor=self._actor, name=self._node, token=self._join_token, credential_digest=digest_of(credential))
+        self._keep(credential)
+        log.info("node %s has joined", self._node)
+        return actions.register_node(actor=self._actor, name=self._node, credential=credential, **told)
+
+    def _rotate(self) -> None:
+        credential, before = self._prepared(), self._credential
+        rotate_credential(actor=self._actor, name=self._node, credential=before, new_digest=digest_of(credential))
+        self._keep(credential)
+        log.info("node %s has another credential", self._node)
+
+    def _prepared(self) -> str:
+        credential = new_credential()
+        self._next.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(self._next, f"{credential}\n", mode=0o600, is_durable=True)
+        return credential
+
+    def _keep(self, credential: str) -> None:
+        if credential == self._credential:
+            return
+        assert self._file is not None
+        if not self._file.exists() or self._file.read_text().strip() != credential:
+            write_whole(self._file, f"{credential}\n", mode=0o600, is_durable=True)
+        self._next.unlink(missing_ok=True)
+        self._credential = credential
+
+    @property
+    def _next(self) -> Path:
+        assert self._file is not None
+        return self._file.with_name(f"{self._file.name}.next")

@@ -1,0 +1,84 @@
+"""`sluicegate node invite|rotate|revoke`: how agents join, and how one is shut out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sluicegate.cli import exits
+from sluicegate.cli.output import Output
+from sluicegate.cli.session import connect
+
+
+def add_joining(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    invite = verbs.add_parser("invite", help="A token with which one agent joins under a name (administrators)")
+    invite.add_argument("--hours", type=float, metavar="N", help="how long it is good (1)")
+    invite.add_argument("--out", type=Path, metavar="FILE", help="where to write the token, 0600 (printed)")
+    invite.set_defaults(run=run_invite)
+    rotate = verbs.add_parser(
+        "rotate", help="Another credential for a node, without stopping a server (administrators)"
+    )
+    rotate.set_defaults(run=run_rotate)
+    revoke = verbs.add_parser(
+        "revoke", help="Shut a node's agent out, and place its replicas elsewhere (administrators)"
+    )
+    revoke.add_argument("--yes", action="store_true", help="do it; without it nothing happens")
+    revoke.set_defaults(run=run_revoke)
+    for parser in (invite, rotate, revoke):
+        parser.add_argument("node", metavar="NODE")
+        parser.add_argument("--reason", default="", help="told in the log")
+
+
+def run_invite(arguments: argparse.Namespace, output: Output) -> int:
+    body: dict[str, Any] = {"reason": arguments.reason}
+    if arguments.hours is not None:
+        body["hours"] = arguments.hours
+    with connect(arguments.server) as client:
+        made = client.post(_address(arguments.node, "invite"), body)
+    if arguments.out is None:
+        output.result(made, [made["token"]])
+        return exits.OK
+    with os.fdopen(os.open(arguments.out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f"{made['token']}\n")
+    how = f"SLUICEGATE_NODE_JOIN_TOKEN_FILE={arguments.out} manage.py agent --node {arguments.node}"
+    output.result(
+        {**made, "token": None}, [f"Until {made['expires_at']} one agent may join as {arguments.node}: {how}"]
+    )
+    return exits.OK
+
+
+def run_rotate(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        node = client.post(_address(arguments.node, "rotate"), {"reason": arguments.reason}, is_any_version=True)
+    output.result(node, [f"The agent of {arguments.node} takes another credential at its next heartbeat."])
+    return exits.OK
+
+
+def run_revoke(arguments: argparse.Namespace, output: Output) -> int:
+    if not arguments.yes:
+        said = f"The agent of {arguments.node} would be refused, and its replicas placed elsewhere. Nothing was done; add --yes."
+        output.result({"node": arguments.node, "is_done": False}, [said])
+        return exits.OK
+    with connect(arguments.server) as client:
+        node = client.post(_address(arguments.node, "revoke"), {"reason": arguments.reason}, is_any_version=True)
+    output.result(
+        node,
+        [f"{arguments.node} is revoked and cordoned. To let it join again: sluicegate node invite {arguments.node}"],
+    )
+    return exits.OK
+
+
+def joined(node: dict[str, Any]) -> str:
+    """How it came, of `node list`."""
+    if node["revoked_at"]:
+        return f"revoked by {node['revoked_by']}"
+    if not node["joined_at"]:
+        return "without a token"
+    return f"invited by {node['joined_by']}" + (", to be rotated" if node["rotation_asked_at"] else "")
+
+
+def _address(node: str, verb: str) -> str:
+    return f"/nodes/{quote(node, safe='')}/{verb}"

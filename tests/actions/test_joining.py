@@ -1,0 +1,272 @@
+"""Agents join with a token, once, and from then on nothing is taken under a node's name without the credential that its agent made."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from accounts.core.access import Actor, Role
+from ledger.core.errors import Invalid, Refused, Stale, StateChanged
+from ledger.models import Event
+from serving.actions.deployments import register_node
+from serving.actions.joining import (
+    ask_rotation,
+    digest_of,
+    invite_node,
+    join_node,
+    record_refused_agent,
+    revoke_node,
+    rotate_credential,
+)
+from serving.actions.nodes import uncordon_node
+from serving.actions.placement import continue_placing
+from serving.agent.identity import NodeIdentity
+from serving.core.joining import credential_file
+from serving.models import Deployment, Node, NodeInvite, Server
+from serving.queries.answering import on_heard_nodes
+from serving.queries.deployments import current_servers
+from serving.queries.replicas import lost_nodes
+from tests.factories import make_actor, make_admin, make_deployment, make_node, make_server
+from tests.rollout_setup import production, release_of, serves
+
+pytestmark = pytest.mark.django_db
+AGENT = Actor.system("agent:gpu-7")
+
+
+def heard(name: str = "gpu-7", credential: str = "") -> Node:
+    return register_node(actor=AGENT, name=name, runtimes=[], facts={}, credential=credential)
+
+
+def invited(name: str = "gpu-7", **said: Any) -> str:
+    return invite_node(actor=make_admin(), name=name, **said)[0]
+
+
+def identity(tmp_path: Path, token: str = "", name: str = "gpu-7") -> NodeIdentity:
+    return NodeIdentity(name, file=credential_file(tmp_path, name), join_token=token)
+
+
+def kept(tmp_path: Path) -> str:
+    return credential_file(tmp_path, "gpu-7").read_text().strip()
+
+
+def refusal(agent: NodeIdentity) -> str:
+    with pytest.raises(Refused) as refused:
+        agent.introduce(runtimes=[], facts={})
+    return refused.value.code
+
+
+def revoked(node: Node) -> Node:
+    return revoke_node(actor=make_admin(), node=node, reason="stolen")
+
+
+def test_an_agent_joins_once_and_keeps_a_credential_that_nobody_else_knows(tmp_path: Path) -> None:
+    token = invited()
+    agent = identity(tmp_path, token)
+    agent.introduce(runtimes=[{"image": "x"}], facts={"cpu_count": 4})
+    node, secret = Node.objects.get(), kept(tmp_path)
+    assert node.credential == digest_of(secret) and node.joined_by and node.seen_at and node.credential_used_at
+    file = credential_file(tmp_path, "gpu-7")
+    assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700
+    assert [one.name for one in file.parent.iterdir()] == [file.name]
+    told = str(list(Event.objects.values())) + str(list(Node.objects.values())) + str(list(NodeInvite.objects.values()))
+    assert secret not in told and token not in told
+    identity(tmp_path, token).introduce(runtimes=[], facts={})  # started again, with the token still there
+    assert kept(tmp_path) == secret and Event.objects.filter(verb="node.joined").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda token: "sgj_wrong", "not the token"),
+        (lambda token: invited("gpu-8"), "not the token"),  # another node's
+        (lambda token: (invited(), token)[1], "not the token"),  # another invitation took its place
+        (lambda token: (NodeInvite.objects.update(expires_at=timezone.now()), token)[1], "ended at"),
+        (lambda token: (NodeInvite.objects.update(used_at=timezone.now()), token)[1], "used already"),
+        (lambda token: (NodeInvite.objects.all().delete(), token)[1], "nobody was invited"),
+    ],
+)
+def test_a_token_that_is_none_joins_nobody(tmp_path: Path, spoil: Any, why: str) -> None:
+    token = spoil(invited())
+    with pytest.raises(Refused, match=why) as refused:
+        identity(tmp_path, token).introduce(runtimes=[], facts={})
+    assert refused.value.code == "join_refused" and token not in refused.value.message
+    assert not Node.objects.exists()
+    event = Event.objects.get(verb="node.refused")
+    assert event.facts == {"code": "join_refused"} and token not in event.reason
+
+
+def test_a_used_token_lets_no_second_agent_in(tmp_path: Path) -> None:
+    token = invited()
+    identity(tmp_path / "a", token).introduce(runtimes=[], facts={})
+    assert refusal(identity(tmp_path / "b", token)) == "join_refused"
+
+
+def test_under_a_name_that_has_joined_nobody_is_heard_without_its_credential(tmp_path: Path) -> None:
+    identity(tmp_path, invited()).introduce(runtimes=[], facts={})
+    before = Node.objects.get()
+    for credential in ("", "sgn_wrong", kept(tmp_path).upper()):
+        with pytest.raises(Refused) as refused:
+            heard(credential=credential)
+        assert refused.value.code == "node_credential_refused"
+    assert refusal(identity(tmp_path / "empty")) == "node_credential_refused"
+    after = Node.objects.get()
+    assert (after.seen_at, after.runtimes) == (before.seen_at, before.runtimes)
+    assert heard(credential=kept(tmp_path)).seen_at != before.seen_at
+
+
+def test_a_credential_of_another_node_is_none(tmp_path: Path) -> None:
+    identity(tmp_path, invited()).introduce(runtimes=[], facts={})
+    identity(tmp_path, invited("gpu-8"), "gpu-8").introduce(runtimes=[], facts={})
+    with pytest.raises(Refused):
+        heard("gpu-8", kept(tmp_path))
+
+
+def test_nodes_without_a_credential_are_let_in_until_the_setting_says_otherwise(settings: Any, tmp_path: Path) -> None:
+    assert heard("old").credential == ""
+    settings.NODES_JOIN_BY_TOKEN = True
+    for name in ("old", "new"):
+        with pytest.raises(Refused) as refused:
+            heard(name)
+        assert refused.value.code == "node_not_joined" and f"node invite {name}" in refused.value.message
+    identity(tmp_path, invited("old"), "old").introduce(runtimes=[], facts={})  # an upgrade, one node at a time
+    assert Node.objects.get().joined_at is not None
+
+
+def test_an_agent_that_the_database_forgot_is_heard_and_joins_again_where_it_is_invited(
+    tmp_path: Path, settings: Any
+) -> None:
+    identity(tmp_path, invited()).introduce(runtimes=[], facts={})
+    Node.objects.all().delete()
+    identity(tmp_path).introduce(runtimes=[], facts={})
+    assert Node.objects.get().credential == "" and Node.objects.get().credential_used_at is None
+    identity(tmp_path, "sgj_used_long_ago").introduce(runtimes=[], facts={})
+    identity(tmp_path, invited()).introduce(runtimes=[], facts={})
+    assert Node.objects.get().credential == digest_of(kept(tmp_path))
+    Node.objects.all().delete()
+    settings.NODES_JOIN_BY_TOKEN = True
+    assert refusal(identity(tmp_path)) == "node_not_joined"
+
+
+def test_a_disk_without_room_leaves_the_credential_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = identity(tmp_path, invited())
+    agent.introduce(runtimes=[], facts={})
+    before = kept(tmp_path)
+    ask_rotation(actor=make_admin(), node=Node.objects.get())
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("serving.agent.identity.write_whole", full)
+        agent.introduce(runtimes=[], facts={})
+    assert kept(tmp_path) == before and Node.objects.get().rotation_asked_at is not None
+    agent.introduce(runtimes=[], facts={})
+    assert kept(tmp_path) != before
+
+
+def test_rotated_the_agent_has_another_and_the_one_before_is_good_no_more(tmp_path: Path) -> None:
+    agent = identity(tmp_path, invited())
+    agent.introduce(runtimes=[], facts={})
+    before, node = kept(tmp_path), Node.objects.get()
+    assert ask_rotation(actor=make_admin(), node=node).rotation_asked_at
+    ask_rotation(actor=make_admin(), node=node)
+    agent.introduce(runtimes=[], facts={})
+    assert kept(tmp_path) != before and Node.objects.get().rotation_asked_at is None
+    with pytest.raises(Refused):
+        heard(credential=before)
+    agent.introduce(runtimes=[], facts={})
+    identity(tmp_path).introduce(runtimes=[], facts={})
+    assert Event.objects.filter(verb__in=["node.rotation_asked", "node.rotated"]).count() == 2
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_an_agent_killed_while_it_rotates_is_who_it_was(tmp_path: Path, is_known: bool) -> None:
+    identity(tmp_path, invited()).introduce(runtimes=[], facts={})
+    before, pending = kept(tmp_path), tmp_path / "node-identity" / "gpu-7.next"
+    pending.write_text("sgn_next\n")
+    if is_known:
+        rotate_credential(actor=AGENT, name="gpu-7", credential=before, new_digest=digest_of("sgn_next"))
+    identity(tmp_path).introduce(runtimes=[], facts={})
+    assert kept(tmp_path) == ("sgn_next" if is_known else before) and not pending.exists()
+
+
+def test_what_was_never_given_is_not_rotated() -> None:
+    node = make_node("plain")
+    with pytest.raises(StateChanged, match="node invite plain"):
+        ask_rotation(actor=make_admin(), node=node)
+
+
+def test_a_revoked_agent_is_refused_and_told_why_until_it_joins_again(tmp_path: Path) -> None:
+    agent = identity(tmp_path, invited())
+    agent.introduce(runtimes=[], facts={})
+    node = revoked(Node.objects.get())
+    assert node.cordoned_at and node.credential == "" and revoked(node).version == node.version
+    for one in (agent, identity(tmp_path), identity(tmp_path / "empty")):
+        with pytest.raises(Refused, match="stolen") as refused:
+            one.introduce(runtimes=[], facts={})
+        assert refused.value.code == "node_revoked"
+    with pytest.raises(StateChanged, match="is revoked"):
+        uncordon_node(actor=make_admin(), node=node, expected_version=node.version)
+    identity(tmp_path, invited()).introduce(runtimes=[], facts={})
+    node.refresh_from_db()
+    assert node.revoked_at is None and node.cordoned_at is not None  # somebody gives it work again
+    assert uncordon_node(actor=make_admin(), node=node, expected_version=node.version).cordoned_at is None
+
+
+def test_revoking_ends_an_open_invitation() -> None:
+    node, token = make_node("gpu-7"), invited()
+    revoked(node)
+    with pytest.raises(Refused, match="nobody was invited"):
+        join_node(actor=AGENT, name="gpu-7", token=token, credential_digest="0" * 64)
+
+
+def test_what_runs_on_a_revoked_node_is_placed_elsewhere_and_loses_its_traffic_when_others_answer() -> None:
+    here, there = make_node("gpu-7"), make_node()
+    release = release_of()
+    serves(release)
+    one = make_deployment(release, production(), state="ready")
+    Deployment.objects.filter(pk=one.pk).update(node=here)
+    server = make_server(one)
+    assert lost_nodes() == set()
+    revoked(here)
+    assert lost_nodes() == {"gpu-7"}  # though it was heard of just now
+    assert not on_heard_nodes(current_servers()).exists()
+    continue_placing(actor=AGENT)
+    placed = Deployment.objects.get(node=there)
+    assert placed.slot == one.slot and Server.objects.get(pk=server.pk).is_serving  # the last one keeps its traffic
+    Deployment.objects.filter(pk=placed.pk).update(state="ready")
+    make_server(placed)
+    continue_placing(actor=AGENT)
+    assert not Server.objects.get(pk=server.pk).is_serving
+
+
+def test_where_nobody_else_is_heard_of_a_revoked_node_alone_is_lost() -> None:
+    long_ago = timezone.now() - timedelta(hours=1)
+    make_node("gpu-8", seen_at=long_ago)
+    revoked(make_node("gpu-7"))
+    assert lost_nodes() == {"gpu-7"}
+
+
+def test_one_refusal_in_a_while_is_told() -> None:
+    for _ in range(3):
+        record_refused_agent(actor=AGENT, name="gpu-7", code="node_revoked", message="why")
+    record_refused_agent(actor=AGENT, name="gpu-7", code="join_refused", message="why")
+    assert Event.objects.filter(verb="node.refused").count() == 2
+
+
+def test_for_administrators_and_by_what_they_saw() -> None:
+    node, mara = make_node("gpu-7"), make_actor(Role.RELEASE_MANAGER)
+    for verb in (ask_rotation, lambda **said: revoke_node(reason="", **said)):
+        with pytest.raises(Refused):
+            verb(actor=mara, node=node)
+        with pytest.raises(Stale):
+            verb(actor=make_admin(), node=node, expected_version=9)
+    with pytest.raises(Refused):
+        invite_node(actor=mara, name="gpu-9")
+    for said in ({"name": "a b"}, {"name": "a/b"}, {"name": ""}, {"name": "x" * 61}, {"lasts": timedelta(days=8)}):
+        with pytest.raises(Invalid):
+            invite_node(**{"actor": make_admin(), "name": "gpu-9", **said})
