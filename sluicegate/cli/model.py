@@ -1,4 +1,4 @@
-"""`sluicegate model`: create, list, show, golden sets, and the requests that are kept for them."""
+"""`sluicegate model`: create, list, show, golden sets, the requests that are kept for them, and traces."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sluicegate.cli import exits, gates
 from sluicegate.cli.errors import refuse
@@ -16,6 +17,8 @@ from sluicegate.client import Client
 from sluicegate.client.documents import read_yaml, text_of
 from sluicegate.client.names import model_path
 from validators.core.trace import MOST_GAPS, gaps_of, instants_of
+
+TRACE_COLUMNS = ("digest", "gaps", "lasts", "rate", "longest gap", "cv", "arrivals")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -78,6 +81,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     trace_parser.add_argument("model", metavar="MODEL")
     trace_parser.add_argument("file", type=Path, metavar="FILE")
     trace_parser.set_defaults(run=run_trace)
+    traces_parser = verbs.add_parser(
+        "traces",
+        help="List the traces of a model, or remove one",
+        description="Tells what the arrivals of each are like. What the gate policy or any gate run names is not removed: it is evidence.",
+    )
+    traces_parser.add_argument("model", metavar="MODEL")
+    traces_parser.add_argument("--remove", metavar="DIGEST", help="remove this one")
+    traces_parser.set_defaults(run=run_traces)
 
 
 def create(client: Client, document: dict[str, Any], golden: Path | None = None) -> dict[str, Any]:
@@ -180,6 +191,28 @@ def run_trace(arguments: argparse.Namespace, output: Output) -> int:
         done, [f"The load gate of {done['slug']} sends requests at {len(gaps)} recorded gaps, {added['digest']}."]
     )
     return exits.OK
+
+
+def run_traces(arguments: argparse.Namespace, output: Output) -> int:
+    path = f"{model_path(arguments.model)}/traces"
+    with connect(arguments.server) as client:
+        if arguments.remove is not None:
+            client.delete(f"{path}/{quote(arguments.remove, safe=':').replace('.', '%2E')}")
+            done = {"digest": arguments.remove, "removed": True}
+            output.result(done, [f"The trace {arguments.remove} is removed from {arguments.model}."])
+            return exits.OK
+        found = list(client.pages(path))
+    empty = f"{arguments.model} has no traces. Add one: sluicegate model trace {arguments.model} FILE."
+    output.table(found, TRACE_COLUMNS, map(_trace_row, found), empty=empty)
+    return exits.OK
+
+
+def _trace_row(trace: dict[str, Any]) -> list[str]:
+    shape = trace["shape"]
+    return [
+        trace["digest"], f"{trace['gaps']:,}", f"{trace['lasts_s']:g} s", f"{shape['rate_per_s']:g}/s",
+        f"{shape['longest_gap_s']:g} s", f"{shape['cv']:g}", shape["words"],
+    ]  # fmt: skip
 
 
 def proof_lines(told: dict[str, Any]) -> list[str]:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 from django.db import OperationalError, connection
@@ -21,21 +20,15 @@ from serving.actions.deployments import ensure_deployment
 from serving.actions.nodes import cordon_node
 from serving.actions.placement import continue_placing
 from serving.actions.prefetch import FilesReport, record_prefetches, record_progress
-from serving.agent import model_repository, prefetcher
-from serving.agent.blob_cache import BlobCache
+from serving.agent import prefetcher
 from serving.agent.node_agent import Agent
-from serving.agent.prefetcher import Prefetcher
-from serving.agent.reconciler import DeploymentReconciler
 from serving.core.prefetch import FilesStanding, Reason
 from serving.models import Deployment, Node, Prefetch, Route
-from serving.ports import LaunchSpec, RunningServer
 from serving.queries.deployments import answering_servers
 from serving.queries.prefetch import files_on_nodes, releases_to_keep
-from tests.actions.test_blob_cache import Source, source, until  # noqa: F401
-from tests.contracts import serving_models as made
-from tests.deployment_setup import QUICK, Clock, clock  # noqa: F401
+from tests.actions.test_blob_cache import Source, source  # noqa: F401
+from tests.deployment_setup import Clock, clock  # noqa: F401
 from tests.factories import (
-    RUNTIME,
     make_actor,
     make_admin,
     make_deployment,
@@ -45,72 +38,11 @@ from tests.factories import (
     make_release,
     resealed,
 )
-from tests.fakes.ports import FakeLauncher, FakeModel
+from tests.prefetch_setup import Machine, make_deployment_on, sealed_with, standings
 from tests.rollout_setup import production, serves
 
 pytestmark = pytest.mark.django_db
 SYSTEM = Actor.system("test")
-ROOMY = 2**40
-
-
-def sealed_with(source: Source, *contents: bytes, **manifest: Any) -> Release:
-    """A release of a model of its own, with these files, which the source has."""
-    release = make_release(make_model())
-    files = []
-    for number, content in enumerate(contents):
-        sha256, size = source.put(content)
-        path = "artifact/model.onnx" if number == 0 else f"artifact/weights-{number}.bin"
-        files.append({"path": path, "role": "artifact", "sha256": sha256, "size_bytes": size})
-    return resealed(release, files=files, serving=made.serving(), **manifest)
-
-
-class Machine(FakeLauncher):
-    """A node with a real cache of its own: servers are fakes, their files are not."""
-
-    def __init__(self, name: str, folder: Path, source: Source, *, max_bytes: int = ROOMY, pace: float = 1e12) -> None:
-        super().__init__(
-            [{"image": RUNTIME, "server": "triton", "backends": ["onnxruntime"], "versions": {}}], self._model
-        )
-        self.name, self.folder, self.actor = name, folder, Actor.system(f"agent:{name}")
-        self.cache = BlobCache(folder / "cache", source, max_bytes=max_bytes)
-        self.prefetcher = Prefetcher(self.cache, bytes_per_s=pace)
-        make_node(name, facts={"fetches_ahead": True})
-
-    def _model(self, spec: LaunchSpec) -> FakeModel:
-        return FakeModel(spec.manifest["serving"], lambda arrays: {"y": arrays["x"]})
-
-    def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path:
-        return self.folder / f"{model}-{deployment_id}-{next(self._pids)}"
-
-    def start(self, spec: LaunchSpec) -> RunningServer:
-        model_repository.write(spec, self.cache, spec.folder)
-        return super().start(spec)
-
-    def look(self, wait: Callable[[float], bool] = lambda seconds: False) -> float:
-        return self.prefetcher.look(actor=self.actor, node=self.name, wait=wait)
-
-    def settle(self, most: int = 50) -> None:
-        """Looks until nothing is to be done at once."""
-        for _ in range(most):
-            if self.look():
-                return
-        raise AssertionError("it fetches without an end")
-
-    def bring_up(self) -> None:
-        """Every deployment of this node is brought up."""
-        for one in Deployment.objects.filter(node=self.name, is_wanted=True).exclude(state="ready"):
-            reconciler = DeploymentReconciler(one.pk, actor=self.actor, launcher=self, connect=self.connect, pace=QUICK)
-            while one.state != "ready":
-                reconciler.step()
-                one.refresh_from_db()
-                assert one.state != "failed", one.reason
-
-    def told(self) -> dict[UUID, str]:
-        return dict(Prefetch.objects.filter(node=self.name).values_list("release", "standing"))
-
-
-def standings(release: Release) -> dict[str, FilesStanding | None]:
-    return {one.node: one.standing for one in files_on_nodes(release)}
 
 
 def candidate_of(stable: Release, **over: Any) -> None:
@@ -176,122 +108,6 @@ def test_a_lost_nodes_replica_comes_up_elsewhere_without_a_fetch(source: Source,
     b.bring_up()
     assert [one.deployment.node_id for one in answering_servers().filter(deployment__node="b")] == ["b"]
     assert len(source.asked) == asked and b.cache.moved_bytes == moved
-
-
-def make_deployment_on(node: str, release: Release, **over: Any) -> Deployment:
-    made_one = make_deployment(release, production(), **over)
-    Deployment.objects.filter(pk=made_one.pk).update(node=node)
-    Node.objects.filter(name="local").delete()  # the factory's
-    made_one.refresh_from_db()
-    return made_one
-
-
-def test_its_own_deployments_are_fetched_first(source: Source, tmp_path: Path, clock: Clock) -> None:
-    a = Machine("a", tmp_path / "a", source)
-    serves(ahead := sealed_with(source, b"ahead"))
-    own = sealed_with(source, b"own")
-    make_deployment_on("a", own)
-    (sha256,) = (one for one, data in source.data.items() if data == b"own")
-    with a.cache._counted(sha256):  # a server waits for it, and is about to fetch
-        assert a.look() > 0.0 and source.asked == [] and a.told() == {own.pk: "waiting", ahead.pk: "waiting"}
-    a.bring_up()
-    assert source.asked == [(0, len(b"own"))]
-    a.settle()
-    assert a.told() == {own.pk: "ready", ahead.pk: "ready"}
-
-
-def test_a_deployment_that_waits_for_its_next_try_is_in_nobodys_way(
-    source: Source, tmp_path: Path, clock: Clock
-) -> None:
-    a = Machine("a", tmp_path / "a", source)
-    serves(ahead := sealed_with(source, b"ahead"))
-    own = make_deployment_on("a", sealed_with(source, b"own"))
-    (sha256,) = (one for one, data in source.data.items() if data == b"own")
-    del source.data[sha256]
-    DeploymentReconciler(own.pk, actor=a.actor, launcher=a, connect=a.connect, pace=QUICK).step()
-    own.refresh_from_db()
-    assert own.state == "fetching" and "It is tried again" in own.reason
-    a.settle()
-    assert a.told() == {own.release_id: "failed", ahead.pk: "ready"}
-
-
-def test_within_a_blob_it_stands_still_while_a_server_waits_for_another(source: Source, tmp_path: Path) -> None:
-    a = Machine("a", tmp_path / "a", source)
-    serves(sealed_with(source, b"x" * 5000))
-    needed, size = source.put(b"needed")
-    stood, done = list[float](), threading.Event()
-    holding = a.cache._locks[needed]
-
-    def wait(seconds: float) -> bool:
-        """After the first range a server asks for another blob, and is answered once this one has stood still twice."""
-        if not placing.is_alive() and not done.is_set():
-            holding.acquire()
-            placing.start()
-            while not a.cache.is_busy:
-                done.wait(0.001)
-            done.set()
-        elif seconds == prefetcher._STEP_ASIDE_S:
-            stood.append(len(source.asked))
-            if len(stood) == 2:
-                holding.release()
-                placing.join(60)
-        return False
-
-    placing = threading.Thread(target=a.cache.place, args=(needed, size, tmp_path / "file"))
-    a.look(wait)
-    assert stood == [1, 1] and (tmp_path / "file").read_bytes() == b"needed"
-    assert a.cache.moved_bytes == 5000 + size
-
-
-@pytest.mark.parametrize("pace", [1e12, 500.0])
-@pytest.mark.parametrize("size", [5000, 1000])
-def test_it_does_not_stand_still_for_a_server_that_waits_for_the_very_blob(
-    source: Source, tmp_path: Path, size: int, pace: float
-) -> None:
-    a = Machine("a", tmp_path / "a", source, pace=pace)
-    serves(sealed_with(source, b"y" * size))
-    (y,) = source.data
-    x = source.put(b"x")
-    held, waits, stood = a.cache._locks[x[0]], list[float](), list[float]()
-
-    def place_both() -> None:
-        a.cache.place(*x, tmp_path / "x")
-        a.cache.place(y, size, tmp_path / "y")
-
-    def wait(seconds: float) -> bool:
-        """A server asks for x during the first wait, and is answered and asks for y, while that is fetched, during the second."""
-        waits.append(seconds)
-        if len(waits) == 1:
-            held.acquire()
-            server.start()
-            until(lambda: a.cache.is_busy)
-        elif len(waits) == 2:
-            held.release()
-            until(lambda: a.cache.is_awaited(y) or not server.is_alive())
-        elif server.is_alive() and a.cache.is_busy:
-            stood.append(seconds)
-        return bool(stood)  # it would never end by itself
-
-    server = threading.Thread(target=place_both, daemon=True)
-    a.look(wait)
-    server.join(60)
-    assert stood == [] and len(waits) >= 2 and (tmp_path / "y").read_bytes() == b"y" * size
-    assert a.cache.moved_bytes == size + 1
-
-
-def test_it_fetches_no_faster_than_it_was_told(source: Source, tmp_path: Path) -> None:
-    a, waits = Machine("a", tmp_path / "a", source, pace=500.0), list[float]()
-    serves(sealed_with(source, b"x" * 2500))
-    a.look(lambda seconds: bool(waits.append(seconds)))
-    assert sum(waits) == pytest.approx(5.0) and max(waits) <= prefetcher._STEP_ASIDE_S
-
-
-def test_an_agent_that_ends_leaves_the_blob_to_the_next(source: Source, tmp_path: Path) -> None:
-    a = Machine("a", tmp_path / "a", source)
-    serves(stable := sealed_with(source, b"x" * 2500))
-    a.look(lambda seconds: True)
-    assert a.cache.moved_bytes == 1000 and a.told() == {stable.pk: "waiting"}
-    assert list((tmp_path / "a" / "cache" / "incoming").iterdir()) == []
 
 
 def test_what_does_not_fit_is_said_and_drives_nothing_else_out(source: Source, tmp_path: Path) -> None:
@@ -367,23 +183,6 @@ def raising(error: Exception) -> Callable[[], Any]:
         raise error
 
     return fail
-
-
-def test_within_a_large_blob_it_says_that_it_goes_on(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a = Machine("a", tmp_path / "a", source)
-    serves(release := sealed_with(source, b"x" * 3500))
-    now, changed = [1000.0], list[Any]()
-    monkeypatch.setattr(prefetcher.time, "monotonic", lambda: now[0])
-
-    def wait(seconds: float) -> bool:
-        changed.append(Prefetch.objects.get(node="a", release=release).changed_at)
-        now[0] += prefetcher._TELL_EVERY_S / 2
-        return False
-
-    a.look(wait)
-    assert len(changed) == 4 and changed[0] == changed[1] < changed[2] == changed[3]
 
 
 def test_who_makes_no_progress_is_not_waited_for(source: Source, tmp_path: Path) -> None:

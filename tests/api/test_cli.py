@@ -8,11 +8,9 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from django.db.models import F
 from django.utils import timezone
 
 import registry.tasks  # noqa: F401 - registers the handlers of its jobs
@@ -28,8 +26,7 @@ from tests.api.cli_world import GRAPH, Run, model, model_file, release_folder, r
 from tests.factories import make_environment, make_node
 from tests.model_files import onnx_file
 from tests.rollout_setup import TOLD, proven_on, report_for
-from validators.models import GoldenSet, KeptRequest, Trace
-from validators.queries.traces import trace_gaps
+from validators.models import GoldenSet, KeptRequest
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 
@@ -318,41 +315,6 @@ def test_check_prints_every_mistake_at_its_place_and_sends_nothing(
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith(f"release.yaml:{line}:19: serving.max_batch_size: 'x' is not a whole number.")
     assert printed[-1].endswith("has 2 mistakes; nothing was sent.") and Release.objects.count() == 0
-
-
-def test_a_trace_becomes_the_load_of_the_gate_policy(run: Run, tmp_path: Path) -> None:
-    run("ada", "model", "create", str(model_file(tmp_path)))
-    model = ServedModel.objects.get()
-    ServedModel.objects.update(gate_policy={"load": {"rate_per_s": 7}, "gates": ["load"]})
-    file = tmp_path / "trace.csv"
-    file.write_text("TIMESTAMP\n2023-11-16 18:17:03\n2023-11-16 18:17:05\n2023-11-16 18:17:04\n")
-    assert run("ada", "model", "trace", "sentiment", str(file))[0] == exits.REFUSED
-    assert run("ada", "model", "trace", "sentiment", str(tmp_path / "none"))[0] == exits.REFUSED
-    file.write_text("TIMESTAMP\n2023-11-16 18:17:03\n2023-11-16 18:17:05\n2023-11-16 18:17:05.5\n")
-    code, changed = run("ada", "model", "trace", "sentiment", str(file))
-    model.refresh_from_db()
-    assert (code, changed["gate_policy"]) == (exits.OK, model.gate_policy)
-    added = Trace.objects.get()
-    assert model.gate_policy == {"load": {"rate_per_s": 7, "trace": added.digest}, "gates": ["load"]}
-    assert list(trace_gaps(model, added.digest)) == [2.0, 0.5]
-
-
-def test_a_trace_is_not_written_over_what_somebody_changed_meanwhile(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run("ada", "model", "create", str(model_file(tmp_path)))
-    get = Client.get
-
-    def before_another(client: Client, path: str) -> Any:
-        found = get(client, path)
-        if not ServedModel.objects.filter(gate_policy={"gates": ["load"]}).exists():
-            ServedModel.objects.update(gate_policy={"gates": ["load"]}, version=F("version") + 1)
-        return found
-
-    monkeypatch.setattr(Client, "get", before_another)
-    (tmp_path / "trace").write_text("1\n2\n")
-    code, told = run("ada", "model", "trace", "sentiment", str(tmp_path / "trace"))
-    assert code != exits.OK and ServedModel.objects.get().gate_policy == {"gates": ["load"]}, told
 
 
 def test_drafts_are_listed_and_discarded(run: Run, tmp_path: Path) -> None:

@@ -13,15 +13,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
 from serving.adapters.triton import TritonServer
-from serving.adapters.triton_errors import redacted
 from serving.agent.health_check import check_health
 from serving.core.health import Probe
 from serving.ports import GRPC, HTTP, Inference, InferenceError, InferenceServer, TensorSpec
@@ -362,102 +359,3 @@ def test_text_and_tensors_made_beforehand_are_taken_for_what_they_are(
     requests.send(2, timeout_s=30)
     with pytest.raises(InferenceError):
         requests.send(0, timeout_s=30)
-
-
-def test_a_traceback_keeps_files_and_lines_but_no_folders() -> None:
-    text = 'ValueError: no\n\nAt:\n  /var/lib/servers/a-r1/repository/a/1/model.py(20): execute\n  File "/opt/x/y.py", line 3'
-    assert redacted(text) == 'ValueError: no\n\nAt:\n  model.py(20): execute\n  File "y.py", line 3'
-
-
-def test_a_message_has_an_end() -> None:
-    assert len(redacted("x" * 10_000)) < 2100
-
-
-def executions_of(subject: Any) -> int:
-    """How often the model ran. Triton counts a run after it has answered, and leaves a count of 0 out."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        stats = subject.server.statistics("words")["model_stats"][0]
-        if stats.get("execution_count"):
-            return int(stats["execution_count"])
-        time.sleep(0.02)
-    raise AssertionError("no execution was counted within 60 s")
-
-
-def test_a_bad_request_does_not_poison_its_batch(kind: str, subjects: Any) -> None:
-    """Only the real runner promises this: user code may well fail a whole batch."""
-    if kind != "triton":
-        pytest.skip("the runner is part of this runtime only")
-    subject = subjects("words", dynamic_batching={"preferred_batch_size": [4], "max_queue_delay_us": 400_000})
-    outcomes: dict[int, str] = {}
-
-    def work(number: int, text: bytes) -> None:
-        try:
-            answer = subject.server.infer("words", {"text": np.array([[text]], dtype=object)}, timeout_s=30)
-            outcomes[number] = str(answer.outputs["total"].tolist())
-        except InferenceError as error:
-            outcomes[number] = error.reason
-
-    threads = [
-        threading.Thread(target=work, args=(n, text))
-        for n, text in enumerate([b"good", b"\xff", b"good bad film", b"bad"])
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert outcomes == {0: "[[2]]", 1: "rejected", 2: "[[9]]", 3: "[[3]]"}
-    assert executions_of(subject) < 4  # they did share a batch
-
-
-def test_texts_of_all_lengths_that_share_a_batch_get_their_own_answers(kind: str, subjects: Any) -> None:
-    if kind != "triton":
-        pytest.skip("the runner is part of this runtime only")
-    subject = subjects("words", dynamic_batching={"preferred_batch_size": [8], "max_queue_delay_us": 400_000})
-    counts = [[1], [100], [2, 90], [3], [40], [1], [5]]
-    got: dict[int, Any] = {}
-
-    def work(number: int) -> None:
-        texts = np.array([["good " * count] for count in counts[number]], dtype=object)
-        got[number] = subject.server.infer("words", {"text": texts}, timeout_s=30).outputs["length"][:, 0].tolist()
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(counts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert got == dict(enumerate(counts))
-    assert executions_of(subject) < len(counts)
-
-
-@pytest.mark.parametrize("path", [Path("/etc/passwd"), Path("/dev/shm/x")])
-def test_redaction_leaves_the_last_part_of_a_path(path: Path) -> None:
-    assert redacted(f"cannot open {path}: no") == f"cannot open {path.name}: no"
-
-
-@pytest.mark.parametrize(
-    ("status", "words", "reason"),
-    [
-        ("UNAVAILABLE", "[request id: <id_unknown>] Exceeds maximum queue size", "full"),
-        ("RESOURCE_EXHAUSTED", "too many requests are in flight", "full"),
-        ("INTERNAL", "CUDA out of memory", "server_error"),
-        ("UNAVAILABLE", "failed to connect to all addresses", "unreachable"),
-        ("UNAVAILABLE", "This protocol is restricted, expecting header 'triton-grpc-protocol-x'", "rejected"),
-    ],
-)
-def test_only_a_refusal_for_being_full_is_told_as_one(status: str, words: str, reason: str) -> None:
-    class Refuses(grpc.GenericRpcHandler):  # type: ignore[misc]
-        def service(self, _: Any) -> Any:
-            return grpc.unary_unary_rpc_method_handler(lambda _, call: call.abort(grpc.StatusCode[status], words))
-
-    served = grpc.server(ThreadPoolExecutor(1), handlers=[Refuses()])
-    port = served.add_insecure_port("127.0.0.1:0")
-    served.start()
-    client = TritonServer("127.0.0.1", 0, port)
-    try:
-        with pytest.raises(InferenceError) as caught:
-            client.infer("m", {"x": row(1)}, timeout_s=10)
-    finally:
-        client.close()
-        served.stop(None)
-    assert (caught.value.reason, caught.value.message) == (reason, words)
