@@ -20,7 +20,8 @@ from serving.actions.replacing import give_slot_away, replace_replica
 from serving.actions.routes import lock_open, lock_routes
 from serving.core.lifecycle import DeploymentState
 from serving.core.replicas import MOST_REPLICAS, ReplicaStep, What
-from serving.models import Deployment, Environment, Scale, Server
+from serving.core.sleep_lifecycle import SleepState
+from serving.models import Deployment, Environment, Route, Scale, Server, Sleep
 from serving.queries.deployments import answering_servers, deployments_in
 from serving.queries.placement import fleet_now, place_for
 from serving.queries.replicas import ReplicaPlan, declared_replicas, failed_on, lost_nodes, replica_plans
@@ -48,6 +49,7 @@ def scale_release(
     _check(release, environment, replicas)
     lock_open(environment)
     if not replica_plans(environment, release):
+        _refuse_asleep(release, environment)
         raise StateChanged(
             "not_deployed",
             f"{release.model.slug} {release.name} has no server in {environment.slug}. A rollout brings it there: "
@@ -78,6 +80,16 @@ def scale_release(
         },
     )
     return scale
+
+
+def _refuse_asleep(release: Release, environment: Environment) -> None:
+    sleeps = Sleep.objects.filter(model=release.model, environment=environment).exclude(state=SleepState.AWAKE)
+    if sleeps.exists() and Route.objects.filter(stable=release, environment=environment).exists():
+        raise StateChanged(
+            "model_asleep",
+            f"{release.model.slug} sleeps in {environment.slug}, and has no server there. Wake it, and ask again once it answers: "
+            f"sluicegate sleep end {release.model.slug} --environment {environment.slug}",
+        )
 
 
 def _check(release: Release, environment: Environment, replicas: int) -> None:

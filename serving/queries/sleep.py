@@ -10,6 +10,7 @@ from django.db.models import Q, QuerySet
 
 from registry.hooks.usage import usages_of
 from registry.models import Release, ServedModel
+from registry.queries.releases import LARGE
 from serving.core.placement import claim_of
 from serving.core.replicas import What
 from serving.core.sleep import Count, Quiet
@@ -98,11 +99,12 @@ def sleepers(places: Collection[Place]) -> dict[Place, Sleeper]:
     if not places:
         return {}
     environments, models = ({place[at] for place in places} for at in (0, 1))
-    routes = all_routes().filter(environment__in=environments, model__in=models).select_related("stable__model__team")
+    rows = all_routes().filter(environment__in=environments, model__in=models).select_related("stable__model__team")
+    routes = rows.defer(*(f"{arm}__{column}" for arm in ("stable", "candidate") for column in LARGE))
     found = {key: one for one in routes if (key := (one.environment_id, one.model_id)) in places}
     loaded: dict[Place, set[UUID]] = {}
-    rows = live_deployments().filter(environment__in=environments, release__model__in=models, is_wanted=True)
-    for environment, model, release in rows.values_list("environment_id", "release__model_id", "release_id"):
+    wanted = live_deployments().filter(environment__in=environments, release__model__in=models, is_wanted=True)
+    for environment, model, release in wanted.values_list("environment_id", "release__model_id", "release_id"):
         loaded.setdefault((environment, model), set()).add(release)
     every = {one for releases in loaded.values() for one in releases} | {one.stable_id for one in found.values()}
     uses = usages_of(every, but=NOT_ASKED)

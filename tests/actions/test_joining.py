@@ -30,6 +30,8 @@ from serving.models import Deployment, Node, NodeInvite, Server
 from serving.queries.answering import on_heard_nodes
 from serving.queries.deployments import current_servers
 from serving.queries.replicas import lost_nodes
+from sluicegate.stack.bootstrap import ensure_node
+from sluicegate.stack.machine import JOIN_TOKEN
 from tests.factories import make_actor, make_admin, make_deployment, make_node, make_server
 from tests.rollout_setup import production, release_of, serves
 
@@ -249,6 +251,29 @@ def test_where_nobody_else_is_heard_of_a_revoked_node_alone_is_lost() -> None:
     make_node("gpu-8", seen_at=long_ago)
     revoked(make_node("gpu-7"))
     assert lost_nodes() == {"gpu-7"}
+
+
+def test_the_agent_of_a_stack_joins_by_itself_once_and_not_after_it_was_revoked(tmp_path: Path, settings: Any) -> None:
+    settings.NODE_NAME = "gpu-7"
+    file = tmp_path / JOIN_TOKEN
+
+    def start() -> str:
+        """What the bootstrap leaves for the agent."""
+        ensure_node(tmp_path)
+        return file.read_text().strip()
+
+    first = start()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert start() != first  # nobody joined with it, and it has an end
+    token = start()
+    identity(tmp_path, token).introduce(runtimes=[], facts={})
+    assert start() == token and Event.objects.filter(verb="node.joined").count() == 1
+    identity(tmp_path, start()).introduce(runtimes=[], facts={})
+    credential_file(tmp_path, "gpu-7").unlink()  # as when a part of the state folder was lost
+    identity(tmp_path, start()).introduce(runtimes=[], facts={})
+    assert Event.objects.filter(verb="node.joined").count() == 2
+    revoked(Node.objects.get())
+    assert start() == "revoked" and refusal(identity(tmp_path, start())) == "node_revoked"
 
 
 def test_one_refusal_in_a_while_is_told() -> None:

@@ -266,8 +266,14 @@ def test_one_that_loads_not_on_demand_waits_for_a_person(night: Night) -> None:
     assert Event.objects.get(verb="sleep.ending").reason == "a demo"
 
 
+def test_the_number_of_replicas_is_said_once_it_is_awake(night: Night) -> None:
+    asleep(night)
+    with pytest.raises(StateChanged, match="Wake it, and ask again once it answers: sluicegate sleep end") as refused:
+        scaled_by_a_person(night)
+    assert refused.value.code == "model_asleep" and not Scale.objects.exists()
+
+
 def test_a_rollout_wakes_it_for_its_way_back(night: Night) -> None:
-    rollout = None
     asleep(night)
     rollout = started(candidate=release_of(night.model))
     assert rollout.stable == night.one.release

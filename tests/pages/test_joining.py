@@ -65,6 +65,7 @@ def test_rotated_and_revoked_from_the_page(root: Client) -> None:
     node.refresh_from_db()
     assert node.revoked_by == "root" and node.credential == ""
     html = page(root)
+    assert "its agent is refused" in html and "may say that it is" not in html
     assert "revoked</span> by root" in html and HOSTILE not in html and uncordon not in html and revoke not in html
     assert "gpu-7" in root.get(reverse("fleet"), {"state": "revoked"}).content.decode()
 
