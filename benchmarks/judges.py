@@ -88,14 +88,16 @@ def gaps(policy: Mapping[str, Any], alone: float, over: float, dice: Dice) -> Ve
     The single gaps of all vary, by a Gamma distribution of shape .5, so that some of every stream are longer.
     """
     seconds = round(policy["max_duration_s"])
+    due = np.sort(dice.uniform(0, seconds, round(policy["rate_per_s"] * seconds)))
+    further = np.where(dice.random(len(due)) < alone, 0, dice.integers(1, 40, len(due)))
+    is_over = dice.random(len(due)) < over
+    mean_s = 0.05 * np.where(is_over, dice.uniform(1.01, 2, len(due)), dice.uniform(0.2, 0.99, len(due)))
+    single = np.split(dice.gamma(0.5, 1, further.sum()), np.cumsum(further)[:-1])
     attempts = []
-    for due in np.sort(dice.uniform(0, seconds, round(policy["rate_per_s"] * seconds))).tolist():
-        count = 1 if dice.random() < alone else int(dice.integers(2, 41))
-        mean_s = 0.05 * (dice.uniform(1.01, 2) if dice.random() < over else dice.uniform(0.2, 0.99))
-        single = dice.gamma(0.5, 1, count - 1)
-        offsets = np.cumsum(single * mean_s * (count - 1) / max(single.sum(), 1e-9))
-        came_s = [due + 0.01, *(due + 0.01 + offsets).tolist()]
-        attempts.append(Attempt(due, due, came_s[-1], came_s=tuple(came_s)))
+    for due_s, total_s, shares in zip(due.tolist(), (mean_s * further).tolist(), single, strict=True):
+        came = np.cumsum(shares)
+        came_s = (due_s, *(due_s + came * (total_s / came[-1])).tolist()) if total_s else (due_s,)
+        attempts.append(Attempt(due_s, due_s, came_s[-1], came_s=came_s))
     whole = summarise(attempts, duration_s=seconds, slo_ms=policy["slo_ms"])
     seen = summarise_seen(attempts, BETWEEN_TOKENS, duration_s=seconds, policy=policy)
     return judge_tokens(judge_load(whole, policy), whole, {BETWEEN_TOKENS: seen}, policy).verdict
