@@ -27,6 +27,7 @@ from serving.core.sleep_lifecycle import MOVES, SleepState
 from serving.models import Environment, Sleep
 from serving.queries import ready_server
 from serving.queries.deployments import deployments_in
+from serving.queries.replicas import lost_nodes, standing_in
 from serving.queries.sleep import Sleeper, last_timings, sleepers
 
 S = SleepState
@@ -144,12 +145,14 @@ def continue_waking(*, actor: Actor, sleep: Sleep) -> None:
 def _brought_up(actor: Actor, one: Sleeper, sleep: Sleep) -> str:
     """Why no server of it comes, as a sentence; empty where one is on its way."""
     stable, environment = one.route.stable, one.route.environment
-    found = deployments_in(stable, environment).first()
+    found = standing_in(stable, environment).first()
     retried_at = found.failed_at + RETRY if found is not None and found.failed_at is not None else None
     if found is not None and found.state == DeploymentState.FAILED and retried_at and timezone.now() < retried_at:
         return found.reason
     try:
-        ensure_deployment(actor=actor, release=stable, environment=environment, reason=sleep.state_reason)
+        ensure_deployment(
+            actor=actor, release=stable, environment=environment, reason=sleep.state_reason, but=lost_nodes()
+        )
     except DomainError as error:
         return error.message
     return ""
