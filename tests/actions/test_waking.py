@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from serving.actions.sleeping import put_to_sleep
 from serving.models import Node
 from serving.queries.sleep import unplaced
 from tests.factories import make_node
-from tests.sleep_setup import Night, bring_up, let_go
+from tests.sleep_setup import SYSTEM, Night, bring_up, let_go
 
 pytestmark = pytest.mark.django_db
 
@@ -69,3 +72,16 @@ def test_a_server_that_its_agent_is_about_to_end_is_waited_for(night: Night) -> 
     night.asked()
     night.later()
     assert night.replicas() == [] and "being taken out" in night.sleep().trouble and unplaced() == []
+
+
+# --- at once ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_puts_a_model_to_sleep_takes_its_route_before_the_log(night: Night) -> None:
+    """Whoever has the log and wants the route may wait for one who has the route and wants the log (lock order: CONTRIBUTING.md)."""
+    with CaptureQueriesContext(connection) as asked:
+        put_to_sleep(actor=SYSTEM, model=night.model, environment=night.environment, reason="")
+    done = [query["sql"] for query in asked]
+    route = next(at for at, sql in enumerate(done) if sql.startswith('UPDATE "serving_route"'))
+    log = next(at for at, sql in enumerate(done) if "pg_advisory_xact_lock" in sql)
+    assert route < log
