@@ -39,13 +39,19 @@ def warm_up(
 
 
 def requests(serving: dict[str, Any], limits: Mapping[str, Any]) -> list[dict[str, npt.NDArray[Any]]]:
-    """One set of tensors for each declared warm-up; one that is made up if none is. Raises ValueError."""
+    """One set of tensors for each declared warm-up; one that is made up if none is, and so is an input that is left out or null.
+
+    Raises ValueError.
+    """
     made_up = _made_up(serving, limits)
+
+    def value(one: dict[str, Any], name: str) -> Any:
+        given = (one.get("inputs") or {}).get(name)
+        return made_up[name] if given is None else given
+
     return [
         {
-            tensor["name"]: array(
-                one.get("inputs", {}).get(tensor["name"], made_up[tensor["name"]]), tensor, _batch(serving, one)
-            )
+            tensor["name"]: array(value(one, tensor["name"]), tensor, _batch(serving, one))
             for tensor in serving["inputs"]
         }
         for one in serving.get("warmup") or [{"batch_size": 1}]
