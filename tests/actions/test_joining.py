@@ -320,7 +320,13 @@ def test_the_agent_of_a_stack_joins_by_itself_once_and_not_after_it_was_revoked(
     identity(tmp_path, start()).introduce(runtimes=[], facts={})
     assert Event.objects.filter(verb="node.joined").count() == 2
     revoked(Node.objects.get())
+    assert refusal(identity(tmp_path, start())) == "node_revoked"
+    file.unlink()
     assert start() == "revoked" and refusal(identity(tmp_path, start())) == "node_revoked"
+    file.write_text(token := invited())  # as somebody does who lets it join again
+    assert start() == token
+    identity(tmp_path, token).introduce(runtimes=[], facts={})
+    assert start() == token and Node.objects.get().revoked_at is None
 
 
 def test_one_refusal_in_a_while_is_told() -> None:
