@@ -14,6 +14,7 @@ from serving.ports import Inference, InferenceError, InferenceServer, LaunchErro
 #: Of the largest sizes that are declared: what is made up is asked again as health check, beside users' requests.
 _SHARE = 1 / 8
 _UNSAID = "BF16"
+_TEXT = b"warm-up"
 
 
 def warm_up(
@@ -38,13 +39,19 @@ def warm_up(
 
 
 def requests(serving: dict[str, Any], limits: Mapping[str, Any]) -> list[dict[str, npt.NDArray[Any]]]:
-    """One set of tensors for each declared warm-up; one that is made up if none is, as gates make theirs. Raises ValueError."""
+    """One set of tensors for each declared warm-up; one that is made up if none is, and so is an input that is left out or null.
+
+    Raises ValueError.
+    """
     made_up = _made_up(serving, limits)
+
+    def value(one: dict[str, Any], name: str) -> Any:
+        given = (one.get("inputs") or {}).get(name)
+        return made_up[name] if given is None else given
+
     return [
         {
-            tensor["name"]: array(
-                one.get("inputs", {}).get(tensor["name"], made_up[tensor["name"]]), tensor, _batch(serving, one)
-            )
+            tensor["name"]: array(value(one, tensor["name"]), tensor, _batch(serving, one))
             for tensor in serving["inputs"]
         }
         for one in serving.get("warmup") or [{"batch_size": 1}]
@@ -57,9 +64,17 @@ def limits_of(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _made_up(serving: dict[str, Any], limits: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """One item, within what the envelope's `limits` say of sizes and values."""
+    """One item, within what the envelope's `limits` say of sizes and values.
+
+    Where they say nothing of an input's values: zeros, or one text, for ever. Releases that run were let in with these.
+    """
     tensors = [TensorSpec(one["name"], one["data_type"], tuple(one["dims"])) for one in serving["inputs"]]
-    return made_up_item(tensors, limits, seed=0, share=_SHARE)
+    item, said = made_up_item(tensors, limits, seed=0, share=_SHARE), limits.get("input_values") or {}
+    return {name: value if said.get(name) else _plain(value) for name, value in item.items()}
+
+
+def _plain(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.full(value.shape, _TEXT if value.dtype == object else 0, dtype=value.dtype)
 
 
 def _batch(serving: dict[str, Any], one: dict[str, Any]) -> int:

@@ -181,5 +181,5 @@ def test_answers_of_one_response_say_nothing_of_gaps() -> None:
 @pytest.mark.parametrize("gap_s", [0.0625, 0.25])
 def test_a_late_generator_proves_nothing_of_gaps(gap_s: float) -> None:
     """Who reads the first response late sees shorter ones."""
-    late = judged(gaps(gap_s, lag_s=0.0625), section(**BETWEEN, max_lag_ms=50), Judgement(Verdict.PASSED, "Fast."))
+    late = judged(gaps(gap_s, lag_s=0.0625), section(**BETWEEN), Judgement(Verdict.PASSED, "Fast."))
     assert late.verdict is Verdict.ERRORED and late.reason.endswith("nothing about the time between tokens.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,18 @@ def stack(items: Sequence[Arrays], *, has_batch_axis: bool) -> Arrays:
     return {name: np.stack([item[name] for item in items]) for name in items[0]}
 
 
+def filled(array: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
+    """An array of this shape with the values of another over and over, as of `np.resize`, which is slow for what grows much."""
+    size, done = math.prod(shape), min(array.size, math.prod(shape))
+    out = np.zeros(size, dtype=array.dtype)
+    out[:done] = array.ravel()[:done]
+    while 0 < done < size:
+        more = min(done, size - done)
+        out[done : done + more] = out[:more]
+        done += more
+    return out.reshape(shape)
+
+
 def same_shapes(first: Arrays, second: Arrays) -> bool:
     """Whether two items may share a batch."""
     return all(first[name].shape == second[name].shape for name in first)
@@ -54,7 +67,7 @@ def longest_item(
     dims = {tensor.name: tensor.dims for tensor in tensors}
     for name, largest in largest_sizes(tensors, limits).items():
         sizes = [size if own == -1 else own for own, size in zip(dims[name], largest, strict=True)]
-        longest[name] = np.resize(example[name], sizes)
+        longest[name] = filled(example[name], sizes)
         used["max_input_dims"] = limits["max_input_dims"]
     text, tokens = text_input(tensors), limits.get("max_input_tokens")
     if text and tokens and longest[text].size == 1:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from validators.core.contract import Tensor
 from validators.core.edges import Edge, Expected, Outcome
-from validators.core.inputs import Arrays, longest_item, stack, text_input
+from validators.core.inputs import Arrays, filled, longest_item, stack, text_input
 
 #: Bytes of a request, as gateways count them.
 SizeOf = Callable[[Arrays], int]
@@ -149,7 +149,7 @@ def _by_sizes(
         }
 
     def made(number: int, items: int) -> Arrays:
-        item = {name: np.resize(example[name], shape) for name, shape in sizes(number).items()}
+        item = {name: filled(example[name], shape) for name, shape in sizes(number).items()}
         return stack([item] * items, has_batch_axis=max_batch_size > 0)
 
     each = {name: _bytes_of(array) / max(1, array.size) for name, array in example.items()}

@@ -252,13 +252,14 @@ def proven_all_the_same(summary: LoadSummary, found: Judgement, policy: Mapping[
 
 
 def max_lag_ms(policy: Mapping[str, Any]) -> float:
-    """How late the generator may send. By default a fifth of the objective, of the tighter of two, at least 20 ms.
+    """How late the generator may send. By default a fifth of the tightest objective that is stated, at least 20 ms.
 
-    Lag adds to the measured latency, so a late generator can fail a good release but never pass a bad one.
+    Lag adds to a latency that is measured from when the request was due, so a late generator can fail a good release but never pass
+    a bad one. It takes from the time between tokens.
     """
     given = policy["max_lag_ms"]
-    tightest = policy.get("ttft_slo_ms") or policy["slo_ms"] or 0.0
-    return float(given) if given is not None else max(20.0, 0.2 * float(tightest))
+    stated = [policy[name] for name in ("slo_ms", *OF_TOKENS) if policy.get(name) is not None]
+    return float(given) if given is not None else max(20.0, 0.2 * float(min(stated, default=0.0)))
 
 
 def count_tests(policy: Mapping[str, Any], classes: int) -> int:
