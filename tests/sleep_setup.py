@@ -8,15 +8,17 @@ from typing import Any
 from django.utils import timezone
 
 from accounts.core.access import Actor
+from registry.models import Release
 from rollouts.engine.sleep_watch import SleepWatch
+from serving.actions import ensure_deployment
 from serving.actions.gateways import register_gateway
 from serving.actions.sleeping import rule_sleep
 from serving.core.sleep import LEAST_S, SleepRule
-from serving.models import Deployment, Server, Sleep
+from serving.models import Deployment, Node, Server, Sleep
 from serving.ports import GatewayError, HostCounts
-from tests.factories import make_server
+from tests.factories import make_server, resealed
 from tests.fakes.gateway import FakeGateway, UserAnswer
-from tests.rollout_setup import production, stable_server
+from tests.rollout_setup import production, release_of, stable_server, started
 
 SYSTEM = Actor.system("test")
 
@@ -86,6 +88,35 @@ class Night:
         """Those that are wanted."""
         rows = Deployment.objects.filter(release=(of or self.one).release, is_wanted=True).exclude(state="gone")
         return list(rows.order_by("pk"))
+
+
+class Crowd(Night):
+    """A node of 100 MiB, and on it two models of 40, which may yield. Another model's candidate of 40 is to be placed there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        Node.objects.update(facts={"memory_bytes": 100 * 2**20})
+        self.two = stable_server()
+        for one in (self.one, self.two):
+            self.declare(one.release)
+            Deployment.objects.filter(pk=one.pk).update(claim={"memory_mib": 40})
+            one.release.refresh_from_db()
+            self.rule(one, unload_after_s=None, yields_after_s=LEAST_S)
+        self.gateway.obey()
+        self.rollout = started(candidate=self.declare(release_of()))
+        self.later()
+
+    @staticmethod
+    def declare(release: Release) -> Release:
+        return resealed(release, envelope={"host": {"memory_mib_min": 40}})
+
+    def ask_for_candidate(self) -> Deployment:
+        return ensure_deployment(
+            actor=SYSTEM, release=self.rollout.candidate, environment=self.environment, reason="It is prepared."
+        )
+
+    def states(self) -> tuple[str, str]:
+        return self.state(self.one), self.state(self.two)
 
 
 def let_go() -> None:

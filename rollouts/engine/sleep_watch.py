@@ -15,6 +15,7 @@ from datetime import datetime
 from functools import partial
 
 import structlog
+from django.db import Error as DatabaseFailure
 from django.db import close_old_connections, connection
 from django.utils import timezone
 
@@ -38,7 +39,7 @@ from serving.core.sleep_lifecycle import SleepState
 from serving.models import Environment, Gateway, Sleep
 from serving.ports import GatewayError, HostCounters, TrafficCounters
 from serving.queries import gateways_in
-from serving.queries.placement import fleet_now, spots_for
+from serving.queries.placement import Fleet, fleet_now, spots_for
 from serving.queries.routes import acknowledged
 from serving.queries.sleep import Sleeper, quiet_of, sleepers, unplaced, watched_sleeps
 
@@ -49,17 +50,25 @@ EVERY_S = 2.0
 #: Since when nobody asked is written down this often; what is counted in between counts as asked, where another engine takes over.
 WRITE_EVERY_S = 30.0
 READ_TIMEOUT_S = 1.0
+#: What one look does at the most, in seconds by kind, one model at least; the next look begins where this one stopped. Those that
+#: somebody waits for come first. `falling asleep`: each asks every gateway what is in flight.
+MOST_S = {"asleep": 3.0, "falling asleep": 1.0}
 
 
 @dataclass
 class _SleepLook:
-    """A model that may sleep, or does, in one look. `is_asked`: a request was counted since the last one."""
+    """A model that may sleep, or does, in one look; `before`: what was known at the last one."""
 
     sleep: Sleep
     sleeper: Sleeper
     gateways: Sequence[Gateway]
+    before: Quiet
     quiet: Quiet
-    is_asked: bool
+
+    @property
+    def is_asked(self) -> bool:
+        """A request was counted since the last look."""
+        return is_demand(self.before, self.quiet)
 
     def why_awake(self, after_s: int | None, now: float) -> str:
         since = self.sleep.state_since
@@ -85,6 +94,7 @@ class SleepWatch:
         self._readers = CounterReaders(counters)
         self._quiet: dict[int, Quiet] = {}
         self._written_at: dict[int, float] = {}
+        self._stopped_at: dict[str, int] = {}
 
     def run(self, stopping: threading.Event) -> None:
         """Until `stopping` is set."""
@@ -103,7 +113,7 @@ class SleepWatch:
     def turn(self) -> None:
         """One look at every model that may sleep, or does."""
         rows = watched_sleeps()
-        self._quiet = {row.pk: self._quiet.get(row.pk) or quiet_of(row) for row in rows}
+        self._quiet = {row.pk: self._known(row) for row in rows}
         if not rows:
             return
         gateways = gateways_in({row.environment_id for row in rows})
@@ -118,12 +128,39 @@ class SleepWatch:
             before = self._quiet[row.pk]
             quiet = heard(before, {one.name: _count(pages.get(one.name), row.model.slug, now) for one in here}, now)
             self._quiet[row.pk] = quiet
-            watched.append(_SleepLook(row, served[row.place], here, quiet, is_demand(before, quiet)))
+            watched.append(_SleepLook(row, served[row.place], here, before, quiet))
+        awake = [one for one in watched if one.sleep.state == S.AWAKE]
+        self._each("asleep", [one for one in watched if one.sleep.state != S.AWAKE], self._look_asleep)
+        self._each("falling asleep", awake, partial(self._look_awake, now=now))
+        self._guarded(partial(self._make_room, awake, now))
         for one in watched:
-            self._guarded(partial(self._look, one, now))
-        self._make_room([one for one in watched if one.sleep.state == S.AWAKE], now)
-        for one in watched:
-            self._write(one, now)
+            self._write(one)
+
+    def _known(self, row: Sleep) -> Quiet:
+        """Of what a person had sleep nothing is known at first, so that what was counted until then wakes nobody."""
+        if row.state == S.ASLEEP and not row.counts:
+            return quiet_of(row)
+        return self._quiet.get(row.pk) or quiet_of(row)
+
+    def _each(self, kind: str, ones: Sequence[_SleepLook], look: Callable[[_SleepLook], None]) -> None:
+        """As many as there is time for. Whose look failed, or did not come, was not asked yet as far as the next one knows."""
+        stopped_at = self._stopped_at.pop(kind, 0)
+        order = sorted(ones, key=lambda one: (one.sleep.pk < stopped_at, one.sleep.pk))
+        began = time.monotonic()
+        for number, one in enumerate(order):
+            if number and time.monotonic() - began > MOST_S[kind]:
+                self._stopped_at.setdefault(kind, one.sleep.pk)
+            is_done = False
+            try:
+                is_done = kind not in self._stopped_at and self._guarded(partial(look, one))
+            except DatabaseFailure:
+                self._stopped_at[kind] = (
+                    one.sleep.pk + 1
+                )  # what fails here may fail here again, and keeps none of the others
+                raise
+            finally:
+                if not is_done and one.sleep.state != S.AWAKE:
+                    one.quiet = self._quiet[one.sleep.pk] = one.before
 
     def _read(self, rows: Iterable[Sleep], gateways: Mapping[int, list[Gateway]]) -> dict[str, StatsPage]:
         models: dict[int, set[str]] = {where: set() for where in gateways}
@@ -136,42 +173,57 @@ class SleepWatch:
             self._readers.wait()
         return self._readers.take(names)
 
-    def _guarded(self, do: Callable[[], None]) -> None:
-        """What a person, a rollout or another engine was faster with is looked at again, and keeps none of the other models."""
+    def _guarded(self, do: Callable[[], None]) -> bool:
+        """Whether it went well. What a person, a rollout or another engine was faster with, or what fails, is looked at again, and keeps
+        none of the other models. Raises what says that the database failed: the next look comes on another connection."""
         try:
             do()
         except DomainError as error:
             log.info("sleep_watch_tries_again", why=error.message)
+            return False
+        except DatabaseFailure:
+            raise
+        except Exception:
+            log.warning("sleep_watch_failed", traceback=traceback.format_exc())
+            return False
+        return True
 
-    def _look(self, one: _SleepLook, now: float) -> None:
+    def _look_awake(self, one: _SleepLook, now: float) -> None:
+        if not one.why_awake(one.sleep.unload_after_s, now):
+            since = one.quiet.since if one.quiet.since is not None else now
+            self._put_to_sleep(one, f"Nobody asked it for {now - since:.0f} s.", now)
+
+    def _look_asleep(self, one: _SleepLook) -> None:
         row, sleeper = one.sleep, one.sleeper
-        if row.state == S.AWAKE:
-            why = one.why_awake(row.unload_after_s, now)
-            if not why:
-                since = one.quiet.since if one.quiet.since is not None else now
-                self._put_to_sleep(one, f"Nobody asked it for {now - since:.0f} s.", now)
-        elif row.state == S.WAKING:
+        if row.state == S.WAKING:
             continue_waking(actor=ACTOR, sleep=row)
         elif sleeper.needs:
-            self._wake(one, f"It is needed: {'; '.join(sleeper.needs)}.", now)
+            self._wake(one, f"It is needed: {'; '.join(sleeper.needs)}.")
         elif one.is_asked and row.loads_on_demand:
-            self._wake(one, "A request came for it.", now)
-        elif sleeper.is_loaded:
-            note_sleep_trouble(row, self._unload(one))
+            self._wake(one, "A request came for it.")
+        else:
+            if not row.counts:
+                self._write(one, at_once=True)
+            if sleeper.is_loaded:
+                note_sleep_trouble(row, self._unload(one))
 
-    def _wake(self, one: _SleepLook, reason: str, now: float) -> None:
-        self._write(one, now, at_once=True)
+    def _wake(self, one: _SleepLook, reason: str) -> None:
         row = one.sleep
         one.sleep = wake_model(actor=ACTOR, model=row.model, environment=row.environment, reason=reason)
+        self._write(
+            one, at_once=True
+        )  # after it: a request that was written down before it woke the model would be forgotten with this thread
         if one.sleep.state == S.WAKING:
             continue_waking(actor=ACTOR, sleep=one.sleep)
 
     def _put_to_sleep(self, one: _SleepLook, reason: str, now: float) -> None:
-        """Not while a stream is under way, which is counted when it ends."""
+        """Not while a stream is under way, which is counted when it ends; nor by what was counted a while ago, nor by who leads no more."""
         if self._why_busy(one):
             one.quiet = self._quiet[one.sleep.pk] = replace(one.quiet, since=now)
             return
-        self._write(one, now, at_once=True)
+        if self._now().timestamp() - now > FRESH_S or not self.leads(0.0):
+            return
+        self._write(one, at_once=True)
         row = one.sleep
         one.sleep = put_to_sleep(actor=ACTOR, model=row.model, environment=row.environment, reason=reason)
 
@@ -206,8 +258,15 @@ class SleepWatch:
         may_yield = [one for one in may_yield if not one.why_awake(one.sleep.yields_after_s, now)]
         if not may_yield:
             return
-        for release, environment in (*unplaced(), *unplaced_candidates()):
-            chosen = _least_used(release, environment, may_yield)
+        short = [*unplaced(), *unplaced_candidates()]
+        if not short:
+            return
+        asleep = {
+            one.key for one in sleepers({row.place for row in watched_sleeps() if row.state == S.ASLEEP}).values()
+        }
+        fleet = fleet_now().about.soon(asleep)
+        for release, environment in short:
+            chosen = _least_used(release, environment, may_yield, fleet)
             for one in chosen:
                 idle_s = now - (one.quiet.since or now)
                 reason = (
@@ -218,7 +277,7 @@ class SleepWatch:
             if chosen:
                 return
 
-    def _write(self, one: _SleepLook, now: float, *, at_once: bool = False) -> None:
+    def _write(self, one: _SleepLook, *, at_once: bool = False) -> None:
         pk = one.sleep.pk
         if at_once or time.monotonic() - self._written_at.get(pk, -WRITE_EVERY_S) >= WRITE_EVERY_S:
             keep_quiet(one.sleep, one.quiet)
@@ -233,11 +292,12 @@ def _count(page: StatsPage | None, model: str, now: float) -> Count | None:
     return Count(found.epoch, found.user_requests + found.forced + found.asleep)
 
 
-def _least_used(release: Release, environment: Environment, may_yield: Sequence[_SleepLook]) -> list[_SleepLook]:
-    """Those that are to sleep so that a replica of the release has room; none where it has some, or soon will."""
+def _least_used(
+    release: Release, environment: Environment, may_yield: Sequence[_SleepLook], fleet: Fleet
+) -> list[_SleepLook]:
+    """Those that are to sleep so that a replica of the release has room; none where it has some, or soon will. `fleet`: the nodes that are
+    heard of: what a dead one has room for is no room."""
     others = {one.sleep.pk: one for one in may_yield if one.sleep.model_id != release.model_id}
-    asleep = {one.key for one in sleepers({row.place for row in watched_sleeps() if row.state == S.ASLEEP}).values()}
-    fleet = fleet_now().soon(asleep)
     yielders = [
         Yielder(
             pk,

@@ -7,7 +7,7 @@ an endpoint sends `NOTIFY sluicegate_routes`, which PostgreSQL delivers when the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -41,8 +41,8 @@ from serving.models import (
     ServerReading,
 )
 from serving.ports import RunningServer
-from serving.queries.deployments import deployment_of, deployments_in
-from serving.queries.replicas import is_lost
+from serving.queries.deployments import deployments_in
+from serving.queries.replicas import is_lost, standing_in
 
 _VERBS = {
     (DeploymentState.FETCHING, DeploymentState.LOADING): "deployment.fetched",
@@ -57,10 +57,14 @@ READINGS_KEPT = timedelta(hours=1)
 _VERBS_TO = {DeploymentState.FAILED: "deployment.failed", DeploymentState.GONE: "deployment.gone"}
 
 
-def ensure_deployment(*, actor: Actor, release: Release, environment: Environment, reason: str) -> Deployment:
-    """A live deployment of the release in the environment, made if there was none, tried again if it had failed.
+def ensure_deployment(
+    *, actor: Actor, release: Release, environment: Environment, reason: str, but: Iterable[str] = ()
+) -> Deployment:
+    """A live deployment of the release in the environment, made if there was none, tried again if it had failed. A new one is placed on
+    no node that `but` names.
 
-    Of several replicas the newest: the others come and go by themselves (`serving.actions.placement`).
+    Of several replicas the newest: the others come and go by themselves (`serving.actions.placement`). What nobody wants on a lost node
+    is as if it were gone.
 
     Raises:
         Refused: the actor may not, or the release carries code that no release manager waived.
@@ -76,9 +80,9 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
     require_runnable(release)
     with transaction.atomic():
         lock_open(environment)
-        found = deployment_of(release, environment)
+        found = standing_in(release, environment).first()
         if found is None:
-            return place_replica(actor=actor, release=release, environment=environment, reason=reason)
+            return place_replica(actor=actor, release=release, environment=environment, reason=reason, but=but)
         if found.state == DeploymentState.DRAINING or (not found.is_wanted and found.state != DeploymentState.FAILED):
             raise StateChanged(
                 "deployment_draining",

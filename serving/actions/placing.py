@@ -88,7 +88,8 @@ def why_nowhere(release: Release, choice: Choice) -> DomainError:
             tier = of_facts(best.facts) or Containment.NONE
             message = not_contained(release.model.slug, release.name, tier)
             return Refused("not_contained", message, release=release.name, node=best.name, containment=str(tier))
-        refused = list(choice.refused)
+        left_out = [f"{node.name}: nothing is heard of it, or the release failed there." for node in fitting]
+        refused = list(choice.refused) or left_out
         return Unavailable(
             "no_room",
             f"No node has room for {name}: {' '.join(refused)} Drain what is not needed there, or add a node.",

@@ -27,6 +27,7 @@ from serving.core.sleep_lifecycle import MOVES, SleepState
 from serving.models import Environment, Sleep
 from serving.queries import ready_server
 from serving.queries.deployments import deployments_in
+from serving.queries.replicas import lost_nodes, standing_in
 from serving.queries.sleep import Sleeper, last_timings, sleepers
 
 S = SleepState
@@ -85,6 +86,8 @@ def put_to_sleep(
             needs=list(needs),
         )
     seconds = wake_s(last_timings(one.route.stable, environment))
+    if not actor.is_system:  # what was counted until now, perhaps not read yet, is no word against whoever says so
+        Sleep.objects.filter(pk=row.pk).update(counts={})
     _move(row, S.ASLEEP, "sleep.begun", actor, reason, release=one.route.stable.name, wake_s=seconds)
     publish_again(one.route)
     return row
@@ -144,12 +147,14 @@ def continue_waking(*, actor: Actor, sleep: Sleep) -> None:
 def _brought_up(actor: Actor, one: Sleeper, sleep: Sleep) -> str:
     """Why no server of it comes, as a sentence; empty where one is on its way."""
     stable, environment = one.route.stable, one.route.environment
-    found = deployments_in(stable, environment).first()
+    found = standing_in(stable, environment).first()
     retried_at = found.failed_at + RETRY if found is not None and found.failed_at is not None else None
     if found is not None and found.state == DeploymentState.FAILED and retried_at and timezone.now() < retried_at:
         return found.reason
     try:
-        ensure_deployment(actor=actor, release=stable, environment=environment, reason=sleep.state_reason)
+        ensure_deployment(
+            actor=actor, release=stable, environment=environment, reason=sleep.state_reason, but=lost_nodes()
+        )
     except DomainError as error:
         return error.message
     return ""

@@ -32,6 +32,8 @@ class NodeIdentity:
         self._node, self._file, self._join_token = node, file, join_token
         self._actor = Actor.system(f"agent:{node}")
         self._credential = ""  # that was let in last
+        self._is_kept = True  # that one, on disk under the name that holds
+        self._troubles: set[str] = set()  # with the disk; each is said once, and not at every heartbeat
 
     def introduce(self, **told: Any) -> Node:
         """Registers the node as `register_node` does, joined or with another credential before, where that is due. Raises Refused."""
@@ -40,11 +42,13 @@ class NodeIdentity:
         except Refused as error:
             record_refused_agent(actor=self._actor, name=self._node, code=error.code, message=error.message)
             raise
-        if node.rotation_asked_at is not None and self._credential:
+        if (
+            node.rotation_asked_at is not None and self._credential and self._is_kept
+        ):  # else its only copy would be written over
             try:
                 self._rotate()
             except OSError as error:  # no room for it is no reason to leave servers alone
-                log.warning("node %s keeps its credential: %s; it is tried again", self._node, error)
+                self._warn("keeps its credential", error)
         return node
 
     def _registered(self, told: dict[str, Any]) -> Node:
@@ -66,6 +70,8 @@ class NodeIdentity:
                 return self._join(told)
             except Refused as error:  # why it is no longer let in says more than that its token is used
                 refused = refused or error
+            except OSError as error:  # the token was not used yet
+                self._warn("does not join", error)
         if let_in is not None:
             return let_in
         if refused is not None:
@@ -76,8 +82,15 @@ class NodeIdentity:
         """Those that may hold, that which did first."""
         if self._file is None:
             return []
-        kept = [file.read_text().strip() for file in (self._file, self._next) if file.exists()]
+        kept = [self._read(file) for file in (self._file, self._next)]
         return list(dict.fromkeys(one for one in (self._credential, *kept) if one))
+
+    def _read(self, file: Path) -> str:
+        try:
+            return file.read_text().strip() if file.exists() else ""
+        except OSError as error:
+            self._warn(f"cannot read {file}", error)
+            return ""
 
     def _join(self, told: dict[str, Any]) -> Node:
         credential = self._prepared()
@@ -99,13 +112,26 @@ class NodeIdentity:
         return credential
 
     def _keep(self, credential: str) -> None:
-        if credential == self._credential:
+        """Where the disk takes nothing it holds in memory, and the disk is tried again at each heartbeat."""
+        if credential == self._credential and self._is_kept:
             return
         assert self._file is not None
-        if not self._file.exists() or self._file.read_text().strip() != credential:
-            write_whole(self._file, f"{credential}\n", mode=0o600, is_durable=True)
-        self._next.unlink(missing_ok=True)
-        self._credential = credential
+        self._credential, self._is_kept = credential, False
+        try:
+            if not self._file.exists() or self._file.read_text().strip() != credential:
+                write_whole(self._file, f"{credential}\n", mode=0o600, is_durable=True)
+            self._next.unlink(missing_ok=True)
+        except OSError as error:
+            self._warn("cannot write its credential down", error)
+        else:
+            self._is_kept = True
+            self._troubles.clear()
+
+    def _warn(self, what: str, error: OSError) -> None:
+        said = f"{what}: {error}"
+        if said not in self._troubles:
+            log.warning("node %s %s; it is tried again", self._node, said)
+        self._troubles.add(said)
 
     @property
     def _next(self) -> Path:

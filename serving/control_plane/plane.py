@@ -32,6 +32,9 @@ POLL_S = 2.0
 #: Connected gateways are marked as seen this often.
 HEARTBEAT_S = 2.0
 RETRY_S = 0.5
+#: Two readings are so far apart for each connected gateway. A change costs about half of that for each of them, in messages to it and back
+#: (`benchmarks.fleet_scale`): replicas that come and go faster than fifty gateways can be told go together.
+APART_PER_GATEWAY_S = 0.001
 #: Who has had no answer of the database for so long hears of no rollback, and leaves its gateways to another control plane.
 BLIND_AFTER_S = 5.0
 #: An event tells of refused streams, and of those that follow on one gateway's name not again before this time is over.
@@ -145,8 +148,11 @@ class ControlPlane:
                 async with asyncio.timeout(self._poll_s):  # `wait_for` loses a cancellation that comes with a notice
                     await self.notice.wait()
             self.notice.clear()
+            began = time.monotonic()
             if not await self._refresh():
                 await asyncio.sleep(RETRY_S)
+            apart_s = APART_PER_GATEWAY_S * sum(map(len, self._streams.values()))
+            await asyncio.sleep(max(0.0, began + apart_s - time.monotonic()))
 
     async def _refresh(self) -> bool:
         """Reads, checks and publishes. False when the routes cannot be read: what is published stays."""

@@ -86,8 +86,9 @@ def heard(last: Quiet, gateways: Mapping[str, Count | None], now: float) -> Quie
 
 
 def is_demand(last: Quiet, now: Quiet) -> bool:
-    """Whether a request was counted that was not there before. A gateway that only began anew was not asked."""
-    return any(
+    """Whether a request was counted that was not there before. A gateway that only began anew was not asked. Where nothing was known of
+    any of them, nobody can tell, and it is none."""
+    return bool(last.counts) and any(
         one.requests > (before.requests if (before := last.counts.get(name)) and before.epoch == one.epoch else 0)
         for name, one in now.counts.items()
     )

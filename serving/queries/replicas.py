@@ -21,7 +21,7 @@ from registry.queries import manifests_of
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.replicas import Replica, ReplicaStep, desired_replicas, steps_to
 from serving.models import Deployment, Environment, Node, Scale
-from serving.queries.deployments import answering_servers, live_deployments, nodes
+from serving.queries.deployments import answering_servers, deployments_in, live_deployments, nodes
 
 #: A node whose agent was silent for so long is taken for lost: its replicas are placed elsewhere. Ten heartbeats and more, so that
 #: an agent that is restarted, or a database that is away for a while, moves nothing.
@@ -203,6 +203,12 @@ def _declared(manifest: str) -> Declared:
         return Declared()
     said = ((document.get("envelope") or {}).get("lifecycle") or {}).get("replicas") or {}
     return Declared(said.get("min"), said.get("max"))
+
+
+def standing_in(release: Release, environment: Environment) -> QuerySet[Deployment]:
+    """As `deployments_in`, without those on lost nodes that nobody wants any more: no agent ends them, and whoever waited for it would
+    wait for ever. One that comes back finds in its rows what it is to drop."""
+    return deployments_in(release, environment).exclude(is_wanted=False, node__in=lost_nodes())
 
 
 def failed_on(release: Release, environment: Environment) -> set[str]:

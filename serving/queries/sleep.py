@@ -16,8 +16,8 @@ from serving.core.replicas import What
 from serving.core.sleep import Count, Quiet
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Deployment, Environment, Route, Scale, Sleep
-from serving.queries.deployments import current_servers, deployments_in, live_deployments
-from serving.queries.replicas import NOT_ASKED, Key, replica_plans
+from serving.queries.deployments import current_servers, live_deployments
+from serving.queries.replicas import NOT_ASKED, Key, replica_plans, standing_in
 from serving.queries.routes import all_routes, routes_of
 
 #: What the names of actors begin with that are parts of Sluicegate itself.
@@ -135,7 +135,7 @@ def unplaced() -> list[tuple[Release, Environment]]:
     found = [
         (one.route.stable, one.route.environment)
         for one in sleepers(waking).values()
-        if not deployments_in(one.route.stable, one.route.environment).exists()
+        if not standing_in(one.route.stable, one.route.environment).exists()
     ]
     plans = [plan for plan in replica_plans() if any(step.what in (What.PLACE, What.REPLACE) for step in plan.steps)]
     return found + [(plan.release, plan.environment) for plan in plans]

@@ -71,6 +71,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     what.add_argument("--draft", type=Path, metavar="JSONL", help="write the golden set that they make to this file")
     what.add_argument("--forget", action="store_true", help="delete all of them")
     kept_parser.set_defaults(run=run_kept)
+    _add_traces(verbs)
+
+
+def _add_traces(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     trace_parser = verbs.add_parser(
         "trace",
         help="Have the load gate send requests as they once came",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -330,7 +331,7 @@ def test_gateways_that_are_about_share_what_may_be_in_flight(world: World) -> No
 async def _ends_with_a_notice(turns: int) -> bool:
     """Whether following ends when it is cancelled so many turns of the loop after a notice."""
     plane = plane_module.ControlPlane()
-    plane._refresh = lambda: asyncio.sleep(0, True)  # type: ignore[method-assign, assignment]
+    plane._refresh = lambda: asyncio.sleep(0, True)  # type: ignore[method-assign]
     follows = asyncio.create_task(plane._follow())
     await asyncio.sleep(0.01)
     plane.notice.set()
@@ -346,3 +347,37 @@ async def _ends_with_a_notice(turns: int) -> bool:
 @pytest.mark.parametrize("turns", range(4))
 def test_the_control_plane_ends_when_it_is_told_to_among_notices(turns: int) -> None:
     assert asyncio.run(_ends_with_a_notice(turns))
+
+
+async def _readings(gateways: int, notices: int) -> int:
+    """How often the database is read while so many notices come, a millisecond apart, and once more after the last."""
+    plane, read = plane_module.ControlPlane(), list[bool]()
+
+    async def refresh() -> bool:
+        read.append(plane.notice.is_set())
+        return True
+
+    plane._refresh = refresh  # type: ignore[method-assign]
+    for number in range(gateways):
+        one = plane_module.GatewayIdentity(number, f"gw-{number}", "production", ())
+        plane.subscribe(one, asyncio.Event())
+    follows = asyncio.create_task(plane._follow())
+    for _ in range(notices):
+        plane.notice.set()
+        await asyncio.sleep(0.001)
+    last = len(read)
+    plane.notice.set()
+    while len(read) == last or plane.notice.is_set():
+        await asyncio.sleep(0.001)
+    follows.cancel()
+    return len(read)
+
+
+def test_changes_that_come_faster_than_many_gateways_can_be_told_are_read_together() -> None:
+    began = time.monotonic()
+    count = asyncio.run(_readings(gateways=50, notices=100))
+    assert count <= (time.monotonic() - began) / 0.05 + 2
+
+
+def test_a_single_gateway_is_told_of_each_change_at_once() -> None:
+    assert asyncio.run(_readings(gateways=0, notices=20)) == 21

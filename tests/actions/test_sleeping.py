@@ -16,17 +16,15 @@ from django.utils import timezone
 from accounts.core.access import Role
 from ledger.core.errors import Invalid, Refused, Stale, StateChanged, Unavailable
 from ledger.models import Event
-from registry.models import Release
-from serving.actions import ensure_deployment
 from serving.actions.placement import continue_placing, scale_release
 from serving.actions.sleeping import put_to_sleep, rule_sleep, unload_asleep, wake_model
 from serving.control_plane import store
 from serving.core.routes import Asleep, admit
 from serving.core.sleep import LEAST_S, UNKNOWN_WAKE_S, SleepRule
-from serving.models import Deployment, Node, Scale, Sleep
+from serving.models import Deployment, Scale, Sleep
 from tests.factories import make_actor, make_environment, make_model, resealed
-from tests.rollout_setup import put, release_of, stable_server, started
-from tests.sleep_setup import SYSTEM, Night, bring_up, let_go
+from tests.rollout_setup import put, release_of, started
+from tests.sleep_setup import SYSTEM, Crowd, Night, bring_up, let_go
 
 pytestmark = pytest.mark.django_db
 
@@ -374,35 +372,6 @@ def test_two_who_act_at_once_leave_one_state_and_no_half_of_one() -> None:
 
 
 # --- room -------------------------------------------------------------------------------------------------------------
-
-
-class Crowd(Night):
-    """A node of 100 MiB, and on it two models of 40, which may yield. Another model's candidate of 40 is to be placed there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        Node.objects.update(facts={"memory_bytes": 100 * 2**20})
-        self.two = stable_server()
-        for one in (self.one, self.two):
-            self.declare(one.release)
-            Deployment.objects.filter(pk=one.pk).update(claim={"memory_mib": 40})
-            one.release.refresh_from_db()
-            self.rule(one, unload_after_s=None, yields_after_s=LEAST_S)
-        self.gateway.obey()
-        self.rollout = started(candidate=self.declare(release_of()))
-        self.later()
-
-    @staticmethod
-    def declare(release: Release) -> Release:
-        return resealed(release, envelope={"host": {"memory_mib_min": 40}})
-
-    def ask_for_candidate(self) -> Deployment:
-        return ensure_deployment(
-            actor=SYSTEM, release=self.rollout.candidate, environment=self.environment, reason="It is prepared."
-        )
-
-    def states(self) -> tuple[str, str]:
-        return self.state(self.one), self.state(self.two)
 
 
 @pytest.fixture

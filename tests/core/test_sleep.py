@@ -89,6 +89,7 @@ def test_only_a_request_is_a_demand() -> None:
         ({"a": A, "c": Count("c1", 3)}, True),
     ):
         assert is_demand(last, heard(last, gateways, 102)) is asked
+    assert not is_demand(Quiet(), last), "what was counted before anybody looked"
 
 
 COUNTS = st.none() | st.builds(Count, st.sampled_from(["1", "2"]), st.integers(0, 3))

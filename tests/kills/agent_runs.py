@@ -131,8 +131,7 @@ class Tended(Stage):
         for machine in self.machines.values():
             machine.servers.mkdir()
         self._stand()
-        self.away = frozenset(story.joins)
-        for node in self.machines.keys() - self.away:
+        for node in self.machines:
             self._start(node)
         self.least = len(self.stood)
         self._until(self._all_are_there)
@@ -144,7 +143,7 @@ class Tended(Stage):
             self._until(partial(self._why_not, chapter.wanted))
 
     def _all_are_there(self, _: Sequence[Seen]) -> str:
-        missing = set(self.machines) - self.away - set(Node.objects.values_list("name", flat=True))
+        missing = set(self.machines) - set(Node.objects.values_list("name", flat=True))
         return f"nothing was heard of {missing}" if missing else ""
 
     def _why_not(self, wanted: int, seen: Sequence[Seen]) -> str:

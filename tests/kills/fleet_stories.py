@@ -54,8 +54,7 @@ class Chapter:
 class FleetStory:
     """`stand`: the nodes on which a replica answers at the beginning. `victim`: the node whose agent is killed. `broken`: nodes on
     which no load succeeds. `late`: nodes whose agents are started again by the story. `is_removed`: people take the victim's node off
-    the list while it is frozen. `fits`: so many replicas have room on each node. `joins`: nodes that nobody has heard of before the
-    story starts their agents."""
+    the list while it is frozen. `fits`: so many replicas have room on each node."""
 
     name: str
     stand: str
@@ -67,7 +66,6 @@ class FleetStory:
     fits: int = 3
     can_freeze: bool = True
     nodes: str = "abc"
-    joins: str = ""
 
     def seed(self) -> None:
         """One model with a release that is stable in production, before any agent was heard of."""
@@ -116,16 +114,6 @@ def back(node: str) -> Callable[[Fleet], object]:
     return lambda fleet: fleet.back(node)
 
 
-def joined(node: str, *, wanted: int) -> Callable[[Fleet], object]:
-    """More replicas are wanted than there is room for, and its agent is started for the first time."""
-
-    def act(fleet: Fleet) -> None:
-        scaled(wanted)(fleet)
-        fleet.back(node)
-
-    return act
-
-
 def drained(node: str) -> Callable[[Fleet], object]:
     def act(_: Fleet) -> None:
         drain_node(actor=PEOPLE, node=Node.objects.get(name=node), reason="Repair.", is_confirmed=True)
@@ -171,9 +159,6 @@ STORIES = [
     FleetStory("lost node comes back", "abc", _COMES_BACK, victim="c", late="c"),
     FleetStory("node removed", "abc", _REMOVED),
     FleetStory("removed node comes back", "abc", _REMOVED, victim="c", late="c"),
-    FleetStory("joins", "ab", (Chapter(joined("c", wanted=3), 3, 2),), victim="c", fits=1, joins="c"),
-    FleetStory("node joins", "ab", (Chapter(joined("c", wanted=3), 3, 2),), fits=1, joins="c"),
-    FleetStory("comes back and none had room", "abc", (Chapter(silent_for_long("c"), 3, 2),), "c", late="c", fits=1),
     FleetStory("node silent and none has room", "abc", (Chapter(silent_for_long("c"), 3, 2),), fits=1),
     FleetStory("node drained", "ab", _DRAINED),
     FleetStory("failed replica moved", "a", (Chapter(scaled(2), 2, 1),), broken="b"),

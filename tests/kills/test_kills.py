@@ -27,7 +27,8 @@ from tests.kills.fleet_checks import Seen, broken_lives, look, unsettled, wrong_
 from tests.kills.machine import RUNS, Machine
 from tests.kills.points import AFTER, BEFORE, LASTING, Point, late_in, written_by
 
-pytestmark = pytest.mark.timeout(1800)  # the first of them waits for all campaigns: two minutes where nothing else runs
+#: The first of them waits for all campaigns: three minutes where nothing else runs.
+pytestmark = pytest.mark.timeout(1800)
 LONGEST_S = 1740
 
 

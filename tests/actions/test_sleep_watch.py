@@ -1,0 +1,159 @@
+"""Looks at models that sleep: what one look knows of the last one, what fails in it, and how much it does."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.utils import timezone
+
+from rollouts.engine import sleep_watch
+from serving.actions.placement import continue_placing
+from serving.actions.sleeping import put_to_sleep
+from serving.core.sleep import LEAST_S
+from serving.models import Deployment, Node
+from tests.factories import make_actor
+from tests.rollout_setup import stable_server
+from tests.sleep_setup import SYSTEM, Crowd, Night, bring_up, let_go
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def night() -> Night:
+    made = Night()
+    made.rule()
+    return made
+
+
+def asleep(night: Night) -> Night:
+    """Its servers are gone."""
+    night.idle()
+    night.gateway.obey()
+    night.later()
+    let_go()
+    night.later()
+    return night
+
+
+def by_hand(night: Night) -> None:
+    actor = make_actor(team=night.model.team)
+    put_to_sleep(actor=actor, model=night.model, environment=night.environment, reason="Holidays.")
+    night.gateway.obey()
+
+
+@pytest.mark.parametrize("has_rule", [False, True])
+def test_what_was_counted_before_a_person_had_it_sleep_wakes_nobody(has_rule: bool) -> None:
+    night = Night()
+    if has_rule:
+        night.rule()
+    night.later()
+    night.asked(5)
+    by_hand(night)
+    night.later()
+    night.later()
+    assert night.state() == "asleep"
+    night.asked()
+    night.later()
+    assert night.state() == "waking"
+
+
+def test_what_a_dead_node_has_room_for_is_no_room() -> None:
+    crowd = Crowd()
+    local = Node.objects.get(name="local")
+    long_ago = timezone.now() - timedelta(hours=5)
+    Node.objects.create(name="dead", runtimes=local.runtimes, facts=local.facts, seen_at=long_ago, gpus=local.gpus)
+    crowd.ask_for_candidate()  # there is no other node with room
+    for _ in range(3):
+        crowd.later(LEAST_S)
+        Node.objects.filter(name="local").update(seen_at=timezone.now())
+        continue_placing(actor=SYSTEM)
+    assert "asleep" in crowd.states()
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_request_whose_wake_failed_is_not_forgotten(
+    night: Night, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    asleep(night).asked()
+
+    def fails(**_: Any) -> None:
+        raise OperationalError("the database went away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sleep_watch, "wake_model", fails)
+        with pytest.raises(OperationalError):
+            night.later()
+    assert night.state() == "asleep"
+    if is_new:
+        night.watch = night.fresh()
+    night.later()
+    assert night.state() == "waking"
+
+
+def test_what_fails_of_one_model_keeps_no_other(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = stable_server()
+    night.rule(other)
+    asleep(night)
+    assert (night.state(), night.state(other)) == ("asleep", "asleep")
+    night.asked()
+    night.asked(of=other)
+    wakes = sleep_watch.wake_model
+
+    def fails(**asked: Any) -> Any:
+        if asked["model"] == night.model:
+            raise ValueError("a manifest that nobody can read")
+        return wakes(**asked)
+
+    monkeypatch.setattr(sleep_watch, "wake_model", fails)
+    night.later()
+    assert (night.state(), night.state(other)) == ("asleep", "waking")
+
+
+def test_nothing_falls_asleep_by_what_was_counted_a_while_ago(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = night.hosts.read_hosts
+
+    def slow(**asked: Any) -> Any:
+        night.now += timedelta(seconds=60)
+        return reads(**asked)
+
+    monkeypatch.setattr(night.hosts, "read_hosts", slow)
+    night.idle()
+    assert night.state() == "awake"
+
+
+def test_who_leads_no_more_puts_nothing_to_sleep(night: Night) -> None:
+    night.watch.leads = lambda seconds: False  # since the look began
+    night.idle()
+    assert night.state() == "awake"
+    night.watch.leads = lambda seconds: True
+    night.later()
+    assert night.state() == "asleep"
+
+
+def test_a_look_ends_in_time_and_the_next_goes_on_behind_it(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = [night.one, *(stable_server() for _ in range(3))]
+    for one in every[1:]:
+        night.rule(one)
+    monkeypatch.setattr(sleep_watch, "MOST_S", {"asleep": 0.0, "falling asleep": 0.0})
+    night.later()
+    asleep_after = []
+    for _ in every:
+        night.later(LEAST_S if not asleep_after else 2.0)
+        asleep_after.append([night.state(one) for one in every].count("asleep"))
+    assert asleep_after == [1, 2, 3, 4]
+    night.gateway.obey()
+    for _ in every:
+        night.later()  # their servers are drained, one model at a time
+    let_go()
+    for one in every:
+        night.asked(of=one)
+    woken = []
+    for _ in range(2 * len(every)):
+        night.later()
+        bring_up()
+        woken.append([night.state(one) for one in every].count("asleep"))
+    assert woken[-1] == 0, "a request of one that no look came to in time is not forgotten"
+    assert Deployment.objects.filter(is_wanted=True).count() == len(every)
