@@ -14,6 +14,7 @@ from rollouts.models import Rollout
 from serving.core.lifecycle import DeploymentState
 from serving.models import Route
 from serving.queries.routes import Ack, acknowledged
+from serving.queries.sleep import sleep_of
 
 #: A failed deployment is asked for again this often.
 RETRY_S = 10.0
@@ -69,6 +70,8 @@ def _ensure_deployment(entry: RolloutEntry, world: WorldState) -> DesiredState:
     is_retry_due = asked_at is None or world.at - asked_at >= RETRY_S
     has_failed = deployment is not None and deployment.state == DeploymentState.FAILED
     if deployment is None or not deployment.is_wanted or (has_failed and is_retry_due):
+        if problem := _why_after_stable(entry, world):
+            return DesiredState(asked_at=asked_at, deployment_problem=problem)
         asked_at = world.at
         try:
             deployment = ask_for_candidate(rollout, fence=world.fence)
@@ -78,3 +81,16 @@ def _ensure_deployment(entry: RolloutEntry, world: WorldState) -> DesiredState:
     return DesiredState(
         asked_at=asked_at, deployment_problem=f"Its last try failed: {deployment.reason}" if has_failed else ""
     )
+
+
+def _why_after_stable(entry: RolloutEntry, world: WorldState) -> str:
+    """Why the candidate is not asked for yet, as sentences; empty where it may be. Where stable sleeps its server is placed first: the
+    candidate could take its room, and then neither would ever answer."""
+    rollout, place = entry.rollout, entry.places[1]
+    if rollout.stable is None or place is None or place in world.serving:
+        return ""
+    sleep = sleep_of(rollout.environment_id, rollout.model_id)
+    if sleep is None:
+        return ""
+    said = f"{rollout.stable.name}, the rollback target, sleeps, and is given a server first. {sleep.trouble}"
+    return said.rstrip()

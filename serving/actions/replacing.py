@@ -15,7 +15,7 @@ from ledger.actions import append_event
 from ledger.core.errors import Invalid, StateChanged, Unavailable
 from registry.models import Release
 from serving.actions.nodes import LONGEST_REASON
-from serving.actions.placing import place_replica
+from serving.actions.placing import hold_rooms, place_replica
 from serving.actions.routes import lock_open, lock_routes, notify_routes
 from serving.core.lifecycle import LIVE
 from serving.models import Deployment, Environment, Server
@@ -35,6 +35,7 @@ def replace_replica(*, actor: Actor, deployment: Deployment, reason: str, set_as
     """
     _require(actor, deployment, reason)
     lock_open(deployment.environment)
+    hold_rooms()  # before the deployment's row, which a drain of its node wants while it holds them
     found = _still_there(deployment)
     said = reason.strip() or f"{actor.name} asked for another in its place."
     placed = _in_its_place(actor, found, said, may_wait=set_aside)

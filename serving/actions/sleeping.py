@@ -88,8 +88,8 @@ def put_to_sleep(
     seconds = wake_s(last_timings(one.route.stable, environment))
     if not actor.is_system:  # what was counted until now, perhaps not read yet, is no word against whoever says so
         Sleep.objects.filter(pk=row.pk).update(counts={})
+    publish_again(one.route)  # the route before the log
     _move(row, S.ASLEEP, "sleep.begun", actor, reason, release=one.route.stable.name, wake_s=seconds)
-    publish_again(one.route)
     return row
 
 

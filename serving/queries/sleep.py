@@ -72,6 +72,12 @@ def _rows() -> QuerySet[Sleep]:
     return Sleep.objects.select_related("environment", "model__team")
 
 
+def sleep_of(environment: int, model: int) -> Sleep | None:
+    """By keys. Of a model that sleeps there or is on its way back; None where it is awake."""
+    rows = Sleep.objects.filter(environment=environment, model=model).exclude(state=SleepState.AWAKE)
+    return rows.first()
+
+
 def quiet_of(sleep: Sleep) -> Quiet:
     """As it was last written down."""
     since = sleep.quiet_since

@@ -102,14 +102,18 @@ def ensure_gateway(*, http_port: int, grpc_port: int, admin_url: str) -> None:
 
 
 def ensure_node(state_dir: Path) -> None:
-    """A token in a file, with which this machine's own agent joins, unless it has joined, or was revoked."""
+    """A token in a file, with which this machine's own agent joins, unless it has joined, or was revoked.
+
+    A revoked one may have been invited again: what somebody put into the file stays. A used token there does no harm.
+    """
     from accounts.core.access import Actor
     from serving.actions.joining import invite_node
     from serving.queries.deployments import find_node
 
     node, file = find_node(settings.NODE_NAME), state_dir / JOIN_TOKEN
     if node is not None and node.revoked_at is not None:
-        secrets.write(file, "revoked")
+        if not file.exists():  # the agent is told of it, and does not start without
+            secrets.write(file, "revoked")
     elif node is None or not (node.credential and credential_file(state_dir, node.name).exists() and file.exists()):
         secrets.write(file, invite_node(actor=Actor.system("setup"), name=settings.NODE_NAME)[0])
 

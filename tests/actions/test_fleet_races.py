@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor
@@ -18,6 +19,7 @@ from serving.actions.gateways import register_gateway
 from serving.actions.nodes import cordon_node
 from serving.actions.placing import place_replica
 from serving.actions.removing import remove_node
+from serving.actions.replacing import replace_replica
 from serving.actions.routes import lock_routes
 from serving.models import Deployment, Gateway, Node
 from tests.factories import events_of, make_admin, make_environment, make_node, make_release
@@ -32,23 +34,30 @@ _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 def behind(first: Callable[[], object], second: Callable[[], object]) -> str:
     """What came of the second, which began when the first was done and before that was committed: `done`, or the code of the refusal."""
     found: list[str] = []
-
-    def run() -> None:
-        try:
-            second()
-            found.append("done")
-        except DomainError as error:
-            found.append(error.code)
-        finally:
-            connections["default"].close()
-
-    thread = threading.Thread(target=run)
+    thread = beside(second, found)
     with transaction.atomic():
         first()
         thread.start()
         wait_until(lambda: found or _waiting(), "the second, or its waiting for a lock", timeout_s=60)
     thread.join(timeout=60)
     return found[0]
+
+
+def beside(do: Callable[[], object], found: list[str]) -> threading.Thread:
+    """A thread, not begun, that puts into `found` what came of it."""
+
+    def run() -> None:
+        try:
+            do()
+            found.append("done")
+        except DomainError as error:
+            found.append(error.code)
+        except OperationalError as error:
+            found.append(str(error))
+        finally:
+            connections["default"].close()
+
+    return threading.Thread(target=run)
 
 
 @transaction.atomic
@@ -82,6 +91,27 @@ def test_a_drain_empties_the_node_of_what_was_just_placed_there(node: Node) -> N
     admin = make_admin()
     assert behind(place, lambda: drain_node(actor=admin, node=node, reason="", is_confirmed=True)) == "done"
     assert Deployment.objects.get().drain_asked_at is not None
+
+
+def test_a_drain_and_a_replacement_on_its_node_do_not_wait_for_each_other(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place()
+    found: list[str] = []
+    admin = make_admin()
+    drain = beside(lambda: drain_node(actor=admin, node=node, reason="", is_confirmed=True), found)
+
+    def place_later(**said: Any) -> Deployment:
+        """As the drain waits for the replacement, whose deployment's row is written already."""
+        drain.start()
+        wait_until(lambda: found or _waiting(), "the drain, or its waiting for a lock", timeout_s=60)
+        return place_replica(**said)
+
+    monkeypatch.setattr("serving.actions.replacing.place_replica", place_later)
+    replace_replica(actor=SYSTEM, deployment=Deployment.objects.get(), reason="Its disk is old.")
+    drain.join(timeout=60)
+    assert found == ["done"]
+    assert Deployment.objects.count() == 2 and not Deployment.objects.filter(drain_asked_at=None).exists()
 
 
 def test_nothing_is_placed_on_a_node_that_was_just_shut(node: Node) -> None:

@@ -10,6 +10,7 @@ import pytest
 from django.utils import timezone
 
 from accounts.core.access import Actor, Role
+from ledger.adapters.files import write_whole
 from ledger.core.errors import Invalid, Refused, Stale, StateChanged
 from ledger.models import Event
 from serving.actions.deployments import register_node
@@ -63,6 +64,10 @@ def refusal(agent: NodeIdentity) -> str:
 
 def revoked(node: Node) -> Node:
     return revoke_node(actor=make_admin(), node=node, reason="stolen")
+
+
+def full(*_: Any, **__: Any) -> None:
+    raise OSError("No space left on device")
 
 
 def test_an_agent_joins_once_and_keeps_a_credential_that_nobody_else_knows(tmp_path: Path) -> None:
@@ -159,15 +164,57 @@ def test_a_disk_without_room_leaves_the_credential_as_it_was(tmp_path: Path, mon
     before = kept(tmp_path)
     ask_rotation(actor=make_admin(), node=Node.objects.get())
 
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError("No space left on device")
-
     with monkeypatch.context() as patched:
         patched.setattr("serving.agent.identity.write_whole", full)
         agent.introduce(runtimes=[], facts={})
     assert kept(tmp_path) == before and Node.objects.get().rotation_asked_at is not None
     agent.introduce(runtimes=[], facts={})
     assert kept(tmp_path) != before
+
+
+def test_an_agent_without_room_to_join_is_heard_as_before_and_joins_when_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = identity(tmp_path, invited())
+    with monkeypatch.context() as patched:
+        patched.setattr("serving.agent.identity.write_whole", full)
+        for _ in range(2):
+            agent.introduce(runtimes=[], facts={})
+        settings.NODES_JOIN_BY_TOKEN = True
+        assert refusal(agent) == "node_not_joined"
+    assert Node.objects.get().credential == "" and caplog.text.count("No space left") == 1
+    agent.introduce(runtimes=[], facts={})
+    assert Node.objects.get().credential == digest_of(kept(tmp_path))
+
+
+def test_a_credential_that_could_not_be_put_in_its_place_is_good_and_is_put_there_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, file = identity(tmp_path, invited()), credential_file(tmp_path, "gpu-7")
+
+    def nearly_full(path: Path, *said: Any, **more: Any) -> None:
+        full() if path == file else write_whole(path, *said, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("serving.agent.identity.write_whole", nearly_full)
+        agent.introduce(runtimes=[], facts={})
+        ask_rotation(actor=make_admin(), node=Node.objects.get())
+        agent.introduce(runtimes=[], facts={})  # not rotated: that would write over the only copy
+        assert not file.exists() and Node.objects.get().rotation_asked_at is not None
+        identity(tmp_path).introduce(runtimes=[], facts={})  # killed, and started again
+    agent.introduce(runtimes=[], facts={})
+    assert Node.objects.get().credential == digest_of(kept(tmp_path)) and Node.objects.get().rotation_asked_at is None
+
+
+def test_an_agent_that_cannot_read_its_credential_goes_on_with_what_it_has(tmp_path: Path) -> None:
+    agent, file = identity(tmp_path, invited()), credential_file(tmp_path, "gpu-7")
+    agent.introduce(runtimes=[], facts={})
+    file.unlink()
+    file.mkdir()  # unlike a mode it keeps root out, too
+    agent.introduce(runtimes=[], facts={})
+    assert refusal(identity(tmp_path)) == "node_credential_refused"
+    identity(tmp_path, invited()).introduce(runtimes=[], facts={})
+    assert Event.objects.filter(verb="node.joined").count() == 2
 
 
 def test_rotated_the_agent_has_another_and_the_one_before_is_good_no_more(tmp_path: Path) -> None:
@@ -273,7 +320,13 @@ def test_the_agent_of_a_stack_joins_by_itself_once_and_not_after_it_was_revoked(
     identity(tmp_path, start()).introduce(runtimes=[], facts={})
     assert Event.objects.filter(verb="node.joined").count() == 2
     revoked(Node.objects.get())
+    assert refusal(identity(tmp_path, start())) == "node_revoked"
+    file.unlink()
     assert start() == "revoked" and refusal(identity(tmp_path, start())) == "node_revoked"
+    file.write_text(token := invited())  # as somebody does who lets it join again
+    assert start() == token
+    identity(tmp_path, token).introduce(runtimes=[], facts={})
+    assert start() == token and Node.objects.get().revoked_at is None
 
 
 def test_one_refusal_in_a_while_is_told() -> None:

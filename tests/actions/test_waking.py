@@ -9,10 +9,16 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from registry.models import Release
+from rollouts.engine.loop import Engine
+from rollouts.models import Rollout
 from serving.actions.sleeping import put_to_sleep
-from serving.models import Node
+from serving.models import Deployment, Node
 from serving.queries.sleep import unplaced
-from tests.factories import make_node
+from tests.engine_rig import hear_everyone
+from tests.factories import make_node, resealed
+from tests.rollout_setup import release_of, started
+from tests.rollout_story import AT_ONCE
 from tests.sleep_setup import SYSTEM, Night, bring_up, let_go
 
 pytestmark = pytest.mark.django_db
@@ -72,6 +78,66 @@ def test_a_server_that_its_agent_is_about_to_end_is_waited_for(night: Night) -> 
     night.asked()
     night.later()
     assert night.replicas() == [] and "being taken out" in night.sleep().trouble and unplaced() == []
+
+
+# --- rollouts ---------------------------------------------------------------------------------------------------------
+
+
+class Cramped:
+    """A model sleeps on a node that has room for one server of it, and a rollout of its next release begins."""
+
+    def __init__(self) -> None:
+        self.night = night = Night()
+        night.rule()
+        Node.objects.update(facts={"memory_bytes": 60 * 2**20})
+        resealed(night.one.release, envelope={"host": {"memory_mib_min": 40}})
+        Deployment.objects.filter(pk=night.one.pk).update(claim={"memory_mib": 40})
+        asleep(night)
+        self.candidate = resealed(release_of(night.model), envelope={"host": {"memory_mib_min": 40}})
+        self.rollout = started(candidate=self.candidate)
+        self.engine = hear_everyone(Engine(night.gateway, tick_s=0.05, lease_s=600, timings=AT_ONCE))
+
+    def tick(self) -> Rollout:
+        self.engine.step()
+        self.night.gateway.obey()
+        self.rollout.refresh_from_db()
+        return self.rollout
+
+    def placed(self) -> set[Release]:
+        return {one.release for one in Deployment.objects.filter(is_wanted=True).exclude(state="gone")}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_candidate_takes_no_room_from_its_stable_that_sleeps() -> None:
+    cramped = Cramped()
+    night, stable = cramped.night, cramped.night.one.release
+    for _ in range(2):
+        reason = cramped.tick().reason
+    assert cramped.placed() == set() and "r1, the rollback target, sleeps, and is given a server first." in reason
+    night.asked()
+    night.later()
+    bring_up()
+    night.later()
+    assert night.state() == "awake" and cramped.placed() == {stable}
+    for _ in range(2):
+        reason = cramped.tick().reason
+    assert cramped.placed() == {stable} and "No node has room" in reason
+    Rollout.objects.update(created_at=timezone.now() - timedelta(days=1), started_at=None)
+    cramped.engine.cache.forget()
+    assert cramped.tick().state == "cancelled" and night.state() == "awake"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rollout_whose_stable_does_not_wake_is_cancelled_in_time() -> None:
+    cramped = Cramped()
+    Node.objects.update(facts={"memory_bytes": 30 * 2**20})
+    cramped.night.later()
+    assert cramped.night.state() == "waking"
+    reason = cramped.tick().reason
+    assert "is given a server first. " in reason and "it asks for 40" in reason
+    Rollout.objects.update(created_at=timezone.now() - timedelta(days=1), started_at=None)
+    cramped.engine.cache.forget()
+    assert cramped.tick().state == "cancelled" and "is given a server first" in cramped.rollout.reason
 
 
 # --- at once ----------------------------------------------------------------------------------------------------------
