@@ -79,7 +79,7 @@ class ServedOut(serializers.Serializer[Any]):
     environment = serializers.CharField()
     model = serializers.CharField()
     at = serializers.DateTimeField()
-    arms = ServedArmOut(many=True, help_text="empty: nothing was routed yet")
+    arms = ServedArmOut(many=True, help_text="empty: nothing was routed, yet or any more")
     mirrored_pct = serializers.FloatField()
     since = serializers.DateTimeField(allow_null=True)
     until = serializers.DateTimeField(allow_null=True, help_text="null: still")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db.models import BooleanField, CharField, ExpressionWrapper, Q, QuerySet
+from django.db.models import BooleanField, CharField, ExpressionWrapper, Q, QuerySet, Subquery
 from django.db.models.functions import Cast
 
 from ledger.core.errors import Invalid
@@ -24,6 +24,12 @@ from rollouts.models import DecisionRecord, Observation, Rollout
 from serving.core.routes import WHOLE_BP
 from serving.models import Environment, Route
 from serving.queries.routes import every_route
+
+#: Nothing is routed in a retired environment; brought back, it routes as it did before.
+_TURNS: Mapping[str, str] = {
+    EventVerb.ENVIRONMENT_RETIRED: "The environment was taken out of use.",
+    EventVerb.ENVIRONMENT_RESTORED: "The environment is in use again.",
+}
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,8 @@ class ServedChange:
 
 @dataclass(frozen=True)
 class Served:
-    """What served from `since` until `until` (None: still, as far as the log goes at `at`). No arms: nothing was routed."""
+    """What served from `since` until `until` (None: still, as far as the log goes at `at`). No arms: nothing was routed, yet
+    (`since` is None) or in a retired environment."""
 
     environment: str
     model: str
@@ -97,26 +104,46 @@ def served_at(model: ServedModel, environment: Environment, at: datetime | None 
 
 
 def moves_of(model: ServedModel, environment: Environment) -> QuerySet[Event]:
-    """Every change of the model's route there, by seq."""
-    routes = every_route().filter(model=model, environment=environment)
-    names = routes.annotate(name=Cast("pk", CharField())).order_by().values("name")
-    of_route = events().filter(subject_type="route", subject_id__in=names)
-    return of_route.filter(verb=EventVerb.ROUTE_SET).order_by("seq")
+    """Every change of the model's route there, and of whether the environment is in use since the first of them, by seq."""
+    routes = every_route().select_related(None).filter(model=model, environment=environment)
+    names = [str(key) for key in routes.values_list("pk", flat=True)]  # a subquery would have the whole log read
+    of_route = Q(subject_type="route", subject_id__in=names, verb=EventVerb.ROUTE_SET)
+    first = events().filter(of_route).order_by("seq").values("seq")[:1]
+    return events().filter(of_route | _turns_of([environment.slug]) & Q(seq__gt=Subquery(first))).order_by("seq")
+
+
+def _turns_of(environments: Collection[str]) -> Q:
+    return Q(subject_type="environment", subject_id__in=environments, verb__in=list(_TURNS))
 
 
 def changes_of_moves(model: ServedModel, moves: Iterable[Event]) -> list[ServedChange]:
-    """These changes of the model's routes, with the names of the releases. One query."""
-    moves = list(moves)
-    names = _release_names(model, moves)
-    return [_change(move, names) for move in moves]
+    """These changes, with the names of the releases. One query, and one for each time that the environment was brought back."""
+    told = [(move, _routed_by(model, move)) for move in moves]
+    names = _release_names(model, [facts for _, facts in told])
+    return [_change(move, facts, names) for move, facts in told]
 
 
-def _change(move: Event, names: Mapping[str, str]) -> ServedChange:
+def _routed_by(model: ServedModel, move: Event) -> Mapping[str, Any]:
+    """The facts of the route from this event on."""
+    if move.verb != EventVerb.ENVIRONMENT_RESTORED:
+        return _facts_after(move, move.facts)
+    routes = every_route().filter(model=model, environment__slug=move.subject_id)
+    names = routes.annotate(name=Cast("pk", CharField())).order_by().values("name")
+    sets = events().filter(subject_type="route", subject_id__in=names, verb=EventVerb.ROUTE_SET, seq__lt=move.seq)
+    last = sets.order_by("-seq").first()
+    return last.facts if last else {}
+
+
+def _facts_after(move: Event, routed: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {} if move.verb == EventVerb.ENVIRONMENT_RETIRED else routed
+
+
+def _change(move: Event, facts: Mapping[str, Any], names: Mapping[str, str]) -> ServedChange:
     return ServedChange(
         at=move.at,
-        arms=_arms_of(move.facts, names),
-        mirrored_pct=move.facts.get("mirror_bp", 0) / 100,
-        reason=move.reason,
+        arms=_arms_of(facts, names),
+        mirrored_pct=facts.get("mirror_bp", 0) / 100,
+        reason=move.reason or _TURNS.get(move.verb, ""),
         actor=move.actor,
         event={"seq": move.seq, "hash": move.hash, "is_intact": _is_intact(move)},
     )
@@ -141,9 +168,9 @@ def _arms_of(facts: Mapping[str, Any], names: Mapping[str, str]) -> tuple[Served
     )
 
 
-def _release_names(model: ServedModel | Collection[int], moves: Iterable[Event]) -> dict[str, str]:
-    """r14 by digest, of every release that these moves name."""
-    digests = {move.facts.get(role) for move in moves for role in ("stable", "candidate")} - {None}
+def _release_names(model: ServedModel | Collection[int], routed: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """r14 by digest, of every release that these facts of routes name."""
+    digests = {facts[role] for facts in routed for role in ("stable", "candidate") if facts.get(role)}
     return names_by_digest(model, digests)
 
 
@@ -221,8 +248,18 @@ def served_everywhere(
     named = every_route().select_related(None).select_related("model", "environment")
     named = named.only("model__slug", "environment__slug", "environment__title")
     routes = list(named.filter(model__in=models).order_by("environment__slug", "model__slug")[:most])
-    of_routes = events().filter(subject_type="route", subject_id__in=[str(route.pk) for route in routes])
-    moves = of_routes.filter(verb=EventVerb.ROUTE_SET, at__lte=at).order_by("subject_id", "-seq").distinct("subject_id")
-    found = {move.subject_id: move for move in moves}
-    names = _release_names({route.model_id for route in routes}, found.values())
-    return [(route, _change(found[str(route.pk)], names) if str(route.pk) in found else None) for route in routes]
+    of_routes = Q(subject_type="route", subject_id__in=[str(route.pk) for route in routes], verb=EventVerb.ROUTE_SET)
+    of_places = _turns_of({route.environment.slug for route in routes})
+    subject = ("subject_type", "subject_id")
+    last = events().filter(of_routes | of_places, at__lte=at).order_by(*subject, "-seq").distinct(*subject)
+    found = {(move.subject_type, move.subject_id): move for move in last}
+    names = _release_names({route.model_id for route in routes}, [move.facts for move in found.values()])
+
+    def change(route: Route) -> ServedChange | None:
+        move, turn = found.get(("route", str(route.pk))), found.get(("environment", route.environment.slug))
+        if move is None:
+            return None
+        latest = turn if turn is not None and turn.seq > move.seq else move
+        return _change(latest, _facts_after(latest, move.facts), names)
+
+    return [(route, change(route)) for route in routes]

@@ -55,13 +55,12 @@ def shares(arms: list[dict[str, Any]]) -> str:
 def lines(told: dict[str, Any]) -> Iterator[str]:
     where = f"{told['model']} in {told['environment']} at {told['at']}"
     if not told["arms"]:
-        yield f"{where}: nothing was routed" + (f" before {told['until']}." if told["until"] else ".")
+        yield from unserved(told, where)
         return
     yield f"{where}: {shares(told['arms'])}"
     for arm in told["arms"]:
         yield f"  {arm['role']:<9} {arm['release']:<6} {arm['weight_pct']:g} %  {short(arm['digest'])}"
-    yield f"since {told['since']}, {'until ' + told['until'] if told['until'] else 'and still'}"
-    yield f"why: {told['reason']} [{told['actor']}]"
+    yield from since(told)
     rollout = told["rollout"]
     if rollout:
         decision = rollout["decision"]
@@ -69,5 +68,24 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
         yield f"rollout {rollout['id']} of {rollout['candidate']}{'' if rollout['under_way'] else ' (ended)'}{said}"
     if told["observed"] and told["observed"]["candidate_pct"] is not None:
         yield f"counted by the gateways: {told['observed']['candidate_pct']:g} % on the candidate"
+    yield event(told)
+
+
+def unserved(told: dict[str, Any], where: str) -> Iterator[str]:
+    """Nothing was routed: not yet, or no longer."""
+    if not told["since"]:
+        yield f"{where}: nothing was routed" + (f" before {told['until']}." if told["until"] else ".")
+        return
+    yield f"{where}: nothing was routed any more"
+    yield from since(told)
+    yield event(told)
+
+
+def since(told: dict[str, Any]) -> Iterator[str]:
+    yield f"since {told['since']}, {'until ' + told['until'] if told['until'] else 'and still'}"
+    yield f"why: {told['reason']} [{told['actor']}]"
+
+
+def event(told: dict[str, Any]) -> str:
     intact = "intact" if told["event"]["is_intact"] else "NOT what was written: run sluicegate audit verify"
-    yield f"event {told['event']['seq']} {told['event']['hash'][:12]}, {intact}"
+    return f"event {told['event']['seq']} {told['event']['hash'][:12]}, {intact}"

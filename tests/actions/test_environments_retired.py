@@ -106,12 +106,44 @@ def test_a_retired_one_is_in_no_picker_and_its_history_is_readable() -> None:
     assert [one.slug for one in all_environments()] == ["canary"]
     assert [one.slug for one in all_environments(with_retired=True)] == ["canary", "production"]
     assert environment_titles() == [("canary", "Canary"), ("production", "Production (retired)")]
-    found = get_environment("production")
-    assert serving_history.served_at(release.model, found, timezone.now()).arms[0].release == release.name
+    told = serving_history.served_at(release.model, get_environment("production"))
+    assert (told.arms, told.reason) == ((), "moved to eu")
     assert "production" not in store.load().tables
     assert release.pk not in releases_to_keep()
     with pytest.raises(NotFound, match="there are canary\\."):
         get_environment("nowhere")
+
+
+def test_its_history_tells_until_when_it_served_and_since_when_again() -> None:
+    release, environment = served(), production()
+    served_by = lambda at=None: serving_history.served_at(release.model, environment, at)  # noqa: E731
+    everywhere = lambda at: serving_history.served_everywhere([release.model], at, 9)[0][1]  # noqa: E731
+    arms = served_by().arms
+    remove(environment, reason="")
+    ended, then = served_by(), served_by(Event.objects.get(verb="environment.retired").at - timedelta(microseconds=1))
+    assert (ended.arms, ended.until, ended.reason) == ((), None, "The environment was taken out of use.")
+    assert ended.since is not None and then.until == ended.since and then.arms == arms and arms
+    Deployment.objects.update(state="gone")
+    restore_environment(actor=make_admin(), environment=environment, reason="again")
+    again = served_by()
+    assert (again.arms, again.until, again.reason) == (arms, None, "again")
+    assert again.since is not None and served_by(ended.since).until == again.since
+    for at, of in ((then.at, then), (ended.since, ended), (timezone.now(), again)):
+        change = everywhere(at)
+        assert change is not None and (change.arms, change.at, change.event) == (of.arms, of.since, of.event)
+    changes, _ = serving_history.changes_between(release.model, environment, then.at, timezone.now(), 9)
+    assert [change.arms for change in changes] == [arms, (), arms]
+
+
+def test_of_a_model_that_came_later_an_earlier_retirement_says_nothing() -> None:
+    served()
+    remove(environment := production())
+    Deployment.objects.update(state="gone")
+    restore_environment(actor=make_admin(), environment=environment)
+    other = release_of()
+    assert serving_history.served_at(other.model, environment).since is None
+    serves(other)
+    assert serving_history.moves_of(other.model, environment).count() == 1
 
 
 def test_nothing_is_given_to_a_retired_one() -> None:

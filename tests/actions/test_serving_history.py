@@ -17,6 +17,7 @@ from ledger.models import Event
 from ledger.queries import clock
 from ledger.queries.chain_verification import verify_chain
 from registry.models import Release
+from rollouts.actions.retiring import remove_environment
 from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries.serving_history import ServedArm, served_at
 from serving.actions.routes import set_route
@@ -179,6 +180,20 @@ def test_people_read_it_in_one_look(
     assert "r2 5 %, r1 95 %" in out and "why: step 1 [root-sentiment]" in out and "intact" in out
     main(["served", "sentiment", "--at", before.isoformat()])
     assert "nothing was routed before" in capsys.readouterr().out
+
+
+def test_people_read_that_nothing_is_routed_any_more(
+    production: Environment, run: Run, tokens: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sluicegate.cli.main import main
+
+    story(production)
+    remove_environment(actor=make_admin("otto"), environment=production, reason="moved to eu", is_confirmed=True)
+    run("ada", "model", "list")
+    assert main(["served", "sentiment"]) == exits.OK
+    out = capsys.readouterr().out
+    assert "nothing was routed any more" in out and "and still" in out and "why: moved to eu [otto]" in out
+    assert "r2" not in out and "intact" in out
 
 
 def test_an_unknown_environment_says_which_there_are(production: Environment) -> None:

@@ -14,9 +14,10 @@ from django.utils import timezone
 from accounts.core.access import Actor, Role
 from accounts.models import User
 from registry.models import ServedModel
+from rollouts.actions.retiring import remove_environment
 from rollouts.queries.serving_history import moves_of
 from serving.actions.routes import set_route
-from tests.factories import make_model, make_release, make_team, make_user
+from tests.factories import make_admin, make_model, make_release, make_team, make_user
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import HOSTILE, MOST_QUERIES, queries_of, signed_in
 from tests.rollout_setup import production
@@ -74,6 +75,14 @@ def test_at_an_instant_it_names_releases_weights_event_and_hash(member: User, se
     assert "<script>alert" not in page and page.count("<svg") >= 1
     before = page_of(member, model="sentiment", at=(move.at - timedelta(days=1)).isoformat())
     assert "Nothing was routed yet" in before
+
+
+def test_of_a_retired_environment_it_says_that_nothing_serves(member: User, sentiment: ServedModel) -> None:
+    remove_environment(actor=make_admin(), environment=production(), reason="moved to eu", is_confirmed=True)
+    page = page_of(member)
+    assert "<strong>r2</strong>" not in page and "moved to eu" in page and "nothing</span>" in page
+    told = page_of(member, model="sentiment", at=timezone.now().isoformat()).split("Changes")[0]
+    assert "to this day" in told and "moved to eu" in told and "Nothing was routed yet" not in told
 
 
 def test_the_time_that_is_shown_is_in_the_address(member: User, sentiment: ServedModel) -> None:
