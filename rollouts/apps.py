@@ -12,10 +12,12 @@ class RolloutsConfig(AppConfig):
         from registry.hooks.usage import register_usage_source
         from rollouts.core.policy_schema import parse_policy
         from rollouts.queries import release_outcome
-        from rollouts.queries.release_usage import release_usages
+        from rollouts.queries.release_usage import release_needs, release_usages
         from rollouts.queries.rolled_back import rolled_back
+        from serving.hooks.needs import register_need_source
 
         register_policy_validator("rollout_policy", parse_policy)
         register_usage_source("rollouts", release_usages)
+        register_need_source(release_needs)
         register_outcome_source(rolled_back)
         register_release_fields(release_outcome.FIELDS, release_outcome.meaning)

@@ -85,7 +85,7 @@ class TritonPythonModel:
         return WORD_S * sum(words)
 """
 
-#: A language model of one hidden state: greedy, `layers` deep, a word at a time, each of which takes WORD_S (`sleep`).
+#: A language model of one hidden state: greedy, `layers` deep, a word at a time. The first takes WORD_S (`sleep`), each other `later_s`.
 #: An instance writes one answer at a time, which makes it what servers of language models call a slot.
 _GENERATING = """
 import json, time, zlib
@@ -100,15 +100,15 @@ class TritonPythonModel:
     def initialize(self, args):
         own = json.loads((Path(__file__).parent / "sluicegate.json").read_text())["parameters"]
         random = np.random.default_rng(12)
-        self.layers = random.normal(0, 2 / WIDTH**0.5, (30, WIDTH, WIDTH))[: int(own["layers"])]
+        self.layers, self.later_s = random.normal(0, 2 / WIDTH**0.5, (30, WIDTH, WIDTH))[: int(own["layers"])], float(own["later_s"])
         self.embedded = random.normal(0, 1, (WORDS, WIDTH))
 
     def execute(self, requests):
         for request in requests:
             prompts = pb_utils.get_input_tensor_by_name(request, "text").as_numpy()
             texts, sender = [self.words(prompt) for prompt in prompts.ravel()], request.get_response_sender()
-            for step in zip(*texts):
-                time.sleep(WORD_S)
+            for at, step in enumerate(zip(*texts)):
+                time.sleep(self.later_s if at else WORD_S)
                 piece = np.array(step, object).reshape(prompts.shape)
                 sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", piece)]))
             sender.send(flags=FINAL)
@@ -126,7 +126,7 @@ class TritonPythonModel:
 """
 
 
-def generating(*, layers: int = 30, slots: int = 4) -> Make:
+def generating(*, layers: int = 30, slots: int = 4, later_s: float = 0.01) -> Make:
     """y[1], a text of 20 words, streamed by the word; as many at once as there are slots."""
     own = made.serving(
         max_batch_size=4,
@@ -134,7 +134,7 @@ def generating(*, layers: int = 30, slots: int = 4) -> Make:
         outputs=[{"name": "y", "data_type": "BYTES", "dims": [1]}],
         dynamic_batching=None,
         instance_group=[{"kind": "cpu", "count": slots}],
-        parameters={"layers": str(layers)},
+        parameters={"layers": str(layers), "later_s": str(later_s)},
         decoupled=True,
     )
     return _code("generating", _GENERATING, own)

@@ -158,6 +158,23 @@ FIRST_WORD = Trial(
     lambda: _PROMPTS,
     stable=GENERATOR,
 )
+#: Eight slots, of which even the slow one keeps three busy: a first word waits for nothing but the machine.
+EVERY_WORD = Trial(
+    {
+        "gates": ["contract", "cold_start", "load"],
+        "load": {
+            "rate_per_s": 2,
+            "slo_ms": 5000,
+            "ttft_slo_ms": 500,
+            "itl_slo_ms": 50,
+            "slo_quantile": 0.9,
+            "max_lag_ms": 60,
+            "burst_s": 0,
+        },
+    },
+    lambda: _PROMPTS,
+    stable=generating(slots=8),
+)
 
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate("good", "the sentence encoder, 32-bit", sentiment("r1"), SENTENCES),
@@ -248,6 +265,11 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(
         "language model with one slot", "one instance for four: as many words a second, which wait for each other",
         generating(slots=1), FIRST_WORD, "load", "Time to first token: .* it is slower",
+    ),
+    Candidate("language model, word after word", "no fault, eight slots", generating(slots=8), EVERY_WORD),
+    Candidate(
+        "language model, slow word after word", "its first word comes as ever, each other after 80 ms instead of 10",
+        generating(slots=8, later_s=0.08), EVERY_WORD, "load", "Time between tokens: .* it is slower",
     ),
     Candidate("language model, all its layers", "no fault", generating(), WRITTEN),
     Candidate(

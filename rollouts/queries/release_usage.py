@@ -22,17 +22,22 @@ def is_in_use(release: Release, environment: Environment) -> bool:
 
 
 def release_usages(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, str]]:
-    """As `registry.hooks.usage.Source`: both arms of live rollouts, and the release before while it can be gone back to at once."""
+    """As `registry.hooks.usage.Source`."""
+    return ((release, what) for release, _, what in release_needs(releases))
+
+
+def release_needs(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, int, str]]:
+    """As `serving.hooks.needs.NeedSource`: both arms of live rollouts, and the release before while it can be gone back to at once."""
     live = Q(state__in=sorted(state.value for state in ACTIVE))
     warm = Q(state=RolloutState.PROMOTED, undo_until__gt=timezone.now())
     rows = Rollout.objects.filter(live | warm).order_by("pk")
-    columns = ("pk", "candidate_id", "stable_id", "state", "environment__slug")
-    for pk, candidate, stable, state, environment in rows.values_list(*columns):
+    columns = ("pk", "candidate_id", "stable_id", "state", "environment_id", "environment__slug")
+    for pk, candidate, stable, state, where, environment in rows.values_list(*columns):
         if state == RolloutState.PROMOTED:
             if stable is not None and (releases is None or stable in releases):
-                yield stable, f"kept warm in {environment} to go back to at once (rollout {pk})"
+                yield stable, where, f"kept warm in {environment} to go back to at once (rollout {pk})"
             continue
         if releases is None or candidate in releases:
-            yield candidate, f"candidate of rollout {pk} in {environment} ({state})"
+            yield candidate, where, f"candidate of rollout {pk} in {environment} ({state})"
         if stable is not None and (releases is None or stable in releases):
-            yield stable, f"rollout {pk} in {environment} would go back to it ({state})"
+            yield stable, where, f"rollout {pk} in {environment} would go back to it ({state})"

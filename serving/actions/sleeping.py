@@ -71,8 +71,8 @@ def put_to_sleep(
 ) -> Sleep:
     """From now on the gateways answer for the model; its servers are unloaded once they have taken that. Idempotent.
 
-    Raises Refused, Stale, Invalid, and StateChanged: it has no route there ("not_served"), or is needed ("model_in_use") by a rollout, an
-    undo window or a gate run; for what sleeps by itself also where a person said how many replicas there are to be.
+    Raises Refused, Stale, Invalid, and StateChanged: it has no route there ("not_served"), or is needed there ("model_in_use") by a rollout
+    or an undo window; for what sleeps by itself also where a person said how many replicas there are to be.
     """
     row = _locked(actor, model, environment, reason, expected_version)
     if row.state == S.ASLEEP:

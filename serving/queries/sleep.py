@@ -8,16 +8,16 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from registry.hooks.usage import usages_of
 from registry.models import Release, ServedModel
 from registry.queries.releases import LARGE
 from serving.core.placement import claim_of
 from serving.core.replicas import What
 from serving.core.sleep import Count, Quiet
 from serving.core.sleep_lifecycle import SleepState
+from serving.hooks.needs import needs_of
 from serving.models import Deployment, Environment, Route, Scale, Sleep
 from serving.queries.deployments import current_servers, live_deployments
-from serving.queries.replicas import NOT_ASKED, Key, replica_plans, standing_in
+from serving.queries.replicas import Key, replica_plans, standing_in
 from serving.queries.routes import all_routes, routes_of
 
 #: What the names of actors begin with that are parts of Sluicegate itself.
@@ -113,16 +113,14 @@ def sleepers(places: Collection[Place]) -> dict[Place, Sleeper]:
     for environment, model, release in wanted.values_list("environment_id", "release__model_id", "release_id"):
         loaded.setdefault((environment, model), set()).add(release)
     every = {one for releases in loaded.values() for one in releases} | {one.stable_id for one in found.values()}
-    uses = usages_of(every, but=NOT_ASKED)
+    uses = needs_of(every)
     scales = Scale.objects.filter(release__in=every).exclude(changed_by__startswith=_SYSTEM)
     said = {(one.release_id, one.environment_id): f"{one.changed_by} said {one.replicas} replicas" for one in scales}
     return {place: _sleeper(one, loaded.get(place, set()), uses, said) for place, one in found.items()}
 
 
-def _sleeper(
-    route: Route, loaded: set[UUID], uses: dict[UUID, list[str]], said: dict[tuple[UUID, int], str]
-) -> Sleeper:
-    needs = {what for release in {*loaded, route.stable_id} for what in uses.get(release, [])}
+def _sleeper(route: Route, loaded: set[UUID], uses: dict[Key, list[str]], said: dict[Key, str]) -> Sleeper:
+    needs = {what for release in {*loaded, route.stable_id} for what in uses.get((release, route.environment_id), [])}
     if route.candidate is not None:
         needs.add(f"{route.candidate.name} is its candidate")
     by_hand = said.get((route.stable_id, route.environment_id))

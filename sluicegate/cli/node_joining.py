@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from urllib.parse import quote
 
 from sluicegate.cli import exits
+from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 
@@ -36,18 +39,38 @@ def run_invite(arguments: argparse.Namespace, output: Output) -> int:
     body: dict[str, Any] = {"reason": arguments.reason}
     if arguments.hours is not None:
         body["hours"] = arguments.hours
-    with connect(arguments.server) as client:
-        made = client.post(_address(arguments.node, "invite"), body)
-    if arguments.out is None:
-        output.result(made, [made["token"]])
-        return exits.OK
-    with os.fdopen(os.open(arguments.out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    with _file_for(arguments.out) as file:
+        with connect(arguments.server) as client:
+            made = client.post(_address(arguments.node, "invite"), body)
+        if file is None:
+            output.result(made, [made["token"]])
+            return exits.OK
         file.write(f"{made['token']}\n")
     how = f"SLUICEGATE_NODE_JOIN_TOKEN_FILE={arguments.out} manage.py agent --node {arguments.node}"
     output.result(
         {**made, "token": None}, [f"Until {made['expires_at']} one agent may join as {arguments.node}: {how}"]
     )
     return exits.OK
+
+
+@contextmanager
+def _file_for(path: Path | None) -> Iterator[TextIO | None]:
+    """The new file, opened before there is a token, which is shown once; taken away where none is put into it. Raises CommandError."""
+    if path is None:
+        yield None
+        return
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise refuse(f"{path} exists already.", "Remove it, or name another file.") from None
+    except OSError as error:
+        raise refuse(f"{path} cannot be written: {error.strerror}.", "Name another file.") from error
+    try:
+        with os.fdopen(handle, "w") as file:
+            yield file
+    except BaseException:  # also Ctrl-C
+        path.unlink(missing_ok=True)
+        raise
 
 
 def run_rotate(arguments: argparse.Namespace, output: Output) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -9,6 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from registry.hooks.usage import usages_of
 from registry.models import Release
 from rollouts.engine.loop import Engine
 from rollouts.models import Rollout
@@ -16,10 +18,11 @@ from serving.actions.sleeping import put_to_sleep
 from serving.models import Deployment, Node
 from serving.queries.sleep import unplaced
 from tests.engine_rig import hear_everyone
-from tests.factories import make_node, resealed
-from tests.rollout_setup import release_of, started
+from tests.factories import make_environment, make_node, resealed
+from tests.rollout_setup import put, release_of, started
 from tests.rollout_story import AT_ONCE
 from tests.sleep_setup import SYSTEM, Night, bring_up, let_go
+from validators.models import GateRun
 
 pytestmark = pytest.mark.django_db
 
@@ -138,6 +141,29 @@ def test_a_rollout_whose_stable_does_not_wake_is_cancelled_in_time() -> None:
     Rollout.objects.update(created_at=timezone.now() - timedelta(days=1), started_at=None)
     cramped.engine.cache.forget()
     assert cramped.tick().state == "cancelled" and "is given a server first" in cramped.rollout.reason
+
+
+def in_a_rollout_elsewhere(night: Night) -> None:
+    put(started(candidate=release_of(night.model)), "preparing", environment=make_environment("eu"))
+
+
+def as_a_baseline_of_gates(night: Night) -> None:
+    """Its servers are those of staging."""
+    GateRun.objects.create(
+        release=release_of(night.model), baseline=night.one.release, environment=make_environment("staging"), policy={},
+        policy_digest="", state="running", requested_by="test",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("elsewhere", [in_a_rollout_elsewhere, as_a_baseline_of_gates])
+def test_what_goes_on_in_another_environment_keeps_no_model_awake_and_wakes_none(
+    night: Night, elsewhere: Callable[[Night], None]
+) -> None:
+    elsewhere(night)
+    assert usages_of([night.one.release.pk], but={"serving"})  # which keeps it from being retired
+    asleep(night)
+    night.later()
+    assert night.state() == "asleep"
 
 
 # --- at once ----------------------------------------------------------------------------------------------------------

@@ -85,3 +85,14 @@ def test_by_command(run: Run, tmp_path: Path) -> None:  # noqa: F811
     assert Node.objects.get(name="gpu-7").revoked_at is None
     assert run("admin", "node", "revoke", "gpu-7", "--yes", "--reason", "x")[1]["state"] == "revoked"
     assert words_of(run("admin", "node", "list")[1][0]) == "revoked by admin"
+
+
+def test_a_token_is_made_only_where_it_can_be_written_down(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    file = tmp_path / "join-token"
+    for bad in (file, tmp_path / "nowhere" / "join-token"):
+        file.write_text("of somebody else")
+        assert run("admin", "node", "invite", "gpu-7", "--out", str(bad))[0] == exits.REFUSED
+        assert not NodeInvite.objects.exists() and file.read_text() == "of somebody else"
+    file.unlink()
+    assert run("mara", "node", "invite", "gpu-7", "--out", str(file))[0] == exits.REFUSED and not file.exists()
+    assert run("admin", "node", "invite", "gpu-7", "--out", str(file))[0] == exits.OK

@@ -158,6 +158,26 @@ def test_one_is_retired_after_the_question_what_would_go_and_brought_back(root: 
     assert Environment.objects.get().retired_at is None and Deployment.objects.filter(is_wanted=True).count() == 1
 
 
+def test_what_came_after_the_question_is_not_removed_unread(root: Client) -> None:
+    make_node()
+    serves(release := release_of())
+    make_server(make_deployment(release, make_environment("production"), state="ready"))
+    form = {"version": "1", "reason": ""}
+
+    def read(answer: Any) -> dict[str, str]:
+        """What the button of the question sends."""
+        return {**form, "confirmed": "yes", "read": dict(answer.context["kept"])["read"]}
+
+    button = read(root.post(PAGE + "production/remove/", form))
+    make_server(make_deployment(other := release_of(release.model), make_environment("production"), state="ready"))
+    again = root.post(PAGE + "production/remove/", button)
+    html = again.content.decode()
+    assert "has changed since you read it" in html and f"1 server of {other.model.slug} r{other.number} is" in html
+    assert Environment.objects.get().retired_at is None and Deployment.objects.filter(is_wanted=True).count() == 2
+    assert root.post(PAGE + "production/remove/", read(again)).status_code == 302
+    assert Environment.objects.get().retired_at is not None
+
+
 def test_what_is_in_use_is_told_before_the_question(root: Client) -> None:
     serves(release_of(model := release_of().model))
     rollout = started(candidate=release_of(model))

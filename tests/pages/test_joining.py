@@ -33,6 +33,7 @@ def test_the_token_is_shown_once_and_kept_by_no_browser(root: Client) -> None:
     html = answer.content.decode()
     (token,) = [one for one in html.replace("<", " ").replace(">", " ").split() if one.startswith("sgj_")]
     assert NodeInvite.objects.get().sha256 == digest_of(token) and "no-store" in answer["Cache-Control"]
+    assert "both the file and the variable may go" in html  # one that names no file is refused at the start
     assert "gpu-7, invited by root" in (fleet := page(root)) and token not in fleet
     join_node(actor=AGENT, name="gpu-7", token=token, credential_digest=digest_of("sgn_mine"))
     register_node(actor=AGENT, name="gpu-7", runtimes=[], facts={}, credential="sgn_mine")

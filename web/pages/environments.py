@@ -127,7 +127,7 @@ def remove(request: HttpRequest, slug: str) -> HttpResponse:
     return act_confirmed(
         request, verb, title=f"Remove {row.title}", says=lambda: list(removed[0].says),
         done=f"{row.title} is taken out of use.", then=lambda: reverse("settings_environments"),
-        page=lambda: environment(request, slug),
+        page=lambda: environment(request, slug), asks_anew=True,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -66,16 +67,23 @@ def act_confirmed(
     done: str,
     then: Callable[[], str],
     page: Callable[[], HttpResponse],
+    asks_anew: bool = False,
 ) -> HttpResponse:
     """Runs a verb that opens something, once the person has read what will happen.
 
     The first time it is tried and undone, so that a refusal comes before the question; then `says` is shown with a button.
+    `asks_anew`: so it is where `says` is no longer what was read.
     """
     is_confirmed = request.POST.get("confirmed") == "yes"
     try:
         with transaction.atomic():
             verb()
             sentences = list(says())
+            if asks_anew and request.POST.get("read", digest := _digest(sentences)) != digest:
+                is_confirmed = False
+                messages.warning(
+                    request, "What will happen has changed since you read it. Nothing was done; read it again."
+                )
             if not is_confirmed:
                 transaction.set_rollback(True)
     except DomainError as error:
@@ -83,16 +91,21 @@ def act_confirmed(
     if is_confirmed:
         messages.success(request, done)
         return redirect(then())
-    return ask_first(request, title, sentences)
+    return ask_first(request, title, sentences, read=_digest(sentences) if asks_anew else "")
 
 
-def ask_first(request: HttpRequest, title: str, sentences: Sequence[str]) -> HttpResponse:
+def _digest(sentences: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(sentences).encode()).hexdigest()
+
+
+def ask_first(request: HttpRequest, title: str, sentences: Sequence[str], *, read: str = "") -> HttpResponse:
     """The question that repeats what will happen, with what was sent and `confirmed` behind its button.
 
     No browser keeps the page: a secret may be among what was sent.
     """
     sent = [(name, value) for name, values in request.POST.lists() for value in values]
-    kept = [(name, value) for name, value in sent if name not in {"csrfmiddlewaretoken", "confirmed"}]
+    kept = [(name, value) for name, value in sent if name not in {"csrfmiddlewaretoken", "confirmed", "read"}]
+    kept += [("read", read)] if read else []
     answer = render(
         request, "settings/confirm.html", {"title": title, "sentences": sentences, "kept": kept, "back": request.path}
     )

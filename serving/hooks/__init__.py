@@ -1,0 +1,1 @@
+"""What apps above serving register with it."""
