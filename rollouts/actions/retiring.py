@@ -14,6 +14,7 @@ from accounts.core.access import EVERY_TEAM, Actor, Verb, require, require_versi
 from ledger.actions import append_event
 from ledger.core.errors import Invalid
 from ledger.core.verbs import EventVerb
+from registry.actions.releases import lock_release
 from rollouts.queries.removal import obstacles
 from serving.actions import drain_deployment, ensure_deployment
 from serving.actions.gateways import remove_gateway
@@ -89,6 +90,8 @@ def restore_environment(
     no room. Its gateways are registered anew.
     """
     require(actor, Verb.ADMINISTER, EVERY_TEAM)
+    for route in every_route().filter(environment=environment).order_by("stable"):
+        lock_release(route.stable)  # none of them is retired meanwhile; before the environment's row, as gate runs do
     found = lock_routes(environment)
     require_version(found.version, expected_version, f"environment {found.slug}")
     _check_reason(reason)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 
 from accounts.core.access import Role
 from ledger.core.errors import DomainError
+from registry.actions.retiring import retire
 from rollouts import actions
-from rollouts.actions.retiring import remove_environment
+from rollouts.actions.retiring import remove_environment, restore_environment
 from rollouts.models import Approval, Rollout
 from serving.models import Environment
-from tests.factories import make_actor, make_admin, make_environment, make_model
+from tests.factories import make_actor, make_admin, make_environment, make_model, make_node
 from tests.rollout_setup import OBJECTIVES, awaiting, production, promoted, release_of, serves, started, with_stable
 from validators.actions import request_gate_run
 from validators.models import GateRun
@@ -116,6 +118,31 @@ def test_of_a_start_and_a_removal_of_the_environment_one_wins_and_nothing_runs_i
     assert found in (["done", "environment_in_use"], ["done", "environment_retired"])
     environment.refresh_from_db()
     assert (environment.retired_at is None) == Rollout.objects.exists()
+
+
+def test_an_environment_is_not_brought_back_with_a_release_that_is_being_retired() -> None:
+    """Its retirement is not committed when the restoration begins, and nothing uses the release yet."""
+    make_node()
+    serves(release := release_of())
+    admin, environment = make_admin(), production()
+    remove_environment(actor=admin, environment=environment, reason="", is_confirmed=True)
+    is_retired, is_begun = threading.Event(), threading.Event()
+
+    def retiring() -> None:
+        with transaction.atomic():
+            retire(actor=admin, release=release, reason="Old.", expected_version=release.version)
+            is_retired.set()
+            is_begun.wait(timeout=60)
+            time.sleep(1)
+
+    def restoring() -> None:
+        is_retired.wait(timeout=60)
+        is_begun.set()
+        restore_environment(actor=admin, environment=environment)
+
+    assert at_once(retiring, restoring) == ["done", "not_sealed"]
+    environment.refresh_from_db()
+    assert environment.retired_at is not None
 
 
 def test_of_a_gate_run_and_a_removal_of_an_environment_that_ran_nothing_one_wins() -> None:
