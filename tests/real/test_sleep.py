@@ -135,7 +135,10 @@ def test_a_triton_that_nobody_asks_is_unloaded_and_answers_again_when_it_is_aske
 
     assert asked() == 200
     rule_sleep(actor=SYSTEM, model=product.model, environment=product.environment, rule=SleepRule(LEAST_S))
-    wait_until(looked(lambda: sleep().quiet_since is not None), "the counters are known")
+    counted = looked(lambda: [one.requests for quiet in watch._quiet.values() for one in quiet.counts.values()] == [1])
+    wait_until(
+        counted, "the gateway tells of the request"
+    )  # a moment later: what is counted after the clock is put forward was asked then
     assert sleep().state == "awake"
     ahead = timedelta(seconds=LEAST_S + 60)
     wait_until(looked(lambda: sleep().state == "asleep"), "it sleeps")
