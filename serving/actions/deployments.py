@@ -20,6 +20,7 @@ from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
 from ledger.core.errors import StateChanged
+from ledger.core.verbs import EventVerb
 from registry.models import Release
 from registry.queries import require_runnable
 from serving.actions.joining import require_credential
@@ -300,10 +301,11 @@ def register_node(
         told = {"runtimes": runtimes, "facts": facts, "seen_at": now, "removed_at": None}
         told |= {"credential_used_at": now} if is_proven else {}
         node, is_new = Node.objects.update_or_create(name=name, defaults=told)
-        if is_new:
+        is_back = found is not None and found.removed_at is not None
+        if is_new or is_back:
             images = sorted({runtime["image"] for runtime in runtimes})
             append_event(
-                verb="node.registered",
+                verb=EventVerb.NODE_RETURNED if is_back else EventVerb.NODE_REGISTERED,
                 subject_type="node",
                 subject_id=name,
                 actor=actor,

@@ -21,7 +21,7 @@ S = DeploymentState
 def remove_node(*, actor: Actor, node: Node, reason: str, expected_version: int | None = None) -> Node:
     """The node, which is on no list any more and is given nothing; its deployments are gone. Idempotent.
 
-    An agent of this name that is heard of again brings it back, cordoned: it finds in its rows what it is to drop.
+    An agent of this name that is heard of again brings it back, cordoned (`node.returned`): it finds in its rows what it is to drop.
     Raises Refused, Stale, Invalid, and StateChanged: something there is still wanted, or an agent that is about has not dropped it yet.
     """
     found = locked_node(actor, node, expected_version, reason)
