@@ -109,7 +109,8 @@ def restore_environment(
     _check_reason(reason)
     if found.retired_at is None:
         return found
-    hold_rooms()  # before the first event
+    hold_rooms()  # and the deployments, before the first event
+    lock_routes(found, *(route.stable for route in every_route().filter(environment=found)))
     found.retired_at, found.retired_by, found.retire_reason = None, "", ""
     _save(found)
     why = reason.strip() or f"{found.slug} is in use again."

@@ -200,6 +200,12 @@ def mark_serving(*, actor: Actor, server: Server, is_serving: bool, reason: str)
             notify_routes()
 
 
+def hold_servers(servers: Iterable[Server]) -> None:
+    """Keeps their agents from writing to them until the commit: for who is to write to several, each with an event, before the first."""
+    rows = Server.objects.filter(pk__in=[one.pk for one in servers]).order_by("pk")
+    list(rows.select_for_update(no_key=True).values_list("pk"))
+
+
 def record_probe(*, actor: Actor, server: Server) -> None:
     """The server answered a probe right just now. What got no more traffic while its node was lost gets some again. Raises Refused."""
     deployment = server.deployment

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.core.errors import StateChanged
-from serving.actions.deployments import end_server, record_state
+from serving.actions.deployments import end_server, hold_servers, record_state
 from serving.actions.nodes import locked_node, written_node
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Node
@@ -41,6 +41,7 @@ def remove_node(*, actor: Actor, node: Node, reason: str, expected_version: int 
             f"{found.name} is still dropping {named}, and its agent is about. Remove it when that is gone.",
             node=found.name,
         )
+    hold_servers(current_servers().filter(deployment__in=here))  # before the first event
     for one in here:
         _give_up(actor, one, f"Node {found.name} was removed.")
     found.removed_at = timezone.now()
