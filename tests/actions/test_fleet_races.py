@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, connections, transaction
+from django.db import transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from accounts.core.access import Actor
-from ledger.core.errors import DomainError
 from registry.models import Release
 from rollouts.actions.retiring import restore_environment
 from serving.actions.deployments import end_server, record_state
@@ -37,41 +35,11 @@ from tests.factories import (
     make_server,
 )
 from tests.gateway_rig import wait_until
+from tests.lock_races import behind, beside, waiting
 from tests.rollout_setup import serves
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # threads that wait for one another
 SYSTEM = Actor.system("test")
-#: Unlike `pg_stat_activity` it is read anew within a transaction.
-_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-
-
-def behind(first: Callable[[], object], second: Callable[[], object]) -> str:
-    """What came of the second, which began when the first was done and before that was committed: `done`, or the code of the refusal."""
-    found: list[str] = []
-    thread = beside(second, found)
-    with transaction.atomic():
-        first()
-        thread.start()
-        wait_until(lambda: found or _waiting(), "the second, or its waiting for a lock", timeout_s=60)
-    thread.join(timeout=60)
-    return found[0]
-
-
-def beside(do: Callable[[], object], found: list[str]) -> threading.Thread:
-    """A thread, not begun, that puts into `found` what came of it."""
-
-    def run() -> None:
-        try:
-            do()
-            found.append("done")
-        except DomainError as error:
-            found.append(error.code)
-        except OperationalError as error:
-            found.append(str(error))
-        finally:
-            connections["default"].close()
-
-    return threading.Thread(target=run)
 
 
 @transaction.atomic
@@ -79,12 +47,6 @@ def place() -> None:
     environment = make_environment("production")
     lock_routes(environment)
     place_replica(actor=SYSTEM, release=Release.objects.get(), environment=environment, reason="It is wanted.")
-
-
-def _waiting() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(_WAITING)
-        return int(cursor.fetchone()[0])
 
 
 @pytest.fixture
@@ -118,7 +80,7 @@ def test_a_drain_and_a_replacement_on_its_node_do_not_wait_for_each_other(
     def place_later(**said: Any) -> Deployment:
         """As the drain waits for the replacement, whose deployment's row is written already."""
         drain.start()
-        wait_until(lambda: found or _waiting(), "the drain, or its waiting for a lock", timeout_s=60)
+        wait_until(lambda: found or waiting(), "the drain, or its waiting for a lock", timeout_s=60)
         return place_replica(**said)
 
     monkeypatch.setattr("serving.actions.replacing.place_replica", place_later)
@@ -160,7 +122,7 @@ class Meeting:
         if self._calls == 2:
             self._agent = beside(lambda: self._writes({**dict(enumerate(args)), **said}), self.found)
             self._agent.start()
-            wait_until(lambda: self.found or _waiting(), "the agent, or its waiting for a lock", timeout_s=60)
+            wait_until(lambda: self.found or waiting(), "the agent, or its waiting for a lock", timeout_s=60)
         return self._real(*args, **said)
 
     def outcome(self) -> list[str]:

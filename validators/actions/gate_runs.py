@@ -27,6 +27,7 @@ from serving.models import Environment
 from serving.queries import get_environment
 from serving.queries.deployments import find_environment
 from validators import queries
+from validators.actions.traces import hold_trace
 from validators.core.attested import predicate_facts
 from validators.core.contract import tensors_of
 from validators.core.entry import entry
@@ -111,6 +112,8 @@ def request_gate_run(
         found = queries.gate_runs().filter(release=release, state__in=UNFINISHED).first()
         if found is not None:
             return found, False
+        if _goes_by_trace(policy):
+            hold_trace(model, policy.trace)
         gate_run = GateRun.objects.create(
             release=release,
             environment=where,
@@ -283,7 +286,7 @@ def _checked_policy(release: Release) -> Policy:
             field, fix = f"environments.{name}", "Name one that is there, or leave it out."
             said = f"The gate policy speaks of {name}, and there is no such environment."
             raise Invalid("gate_policy_invalid", said, errors=[{"field": field, "message": said, "fix": fix}])
-    if "load" in policy.gates and policy.trace:
+    if _goes_by_trace(policy):
         trace_named(release.model, policy.trace)
     if "golden" in policy.gates and policy.golden_set:
         items = queries.golden_items(release.model, policy.golden_set)
@@ -295,6 +298,10 @@ def _checked_policy(release: Release) -> Policy:
                 errors=[{"field": found.field, "message": f"{found.message}.", "fix": found.fix}],
             )
     return policy
+
+
+def _goes_by_trace(policy: Policy) -> bool:
+    return "load" in policy.gates and bool(policy.trace)
 
 
 def _baseline_of(release: Release) -> Release | None:
