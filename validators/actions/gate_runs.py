@@ -112,8 +112,8 @@ def request_gate_run(
         found = queries.gate_runs().filter(release=release, state__in=UNFINISHED).first()
         if found is not None:
             return found, False
-        if _goes_by_trace(policy):
-            hold_trace(model, policy.trace)
+        if trace := _trace_of(policy):
+            hold_trace(model, trace)
         gate_run = GateRun.objects.create(
             release=release,
             environment=where,
@@ -286,8 +286,8 @@ def _checked_policy(release: Release) -> Policy:
             field, fix = f"environments.{name}", "Name one that is there, or leave it out."
             said = f"The gate policy speaks of {name}, and there is no such environment."
             raise Invalid("gate_policy_invalid", said, errors=[{"field": field, "message": said, "fix": fix}])
-    if _goes_by_trace(policy):
-        trace_named(release.model, policy.trace)
+    if trace := _trace_of(policy):
+        trace_named(release.model, trace)
     if "golden" in policy.gates and policy.golden_set:
         items = queries.golden_items(release.model, policy.golden_set)
         found = misfit(policy.of("golden"), items, tensors_of(manifest_of(release)["serving"], "outputs"))
@@ -300,8 +300,9 @@ def _checked_policy(release: Release) -> Policy:
     return policy
 
 
-def _goes_by_trace(policy: Policy) -> bool:
-    return "load" in policy.gates and bool(policy.trace)
+def _trace_of(policy: Policy) -> str:
+    """The trace that its load goes by; empty for none."""
+    return (policy.trace or "") if "load" in policy.gates else ""
 
 
 def _baseline_of(release: Release) -> Release | None:
