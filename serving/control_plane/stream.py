@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from envoy.service.discovery.v3 import discovery_pb2
 
 from serving.control_plane.flights import MOST_FLYING, Flights, Sent
-from serving.control_plane.held import Held, Refusal, blamed
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, OLDER_ROUTES, SCOPE, Resource
+from serving.control_plane.received import Received, Refusal, blamed
 from serving.control_plane.snapshot import CompiledModel, Snapshot
 
 #: A gateway that neither accepts nor refuses a response within this time is reported as a problem.
@@ -58,7 +58,7 @@ class GatewayStream:
 
     def __init__(self, listeners: Mapping[str, Resource], *, now: float, grace_s: float = GRACE_S) -> None:
         self.listeners = listeners
-        self._kinds = {url: Held() for url in (CLUSTER, ENDPOINTS, LISTENER, SCOPE)}
+        self._kinds = {url: Received() for url in (CLUSTER, ENDPOINTS, LISTENER, SCOPE)}
         self._flights = Flights()
         self._unused_since: dict[str, float] = {}
         self._acked: dict[int, tuple[int, str, bool]] = {}

@@ -19,7 +19,7 @@ class Refusal:
 
 
 @dataclass
-class Held:
+class Received:
     """What the gateway has of one resource type."""
 
     is_asked: bool = False
