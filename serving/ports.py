@@ -322,15 +322,22 @@ class TrafficCounters(Protocol):
 class HostCounts:
     """What one server of a release was asked since the gateway last met a change of that release's servers; `active` now, streams too.
     `attempts` that ended, first and later ones; `failed` are those without a good answer: server errors, cuts, and those that were given
-    up, by the gateway or by who asked. What the gateway shed is in neither, as no server was asked.
+    up, by the gateway or by who asked; `unreached` are those of them for which no connection could be made, so that nothing was sent: as
+    many at least. What the gateway shed is in none of these, as no server was asked.
     """
 
     attempts: int = 0
     failed: int = 0
     active: int = 0
+    unreached: int = 0
 
     def __add__(self, other: HostCounts) -> HostCounts:
-        return HostCounts(self.attempts + other.attempts, self.failed + other.failed, self.active + other.active)
+        return HostCounts(
+            self.attempts + other.attempts,
+            self.failed + other.failed,
+            self.active + other.active,
+            self.unreached + other.unreached,
+        )
 
 
 class HostCounters(Protocol):
