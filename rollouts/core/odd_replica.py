@@ -64,8 +64,8 @@ def odd_one_out(tallies: Mapping[str, ReplicaTally], *, tolerated: float, phi: f
     """The one replica that fails more than the others do, beyond chance, while these fail no more than `tolerated`.
 
     `tolerated`: a share of attempts, in [0, 1]. `phi`: how much the counts scatter beyond chance, 1 or more; all counts but those
-    of `unreached` attempts are divided by it. Source: the hypergeometric tail (Fisher's exact test), times the number of replicas (Bonferroni), since it is
-    the worst of them that is tested. Replicas need not have had the same number of attempts.
+    of `unreached` attempts are divided by it. Source: the hypergeometric tail (Fisher's exact test), times the number of replicas
+    (Bonferroni), since it is the worst of them that is tested. Replicas need not have had the same number of attempts.
     """
     if len(tallies) < 2:
         return None
