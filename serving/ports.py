@@ -7,7 +7,7 @@ Each port has one error family (see `PortError`), one adapter for each real syst
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -332,12 +332,7 @@ class HostCounts:
     unreached: int = 0
 
     def __add__(self, other: HostCounts) -> HostCounts:
-        return HostCounts(
-            self.attempts + other.attempts,
-            self.failed + other.failed,
-            self.active + other.active,
-            self.unreached + other.unreached,
-        )
+        return HostCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 class HostCounters(Protocol):
@@ -346,10 +341,7 @@ class HostCounters(Protocol):
     def read_hosts(
         self, *, gateway: str, admin_url: str, timeout_s: float, model: str, digest: str
     ) -> dict[tuple[str, int], HostCounts]:
-        """By host and port, of either protocol; only those that were asked at all. Raises GatewayError.
-
-        Safe to call from several threads.
-        """
+        """By host and port, of either protocol; only those that were asked at all. Raises GatewayError. Safe from several threads."""
         ...
 
 
