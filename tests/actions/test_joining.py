@@ -85,6 +85,22 @@ def test_an_agent_joins_once_and_keeps_a_credential_that_nobody_else_knows(tmp_p
     assert kept(tmp_path) == secret and Event.objects.filter(verb="node.joined").count() == 1
 
 
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_a_node_that_joins_is_told_once_with_what_it_can_run_whoever_was_killed_before(
+    tmp_path: Path, is_prepared: bool
+) -> None:
+    token, images = invited(), [{"image": "x"}]
+    if is_prepared:  # killed before it joined: it is heard of first, and joins then
+        pending = tmp_path / "node-identity" / "gpu-7.next"
+        pending.parent.mkdir()
+        pending.write_text("sgn_next\n")
+    for _ in range(2):
+        identity(tmp_path, token).introduce(runtimes=images, facts={})
+    told = Event.objects.filter(subject_type="node")
+    assert sorted(told.values_list("verb", flat=True)) == ["node.invited", "node.joined", "node.registered"]
+    assert told.get(verb="node.registered").facts == {"images": ["x"]}
+
+
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
