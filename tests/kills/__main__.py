@@ -82,13 +82,16 @@ def _takeover(said: argparse.Namespace, folder: Path) -> int:
     return 1 if found["frozen_wrote"] else 0
 
 
+#: How a campaign ends that has nobody to kill.
+NOBODY = 2
 #: What is torn is found out by the sites of the rollouts' and the deployments' moves, of a node's drain, and of the file, alone.
 TORN_SITES = "@ rollouts.actions.transitions|append_event < _append < _move|_mark < drain_node|@ in_place"
 TORN = {"torn": True, "site": TORN_SITES, "most": 10**9, "changed": False, "seed": 1}
 
 
 def _handful(said: argparse.Namespace, folder: Path) -> int:
-    """All three campaigns, each in its part of the report; what was recorded undisturbed serves those that kill and freeze."""
+    """All three campaigns, each in its part of the report; what was recorded undisturbed serves those that kill and freeze. One that
+    has nobody, as where no such victim can be frozen, has no part; whether all came right rests on the others."""
     most = {"most": said.handful, "extra": 0}
     recorded: dict[str, Any] = {"undisturbed": {}, "points": {}}
     found = {}
@@ -96,6 +99,10 @@ def _handful(said: argparse.Namespace, folder: Path) -> int:
         print(f"--- {name}", flush=True)
         mine = argparse.Namespace(**{**vars(said), **most, **over, "report": folder / name})
         code = _campaign(mine, folder, **({} if mine.torn else recorded))
+        if code == NOBODY:
+            if name == "killed":
+                return NOBODY
+            continue
         found[name] = {**json.loads(mine.report.read_text()), "code": code}
     if said.report:
         said.report.write_text(json.dumps(found, indent=1))
@@ -110,8 +117,9 @@ def _campaign(said: argparse.Namespace, folder: Path, **recorded: Any) -> int:
     chosen = [victim for victim in named if victim.can_freeze or not said.freeze]
     if not chosen:
         kinds = " or ".join(sorted({victim.kind for victim in named}))
-        print(f"No {kinds} can be frozen." if kinds else f"No victim has {said.only!r} in its name.", file=sys.stderr)
-        return 2
+        none = f"No {'broken ' if said.torn else ''}victim has {said.only!r} in its name."
+        print(f"No {kinds} can be frozen." if kinds else none, file=sys.stderr)
+        return NOBODY
     chosen = campaigns.some(chosen, said.seed, said.stories)
     campaign = campaigns.Campaign(
         chosen, folder, lanes=said.lanes, say=lambda line: print(line, flush=True), **recorded
