@@ -9,11 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from django.conf import settings
+
 from registry.models import Release
 from registry.queries import manifest_of
 from serving.actions.deployments import mark_serving, record_server, register_node
+from serving.actions.joining import invite_node
 from serving.agent import node_agent
+from serving.agent.identity import NodeIdentity
 from serving.agent.reconciler import AgentTimings
+from serving.core.joining import credential_file
 from serving.core.placement import Claim
 from serving.models import Deployment, Environment, Node
 from serving.ports import LaunchSpec
@@ -39,15 +44,21 @@ PULSE = ("register_node", "record_probe", "record_memory", "record_gpus")
 MOST_OF_A_PULSE = 2
 
 
-def agent(machine: Machine, points: Points | None) -> None:
-    """`manage.py agent` in this process, at the pace of a test. Only the victim has `points`."""
+def agent(machine: Machine, points: Points | None, identity: NodeIdentity | None, *, is_closed: bool) -> None:
+    """`manage.py agent` in this process, at the pace of a test. Only the victim has `points`; `is_closed`: it is let in as who joined."""
+    settings.NODES_JOIN_BY_TOKEN = is_closed
     if points is not None:
         points.watch()
     databases.let_go_after(0.8)
     node_agent.LOOK_EVERY_S, node_agent.BEAT_EVERY_S = 0.03, BEAT_S if points else OTHERS_BEAT_S
     node_agent.facts = machine.facts
     node_agent.Agent(
-        node=machine.name, servers=machine.servers, launcher=machine, connect=machine.connect, pace=PACE
+        node=machine.name,
+        servers=machine.servers,
+        launcher=machine,
+        connect=machine.connect,
+        pace=PACE,
+        identity=identity,
     ).run()
 
 
@@ -90,6 +101,7 @@ class Tended(Stage):
     at: Point | None
     agents: dict[str, list[Child]] = field(default_factory=dict)
     away: frozenset[str] = frozenset()
+    tokens: dict[str, str] = field(default_factory=dict)  # of those that were invited
     stood: dict[int, int] = field(default_factory=dict)  # deployments of the beginning and their versions
     least: int = 0  # answer at every moment
     is_thawed: bool = False
@@ -119,6 +131,10 @@ class Tended(Stage):
         self.away -= {node}
         self._start(node)
 
+    def join(self, node: str) -> None:
+        self.tokens[node], _ = invite_node(actor=PEOPLE, name=node)
+        self.back(node)
+
     # -- how it goes on -----------------------------------------------------------------------------------------------
 
     def _set_up(self) -> None:
@@ -131,7 +147,8 @@ class Tended(Stage):
         for machine in self.machines.values():
             machine.servers.mkdir()
         self._stand()
-        for node in self.machines:
+        self.away = frozenset(story.joins)
+        for node in self.machines.keys() - self.away:
             self._start(node)
         self.least = len(self.stood)
         self._until(self._all_are_there)
@@ -143,11 +160,15 @@ class Tended(Stage):
             self._until(partial(self._why_not, chapter.wanted))
 
     def _all_are_there(self, _: Sequence[Seen]) -> str:
-        missing = set(self.machines) - set(Node.objects.values_list("name", flat=True))
+        missing = self.machines.keys() - self.away - set(Node.objects.values_list("name", flat=True))
         return f"nothing was heard of {missing}" if missing else ""
 
     def _why_not(self, wanted: int, seen: Sequence[Seen]) -> str:
-        return fleet_checks.unsettled(seen, self.machines.values(), wanted, self.away)
+        unproven = [fleet_checks.unproven(node, self._credential_of(node)) for node in self.tokens]
+        return fleet_checks.unsettled(seen, self.machines.values(), wanted, self.away) or "".join(unproven)
+
+    def _credential_of(self, node: str) -> Path:
+        return credential_file(self.place / f"state {node}", node)
 
     def _start(self, node: str) -> None:
         story, mine, machine = self.victim.story, self.agents.setdefault(node, []), self.machines[node]
@@ -157,7 +178,12 @@ class Tended(Stage):
         trace = str(self.place / ("first" if is_first else f"agent {node} {len(mine)}"))
         torn_after = "UPDATE serving_deployment" if self.victim.is_torn else None
         points = Points(trace, at, torn_after=torn_after) if is_victim else None
-        mine.append(self.begin(fork(f"agent {node}", lambda: agent(machine, points), self.log)))
+        identity, is_closed = None, False
+        if node in self.tokens:
+            identity = NodeIdentity(node, file=self._credential_of(node), join_token=self.tokens[node])
+            is_closed = story.is_closed
+        work = partial(agent, machine, points, identity, is_closed=is_closed)
+        mine.append(self.begin(fork(f"agent {node}", work, self.log)))
 
     def _stand(self) -> None:
         """What earlier agents had brought about."""
