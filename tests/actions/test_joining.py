@@ -259,6 +259,16 @@ def test_an_agent_killed_while_it_rotates_is_who_it_was(tmp_path: Path, is_known
     assert kept(tmp_path) == ("sgn_next" if is_known else before) and not pending.exists()
 
 
+def test_drafts_of_an_agent_that_was_killed_as_it_wrote_are_removed_and_no_other_nodes(tmp_path: Path) -> None:
+    folder = tmp_path / "node-identity"
+    folder.mkdir()
+    others = [".gpu-70.1.1", "gpu-70", "gpu-70.next"]
+    for name in (".gpu-7.1.1", ".gpu-7.next.2.2", *others):
+        (folder / name).write_text("sgn_draft\n")
+    identity(tmp_path, invited()).introduce(runtimes=[], facts={})
+    assert sorted(one.name for one in folder.iterdir()) == [".gpu-70.1.1", "gpu-7", "gpu-70", "gpu-70.next"]
+
+
 def test_what_was_never_given_is_not_rotated() -> None:
     node = make_node("plain")
     with pytest.raises(StateChanged, match="node invite plain"):

@@ -39,7 +39,7 @@ def _said() -> argparse.Namespace:
     parser.add_argument("--all", action="store_true", help="every point, not a sample of them")
     parser.add_argument("--seed", type=int, default=1, help="draws the sample")
     parser.add_argument("--extra", type=int, default=0, help="so many points more than one for each side of a site")
-    parser.add_argument("--only", default="", help="victims whose name holds this text")
+    parser.add_argument("--only", default="", help="victims whose name holds this text, or one of several with |")
     parser.add_argument("--stories", type=int, default=10**9, help="no more stories of a kind of victim than these")
     parser.add_argument(
         "--changed", action="store_true", help="first the sites in modules that differ from the commit before the last"
@@ -113,7 +113,8 @@ def _campaign(said: argparse.Namespace, folder: Path, **recorded: Any) -> int:
     from tests.kills import campaign as campaigns
     from tests.kills.victims import torn, victims
 
-    named = [victim for victim in (torn() if said.torn else victims()) if said.only in victim.name]
+    names = said.only.split("|")
+    named = [victim for victim in (torn() if said.torn else victims()) if any(name in victim.name for name in names)]
     chosen = [victim for victim in named if victim.can_freeze or not said.freeze]
     if not chosen:
         kinds = " or ".join(sorted({victim.kind for victim in named}))

@@ -59,7 +59,8 @@ class FleetStory:
     """`stand`: the nodes on which a replica answers at the beginning. `victim`: the node whose agent is killed. `broken`: nodes on
     which no load succeeds. `late`: nodes whose agents are started again by the story. `is_removed`: people take the victim's node off
     the list while it is frozen. `fits`: so many replicas have room on each node. `joins`: nodes that nobody has heard of before the
-    story lets them join. `is_closed`: agents that join are let in by their token alone."""
+    story lets them join. `is_closed`: agents that join are let in by their token alone. `is_by_line`: the victim
+    is killed at the lines that keep its credential, and not at its writes to the database."""
 
     name: str
     stand: str
@@ -73,6 +74,7 @@ class FleetStory:
     nodes: str = "abc"
     joins: str = ""
     is_closed: bool = False
+    is_by_line: bool = False
 
     def seed(self) -> None:
         """One model with a release that is stable in production, before any agent was heard of."""
@@ -119,6 +121,10 @@ def silent_for_long(node: str) -> Callable[[Fleet], object]:
 
 def back(node: str) -> Callable[[Fleet], object]:
     return lambda fleet: fleet.back(node)
+
+
+def invited(node: str) -> Callable[[Fleet], object]:
+    return lambda fleet: fleet.join(node)
 
 
 def joined(node: str, *, wanted: int) -> Callable[[Fleet], object]:
@@ -175,6 +181,7 @@ _LOST = Chapter(lost("c"), 3, 2)
 _COMES_BACK = (_LOST, Chapter(back("c"), 3, 3))
 _REMOVED = (_LOST, Chapter(removed("c"), 3, 3), Chapter(back("c"), 3, 3), Chapter(uncordoned("c"), 3, 3))
 _JOINS = Chapter(joined("c", wanted=3), 3, 2)
+_KEEPS = (Chapter(invited("c"), 0, 0), Chapter(rotated("c"), 0, 0))
 _SILENT = Chapter(silent_for_long("c"), 3, 2)
 _DRAINED = (Chapter(drained("b"), 2, 2), Chapter(uncordoned("b"), 2, 2))
 STORIES = [
@@ -189,6 +196,7 @@ STORIES = [
     FleetStory("removed node comes back", "abc", _REMOVED, victim="c", late="c"),
     FleetStory("joins", "ab", (_JOINS, Chapter(rotated("c"), 3, 3)), victim="c", fits=1, joins="c"),
     FleetStory("joins by its token alone", "ab", (_JOINS,), victim="c", fits=1, joins="c", is_closed=True),
+    FleetStory("keeps who it is", "", _KEEPS, victim="c", nodes="c", joins="c", is_by_line=True),
     FleetStory("node joins", "ab", (_JOINS,), fits=1, joins="c"),
     FleetStory("node silent and none has room", "abc", (_SILENT,), fits=1),
     FleetStory("comes back and none had room", "abc", (_SILENT,), victim="c", late="c", fits=1),
