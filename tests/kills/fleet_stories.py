@@ -195,7 +195,7 @@ STORIES = [
     FleetStory("node removed", "abc", _REMOVED),
     FleetStory("removed node comes back", "abc", _REMOVED, victim="c", late="c"),
     FleetStory("joins", "ab", (_JOINS, Chapter(rotated("c"), 3, 3)), victim="c", fits=1, joins="c"),
-    FleetStory("joins by its token alone", "ab", (_JOINS,), victim="c", fits=1, joins="c", is_closed=True),
+    FleetStory("let in by its token alone", "ab", (_JOINS,), victim="c", fits=1, joins="c", is_closed=True),
     FleetStory("keeps who it is", "", _KEEPS, victim="c", nodes="c", joins="c", is_by_line=True),
     FleetStory("node joins", "ab", (_JOINS,), fits=1, joins="c"),
     FleetStory("node silent and none has room", "abc", (_SILENT,), fits=1),
