@@ -172,7 +172,7 @@ class Tended(Stage):
         return f"nothing was heard of {missing}" if missing else ""
 
     def _why_not(self, wanted: int, seen: Sequence[Seen]) -> str:
-        unproven = [fleet_checks.unproven(node, self._credential_of(node)) for node in self.tokens]
+        unproven = [fleet_checks.unproven(node, self._credential_of(node)) for node in self.tokens.keys() - self.away]
         return fleet_checks.unsettled(seen, self.machines.values(), wanted, self.away) or "".join(unproven)
 
     def _credential_of(self, node: str) -> Path:

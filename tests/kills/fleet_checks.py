@@ -28,6 +28,7 @@ ONCE = (
     "node.registered",
     "node.joined",
     "node.rotated",
+    "node.revoked",
     "node.drained",
     "node.cordoned",
     "node.uncordoned",
@@ -110,7 +111,7 @@ def unsettled(seen: Sequence[Seen], machines: Iterable[Machine], wanted: int, aw
 def unproven(node: str, file: Path) -> str:
     """Why the node's agent cannot prove yet that it is the one, with what it keeps in this file, or an empty string."""
     found = Node.objects.filter(name=node).first()
-    if found is None or not found.credential:
+    if found is None or not found.credential or found.credential_used_at is None:
         return f"{node} has not joined"
     if found.rotation_asked_at is not None:
         return f"{node} is to have another credential"

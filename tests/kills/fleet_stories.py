@@ -13,7 +13,7 @@ from accounts.core.access import Actor
 from ledger.core.errors import NotFound, StateChanged
 from registry.models import Release
 from serving.actions.draining import drain_node
-from serving.actions.joining import ask_rotation
+from serving.actions.joining import ask_rotation, revoke_node
 from serving.actions.nodes import uncordon_node
 from serving.actions.placement import scale_release
 from serving.actions.removing import remove_node
@@ -146,6 +146,16 @@ def rotated(node: str) -> Callable[[Fleet], object]:
     return act
 
 
+def revoked(node: str) -> Callable[[Fleet], object]:
+    """Its agent may not act for it any more, and is ended by its owner."""
+
+    def act(fleet: Fleet) -> None:
+        revoke_node(actor=PEOPLE, node=Node.objects.get(name=node), reason="It is sold.")
+        fleet.cut_off(node)
+
+    return act
+
+
 def drained(node: str) -> Callable[[Fleet], object]:
     def act(_: Fleet) -> None:
         drain_node(actor=PEOPLE, node=Node.objects.get(name=node), reason="Repair.", is_confirmed=True)
@@ -182,6 +192,10 @@ _COMES_BACK = (_LOST, Chapter(back("c"), 3, 3))
 _REMOVED = (_LOST, Chapter(removed("c"), 3, 3), Chapter(back("c"), 3, 3), Chapter(uncordoned("c"), 3, 3))
 _JOINS = Chapter(joined("c", wanted=3), 3, 2)
 _KEEPS = (Chapter(invited("c"), 0, 0), Chapter(rotated("c"), 0, 0))
+_REVOKED = (
+    Chapter(invited("c"), 2, 2), Chapter(scaled(3), 3, 2), Chapter(revoked("c"), 3, 2), Chapter(invited("c"), 3, 3),
+    Chapter(uncordoned("c"), 3, 3),
+)  # fmt: skip
 _SILENT = Chapter(silent_for_long("c"), 3, 2)
 _DRAINED = (Chapter(drained("b"), 2, 2), Chapter(uncordoned("b"), 2, 2))
 STORIES = [
@@ -198,6 +212,7 @@ STORIES = [
     FleetStory("let in by its token alone", "ab", (_JOINS,), victim="c", fits=1, joins="c", is_closed=True),
     FleetStory("keeps who it is", "", _KEEPS, victim="c", nodes="c", joins="c", is_by_line=True),
     FleetStory("node joins", "ab", (_JOINS,), fits=1, joins="c"),
+    FleetStory("revoked node joins again", "ab", _REVOKED, victim="c", late="c", joins="c"),
     FleetStory("node silent and none has room", "abc", (_SILENT,), fits=1),
     FleetStory("comes back and none had room", "abc", (_SILENT,), victim="c", late="c", fits=1),
     FleetStory("node drained", "ab", _DRAINED),
