@@ -33,6 +33,7 @@ ONCE = (
     "node.cordoned",
     "node.uncordoned",
     "node.removed",
+    "node.returned",
 )
 
 
