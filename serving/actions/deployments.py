@@ -309,7 +309,9 @@ def register_node(
         told |= {"credential_used_at": now} if is_proven else {}
         node, is_new = Node.objects.update_or_create(name=name, defaults=told)
         is_back = found is not None and found.removed_at is not None
-        is_first = is_new or (found is not None and found.seen_at is None)  # it has joined, and says only now what it is
+        is_first = is_new or (
+            found is not None and found.seen_at is None
+        )  # it has joined, and says only now what it is
         if is_first or is_back:
             images = sorted({runtime["image"] for runtime in runtimes})
             append_event(
