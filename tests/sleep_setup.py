@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
 from django.utils import timezone
 
 from accounts.core.access import Actor
@@ -12,11 +13,12 @@ from registry.models import Release
 from rollouts.engine.sleep_watch import SleepWatch
 from serving.actions import ensure_deployment
 from serving.actions.gateways import register_gateway
+from serving.actions.placement import scale_release
 from serving.actions.sleeping import rule_sleep
 from serving.core.sleep import LEAST_S, SleepRule
 from serving.models import Deployment, Node, Server, Sleep
 from serving.ports import GatewayError, HostCounts
-from tests.factories import make_server, resealed
+from tests.factories import make_actor, make_server, resealed
 from tests.fakes.gateway import FakeGateway, UserAnswer
 from tests.rollout_setup import production, release_of, stable_server, started
 
@@ -117,6 +119,36 @@ class Crowd(Night):
 
     def states(self) -> tuple[str, str]:
         return self.state(self.one), self.state(self.two)
+
+
+@pytest.fixture
+def night() -> Night:
+    made = Night()
+    made.rule()
+    return made
+
+
+def unloaded(night: Night) -> Night:
+    """It sleeps, and its servers are to go; no agent has ended them yet."""
+    night.idle()
+    night.gateway.obey()
+    night.later()
+    assert night.state() == "asleep" and night.replicas() == []
+    return night
+
+
+def asleep(night: Night) -> Night:
+    """Its servers are gone."""
+    unloaded(night)
+    let_go()
+    return night
+
+
+def scaled_by_a_person(night: Night) -> None:
+    scale_release(
+        actor=make_actor(team=night.model.team), release=night.one.release, environment=night.environment, replicas=1,
+        reason="",
+    )  # fmt: skip
 
 
 def let_go() -> None:

@@ -1,5 +1,6 @@
 """Looks at models that sleep: what one look knows of the last one, what fails in it, and how much it does."""
 
+# ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
 from datetime import timedelta
@@ -7,35 +8,16 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError
-from django.utils import timezone
 
 from rollouts.engine import sleep_watch
-from serving.actions.placement import continue_placing
 from serving.actions.sleeping import put_to_sleep
 from serving.core.sleep import LEAST_S
-from serving.models import Deployment, Node
+from serving.models import Deployment
 from tests.factories import make_actor
 from tests.rollout_setup import stable_server
-from tests.sleep_setup import SYSTEM, Crowd, Night, bring_up, let_go
+from tests.sleep_setup import Night, asleep, bring_up, let_go, night  # noqa: F401
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def night() -> Night:
-    made = Night()
-    made.rule()
-    return made
-
-
-def asleep(night: Night) -> Night:
-    """Its servers are gone."""
-    night.idle()
-    night.gateway.obey()
-    night.later()
-    let_go()
-    night.later()
-    return night
 
 
 def by_hand(night: Night) -> None:
@@ -58,19 +40,6 @@ def test_what_was_counted_before_a_person_had_it_sleep_wakes_nobody(has_rule: bo
     night.asked()
     night.later()
     assert night.state() == "waking"
-
-
-def test_what_a_dead_node_has_room_for_is_no_room() -> None:
-    crowd = Crowd()
-    local = Node.objects.get(name="local")
-    long_ago = timezone.now() - timedelta(hours=5)
-    Node.objects.create(name="dead", runtimes=local.runtimes, facts=local.facts, seen_at=long_ago, gpus=local.gpus)
-    crowd.ask_for_candidate()  # there is no other node with room
-    for _ in range(3):
-        crowd.later(LEAST_S)
-        Node.objects.filter(name="local").update(seen_at=timezone.now())
-        continue_placing(actor=SYSTEM)
-    assert "asleep" in crowd.states()
 
 
 @pytest.mark.parametrize("is_new", [False, True])
