@@ -21,7 +21,7 @@ from serving.actions.sleeping import put_to_sleep, wake_model
 from serving.models import Deployment, Node, Scale
 from serving.queries.sleep import unplaced
 from tests.engine_rig import hear_everyone
-from tests.factories import make_actor, make_environment, make_node, resealed
+from tests.factories import make_actor, make_deployment, make_environment, make_node, make_server, resealed
 from tests.rollout_setup import put, release_of, started
 from tests.rollout_story import AT_ONCE
 from tests.sleep_setup import (  # noqa: F401
@@ -204,6 +204,18 @@ def test_a_rollout_whose_stable_does_not_wake_is_cancelled_in_time() -> None:
     Rollout.objects.update(created_at=timezone.now() - timedelta(days=1), started_at=None)
     cramped.engine.cache.forget()
     assert cramped.tick().state == "cancelled" and "is given a server first" in cramped.rollout.reason
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_candidate_that_has_a_server_already_is_told_that_its_stable_sleeps() -> None:
+    cramped = Cramped()
+    make_server(make_deployment(cramped.candidate, cramped.night.environment, state="ready"))
+    for _ in range(2):
+        reason = cramped.tick().reason
+    assert "has no serving server; waiting for it. r1, the rollback target, sleeps, and is given a server" in reason
+    Rollout.objects.update(created_at=timezone.now() - timedelta(days=1), started_at=None)
+    cramped.engine.cache.forget()
+    assert cramped.tick().state == "cancelled" and "tells what keeps it" in cramped.rollout.reason
 
 
 def in_a_rollout_elsewhere(night: Night) -> None:
