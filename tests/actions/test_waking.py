@@ -15,13 +15,15 @@ from ledger.core.errors import StateChanged
 from ledger.models import Event
 from registry.hooks.usage import usages_of
 from registry.models import Release
+from rollouts.actions.preview import preview_rollout
 from rollouts.engine.loop import Engine
 from rollouts.models import Rollout
 from serving.actions.sleeping import put_to_sleep, wake_model
+from serving.core.sleep import UNKNOWN_WAKE_S
 from serving.models import Deployment, Node, Scale
 from serving.queries.sleep import unplaced
 from tests.engine_rig import hear_everyone
-from tests.factories import make_actor, make_deployment, make_environment, make_node, make_server, resealed
+from tests.factories import make_actor, make_admin, make_deployment, make_environment, make_node, make_server, resealed
 from tests.rollout_setup import put, release_of, started
 from tests.rollout_story import AT_ONCE
 from tests.sleep_setup import (  # noqa: F401
@@ -216,6 +218,21 @@ def test_a_candidate_that_has_a_server_already_is_told_that_its_stable_sleeps() 
     Rollout.objects.update(created_at=timezone.now() - timedelta(days=1), started_at=None)
     cramped.engine.cache.forget()
     assert cramped.tick().state == "cancelled" and "tells what keeps it" in cramped.rollout.reason
+
+
+def test_the_preview_says_that_a_rollout_wakes_it(night: Night) -> None:
+    asleep(night)
+    candidate = release_of(night.model)
+
+    def told() -> str:
+        found = preview_rollout(actor=make_admin(), candidate=candidate, environment=night.environment)["warnings"]
+        return str(next(one["message"] for one in found if one["code"] == "no_capacity_for_rollback"))
+
+    assert told().startswith("r1, the rollback target, sleeps in production and is woken first: the rollout sends no")
+    assert told().endswith(f"answers, in about {UNKNOWN_WAKE_S} s where a node has room.")
+    night.asked()
+    night.later()
+    assert told().startswith("r1, the rollback target, is being woken in production: the rollout sends no traffic")
 
 
 def in_a_rollout_elsewhere(night: Night) -> None:
