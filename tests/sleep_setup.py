@@ -80,6 +80,10 @@ class Night:
     def asked(self, times: int = 1, of: Deployment | None = None) -> list[UserAnswer]:
         return self.gateway.traffic(times, (of or self.one).release.model.slug)
 
+    def ends(self) -> None:
+        """One that a server answers still ends, and is counted."""
+        self.gateway.count(self.model.slug, str(self.one.release.digest), attempts=1)
+
     def sleep(self, of: Deployment | None = None) -> Sleep:
         return Sleep.objects.get(model=(of or self.one).release.model)
 

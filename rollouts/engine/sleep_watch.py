@@ -41,7 +41,7 @@ from serving.ports import GatewayError, HostCounters, TrafficCounters
 from serving.queries import gateways_in
 from serving.queries.placement import Fleet, fleet_now, spots_for
 from serving.queries.routes import acknowledged
-from serving.queries.sleep import Sleeper, quiet_of, sleepers, unplaced, watched_sleeps
+from serving.queries.sleep import Sleeper, is_by_hand, quiet_of, sleepers, unplaced, watched_sleeps
 
 log = structlog.get_logger(__name__)
 S = SleepState
@@ -68,7 +68,7 @@ class _SleepLook:
     @property
     def is_asked(self) -> bool:
         """A request was counted since the last look."""
-        return is_demand(self.before, self.quiet)
+        return is_demand(self.before, self.quiet, is_by_hand=is_by_hand(self.sleep))
 
     def why_awake(self, after_s: int | None, now: float) -> str:
         since = self.sleep.state_since
@@ -289,7 +289,7 @@ def _count(page: StatsPage | None, model: str, now: float) -> Count | None:
     found = None if page is None or isinstance(page, str) else page.get(model)
     if found is None or abs(now - found.read_at.timestamp()) > FRESH_S:
         return None
-    return Count(found.epoch, found.user_requests + found.forced + found.asleep)
+    return Count(found.epoch, found.user_requests + found.forced + found.asleep, found.asleep)
 
 
 def _least_used(

@@ -190,7 +190,7 @@ def keep_quiet(sleep: Sleep, quiet: Quiet) -> None:
     """Writes down since when nobody asked, so that the next to look goes on from there."""
     Sleep.objects.filter(pk=sleep.pk).update(
         quiet_since=None if quiet.since is None else datetime.fromtimestamp(quiet.since, UTC),
-        counts={gateway: [one.epoch, one.requests] for gateway, one in quiet.counts.items()},
+        counts={gateway: [one.epoch, one.requests, one.asleep] for gateway, one in quiet.counts.items()},
     )
 
 
@@ -228,7 +228,8 @@ def _columns(rule: SleepRule) -> dict[str, Any]:
 
 def _move(row: Sleep, to: SleepState, verb: str, actor: Actor, reason: str, **facts: Any) -> None:
     changes = {name: facts[name] for name in ("wake_s",) if name in facts}
-    was = transition(row, to, moves=MOVES, state_since=timezone.now(), state_reason=reason, trouble="", **changes)
+    changes |= {"state_since": timezone.now(), "state_reason": reason, "state_by": actor.name, "trouble": ""}
+    was = transition(row, to, moves=MOVES, **changes)
     _append(row, verb, actor, reason, from_state=was, to_state=to, **facts)
 
 

@@ -41,6 +41,7 @@ class SleepOut(serializers.Serializer[Any]):
         source="sleep.state_since", allow_null=True, help_text="null: it never slept"
     )
     state_reason = serializers.CharField(source="sleep.state_reason", allow_blank=True)
+    state_by = serializers.CharField(source="sleep.state_by", allow_blank=True, help_text="who brought it there")
     retry_after_s = serializers.IntegerField(
         source="sleep.wake_s", help_text="while it sleeps: seconds after which callers are told to ask again"
     )

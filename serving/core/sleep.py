@@ -50,10 +50,12 @@ def rule_problem(rule: SleepRule) -> str:
 
 @dataclass(frozen=True)
 class Count:
-    """All requests for a model that a gateway has counted since its `epoch` began, however it answered them."""
+    """All requests for a model that a gateway has counted since its `epoch` began, however it answered them; `asleep`: those of them that
+    found it asleep. One that a server answers is counted when it ends."""
 
     epoch: str
     requests: int
+    asleep: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,19 @@ def heard(last: Quiet, gateways: Mapping[str, Count | None], now: float) -> Quie
     )
 
 
-def is_demand(last: Quiet, now: Quiet) -> bool:
+def is_demand(last: Quiet, now: Quiet, *, is_by_hand: bool = False) -> bool:
     """Whether a request was counted that was not there before. A gateway that only began anew was not asked. Where nothing was known of
-    any of them, nobody can tell, and it is none."""
-    return bool(last.counts) and any(
-        one.requests > (before.requests if (before := last.counts.get(name)) and before.epoch == one.epoch else 0)
-        for name, one in now.counts.items()
-    )
+    any of them, nobody can tell, and it is none.
+
+    `is_by_hand`: a person had it sleep. Then only what found it asleep is one: what ends now may have begun before that was said.
+    """
+    for name, one in now.counts.items():
+        before = last.counts.get(name)
+        if before is None or before.epoch != one.epoch:
+            before = Count(one.epoch, 0)
+        if one.asleep > before.asleep or (one.requests > before.requests and not is_by_hand):
+            return bool(last.counts)
+    return False
 
 
 def why_awake(after_s: int | None, quiet: Quiet, *, awake_since: float, needs: Sequence[str], now: float) -> str:

@@ -78,10 +78,15 @@ def sleep_of(environment: int, model: int) -> Sleep | None:
     return rows.first()
 
 
+def is_by_hand(sleep: Sleep) -> bool:
+    """Whether a person had it sleep, or wake."""
+    return bool(sleep.state_by) and not sleep.state_by.startswith(_SYSTEM)
+
+
 def quiet_of(sleep: Sleep) -> Quiet:
     """As it was last written down."""
     since = sleep.quiet_since
-    counts = {gateway: Count(epoch, requests) for gateway, (epoch, requests) in sleep.counts.items()}
+    counts = {gateway: Count(*counted) for gateway, counted in sleep.counts.items()}
     return Quiet(since.timestamp() if since is not None else None, counts=counts)
 
 

@@ -42,6 +42,26 @@ def test_what_was_counted_before_a_person_had_it_sleep_wakes_nobody(has_rule: bo
     assert night.state() == "waking"
 
 
+@pytest.mark.parametrize("is_fresh", [False, True], ids=["one engine", "another engine at each look"])
+def test_a_stream_that_ends_after_a_person_had_it_sleep_wakes_nobody(is_fresh: bool) -> None:
+    night = Night(is_fresh=is_fresh)
+    night.rule()
+    night.later()
+    night.hosts.active = 1  # a stream, which the gateway counts when it ends
+    by_hand(night)
+    night.later()
+    assert night.sleep().state_by.startswith("user-") and night.replicas()
+    night.hosts.active = 0
+    night.ends()
+    night.later()
+    night.later()
+    assert (night.state(), night.replicas()) == ("asleep", [])
+    let_go()
+    night.asked()
+    night.later()
+    assert (night.state(), night.sleep().state_by) == ("waking", "system:engine")
+
+
 @pytest.mark.parametrize("is_new", [False, True])
 def test_a_request_whose_wake_failed_is_not_forgotten(
     night: Night, monkeypatch: pytest.MonkeyPatch, is_new: bool

@@ -48,8 +48,8 @@ def test_what_was_never_said_and_what_is(dev: Client, release: Release) -> None:
     (told,) = dev.get(URL).json()["results"]
     assert told == {
         "environment": "production", "version": 0, "unload_after_s": None, "yields_after_s": None, "loads_on_demand": True,
-        "reason": "", "changed_by": "", "state": "awake", "state_since": None, "state_reason": "", "retry_after_s": 0,
-        "trouble": "", "quiet_since": None, "needs": [], "declared_mib": 512, "measured_mib": 300,
+        "reason": "", "changed_by": "", "state": "awake", "state_since": None, "state_reason": "", "state_by": "",
+        "retry_after_s": 0, "trouble": "", "quiet_since": None, "needs": [], "declared_mib": 512, "measured_mib": 300,
     }  # fmt: skip
     assert not Sleep.objects.exists()
     answer = post(dev, version='"0"', unload_after_s=900, yields_after_s=600, reason="It is rarely asked.")
@@ -76,7 +76,8 @@ def test_where_it_cannot_sleep_is_told(dev: Client, release: Release) -> None:
 
 def test_it_is_put_to_sleep_and_woken(dev: Client, release: Release) -> None:
     slept = post(dev, "/begin", reason="a holiday").json()
-    assert (slept["state"], slept["state_reason"], slept["retry_after_s"]) == ("asleep", "a holiday", UNKNOWN_WAKE_S)
+    told = ("state", "state_reason", "state_by", "retry_after_s")
+    assert [slept[name] for name in told] == ["asleep", "a holiday", "dev", UNKNOWN_WAKE_S]
     assert post(dev, "/begin").json()["version"] == slept["version"]
     assert post(dev, "/end").json()["state"] == "waking"
 

@@ -92,6 +92,20 @@ def test_only_a_request_is_a_demand() -> None:
     assert not is_demand(Quiet(), last), "what was counted before anybody looked"
 
 
+def test_what_a_person_had_sleep_is_woken_only_by_what_found_it_asleep() -> None:
+    last = heard(Quiet(), {"a": Count("a1", 5, 2)}, 100)
+    for gateways, asked in (
+        ({"a": Count("a1", 9, 2)}, False),  # what ends now may have begun before
+        ({"a": Count("a1", 9, 3)}, True),
+        ({"a": Count("a2", 4)}, False),
+        ({"a": Count("a2", 4, 1)}, True),
+        ({"a": Count("a1", 5, 2), "c": Count("c1", 3)}, False),
+        ({"a": Count("a1", 5, 2), "c": Count("c1", 3, 3)}, True),
+    ):
+        assert is_demand(last, heard(last, gateways, 102), is_by_hand=True) is asked
+    assert not is_demand(Quiet(), last, is_by_hand=True)
+
+
 COUNTS = st.none() | st.builds(Count, st.sampled_from(["1", "2"]), st.integers(0, 3))
 
 
