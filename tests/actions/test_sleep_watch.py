@@ -7,15 +7,18 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from rollouts.engine import sleep_watch
+from serving.actions.gateways import register_gateway
 from serving.actions.sleeping import put_to_sleep
-from serving.core.sleep import LEAST_S
-from serving.models import Deployment
+from serving.core.sleep import LEAST_S, MOST_S
+from serving.models import Deployment, Gateway, Route, RouteAck
 from tests.factories import make_actor
 from tests.rollout_setup import stable_server
-from tests.sleep_setup import Night, asleep, bring_up, let_go, night  # noqa: F401
+from tests.sleep_setup import SYSTEM, Night, asleep, bring_up, let_go, many, night  # noqa: F401
 
 pytestmark = pytest.mark.django_db
 
@@ -102,13 +105,13 @@ def test_what_fails_of_one_model_keeps_no_other(night: Night, monkeypatch: pytes
 
 
 def test_nothing_falls_asleep_by_what_was_counted_a_while_ago(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = night.hosts.read_hosts
+    reads = night.hosts.read_in_flight
 
     def slow(**asked: Any) -> Any:
         night.now += timedelta(seconds=60)
         return reads(**asked)
 
-    monkeypatch.setattr(night.hosts, "read_hosts", slow)
+    monkeypatch.setattr(night.hosts, "read_in_flight", slow)
     night.idle()
     assert night.state() == "awake"
 
@@ -146,3 +149,62 @@ def test_a_look_ends_in_time_and_the_next_goes_on_behind_it(night: Night, monkey
         woken.append([night.state(one) for one in every].count("asleep"))
     assert woken[-1] == 0, "a request of one that no look came to in time is not forgotten"
     assert Deployment.objects.filter(is_wanted=True).count() == len(every)
+
+
+def test_with_a_thousand_models_a_look_asks_each_gateway_once(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    register_gateway(
+        actor=SYSTEM, environment=night.environment, name="gateway-2", admin_url="http://127.0.0.1:9902",
+        http_url="http://127.0.0.1:8001", grpc_address="127.0.0.1:8001",
+    )  # fmt: skip
+    due = many(night, 20, unload_after_s=LEAST_S)
+    monkeypatch.setattr(sleep_watch, "MOST_S", dict.fromkeys(sleep_watch.MOST_S, 600.0))
+    read: list[str] = []
+    reads = night.gateway.read
+    monkeypatch.setattr(night.gateway, "read", lambda **asked: (read.append(asked["gateway"]), reads(**asked))[1])
+
+    def queries_of_a_look() -> int:
+        night.later()  # writes down since when nobody asked
+        with CaptureQueriesContext(connection) as asked:
+            night.later()
+        return len(asked)
+
+    few = queries_of_a_look()
+    many(night, 1000, unload_after_s=MOST_S)
+    assert queries_of_a_look() == few
+    assert night.hosts.asked == [] and sorted(read) == ["gateway-1"] * 4 + ["gateway-2"] * 4
+    night.later(LEAST_S)
+    assert [night.state(one) for one in due] == ["asleep"] * len(due)
+    assert sorted(night.hosts.asked) == ["gateway-1", "gateway-2"]
+    RouteAck.objects.bulk_create(
+        RouteAck(gateway=gateway, route=route, generation=route.generation, acked_at=timezone.now())
+        for gateway in Gateway.objects.all()
+        for route in Route.objects.filter(model__in=[one.release.model for one in due])
+    )
+    night.later()
+    assert not Deployment.objects.filter(pk__in=[one.pk for one in due], is_wanted=True).exists()
+    assert sorted(night.hosts.asked) == ["gateway-1"] * 2 + ["gateway-2"] * 2 and len(read) == 12
+
+
+def test_what_a_gateway_takes_while_it_is_asked_is_unloaded_at_the_next_look(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request may have begun on its servers after the gateway told what is in flight, and before it answered for the model itself."""
+    other = stable_server()
+    night.rule(other)
+    night.idle()
+    route = Route.objects.get(model=night.model)
+    ack = {"generation": route.generation, "acked_at": timezone.now()}
+    RouteAck.objects.update_or_create(gateway=Gateway.objects.get(), route=route, defaults=ack)
+    reads = night.hosts.read_in_flight
+
+    def told(**asked: Any) -> Any:
+        found = reads(**asked)
+        night.gateway.obey()
+        return found
+
+    monkeypatch.setattr(night.hosts, "read_in_flight", told)
+    night.later()
+    assert night.replicas() == [] and len(night.replicas(other)) == 1
+    assert "has not taken that yet" in night.sleep(other).trouble
+    night.later()
+    assert night.replicas(other) == []
