@@ -18,7 +18,7 @@ from serving.actions.placement import scale_release
 from serving.actions.sleeping import rule_sleep
 from serving.core.routes import digest12
 from serving.core.sleep import LEAST_S, SleepRule
-from serving.models import Deployment, Node, Route, Server, Sleep
+from serving.models import Deployment, Gateway, Node, Route, Server, Sleep
 from serving.ports import GatewayError
 from tests.factories import make_actor, make_server, resealed
 from tests.fakes.gateway import FakeGateway, UserAnswer
@@ -128,6 +128,14 @@ class Crowd(Night):
 
     def states(self) -> tuple[str, str]:
         return self.state(self.one), self.state(self.two)
+
+
+def add_gateway(night: Night, name: str) -> Gateway:
+    """One more of its environment; it counts as the first one does."""
+    return register_gateway(
+        actor=SYSTEM, environment=night.environment, name=name, admin_url="http://127.0.0.1:9902",
+        http_url="http://127.0.0.1:8001", grpc_address="127.0.0.1:8001",
+    )  # fmt: skip
 
 
 def many(night: Night, times: int, **rule: int) -> list[Deployment]:

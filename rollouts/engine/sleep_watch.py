@@ -34,8 +34,9 @@ from serving.actions.sleeping import (
     unload_asleep,
     wake_model,
 )
+from serving.core.gateway_standing import is_gone
 from serving.core.placement import demand_of
-from serving.core.sleep import FRESH_S, Count, Quiet, Yielder, heard, is_demand, to_make_room, why_awake
+from serving.core.sleep import FRESH_S, Count, Quiet, Yielder, heard, is_demand, to_make_room, why_awake, why_unknown
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Environment, Gateway, Sleep
 from serving.ports import TrafficCounters
@@ -57,8 +58,8 @@ MOST_S = {"asleep": 3.0, "falling asleep": 1.0}
 
 @dataclass
 class _SleepLook:
-    """A model that may sleep, or does, in one look; `before`: what was known at the last one. `late`: gateways that do not answer for
-    it yet, of a model that sleeps."""
+    """A model that may sleep, or does, in one look; `before`: what was known at the last one. `gateways`: those that count. `late`: those
+    of them that do not answer for it yet, of a model that sleeps."""
 
     sleep: Sleep
     sleeper: Sleeper
@@ -122,17 +123,18 @@ class SleepWatch:
             return
         gateways = gateways_in({row.environment_id for row in rows})
         pages = self._read(rows, gateways)
-        now = self._now().timestamp()
-        served = sleepers({row.place for row in rows})
+        at = self._now()
+        now, served = at.timestamp(), sleepers({row.place for row in rows})
+        gone = {one.name for here in gateways.values() for one in here if is_gone(one.seen_at, at)}
         watched = []
         for row in rows:
             if row.place not in served:
                 continue  # no longer served there
-            here = gateways[row.environment_id]
-            before = self._quiet[row.pk]
-            quiet = heard(before, {one.name: _count(pages.get(one.name), row.model.slug, now) for one in here}, now)
-            self._quiet[row.pk] = quiet
-            watched.append(_SleepLook(row, served[row.place], here, before, quiet))
+            here, before = gateways[row.environment_id], self._quiet[row.pk]
+            told = {one.name: _count(pages.get(one.name), row.model.slug, now) for one in here}
+            quiet = self._quiet[row.pk] = heard(before, told, now, gone=gone)
+            left = [one for one in here if one.name not in quiet.gone]
+            watched.append(_SleepLook(row, served[row.place], left, before, quiet))
         self._note_late([one for one in watched if one.sleep.state == S.ASLEEP and one.sleeper.is_loaded])
         awake = [one for one in watched if one.sleep.state == S.AWAKE]
         self._each("asleep", [one for one in watched if one.sleep.state != S.AWAKE], self._look_asleep)
@@ -201,6 +203,7 @@ class SleepWatch:
         return True
 
     def _look_awake(self, one: _SleepLook, now: float) -> None:
+        note_sleep_trouble(one.sleep, why_unknown(one.quiet, now))
         if not one.why_awake(one.sleep.unload_after_s, now):
             since = one.quiet.since if one.quiet.since is not None else now
             self._put_to_sleep(one, f"Nobody asked it for {now - since:.0f} s.", now)

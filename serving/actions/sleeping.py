@@ -59,7 +59,12 @@ def rule_sleep(
         return row
     before = row.rule
     Sleep.objects.filter(pk=row.pk).update(
-        **_columns(rule), reason=reason, changed_by=actor.name, changed_at=timezone.now(), version=F("version") + 1
+        **_columns(rule),
+        reason=reason,
+        changed_by=actor.name,
+        changed_at=timezone.now(),
+        trouble="",
+        version=F("version") + 1,
     )
     row.refresh_from_db()
     _append(row, "sleep.ruled", actor, reason, **_columns(rule), before=_columns(before))
@@ -181,7 +186,7 @@ def _moved_where_it_failed(actor: Actor, found: Deployment, reason: str) -> bool
 
 
 def note_sleep_trouble(sleep: Sleep, trouble: str) -> None:
-    """Why it does not wake, or stays loaded: for pages, without an event."""
+    """Why it does not wake, stays loaded, or whether it is asked is not known: for pages, without an event."""
     if trouble != sleep.trouble:
         Sleep.objects.filter(pk=sleep.pk).update(trouble=trouble)
 

@@ -12,13 +12,12 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from rollouts.engine import sleep_watch
-from serving.actions.gateways import register_gateway
 from serving.actions.sleeping import put_to_sleep
 from serving.core.sleep import LEAST_S, MOST_S
 from serving.models import Deployment, Gateway, Route, RouteAck
 from tests.factories import make_actor
 from tests.rollout_setup import stable_server
-from tests.sleep_setup import SYSTEM, Night, asleep, bring_up, let_go, many, night  # noqa: F401
+from tests.sleep_setup import Night, add_gateway, asleep, bring_up, let_go, many, night  # noqa: F401
 
 pytestmark = pytest.mark.django_db
 
@@ -152,10 +151,7 @@ def test_a_look_ends_in_time_and_the_next_goes_on_behind_it(night: Night, monkey
 
 
 def test_with_a_thousand_models_a_look_asks_each_gateway_once(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
-    register_gateway(
-        actor=SYSTEM, environment=night.environment, name="gateway-2", admin_url="http://127.0.0.1:9902",
-        http_url="http://127.0.0.1:8001", grpc_address="127.0.0.1:8001",
-    )  # fmt: skip
+    add_gateway(night, "gateway-2")
     due = many(night, 20, unload_after_s=LEAST_S)
     monkeypatch.setattr(sleep_watch, "MOST_S", dict.fromkeys(sleep_watch.MOST_S, 600.0))
     read: list[str] = []

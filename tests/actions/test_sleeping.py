@@ -20,12 +20,14 @@ from ledger.models import Event
 from serving.actions.placement import continue_placing
 from serving.actions.sleeping import put_to_sleep, rule_sleep, unload_asleep, wake_model
 from serving.control_plane import store
+from serving.core.gateway_standing import GONE_AFTER_S
 from serving.core.routes import Asleep, admit
 from serving.core.sleep import LEAST_S, UNKNOWN_WAKE_S, SleepRule
-from serving.models import Deployment, Scale, Sleep
+from serving.models import Deployment, Gateway, Scale, Sleep
+from serving.queries.sleep import sleep_views
 from tests.factories import make_actor, make_environment, make_model
 from tests.rollout_setup import put, release_of, started
-from tests.sleep_setup import SYSTEM, Night, asleep, bring_up, let_go, night, scaled_by_a_person  # noqa: F401
+from tests.sleep_setup import SYSTEM, Night, add_gateway, asleep, bring_up, let_go, night, scaled_by_a_person  # noqa: F401
 
 pytestmark = pytest.mark.django_db
 
@@ -132,6 +134,35 @@ def test_what_gateways_do_not_tell_is_no_quiet(night: Night) -> None:
     night.gateway.freeze(False)
     night.later()
     assert night.state() == "asleep"
+
+
+def test_a_gateway_that_is_gone_keeps_nothing_awake_for_ever(night: Night) -> None:
+    dead = add_gateway(night, "dead")
+    night.gateway.silent.add("dead")
+    Gateway.objects.filter(pk=dead.pk).update(seen_at=night.now)
+    night.idle()
+    assert night.state() == "awake" and "is not known (dead)" in night.sleep().trouble
+    (view,) = sleep_views(night.model)
+    assert view.kept_awake == night.sleep().trouble
+    night.later(GONE_AFTER_S - LEAST_S - 4)
+    assert night.state() == "awake" and night.sleep().trouble
+    night.later(4)
+    assert (night.state(), night.sleep().trouble) == ("asleep", "")
+    night.gateway.obey()
+    night.later()
+    assert night.replicas() == [] and set(night.hosts.asked) == {"gateway-1"}
+    night.gateway.silent.clear()  # it is back, and had nothing to count
+    for _ in range(2):
+        night.later()
+    assert night.state() == "asleep"
+
+
+def test_a_gateway_that_tells_counts_whatever_the_control_plane_heard_of_it(night: Night) -> None:
+    add_gateway(night, "apart")  # it never spoke to a control plane
+    night.idle()
+    night.gateway.obey()
+    night.later()
+    assert night.state() == "asleep" and "apart has not taken that yet" in night.sleep().trouble
 
 
 def in_a_rollout(night: Night) -> None:
