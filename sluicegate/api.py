@@ -12,6 +12,8 @@ from django.core.exceptions import PermissionDenied, RequestDataTooBig, Suspicio
 from django.db import DataError, IntegrityError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
+from psycopg import Error as PostgresError
+from psycopg.errors import IdleInTransactionSessionTimeout, LockNotAvailable
 from rest_framework import exceptions
 from rest_framework.pagination import CursorPagination as DrfCursorPagination
 from rest_framework.parsers import JSONParser
@@ -43,7 +45,7 @@ TITLES = {
     500: "Internal error",
     503: "Unavailable",
 }
-#: What Django and its database say, as (status, code, sentence). The first that fits is taken.
+#: What Django and its database say, as (status, code, sentence). The first that fits it, or PostgreSQL's own behind it, is taken.
 KNOWN: list[tuple[type[Exception] | tuple[type[Exception], ...], int, str, str]] = [
     (Http404, 404, "not_found", "There is nothing at this address, or you may not see it."),
     (PermissionDenied, 403, "forbidden", "You may not do this."),
@@ -62,7 +64,13 @@ KNOWN: list[tuple[type[Exception] | tuple[type[Exception], ...], int, str, str]]
         "Somebody else did the same at the same time, or this can no longer be changed. Look, then try again.",
     ),
     (
-        (OperationalError, InterfaceError),
+        LockNotAvailable,  # within `lock_timeout`, sluicegate/settings.py
+        503,
+        "locked",
+        "Another change holds what this one needs, for seconds already. Nothing was changed; try again soon.",
+    ),
+    (
+        (OperationalError, InterfaceError, IdleInTransactionSessionTimeout),
         503,
         "database_unavailable",
         "The database does not answer. Nothing was changed; try again soon.",
@@ -120,10 +128,11 @@ def _describe(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
         return problem(422, code, f"The request has errors: {said}", errors=errors), {}
     if isinstance(error, exceptions.APIException):
         return _describe_rest(error)
+    cause = error.__cause__ if isinstance(error.__cause__, PostgresError) else error
     for kinds, status, code, detail in KNOWN:
-        if isinstance(error, kinds):
+        if isinstance(error, kinds) or isinstance(cause, kinds):
             if status == 503:
-                log.error("the database does not answer: %s", error)
+                log.error("%s: %s", code, error)
             return problem(status, code, detail), {"Retry-After": "2"} if status == 503 else {}
     error_id = uuid.uuid4().hex[:12]
     log.error("request failed, error %s", error_id, exc_info=error)

@@ -12,7 +12,7 @@ from tests.architecture import ROOT, sources, tree_of
 
 #: What REST framework answers with by itself, and what `sluicegate/api.py` says of exceptions that are not ours.
 OF_FRAMEWORKS = {
-    "authentication_failed", "bad_request", "conflict", "error", "internal", "method_not_allowed", "not_acceptable",
+    "authentication_failed", "bad_request", "conflict", "error", "internal", "locked", "method_not_allowed", "not_acceptable",
     "not_authenticated", "not_found", "parse_error", "permission_denied", "throttled", "unsupported_media_type",
 }  # fmt: skip
 #: Functions that take the code of the refusal that they raise or answer with, first.

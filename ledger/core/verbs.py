@@ -60,6 +60,7 @@ class EventVerb(StrEnum):
     NODE_UNCORDONED = "node.uncordoned"
     NODE_DRAINED = "node.drained"
     NODE_REMOVED = "node.removed"
+    NODE_RETURNED = "node.returned"
     NODE_INVITED = "node.invited"
     NODE_JOINED = "node.joined"
     NODE_ROTATION_ASKED = "node.rotation_asked"

@@ -8,6 +8,7 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event
 from ledger.core.errors import PreconditionRequired, StateChanged
+from registry.actions.served_models import lock_model
 from registry.core.alias import name_problems
 from registry.core.schema import Problem, Text
 from registry.core.spec import refuse
@@ -38,7 +39,7 @@ def set_alias(
     refuse("invalid_alias", "The alias", problems)
     with transaction.atomic():
         # The model's row is locked, so changes of its aliases are serialized, creation of a new alias too.
-        ServedModel.objects.select_for_update(no_key=True).get(pk=model.pk)
+        lock_model(model)
         alias = Alias.objects.select_related("release", "model").filter(model=model, name=name).first()
         _refuse_stale(alias, name, expected_version)
         if release is not None:

@@ -92,7 +92,7 @@ def change_model(*, actor: Actor, model: ServedModel, expected_version: int, cha
 
     Raises Refused, Stale, and Invalid("invalid_model") with every problem. Nothing happens when nothing differs.
     """
-    model = ServedModel.objects.select_for_update(no_key=True, of=("self",)).select_related("team").get(pk=model.pk)
+    model = lock_model(model)
     require(actor, Verb.EDIT_MODEL, model.team.slug, model.slug)
     require_version(model.version, expected_version, f"The model {model.slug}")
     proposed = proposed_change(model, changes)
@@ -109,3 +109,8 @@ def change_model(*, actor: Actor, model: ServedModel, expected_version: int, cha
     )
     model.refresh_from_db()
     return model
+
+
+def lock_model(model: ServedModel) -> ServedModel:
+    """The model as it is now; nobody changes it until the transaction ends."""
+    return ServedModel.objects.select_for_update(no_key=True, of=("self",)).select_related("team").get(pk=model.pk)

@@ -213,7 +213,23 @@ def _warmups(serving: Mapping[str, Any], at: str) -> list[Problem]:
             )
         for name in sorted(set(known) - set(warmup["inputs"])):
             problems.append(Problem(f"{at}.warmup[{i}].inputs", f"the input {name!r} has no value.", f"Add {name}."))
+        for name, value in warmup["inputs"].items():
+            if name in known and (found := _no_element(value if value is not None else [])):
+                problems.append(
+                    Problem(
+                        f"{at}.warmup[{i}].inputs.{name}",
+                        f"{found} is no element of a tensor.",
+                        "Write numbers, texts, true or false, and lists of them; null for the whole input has it made up.",
+                    )
+                )
     return problems
+
+
+def _no_element(value: Any) -> str:
+    """What no tensor holds, of a JSON value and what is inside it; empty where there is none."""
+    if isinstance(value, (list, tuple)):
+        return next((found for one in value if (found := _no_element(one))), "")
+    return "null" if value is None else "an object" if isinstance(value, Mapping) else ""
 
 
 def _streams(serving: Mapping[str, Any], at: str, backend: str) -> list[Problem]:

@@ -12,7 +12,8 @@ from django.utils import timezone
 
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require, require_version
 from ledger.actions import append_event
-from ledger.core.errors import Invalid
+from ledger.core.canonical import digest_of
+from ledger.core.errors import Invalid, StateChanged
 from ledger.core.verbs import EventVerb
 from registry.actions.releases import lock_release
 from rollouts.queries.removal import obstacles
@@ -35,6 +36,11 @@ class Removal:
     is_deleted: bool  # otherwise it is retired
     says: tuple[str, ...]
 
+    @property
+    def plan_digest(self) -> str:
+        """Names what it says, so that nothing else is done to who has read it."""
+        return digest_of(self.says)
+
 
 @transaction.atomic
 def plan_removal(*, actor: Actor, environment: Environment) -> Removal:
@@ -44,20 +50,26 @@ def plan_removal(*, actor: Actor, environment: Environment) -> Removal:
 
 @transaction.atomic
 def remove_environment(
-    *, actor: Actor, environment: Environment, reason: str, is_confirmed: bool, expected_version: int | None = None
+    *,
+    actor: Actor,
+    environment: Environment,
+    reason: str,
+    is_confirmed: bool,
+    plan_digest: str = "",
+    expected_version: int | None = None,
 ) -> Removal:
     """The environment deleted where nothing ever ran in it, else retired: nothing runs there, and nothing is taken there any more.
 
     Raises Refused, Stale, NotFound, StateChanged: it is retired already, or in use (a rollout, a gate run, a gateway that speaks,
-    another environment that rests on its gates); and Invalid("not_confirmed") where servers go with it and `is_confirmed` is not said.
+    another environment that rests on its gates); "plan_changed" where `plan_digest` is not that of what it would do now; and
+    Invalid("not_confirmed") where servers go with it, and neither `is_confirmed` nor a plan is said.
     """
     found = _locked(actor, environment, expected_version, reason)
     plan = _plan(found)
     releases = {one.release for one in _staying(found)}
     lock_routes(found, *releases)  # and their deployments and gateways, before the first event
     gateways = list(found.gateways.order_by("name").select_for_update(no_key=True))
-    if releases and not is_confirmed:
-        raise Invalid("not_confirmed", f"{' '.join(plan.says[:6])} Confirm that this is meant.", plan=list(plan.says))
+    _check_read(plan, plan_digest, is_confirmed=is_confirmed or not releases)
     why = reason.strip() or f"{found.slug} is taken out of use."
     for one in _staying(found):
         drain_deployment(actor=actor, deployment=one, reason=why, is_spare=True)
@@ -97,7 +109,8 @@ def restore_environment(
     _check_reason(reason)
     if found.retired_at is None:
         return found
-    hold_rooms()  # before the first event
+    hold_rooms()  # and the deployments, before the first event
+    lock_routes(found, *(route.stable for route in every_route().filter(environment=found)))
     found.retired_at, found.retired_by, found.retire_reason = None, "", ""
     _save(found)
     why = reason.strip() or f"{found.slug} is in use again."
@@ -131,6 +144,19 @@ def _plan(environment: Environment) -> Removal:
         else f"{slug} is retired: nothing is deployed or rolled out there any more. Its history, evidence and log stay, and its name."
     )
     return Removal(slug, is_deleted, (first, *what_goes(environment)))
+
+
+def _check_read(plan: Removal, digest: str, *, is_confirmed: bool) -> None:
+    facts = {"plan": list(plan.says), "plan_digest": plan.plan_digest}
+    told = " ".join(plan.says[:6])
+    if digest and digest != plan.plan_digest:
+        raise StateChanged(
+            "plan_changed",
+            f"What would be done has changed since it was read, and nothing was done. Now: {told}",
+            **facts,
+        )
+    if not digest and not is_confirmed:
+        raise Invalid("not_confirmed", f"{told} Confirm that this is meant.", **facts)
 
 
 def _staying(environment: Environment) -> list[Deployment]:

@@ -23,6 +23,7 @@ class RemovalOut(serializers.Serializer[Any]):
     environment = serializers.CharField()
     is_deleted = serializers.BooleanField(help_text="nothing ever ran there; otherwise it is retired")
     says = serializers.ListField(child=serializers.CharField(), help_text="what becomes of it, and what goes with it")
+    plan_digest = serializers.CharField(help_text="names what is said; sent along, it has nothing else done")
 
 
 class EnvironmentRestoreIn(StrictSerializer):
@@ -31,6 +32,13 @@ class EnvironmentRestoreIn(StrictSerializer):
 
 class EnvironmentRemoveIn(EnvironmentRestoreIn):
     is_confirmed = serializers.BooleanField(required=False, default=False, help_text="needed where servers go with it")
+    plan_digest = serializers.CharField(
+        required=False,
+        default="",
+        allow_blank=True,
+        max_length=71,
+        help_text="of the plan that was read; confirms it, and is refused (`plan_changed`) where it is another by then",
+    )
 
 
 class EnvironmentRemoveView(APIView):

@@ -20,6 +20,7 @@ from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
 from ledger.core.errors import StateChanged
+from ledger.core.verbs import EventVerb
 from registry.models import Release
 from registry.queries import require_runnable
 from serving.actions.joining import require_credential
@@ -199,6 +200,12 @@ def mark_serving(*, actor: Actor, server: Server, is_serving: bool, reason: str)
             notify_routes()
 
 
+def hold_servers(servers: Iterable[Server]) -> None:
+    """Keeps their agents from writing to them until the commit: for who is to write to several, each with an event, before the first."""
+    rows = Server.objects.filter(pk__in=[one.pk for one in servers]).order_by("pk")
+    list(rows.select_for_update(no_key=True).values_list("pk"))
+
+
 def record_probe(*, actor: Actor, server: Server) -> None:
     """The server answered a probe right just now. What got no more traffic while its node was lost gets some again. Raises Refused."""
     deployment = server.deployment
@@ -300,10 +307,11 @@ def register_node(
         told = {"runtimes": runtimes, "facts": facts, "seen_at": now, "removed_at": None}
         told |= {"credential_used_at": now} if is_proven else {}
         node, is_new = Node.objects.update_or_create(name=name, defaults=told)
-        if is_new:
+        is_back = found is not None and found.removed_at is not None
+        if is_new or is_back:
             images = sorted({runtime["image"] for runtime in runtimes})
             append_event(
-                verb="node.registered",
+                verb=EventVerb.NODE_RETURNED if is_back else EventVerb.NODE_REGISTERED,
                 subject_type="node",
                 subject_id=name,
                 actor=actor,

@@ -13,7 +13,7 @@ from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event
 from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import Release
-from serving.actions.deployments import drain_deployment, mark_serving
+from serving.actions.deployments import drain_deployment, hold_servers, mark_serving
 from serving.actions.draining import continue_draining
 from serving.actions.placing import hold_rooms, place_replica, why_nowhere
 from serving.actions.replacing import give_slot_away, replace_replica
@@ -147,8 +147,10 @@ def _bring_about(actor: Actor, environment: Environment) -> list[str]:
             return []
     lock_routes(environment)
     hold_rooms()  # before the first event: of several steps one tells of its own, and the next places
-    troubles = []
-    for plan in replica_plans(environment):
+    troubles, plans = [], replica_plans(environment)
+    # Their deployments, too: an agent that has moved one tells of it next.
+    lock_routes(environment, *(plan.release for plan in plans))
+    for plan in plans:
         for step in plan.steps:
             try:
                 with transaction.atomic():
@@ -198,10 +200,11 @@ def _leave_lost_nodes(actor: Actor) -> None:
 def _take_traffic_away(actor: Actor, environment: Environment) -> None:
     """Under the routes' lock: another agent may just be letting go of the others, as one too many, from before the node was lost."""
     lock_routes(environment)
-    for server, where in _to_leave(lost_nodes()):
-        if where == environment:
-            why = f"Nothing has been heard of its node {server.deployment.node_id} for too long, and others answer."
-            mark_serving(actor=actor, server=server, is_serving=False, reason=why)
+    leaving = [server for server, where in _to_leave(lost_nodes()) if where == environment]
+    hold_servers(leaving)
+    for server in leaving:
+        why = f"Nothing has been heard of its node {server.deployment.node_id} for too long, and others answer."
+        mark_serving(actor=actor, server=server, is_serving=False, reason=why)
 
 
 def _to_leave(lost: set[str]) -> list[tuple[Server, Environment]]:

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.core.errors import StateChanged
-from serving.actions.deployments import end_server, record_state
+from serving.actions.deployments import end_server, hold_servers, record_state
 from serving.actions.nodes import locked_node, written_node
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Node
@@ -21,7 +21,7 @@ S = DeploymentState
 def remove_node(*, actor: Actor, node: Node, reason: str, expected_version: int | None = None) -> Node:
     """The node, which is on no list any more and is given nothing; its deployments are gone. Idempotent.
 
-    An agent of this name that is heard of again brings it back, cordoned: it finds in its rows what it is to drop.
+    An agent of this name that is heard of again brings it back, cordoned (`node.returned`): it finds in its rows what it is to drop.
     Raises Refused, Stale, Invalid, and StateChanged: something there is still wanted, or an agent that is about has not dropped it yet.
     """
     found = locked_node(actor, node, expected_version, reason)
@@ -41,6 +41,7 @@ def remove_node(*, actor: Actor, node: Node, reason: str, expected_version: int 
             f"{found.name} is still dropping {named}, and its agent is about. Remove it when that is gone.",
             node=found.name,
         )
+    hold_servers(current_servers().filter(deployment__in=here))  # before the first event
     for one in here:
         _give_up(actor, one, f"Node {found.name} was removed.")
     found.removed_at = timezone.now()

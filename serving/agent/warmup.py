@@ -86,13 +86,16 @@ def array(value: Any, tensor: dict[str, Any], batch: int) -> npt.NDArray[Any]:
     """The tensor that a JSON value stands for: the whole batch, or one item that is repeated to make it.
 
     Raises:
-        ValueError: the value has neither shape.
+        ValueError: the value has neither shape, or holds what the data type does not.
     """
     if tensor["data_type"] not in NUMPY_TYPES or tensor["data_type"] == _UNSAID:
         raise ValueError(f"{tensor['data_type']} has no form in JSON; give {tensor['name']} another data type")
     dtype = np.dtype(NUMPY_TYPES[tensor["data_type"]])
     dims = tuple(1 if dim == -1 else dim for dim in tensor["dims"])
-    read = np.asarray(value, dtype=dtype)
+    try:
+        read = np.asarray(value, dtype=dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"the value of {tensor['name']} is not {tensor['data_type']}: {error}") from None
     whole = (batch, *tensor["dims"]) if batch else tuple(tensor["dims"])
     if _fits(read.shape, whole):
         return read

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 from urllib.parse import quote
 
 from sluicegate.cli import exits
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
-from sluicegate.cli.settings_values import add_file, changed, values_of
+from sluicegate.cli.settings_values import add_file, add_yes, changed, require_yes, values_of
 
 HELP = "Environments, and the rules for entering them"
 RULES = {
@@ -22,7 +23,7 @@ EXAMPLES = """examples:
   sluicegate environment create canary --title "Canary, Frankfurt" --needs-passed-report
   sluicegate environment change production --needs-approval
   sluicegate environment change staging --file staging.yaml      # title: Staging
-  sluicegate environment remove canary                            # what would go; --yes does it
+  sluicegate environment remove canary                            # tells what would go, and asks
 """
 
 
@@ -65,7 +66,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         parser.add_argument("environment", metavar="ENVIRONMENT")
         parser.add_argument("--reason", default="", help="told in the log")
         if verb == "remove":
-            parser.add_argument("--yes", action="store_true", help="do it; without it what would go is printed")
+            add_yes(parser)
         parser.set_defaults(run=run)
 
 
@@ -108,12 +109,20 @@ def run_change(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def run_remove(arguments: argparse.Namespace, output: Output) -> int:
-    """What would go; with `--yes` what went."""
+    """Tells what would go, and does that after a yes; nothing else, should it have become more meanwhile."""
     address = f"{_path(arguments.environment)}/remove"
-    body = {"reason": arguments.reason, "is_confirmed": True}
     with connect(arguments.server) as client:
-        found = client.post(address, body, is_any_version=True) if arguments.yes else client.get(address)
-    output.result(found, [*found["says"], *([] if arguments.yes else ["Nothing was done; add --yes."])])
+        plan = client.get(address)
+        is_asked = sys.stdin.isatty() and not output.as_json
+        if not arguments.yes and not is_asked:
+            output.result(plan, [*plan["says"], "Nothing was done; add --yes."])
+            return exits.OK
+        for line in plan["says"]:
+            output.say(line)
+        require_yes(arguments, f"{arguments.environment} is taken out of use.")
+        body = {"reason": arguments.reason, "plan_digest": plan["plan_digest"]}
+        found = client.post(address, body, is_any_version=True)
+    output.result(found, [f"{arguments.environment} is {'deleted' if found['is_deleted'] else 'retired'}."])
     return exits.OK
 
 

@@ -52,6 +52,9 @@ def test_warm_up_values_take_the_shape_of_the_tensor() -> None:
         array([1, 2, 3], {"name": "x", "data_type": "FP32", "dims": [4]}, 1)
     with pytest.raises(ValueError, match="no form in JSON"):
         array([1.0], {"name": "x", "data_type": "BF16", "dims": [1]}, 1)
+    for value in ([None, 1], [{}, 1], [2**70, 1], ["a", 1], [[1], 1]):
+        with pytest.raises(ValueError, match="the value of ids is not INT64: "):
+            array(value, {"name": "ids", "data_type": "INT64", "dims": [2]}, 0)
 
 
 def test_a_made_up_warm_up_keeps_to_what_the_envelope_declares() -> None:

@@ -99,6 +99,19 @@ def test_one_that_served_is_retired_once_somebody_says_that_its_servers_may_go()
     )  # nothing brings a server back
 
 
+def test_nothing_goes_but_what_was_read() -> None:
+    release, environment = served(), production()
+    read = plan_removal(actor=make_admin(), environment=environment)
+    make_server(make_deployment(release_of(release.model), environment, state="ready"))
+    with pytest.raises(StateChanged) as changed:
+        remove(environment, plan_digest=read.plan_digest)  # nor where `is_confirmed` is said beside it
+    assert changed.value.code == "plan_changed" and len(changed.value.facts["plan"]) == len(read.says) + 1
+    assert Deployment.objects.filter(is_wanted=True).count() == 2
+    remove(environment, is_confirmed=False, plan_digest=changed.value.facts["plan_digest"])
+    environment.refresh_from_db()
+    assert environment.retired_at is not None and not Deployment.objects.filter(is_wanted=True).exists()
+
+
 def test_a_retired_one_is_in_no_picker_and_its_history_is_readable() -> None:
     release = served()
     make_environment("canary")

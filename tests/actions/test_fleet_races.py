@@ -2,62 +2,44 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, connections, transaction
+from django.db import transaction
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
 from accounts.core.access import Actor
-from ledger.core.errors import DomainError
 from registry.models import Release
+from rollouts.actions.retiring import restore_environment
+from serving.actions.deployments import end_server, record_state
 from serving.actions.draining import drain_node
 from serving.actions.gateways import register_gateway
 from serving.actions.nodes import cordon_node
+from serving.actions.placement import continue_placing
 from serving.actions.placing import place_replica
 from serving.actions.removing import remove_node
 from serving.actions.replacing import replace_replica
 from serving.actions.routes import lock_routes
-from serving.models import Deployment, Gateway, Node
-from tests.factories import events_of, make_admin, make_environment, make_node, make_release
+from serving.core.lifecycle import DeploymentState
+from serving.models import Deployment, Environment, Gateway, Node, Server
+from tests.factories import (
+    events_of,
+    make_admin,
+    make_deployment,
+    make_environment,
+    make_node,
+    make_release,
+    make_server,
+)
 from tests.gateway_rig import wait_until
+from tests.lock_races import behind, beside, waiting
+from tests.rollout_setup import serves
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # threads that wait for one another
 SYSTEM = Actor.system("test")
-#: Unlike `pg_stat_activity` it is read anew within a transaction.
-_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-
-
-def behind(first: Callable[[], object], second: Callable[[], object]) -> str:
-    """What came of the second, which began when the first was done and before that was committed: `done`, or the code of the refusal."""
-    found: list[str] = []
-    thread = beside(second, found)
-    with transaction.atomic():
-        first()
-        thread.start()
-        wait_until(lambda: found or _waiting(), "the second, or its waiting for a lock", timeout_s=60)
-    thread.join(timeout=60)
-    return found[0]
-
-
-def beside(do: Callable[[], object], found: list[str]) -> threading.Thread:
-    """A thread, not begun, that puts into `found` what came of it."""
-
-    def run() -> None:
-        try:
-            do()
-            found.append("done")
-        except DomainError as error:
-            found.append(error.code)
-        except OperationalError as error:
-            found.append(str(error))
-        finally:
-            connections["default"].close()
-
-    return threading.Thread(target=run)
 
 
 @transaction.atomic
@@ -65,12 +47,6 @@ def place() -> None:
     environment = make_environment("production")
     lock_routes(environment)
     place_replica(actor=SYSTEM, release=Release.objects.get(), environment=environment, reason="It is wanted.")
-
-
-def _waiting() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(_WAITING)
-        return int(cursor.fetchone()[0])
 
 
 @pytest.fixture
@@ -104,7 +80,7 @@ def test_a_drain_and_a_replacement_on_its_node_do_not_wait_for_each_other(
     def place_later(**said: Any) -> Deployment:
         """As the drain waits for the replacement, whose deployment's row is written already."""
         drain.start()
-        wait_until(lambda: found or _waiting(), "the drain, or its waiting for a lock", timeout_s=60)
+        wait_until(lambda: found or waiting(), "the drain, or its waiting for a lock", timeout_s=60)
         return place_replica(**said)
 
     monkeypatch.setattr("serving.actions.replacing.place_replica", place_later)
@@ -130,3 +106,94 @@ def test_a_gateway_that_two_register_at_once_is_told_once() -> None:
     assert behind(register, register) == "done"
     gateway = Gateway.objects.get()
     assert gateway.version == 1 and events_of("gateway", gateway.pk).count() == 1
+
+
+class Meeting:
+    """An agent that begins to write of what a function is called with the second time: the first has told of something by then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, where: str, writes: Callable[[Any], object]) -> None:
+        self.found: list[str] = []
+        self._calls, self._real, self._writes = 0, import_string(where), writes
+        self._agent = beside(lambda: None, [])
+        monkeypatch.setattr(where, self._meet)
+
+    def _meet(self, *args: Any, **said: Any) -> Any:
+        self._calls += 1
+        if self._calls == 2:
+            self._agent = beside(lambda: self._writes({**dict(enumerate(args)), **said}), self.found)
+            self._agent.start()
+            wait_until(lambda: self.found or waiting(), "the agent, or its waiting for a lock", timeout_s=60)
+        return self._real(*args, **said)
+
+    def outcome(self) -> list[str]:
+        self._agent.join(timeout=60)
+        return self.found
+
+
+def replicas(node: Node, *slots: int) -> None:
+    """Those of the release that answer."""
+    where = {"release": Release.objects.get(), "environment": make_environment("production"), "node": node}
+    for slot in slots:
+        make_server(Deployment.objects.create(**where, state="ready", slot=slot))
+
+
+def test_who_lets_go_of_several_and_their_agent_do_not_wait_for_each_other(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicas(make_node(), 0, 1, 2)
+
+    def leaves(said: Any) -> object:
+        one = Deployment.objects.get(pk=said["deployment"].pk)
+        return record_state(actor=SYSTEM, deployment=one, to=DeploymentState.DRAINING, reason="It is over.")
+
+    meeting = Meeting(monkeypatch, "serving.actions.placement.drain_deployment", leaves)
+    assert continue_placing(actor=SYSTEM) == []
+    assert meeting.outcome() == ["state_changed"] and Deployment.objects.filter(is_wanted=True).count() == 1
+
+
+def test_who_takes_a_lost_nodes_traffic_away_and_its_agent_do_not_wait_for_each_other(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicas(node, 0, 1)
+    replicas(make_node(), 2, 3)
+
+    def ends(said: Any) -> object:
+        return end_server(actor=SYSTEM, server=said["server"], reason="It is over.")
+
+    meeting = Meeting(monkeypatch, "serving.actions.placement.mark_serving", ends)
+    assert continue_placing(actor=SYSTEM) == [] and meeting.outcome() == ["done"]
+    assert not Server.objects.filter(deployment__node=node, is_serving=True).exists()
+
+
+def test_who_removes_a_node_and_an_agent_that_is_back_do_not_wait_for_each_other(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicas(node, 0, 1)
+    Deployment.objects.update(is_wanted=False)
+
+    def ends(said: Any) -> object:
+        return end_server(actor=SYSTEM, server=said["server"], reason="It is over.")
+
+    meeting = Meeting(monkeypatch, "serving.actions.removing.end_server", ends)
+    remove_node(actor=make_admin(), node=node, reason="sold")
+    assert meeting.outcome() == ["done"] and set(Deployment.objects.values_list("state", flat=True)) == {"gone"}
+
+
+def test_who_brings_an_environment_back_and_an_agent_do_not_wait_for_each_other(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment, admin = make_environment("production"), make_admin()
+    releases = [Release.objects.get(), make_release()]
+    for release in releases:
+        serves(release)
+        make_deployment(release, environment, state="failed", is_wanted=False)
+    Environment.objects.update(retired_at=timezone.now())
+
+    def gives_up(said: Any) -> object:
+        one = Deployment.objects.get(release=said["release"])
+        return record_state(actor=SYSTEM, deployment=one, to=DeploymentState.GONE, reason="It is over.")
+
+    meeting = Meeting(monkeypatch, "rollouts.actions.retiring.ensure_deployment", gives_up)
+    restore_environment(actor=admin, environment=environment)
+    assert meeting.outcome() == ["state_changed"]
+    assert set(Deployment.objects.values_list("state", flat=True)) == {"fetching"}

@@ -41,6 +41,9 @@ def test_an_empty_node_goes_off_the_list_and_comes_back_cordoned() -> None:
     assert events_of("node", "gone").first().reason == "sold"  # type: ignore[union-attr]
     register_node(actor=AGENT, name="gone", runtimes=[], facts={})
     assert get_node("gone").cordoned_at is not None
+    register_node(actor=AGENT, name="gone", runtimes=[], facts={})
+    told = [(one.verb, one.actor) for one in events_of("node", "gone").order_by("pk")]
+    assert told[-1] == ("node.returned", AGENT.name) and [verb for verb, _ in told].count("node.returned") == 1
 
 
 def test_what_is_wanted_there_is_drained_first() -> None:

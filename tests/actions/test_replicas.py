@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from ledger.core.errors import Invalid, Refused, Stale, Unavailable
+from registry.models import Release
 from serving.actions import ensure_deployment, placement, release_deployment
 from serving.actions.deployments import record_state
 from serving.actions.draining import _release
@@ -151,9 +152,9 @@ def test_a_lost_node_keeps_its_traffic_where_the_others_are_just_being_let_go(
     silence("local")
     locked = placement.lock_routes
 
-    def wait_for(environment: Environment) -> Environment:
+    def wait_for(environment: Environment, *drained: Release) -> Environment:
         Deployment.objects.filter(node="b").update(is_wanted=False)
-        return locked(environment)
+        return locked(environment, *drained)
 
     monkeypatch.setattr(placement, "lock_routes", wait_for)
     continue_placing(actor=AGENT)

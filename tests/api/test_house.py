@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.core.management import call_command
-from django.db import transaction
+from django.db import InternalError, connection, transaction
 from django.http import Http404
 from django.test import RequestFactory
+from psycopg.errors import IdleInTransactionSessionTimeout
 from rest_framework import exceptions
 from rest_framework.test import APIClient
 
@@ -20,8 +22,8 @@ from accounts import actions
 from accounts.api.requests import actor_of, expected_version
 from accounts.core.access import Actor, Role
 from accounts.core.addresses import API
-from accounts.models import User
-from ledger.actions import append_event
+from accounts.models import Team, User
+from ledger.actions import append_event, events
 from ledger.core import errors
 from sluicegate.api import FIXES, OTHER_FIX, problem_handler
 from sluicegate.checks import refuse_unsafe_start
@@ -275,6 +277,28 @@ class TestProblems:
         body = assert_problem(response, 500, "internal")
         assert body["error_id"] in body["detail"]
         assert "secret" not in str(body) and "Zero" not in str(body)
+
+    @pytest.mark.django_db(transaction=True)
+    def test_what_another_change_holds_is_told_apart_from_a_database_that_is_away(self, api: Api) -> None:
+        root = api(make_user("root", is_admin=True))
+        here = connection.settings_dict
+        other = psycopg.connect(
+            dbname=here["NAME"], user=here["USER"], password=here["PASSWORD"], host=here["HOST"], port=here["PORT"]
+        )
+        with other, connection.cursor() as cursor:
+            other.execute("SELECT pg_advisory_xact_lock(%s)", [events._CHAIN_LOCK])
+            cursor.execute("SET lock_timeout = '50ms'")
+            response = root.post("/api/v1/teams", {"slug": "search"}, format="json")
+            cursor.execute("RESET lock_timeout")
+        assert "Nothing was changed" in assert_problem(response, 503, "locked")["detail"]
+        assert response["Retry-After"] == "2" and not Team.objects.exists()
+
+    def test_a_transaction_that_the_database_ended_may_be_tried_again(self) -> None:
+        with pytest.raises(InternalError) as raised:
+            raise InternalError("ended") from IdleInTransactionSessionTimeout("ended")
+        answer = problem_handler(raised.value, {})
+        assert (answer.status_code, answer.data["code"]) == (503, "database_unavailable")
+        assert problem_handler(InternalError("something else"), {}).status_code == 500
 
 
 class TestIfMatch:

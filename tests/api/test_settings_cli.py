@@ -21,7 +21,7 @@ from serving.models import Environment
 from sluicegate.cli import exits, session
 from sluicegate.cli.main import main
 from sluicegate.client import Client
-from tests.factories import make_node, make_team, make_user
+from tests.factories import make_deployment, make_environment, make_node, make_server, make_team, make_user
 from tests.issuer import AUDIENCE, SECRET, Issuer
 from tests.rollout_setup import release_of, serves
 
@@ -136,7 +136,7 @@ def test_environments(run: Run, tmp_path: Path) -> None:
 
 def test_an_environment_is_taken_out_of_use_and_brought_back(run: Run) -> None:
     run("root", "environment", "create", "canary")
-    assert "Nothing was done" in run("root", "environment", "remove", "canary", plain=True)[1]
+    assert "Nothing was done; add --yes." in run("root", "environment", "remove", "canary", plain=True)[1]
     assert run("ann", "environment", "remove", "canary", "--yes", plain=True)[0] == exits.REFUSED
     code, gone = run("root", "environment", "remove", "canary", "--yes")
     assert code == exits.OK and gone["is_deleted"] and not Environment.objects.exists()
@@ -149,6 +149,30 @@ def test_an_environment_is_taken_out_of_use_and_brought_back(run: Run) -> None:
     make_node()
     assert "in use again" in run("root", "environment", "restore", "production", plain=True)[1]
     assert len(run("ann", "environment", "list")[1]) == 1
+
+
+def test_what_goes_with_an_environment_is_told_and_asked_before(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    serves(release := release_of())
+    environment = make_environment("production")
+    make_server(make_deployment(release, environment, state="ready"))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+
+    def removed(answer: Callable[[str], str]) -> tuple[int, str]:
+        monkeypatch.setattr("builtins.input", answer)
+        return run("root", "environment", "remove", "production", plain=True)
+
+    def while_one_comes(question: str) -> str:
+        make_server(make_deployment(release_of(release.model), environment, state="ready"))
+        return "yes"
+
+    would_go = f"1 server of {release.model.slug} r{release.number} is drained and ended."
+    code, said = removed(lambda question: "no")
+    assert code == exits.REFUSED and would_go in said and "Nothing was done." in said
+    code, said = removed(while_one_comes)
+    assert code == exits.REFUSED and "has changed since it was read" in said
+    assert not Environment.objects.exclude(retired_at=None).exists()
+    code, said = removed(lambda question: "yes" if "is taken out of use. Go on?" in question else "no")
+    assert code == exits.OK and said.index(would_go) < said.index("production is retired.")
 
 
 def test_sessions(browsers: tuple[Browser, Browser], run: Run) -> None:

@@ -124,6 +124,8 @@ def test_items_become_arrays_of_the_declared_types_and_shapes() -> None:
 def test_values_that_do_not_fit_name_their_input(values: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         item_arrays([Tensor("text", "BYTES", (1,)), Tensor("x", "FP32", (2,))], values)
+    with pytest.raises(ValueError, match="the value of n is not INT64: .* too large"):
+        item_arrays([Tensor("n", "INT64", (1,))], {"n": [2**70]})
 
 
 def test_a_made_up_item_fits_any_declaration() -> None:

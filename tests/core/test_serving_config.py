@@ -165,6 +165,17 @@ def test_a_warm_up_is_a_request_that_could_be_sent() -> None:
     assert list(later) == ["warmup[1].inputs.y"]  # one that could not be read does not hide the next
 
 
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [([None, 1], "null"), ([[1, 2], [3, None]], "null"), ({"a": 1}, "an object"), ([{}], "an object"),
+     (None, ""), (1, ""), ([[1.5], [True]], ""), (["a", ""], ""), ([], "")],
+)  # fmt: skip
+def test_a_warm_up_holds_what_a_tensor_holds(value: Any, found: str) -> None:
+    says = linted(inputs=[TENSOR], warmup=[{"inputs": {"x": 1}}, {"inputs": {"x": value}}])
+    assert list(says) == (["warmup[1].inputs.x"] if found else [])
+    assert not found or says["warmup[1].inputs.x"].startswith(f"{found} is no element of a tensor. Write numbers")
+
+
 def broken(own: dict[str, Any], wanted: dict[str, Any], side: str = "inputs") -> list[str]:
     other = "outputs" if side == "inputs" else "inputs"
     serving = {side: [{**TENSOR, "name": "first"}, {**TENSOR, **own}], other: []}

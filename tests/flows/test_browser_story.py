@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 import yaml
 from playwright.sync_api import Browser, Download, Page, Route, expect
@@ -200,7 +201,7 @@ def path_of(route: Route) -> str:
 
 def seal_and_see_the_gates_pass(page: Page, stack: Stack) -> str:
     """The digest that was sealed. The gates wait until their page is open, so that all of their news comes by the stream."""
-    with frozen(stack.pid_of("worker")):
+    with frozen_worker(stack):
         page.locator("#seal").click()
         digest = page.locator("#sealed-part [data-digest]").inner_text()
         page.get_by_role("link", name="Follow the gates").click()
@@ -219,12 +220,32 @@ def seal_and_see_the_gates_pass(page: Page, stack: Stack) -> str:
 
 
 @contextmanager
-def frozen(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
+def frozen_worker(stack: Stack) -> Iterator[None]:
+    """Frozen outside of any transaction of its own: it tidies up after the gates of before, and what it holds nobody else gets."""
+    pid = stack.pid_of("worker")
+    with psycopg.connect(stack.database_url, autocommit=True) as session:
+        until = time.monotonic() + PATIENCE_MS / 1000
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            while any_stands_open(session):
+                assert time.monotonic() < until, "the worker is never without a transaction"
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(0.1)
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def any_stands_open(session: psycopg.Connection[Any]) -> bool:
+    """Whether a transaction is open, and still is after a second in which whoever is not frozen goes on."""
+
+    def open_now() -> set[Any]:
+        return set(session.execute("SELECT pid, xact_start FROM pg_stat_activity WHERE state LIKE 'idle in tr%'"))
+
+    seen = open_now()
+    time.sleep(1)
+    return bool(seen & open_now())
 
 
 # --- what it changes, what would happen, who says yes

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from playwright.sync_api import Browser
 
@@ -336,7 +337,11 @@ def test_a_release_without_code_begins_its_gates_at_once(ada: Person, workers: l
     ada.send()
     ada.says("#sending-words", "Everything is there and verified")
     child.stop(workers.pop(), stop_signal=signal.SIGKILL)  # the gates are only begun here
-    ada.seal()
+    with psycopg.connect(database_url()) as other:
+        other.execute("SELECT 1 FROM serving_environment WHERE slug = 'staging' FOR UPDATE")  # what gates begin under
+        ada.seal()
+        ada.says("#gates-words", "Another change holds what this one needs")
+        assert ada.page.locator("#gates-link").is_hidden()
     ada.page.locator("#gates-link").wait_for()
     run = GateRun.objects.get(release=Release.objects.get())
     assert ada.page.locator("#gates-link").get_attribute("href") == f"/gate-runs/{run.pk}/"

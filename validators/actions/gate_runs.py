@@ -27,6 +27,7 @@ from serving.models import Environment
 from serving.queries import get_environment
 from serving.queries.deployments import find_environment
 from validators import queries
+from validators.actions.traces import hold_trace
 from validators.core.attested import predicate_facts
 from validators.core.contract import tensors_of
 from validators.core.entry import entry
@@ -111,6 +112,8 @@ def request_gate_run(
         found = queries.gate_runs().filter(release=release, state__in=UNFINISHED).first()
         if found is not None:
             return found, False
+        if trace := _trace_of(policy):
+            hold_trace(model, trace)
         gate_run = GateRun.objects.create(
             release=release,
             environment=where,
@@ -283,8 +286,8 @@ def _checked_policy(release: Release) -> Policy:
             field, fix = f"environments.{name}", "Name one that is there, or leave it out."
             said = f"The gate policy speaks of {name}, and there is no such environment."
             raise Invalid("gate_policy_invalid", said, errors=[{"field": field, "message": said, "fix": fix}])
-    if "load" in policy.gates and policy.trace:
-        trace_named(release.model, policy.trace)
+    if trace := _trace_of(policy):
+        trace_named(release.model, trace)
     if "golden" in policy.gates and policy.golden_set:
         items = queries.golden_items(release.model, policy.golden_set)
         found = misfit(policy.of("golden"), items, tensors_of(manifest_of(release)["serving"], "outputs"))
@@ -295,6 +298,11 @@ def _checked_policy(release: Release) -> Policy:
                 errors=[{"field": found.field, "message": f"{found.message}.", "fix": found.fix}],
             )
     return policy
+
+
+def _trace_of(policy: Policy) -> str:
+    """The trace that its load goes by; empty for none."""
+    return (policy.trace or "") if "load" in policy.gates else ""
 
 
 def _baseline_of(release: Release) -> Release | None:

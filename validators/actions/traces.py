@@ -11,6 +11,7 @@ from ledger.actions import append_event
 from ledger.core.canonical import sha256_of
 from ledger.core.errors import Invalid, StateChanged
 from registry.actions import put_blob
+from registry.actions.served_models import lock_model
 from registry.models import ServedModel
 from validators.core.trace import gaps_of, kept_bytes
 from validators.models import Trace
@@ -61,8 +62,9 @@ def remove_trace(*, actor: Actor, model: ServedModel, digest: str) -> None:
     """
     require(actor, Verb.EDIT_MODEL, model.team.slug, model.slug)
     with transaction.atomic():
-        found = trace_named(model, digest)
-        if used := uses_of(model).get(digest):
+        now = lock_model(model)  # and its policy with it
+        found = hold_trace(now, digest)
+        if used := uses_of(now).get(digest):
             fix = "A trace that is evidence stays; name another one in load.trace for runs to come."
             raise StateChanged("trace_used", f"{model.slug} uses {digest}: {used.words}. {fix}", digest=digest)
         found.delete()
@@ -73,6 +75,12 @@ def remove_trace(*, actor: Actor, model: ServedModel, digest: str) -> None:
             actor=actor,
             facts={"digest": digest, "gaps": found.gaps},
         )
+
+
+def hold_trace(model: ServedModel, digest: str) -> Trace:
+    """One of the model's traces, which nobody removes until the commit. Raises NotFound."""
+    list(Trace.objects.select_for_update(no_key=True).filter(model=model, digest=digest))
+    return trace_named(model, digest)
 
 
 def _read(recording: bytes) -> list[float]:

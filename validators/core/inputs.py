@@ -112,7 +112,7 @@ def _array(tensor: Tensor, values: Mapping[str, Any]) -> npt.NDArray[Any]:
             array = np.asarray(values[tensor.name]).astype(
                 kind, casting="same_kind" if kind.startswith("float") else "unsafe"
             )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"the value of {tensor.name} is not {tensor.data_type}: {error}") from None
     return _shaped(tensor, array)
 

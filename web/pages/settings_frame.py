@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from django.utils.cache import add_never_cache_headers
 
 from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may, require
+from ledger.core.canonical import digest_of
 from ledger.core.errors import DomainError, Invalid
 from web.pages.forms import refused
 
@@ -79,7 +79,7 @@ def act_confirmed(
         with transaction.atomic():
             verb()
             sentences = list(says())
-            if asks_anew and request.POST.get("read", digest := _digest(sentences)) != digest:
+            if asks_anew and request.POST.get("read", digest := digest_of(sentences)) != digest:
                 is_confirmed = False
                 messages.warning(
                     request, "What will happen has changed since you read it. Nothing was done; read it again."
@@ -91,11 +91,7 @@ def act_confirmed(
     if is_confirmed:
         messages.success(request, done)
         return redirect(then())
-    return ask_first(request, title, sentences, read=_digest(sentences) if asks_anew else "")
-
-
-def _digest(sentences: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(sentences).encode()).hexdigest()
+    return ask_first(request, title, sentences, read=digest_of(sentences) if asks_anew else "")
 
 
 def ask_first(request: HttpRequest, title: str, sentences: Sequence[str], *, read: str = "") -> HttpResponse:

@@ -1,9 +1,9 @@
 // The upload under way and the seal: what the worker tells becomes bars and sentences; then the draft is watched until it is
 // verified, and sealed when the person says so.
-import { csrfNow } from "./api.js";
+import { csrfNow, mayComeBack } from "./api.js";
 import { durationText, sizeText } from "./words.js";
 
-const LOOK_MS = 1000, NUDGE_MS = 10_000, SPEED_OVER_MS = 10_000;
+const LOOK_MS = 1000, NUDGE_MS = 10_000, SPEED_OVER_MS = 10_000, GATES_PATIENCE_MS = 120_000;
 const by = (id) => document.getElementById(id);
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 
@@ -176,8 +176,8 @@ export class Sending {
       by("sealed-link").href = `${this.facts.modelUrl}r/${sealed.number}/`;
       for (const one of document.querySelectorAll("[data-digest]")) one.textContent = sealed.digest;
       by("sealed-waivers").hidden = !sealed.waivers_missing.length;
-      if (by("and-gates").checked && !sealed.waivers_missing.length) await this.gates(sealed.name);
       by("sealed-part").focus();
+      if (by("and-gates").checked && !sealed.waivers_missing.length) await this.gates(sealed.name);
     } catch (error) {
       words.classList.add("bad");
       words.textContent = `${error.message} ${error.errors.slice(0, 20).map((one) => `${one.field}: ${one.message} ${one.fix}`).join(" ")}`;
@@ -187,13 +187,22 @@ export class Sending {
     }
   }
 
+  // Asking again begins no second run: a release has one at a time.
   async gates(name) {
-    try {
-      const run = await this.api(`/models/${this.facts.slug}/releases/${name}/gate-runs`, {});
-      by("gates-link").href = `/gate-runs/${run.id}/`;
-      by("gates-link").hidden = false;
-    } catch (error) {
-      by("gates-words").textContent = `The gates could not be started: ${error.message}`;
+    const words = by("gates-words"), until = Date.now() + GATES_PATIENCE_MS;
+    for (;;) {
+      try {
+        const run = await this.api(`/models/${this.facts.slug}/releases/${name}/gate-runs`, {});
+        by("gates-link").href = `/gate-runs/${run.id}/`;
+        by("gates-link").hidden = false;
+        words.textContent = "";
+        return;
+      } catch (error) {
+        const again = mayComeBack(error.status) && Date.now() < until;
+        words.textContent = `The gates could not be started: ${error.message} ${again ? "Trying again." : "The release's page starts them, too."}`;
+        if (!again) return;
+        await sleep((error.retryAfter ?? 2) * 1000);
+      }
     }
   }
 }
