@@ -7,7 +7,7 @@ Each port has one error family (see `PortError`), one adapter for each real syst
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -322,15 +322,17 @@ class TrafficCounters(Protocol):
 class HostCounts:
     """What one server of a release was asked since the gateway last met a change of that release's servers; `active` now, streams too.
     `attempts` that ended, first and later ones; `failed` are those without a good answer: server errors, cuts, and those that were given
-    up, by the gateway or by who asked. What the gateway shed is in neither, as no server was asked.
+    up, by the gateway or by who asked; `unreached` are those of them for which no connection could be made, so that nothing was sent: as
+    many at least. What the gateway shed is in none of these, as no server was asked.
     """
 
     attempts: int = 0
     failed: int = 0
     active: int = 0
+    unreached: int = 0
 
     def __add__(self, other: HostCounts) -> HostCounts:
-        return HostCounts(self.attempts + other.attempts, self.failed + other.failed, self.active + other.active)
+        return HostCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 class HostCounters(Protocol):
@@ -339,10 +341,7 @@ class HostCounters(Protocol):
     def read_hosts(
         self, *, gateway: str, admin_url: str, timeout_s: float, model: str, digest: str
     ) -> dict[tuple[str, int], HostCounts]:
-        """By host and port, of either protocol; only those that were asked at all. Raises GatewayError.
-
-        Safe to call from several threads.
-        """
+        """By host and port, of either protocol; only those that were asked at all. Raises GatewayError. Safe from several threads."""
         ...
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from typing import Any
 
 from benchmarks.losses.fleet import LOADS_S, MODEL, REPLICAS, Fleet, FleetScene, placed_elsewhere, policy
 from benchmarks.losses.scene import Found, Row, is_answering
 from benchmarks.losses.users import Question, doubling
-from benchmarks.losses.world import DATABASE, GATEWAYS, JOINS, Machines, until
+from benchmarks.losses.world import DATABASE, GATEWAYS, JOINS, PLANES, Machines, until
 from ledger.core.errors import DomainError
 from rollouts.actions import advance
 from rollouts.models import DecisionRecord, Rollout
@@ -27,6 +29,8 @@ _ELSEWHERE_S = _LOST_S + _BEAT_S + LOADS_S
 #: An agent's start: Python, the trial of what shuts servers in, and its first heartbeat; then draining and ending what is to go.
 _BACK_S = 30.0
 _SHORT_S = 40.0
+#: By then a candidate that lost a server is held or taken back, if it is to be.
+_DECIDED_S = 25.0
 _EVERYONE = 8
 Scene = FleetScene
 
@@ -185,25 +189,85 @@ def candidates_node_killed(scene: FleetScene) -> Found:
     return found
 
 
-def judged_by_errors(scene: FleetScene) -> Found:
-    """The same, and its errors are judged as the demo's preset does. Either it is taken back for them, or it stays as it is."""
-    fleet = scene.story
+def judged_killed(scene: FleetScene) -> Found:
+    """The same once users ask both, and its errors are judged as the preset `demo` does."""
     rollout = _of_two(scene)
+    _takes_traffic(scene, rollout)
     began, node, found = _its_node_dies(scene, rollout)
-    with contextlib.suppress(TimeoutError):
-        until(lambda: fleet.now(rollout).state != "shifting", "it is taken back", 20)
-    if fleet.now(rollout).state == "shifting":
-        found.told["taken back"] = "no"
-        fleet.abort(rollout)
-    else:
-        until(lambda: fleet.now(rollout).state == "rolled_back", "it is taken back", 20)
-        found.told["taken back"] = fleet.now(rollout).reason
-        if "Errors of" not in found.told["taken back"]:
-            found.wrong.append("it was not for its errors")
-    found.seconds = time.monotonic() - began
+    _what_becomes_of_it(scene, rollout, node, began, found)
     _lost_at_once(scene, began, found)
     _comes_back(scene, node, found)
     return found
+
+
+def judged_cut_off(scene: FleetScene) -> Found:
+    """The same, but that packets to and from the node vanish, whoever they are from."""
+    rollout = _of_two(scene)
+    _takes_traffic(scene, rollout)
+    node, found = _of_the_candidate_alone(scene, rollout)
+    rest = [DATABASE, *PLANES, *GATEWAYS]
+    began = time.monotonic()
+    scene.net.cut([node], rest)
+    _what_becomes_of_it(scene, rollout, node, began, found)
+    if (silent_s := _LOST_S + _BEAT_S - (time.monotonic() - began)) > 0:
+        time.sleep(silent_s)  # so that it comes back to a fleet that took it for lost
+    scene.net.heal([node], rest)
+    _bounded(found, "healed, settled", scene.story.settles(180), _BACK_S)
+    return found
+
+
+def judged_crashed(scene: FleetScene) -> Found:
+    """The same, but that the candidate's server alone dies there, as if the release had ended it; the agent lives and starts another."""
+    fleet, rollout = scene.story, _of_two(scene)
+    _takes_traffic(scene, rollout)
+    node, found = _of_the_candidate_alone(scene, rollout)
+    begun, began = fleet.said("server.started"), time.monotonic()
+    for one in fleet.answering(rollout.candidate):
+        if one.deployment.node_id == node:
+            os.kill(one.pid, signal.SIGKILL)
+    found.seconds = until(lambda: fleet.said("server.started") > begun, "its agent starts another", LOADS_S)
+    until(lambda: len(fleet.answering(rollout.candidate)) == REPLICAS, "two answer", LOADS_S)
+    found.told["two answer s"] = time.monotonic() - began
+    if node not in fleet.nodes_of(rollout.candidate) or "replica_differs" in _codes_of(rollout):
+        found.wrong.append(f"it was taken for the node's: {_codes_of(rollout)}")
+    _lost_at_once(scene, began, found)
+    if fleet.now(rollout).state == "shifting":
+        fleet.abort(rollout)
+    found.told["codes"] = " ".join(_codes_of(rollout))
+    fleet.settles(60)
+    return found
+
+
+def _what_becomes_of_it(scene: FleetScene, rollout: Rollout, node: str, began: float, found: Found) -> None:
+    """It is held until another replica answers, and goes on; or it is taken back, within the bound for that."""
+    fleet = scene.story
+    is_held = lambda: "replica_differs" in _codes_of(rollout)  # noqa: E731
+    has_ended = lambda: fleet.now(rollout).state in {"rolled_back", "stuck"}  # noqa: E731
+    is_back = lambda: len(fleet.answering(rollout.candidate, but=node)) == REPLICAS  # noqa: E731
+    with contextlib.suppress(TimeoutError):
+        until(lambda: is_held() or has_ended(), "it is decided", _DECIDED_S)
+    found.told["held s"] = time.monotonic() - began if is_held() else "never"
+    named = DecisionRecord.objects.filter(rollout=rollout, facts__has_key="odd_replica").values_list("facts", flat=True)
+    found.told["named"] = str([facts["odd_replica"] for facts in named])
+    until(lambda: is_back() or has_ended(), "another answers", _ELSEWHERE_S, look_s=0.2)
+    if not has_ended():
+        found.told["replaced s"] = time.monotonic() - began
+        until(lambda: fleet.now(rollout).weight_bp == 7500 or has_ended(), "it goes on", _ELSEWHERE_S)
+    found.seconds = time.monotonic() - began
+    if has_ended():
+        found.told["taken back"] = fleet.now(rollout).reason
+        if not is_held() and found.seconds > _DECIDED_S:
+            found.wrong.append(f"it was taken back after {found.seconds:.1f} s")
+    else:
+        fleet.abort(rollout)
+    found.told["codes"] = " ".join(_codes_of(rollout))
+
+
+def _takes_traffic(scene: FleetScene, rollout: Rollout) -> None:
+    """Waits until each gateway has asked each of the candidate's servers."""
+    asked = lambda name: scene.story.hosts_asked(rollout.candidate, name)  # noqa: E731
+    each = lambda: all(len(asked(name)) == REPLICAS and min(asked(name).values()) >= 20 for name in GATEWAYS)  # noqa: E731
+    until(each, "both of the candidate are asked", LOADS_S, look_s=0.5)
 
 
 def _of_two(scene: FleetScene, **more: Any) -> Rollout:
@@ -217,12 +281,18 @@ def _of_two(scene: FleetScene, **more: Any) -> Rollout:
 
 
 def _its_node_dies(scene: FleetScene, rollout: Rollout) -> tuple[float, str, Found]:
-    """One without a replica of stable's, if there is one: when, which, and what is told of it."""
-    stable, there = (scene.story.nodes_of(one) for one in (scene.story.stable, rollout.candidate))
-    node = next((one for one in there if one not in stable), there[0])
+    """When, which, and what is told of it."""
+    node, found = _of_the_candidate_alone(scene, rollout)
     began = time.monotonic()
     scene.machines.host(node).kill()
-    return began, node, Found(told={"stable's too": "yes" if node in stable else "no"})
+    return began, node, found
+
+
+def _of_the_candidate_alone(scene: FleetScene, rollout: Rollout) -> tuple[str, Found]:
+    """A node of its without a replica of stable's, if there is one."""
+    stable, there = (scene.story.nodes_of(one) for one in (scene.story.stable, rollout.candidate))
+    node = next((one for one in there if one not in stable), there[0])
+    return node, Found(told={"stable's too": "yes" if node in stable else "no"})
 
 
 def _lost_at_once(scene: FleetScene, began: float, found: Found) -> None:
@@ -254,6 +324,8 @@ def _codes_of(rollout: Rollout) -> list[str]:
 
 _IN_FLIGHT = "what is in flight there, of 8 users, in 2 s; the rest is tried elsewhere"
 _PLACED = f"60 s of silence, a heartbeat of 5 s, {LOADS_S:g} s for a start; {_BACK_S:g} s after its return nothing of it is left"
+_GOES_ON_S = 2 * _ELSEWHERE_S
+_JUDGED = f"taken back within {_DECIDED_S:g} s, or held, replaced within {_ELSEWHERE_S:g} s ({_PLACED}), and it goes on as soon again"
 ROWS = [
     Row("agent killed", agent_killed, 0, _BACK_S, "its start"),
     Row("node cut from the database for 40 s", cut_for_a_while, 0, 20.0, "a connection is given up after 10 s; a beat of 5 s"),
@@ -269,9 +341,13 @@ ROWS = [
         f"{_IN_FLIGHT}; {_PLACED}; meanwhile `needs_replicas`, and nothing is taken back",
     ),
     Row(
-        "candidate's node killed, judged by its errors", judged_by_errors, _EVERYONE, 25.0,
-        f"{_IN_FLIGHT}; it is looked at for 20 s; {_BACK_S:g} s after the node's return nothing of it is left",
+        "candidate's node killed, judged by its errors", judged_killed, _EVERYONE, _GOES_ON_S, f"{_IN_FLIGHT}; {_JUDGED}",
     ),
+    Row(
+        "candidate's server killed, judged by its errors", judged_crashed, _EVERYONE, LOADS_S,
+        f"{_IN_FLIGHT}; its agent starts another there, and no replica is told apart",
+    ),
+    Row("candidate's node cut off, judged by its errors", judged_cut_off, 0, _GOES_ON_S, _JUDGED),
 ]  # fmt: skip
 
 

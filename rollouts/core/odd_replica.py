@@ -7,7 +7,7 @@ incident that was excused or in an earlier stage, would make it odd beside other
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,10 +26,19 @@ IN_FLIGHT_RATIO, IN_FLIGHT = 2, 10
 
 
 class ReplicaTally(NamedTuple):
-    """Bad and all attempts."""
+    """Bad and all attempts; for `unreached` of the bad ones no connection to the replica could be made."""
 
     bad: int
     attempts: int
+    unreached: int = 0
+
+    def thinned(self, phi: float, whole: Callable[[float], int]) -> ReplicaTally:
+        """Divided by `phi`, and made whole; but not what was unreached: nothing was sent, so no request or batch brought the clump.
+
+        That so many found nobody there, while the replica's agent says that it serves, is the node's or the network's.
+        """
+        bad, attempts = self.bad - self.unreached, self.attempts - self.unreached
+        return ReplicaTally(whole(bad / phi) + self.unreached, whole(attempts / phi) + self.unreached, self.unreached)
 
 
 @dataclass(frozen=True)
@@ -54,23 +63,23 @@ class OddReplica:
 def odd_one_out(tallies: Mapping[str, ReplicaTally], *, tolerated: float, phi: float = 1.0) -> OddReplica | None:
     """The one replica that fails more than the others do, beyond chance, while these fail no more than `tolerated`.
 
-    `tolerated`: a share of attempts, in [0, 1]. `phi`: how much the counts scatter beyond chance, 1 or more; all counts are
-    divided by it. Source: the hypergeometric tail (Fisher's exact test), times the number of replicas (Bonferroni), since it is
-    the worst of them that is tested. Replicas need not have had the same number of attempts.
+    `tolerated`: a share of attempts, in [0, 1]. `phi`: how much the counts scatter beyond chance, 1 or more; all counts but those
+    of `unreached` attempts are divided by it. Source: the hypergeometric tail (Fisher's exact test), times the number of replicas
+    (Bonferroni), since it is the worst of them that is tested. Replicas need not have had the same number of attempts.
     """
     if len(tallies) < 2:
         return None
     name = max(tallies, key=lambda one: (tallies[one].bad / max(1, tallies[one].attempts), one))
     own, rest = tallies[name], [one for host, one in tallies.items() if host != name]
-    others = ReplicaTally(sum(one.bad for one in rest), sum(one.attempts for one in rest))
+    others = ReplicaTally(*map(sum, zip(*rest, strict=True)))
     if (
         others.attempts < LEAST_OTHERS
         or others.bad > tolerated * others.attempts
         or own.bad <= tolerated * own.attempts
     ):
         return None
-    few = ReplicaTally(int(own.bad / phi), int(own.attempts / phi))
-    bad, whole = few.bad + math.ceil(others.bad / phi), few.attempts + math.ceil(others.attempts / phi)
+    few, rest_few = own.thinned(phi, int), others.thinned(phi, math.ceil)
+    bad, whole = few.bad + rest_few.bad, few.attempts + rest_few.attempts
     if len(tallies) * tail(few.bad, few.attempts, bad, whole) > CHANCE:
         return None
     return OddReplica(name, own, others, len(tallies))

@@ -42,9 +42,17 @@ def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
     odd = odd_one_out(s.observed.replicas, tolerated=judged.guard.roll_back_over.of(usual), phi=judged.phi)
     if odd is None:
         return found
-    facts = {"replica": odd.name, "own": list(odd.own), "others": list(odd.others), "replicas": odd.replicas}
+    own, others = ([one.bad, one.attempts] for one in (odd.own, odd.others))
+    facts = {
+        "replica": odd.name,
+        "own": own,
+        "others": others,
+        "replicas": odd.replicas,
+        "unreached": odd.own.unreached,
+    }
+    nobody = f", {odd.own.unreached} of which found nobody there" if odd.own.unreached else ""
     theirs = (
-        f"of one replica of {odd.replicas}: {odd.name}, {odd.own.bad} of {odd.own.attempts} attempts; "
+        f"of one replica of {odd.replicas}: {odd.name}, {odd.own.bad} of {odd.own.attempts} attempts{nobody}; "
         f"the others failed {odd.others.bad} of {odd.others.attempts}."
     )
     if _may_hold(s, found, judged, odd):

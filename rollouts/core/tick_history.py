@@ -44,7 +44,7 @@ class TickContext:
     hardware: str = ""
     is_settling: bool = False  # answers were still on their way since the last change of weight
     room: Mapping[str, Any] = field(default_factory=dict)  # of `Room`; empty where nothing of it was checked
-    # by the candidate's replicas: bad and all attempts, at the tick that asked for them
+    # by the candidate's replicas: bad and all attempts, and those that found nobody there, at the tick that asked for them
     replicas: Mapping[str, Sequence[int]] = field(default_factory=dict)
     is_replacing: bool = False  # fewer of the candidate answered than before one was set aside
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
@@ -71,14 +71,12 @@ def _tallies(
 ) -> dict[str, ReplicaTally]:
     """Of each of the candidate's servers, by its name."""
     names = server_names(rollout.candidate_id, rollout.environment_id)
-    bad: Counter[str] = Counter()
-    attempts: Counter[str] = Counter()
+    found: dict[str, HostCounts] = defaultdict(HostCounts)
     for (host, port), counts in _counted(hosts, rollout, gateways, wait_s):
         name = names.get((host, port))
         if name is not None and counts.attempts:  # one that is not known any more is none to look at
-            bad[name] += counts.failed
-            attempts[name] += counts.attempts
-    return {name: ReplicaTally(bad[name], attempts[name]) for name in attempts}
+            found[name] += counts
+    return {name: ReplicaTally(one.failed, one.attempts, one.unreached) for name, one in found.items()}
 
 
 def _counted(

@@ -14,7 +14,7 @@ from serving.core.addresses import TlsFiles
 from serving.core.routes import digest12
 from serving.ports import GatewayError, HostCounts
 
-_STATS = ("rq_total", "rq_active", "rq_success")
+_STATS = ("rq_total", "rq_active", "rq_success", "rq_error", "cx_connect_fail")
 
 
 #: Of `release_clusters` and `class_cluster`; none of a class's letters is the underscore that ends the digest.
@@ -25,7 +25,9 @@ class EnvoyHosts:
     """HostCounters over an Envoy, and what is in flight there for all releases. `tls` as `EnvoyCounters` has it.
 
     Envoy's `rq_error` lacks what was never answered, so failed is what ended without success. It counts what its own bounds
-    refused as a success of the server that it had picked.
+    refused as a success or an error of the server that it had picked. Its `rq_total` lacks the requests for which no connection
+    could be made: they are errors, and no more than the connections that failed are taken for such (over gRPC several may have
+    waited for one).
     """
 
     def __init__(self, tls: TlsFiles | None = None) -> None:
@@ -71,7 +73,7 @@ def _hosts(page: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], tuple[str
         for host in cluster.get("host_statuses", ()):
             address = host["address"]["socket_address"]
             stats = {one["name"]: int(one.get("value", 0)) for one in host.get("stats", ())}
-            total, active, success = (stats.get(name, 0) for name in _STATS)
-            ended = max(0, total - active)
-            place = address["address"], int(address["port_value"])
-            yield release, place, HostCounts(ended, max(0, ended - success), active)
+            total, active, success, errors, unconnected = (stats.get(name, 0) for name in _STATS)
+            ended, unreached = max(0, total - active), min(errors, unconnected)
+            counts = HostCounts(ended + unreached, max(0, ended - success) + unreached, active, unreached)
+            yield release, (address["address"], int(address["port_value"])), counts

@@ -79,8 +79,10 @@ class StaticLauncher:
         return {"tier": "unknown", "says": says, "allows_uncontained_code": allows}
 
     def runtimes(self) -> list[dict[str, Any]]:
-        """Empty while the server does not answer; `missing()` then says why."""
+        """Empty while the server does not answer, or cannot be given anything; `missing()` then says why."""
         try:
+            if self._why_not_given():
+                return []
             name, version = self._control.version()
         except InferenceError:
             return []
@@ -89,10 +91,9 @@ class StaticLauncher:
 
     def missing(self) -> str:
         try:
-            self._control.version()
+            return self._why_not_given()
         except InferenceError as error:
             return self._away(error)
-        return ""
 
     def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path:
         """A new name, which is the model's stamp there."""
@@ -222,7 +223,8 @@ class StaticLauncher:
 
     def _check_server(self, spec: LaunchSpec) -> None:
         """Raises InferenceError where it does not answer, LaunchError where it is not to be used for this release."""
-        self._control.version()
+        if why := self._why_not_given():
+            raise LaunchError("load_failed", why)
         if self._loads == NOTHING:
             return self._check_contract(spec.model, spec.manifest["serving"])
         if self._control.stamp_of(spec.model) == "":
@@ -231,6 +233,16 @@ class StaticLauncher:
                 f"{self.server} has a model named {spec.model} that was not loaded from here. Let its owner unload it first.",
             )
         return None
+
+    def _why_not_given(self) -> str:
+        """Why the server is not to be used as SLUICEGATE_STATIC_LOADS has it; empty where it is. Raises InferenceError."""
+        name, version = self._control.version()
+        if self._loads == NOTHING or self._control.tells_configuration():
+            return ""
+        return (
+            f"{self.server} is {name} {version}, which tells no model's configuration, so that what was loaded from here could "
+            f"not be told from what its owner loaded. Let its owner put releases there, with SLUICEGATE_STATIC_LOADS={NOTHING}."
+        )
 
     def _check_contract(self, model: str, serving: dict[str, Any]) -> None:
         client = TritonServer(self.server.host, self.server.http_port, self.server.grpc_port)

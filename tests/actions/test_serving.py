@@ -174,3 +174,6 @@ def test_every_refusal_says_what_to_do_next(release: Release, staging: Environme
     with pytest.raises(DomainError) as caught:
         ensure(release, staging)
     assert "start a node" in str(caught.value) and "no_node_for_runtime" in str(caught.value)
+    Node.objects.create(name="theirs", facts={"missing": "It does not answer."}, seen_at=timezone.now())
+    with pytest.raises(DomainError, match="with that runtime. theirs runs nothing: It does not answer."):
+        ensure(release, staging)

@@ -85,6 +85,20 @@ def test_failures_that_come_in_clumps_name_nobody_as_soon() -> None:
     assert odd_one_out(tallies, tolerated=LIKE_STABLE, phi=8.0) is None
 
 
+def test_one_whose_node_is_gone_is_named_though_its_failures_come_in_clumps() -> None:
+    gone = {"a": ReplicaTally(0, 120), "b": ReplicaTally(24, 140, unreached=20)}
+    found = odd_one_out(gone, tolerated=LIKE_STABLE, phi=8.0)
+    assert found is not None and found.name == "b" and found.own == gone["b"]
+    assert odd_one_out({**gone, "b": ReplicaTally(24, 140)}, tolerated=LIKE_STABLE, phi=8.0) is None
+
+
+def test_nobody_is_named_where_the_others_cannot_be_reached_either() -> None:
+    alike = {"a": ReplicaTally(18, 120, 18), "b": ReplicaTally(24, 140, 24)}
+    assert odd_one_out(alike, tolerated=0.5, phi=8.0) is None
+    few = {"a": ReplicaTally(0, 120), "b": ReplicaTally(12, 140), "c": ReplicaTally(12, 140, 12)}
+    assert odd_one_out(few, tolerated=LIKE_STABLE, phi=8.0) is None
+
+
 @pytest.mark.parametrize("replicas", [2, 3, 5])
 def test_replicas_that_are_alike_are_hardly_ever_named(replicas: int) -> None:
     draw, named = random.Random(7), 0

@@ -39,6 +39,12 @@ def test_it_holds_says_why_and_names_the_replica() -> None:
     assert held(state=S.BAKING, weight_bp=9500).code is Code.REPLICA_DIFFERS
 
 
+def test_it_says_how_often_nobody_was_found_there() -> None:
+    found = held(replicas={**ONE_IS_BAD, "b:1": ReplicaTally(90, 300, unreached=80)})
+    assert found.code is Code.REPLICA_DIFFERS and found.facts["odd_replica"]["unreached"] == 80
+    assert "b:1, 90 of 300 attempts, 80 of which found nobody there; the others failed 0 of 300." in found.reason
+
+
 ALIKE = {"a:1": ReplicaTally(45, 300), "b:1": ReplicaTally(45, 300)}
 THINNED = {"a:1": ReplicaTally(6, 30_000), "b:1": ReplicaTally(40, 30_000)}
 #: All have failed 15 in this stage; the first had failed 300 in an incident that was excused.

@@ -78,7 +78,7 @@ class OneFails(Hosts):
         arm, host = counted.by_release[str(self.story.candidate.digest)], self.second.host
         self.own = [arm.failed, arm.failed + arm.decided // 2]
         mine = {(host, self.second.grpc_port): HostCounts(self.own[1] - 2, self.own[0] - 1)}
-        return super().read_hosts(**asked) | mine | {(host, self.second.http_port): HostCounts(2, 1)}
+        return super().read_hosts(**asked) | mine | {(host, self.second.http_port): HostCounts(2, 1, 0, 1)}
 
 
 def told(story: Story, *, of_first: HostCounts = LONG_WELL) -> OneFails:
@@ -103,8 +103,11 @@ def test_the_rollout_holds_and_the_replica_gets_no_more_traffic() -> None:
     name = f"{second.deployment.node_id}:{second.http_port}"
     decided = DecisionRecord.objects.get(rollout=story.rollout, code="replica_differs")
     bad, attempts = hosts.own
-    assert f"of one replica of 2: {name}, {bad} of {attempts} attempts; the others failed 0 of 100000" in decided.reason
-    told_of = {"replica": name, "own": [bad, attempts], "others": [0, 100_000], "replicas": 2}
+    assert (
+        f"of one replica of 2: {name}, {bad} of {attempts} attempts, 1 of which found nobody there; the others"
+        in decided.reason
+    )
+    told_of = {"replica": name, "own": [bad, attempts], "others": [0, 100_000], "replicas": 2, "unreached": 1}
     assert decided.facts["odd_replica"] == told_of
     assert decided.action == "hold" and hosts.asked == 1 and story.rollout.weight_bp > 0
     aside = Deployment.objects.get(pk=second.deployment_id)

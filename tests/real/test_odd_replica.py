@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from rollouts.core.odd_replica import ReplicaTally, odd_one_out
 from serving.adapters.envoy_hosts import EnvoyHosts
 from serving.core.routes import Arm, Limits
-from serving.ports import GatewayError
-from tests.gateway_rig import MODEL, UNBOUNDED, Rig, rig
+from serving.ports import GatewayError, HostCounts
+from tests.gateway_rig import MODEL, UNBOUNDED, Rig, grpc_infer, rig, wait_until
 from tests.stub_server import Backend
 
 pytestmark = pytest.mark.real("envoy")
@@ -31,9 +32,7 @@ def test_the_replica_that_fails_is_told_from_the_others(parts: Rig) -> None:
     for at in range(270):
         more[0].mode = "error" if at % 9 < 3 else "ok"  # the gateway takes turns
         parts.envoy.http()
-    counts = EnvoyHosts().read_hosts(
-        gateway="g", admin_url=parts.envoy.admin_url, timeout_s=20.0, model=MODEL, digest=Rig.STABLE
-    )
+    counts = counts_of(parts)
     tallies = {str(port): ReplicaTally(one.failed, one.attempts) for (_, port), one in counts.items()}
     assert set(tallies) == {str(one.http_port) for one in backends}, counts
     found = odd_one_out(tallies, tolerated=0.002)
@@ -41,6 +40,49 @@ def test_the_replica_that_fails_is_told_from_the_others(parts: Rig) -> None:
     assert found.others.bad == 0 and found.own.bad >= 10, tallies
     for one in more:
         one.stop()
+
+
+def counts_of(parts: Rig) -> dict[tuple[str, int], HostCounts]:
+    return EnvoyHosts().read_hosts(
+        gateway="g", admin_url=parts.envoy.admin_url, timeout_s=20.0, model=MODEL, digest=Rig.STABLE
+    )
+
+
+def test_one_that_is_gone_has_failed_what_found_nobody_there(parts: Rig) -> None:
+    gone = Backend(parts.loop, "r1-gone").start()
+    endpoints = tuple(sorted((parts.stable.endpoint, gone.endpoint)))
+    parts.apply(
+        None, stable=Arm("r1", Rig.STABLE, endpoints, UNBOUNDED), limits=Limits(timeout_s=60.0, attempt_timeout_s=60.0)
+    )
+    with parts.envoy.channel() as channel:
+        for _ in range(20):
+            parts.envoy.http()
+            grpc_infer(channel)
+        gone.stop()
+        for _ in range(20):
+            parts.envoy.http()
+            grpc_infer(channel)
+    counts = counts_of(parts)
+    for port in (gone.http_port, gone.grpc_port):
+        found = counts["127.0.0.1", port]
+        assert found.failed >= found.unreached >= 4 and found.attempts > found.failed, counts
+    for port in (parts.stable.http_port, parts.stable.grpc_port):
+        assert counts["127.0.0.1", port].failed == counts["127.0.0.1", port].unreached == 0, counts
+
+
+def test_what_the_gateway_sheds_was_not_unreached(parts: Rig) -> None:
+    parts.apply(
+        None,
+        stable=Arm("r1", Rig.STABLE, (parts.stable.endpoint,), 1),
+        limits=Limits(timeout_s=60.0, attempt_timeout_s=60.0),
+    )
+    with ThreadPoolExecutor(6) as callers:
+        with parts.stable.held():
+            asked = [callers.submit(parts.envoy.http) for _ in range(6)]
+            wait_until(lambda: sum(one.done() for one in asked) == 5, "all but one are refused")
+        assert sorted(one.result().status for one in asked) == [200, *[429] * 5]
+    found = counts_of(parts)["127.0.0.1", parts.stable.http_port]
+    assert (found.attempts, found.failed, found.unreached) == (1, 0, 0)
 
 
 def test_a_gateway_that_is_away_is_an_error_of_the_port(parts: Rig) -> None:
