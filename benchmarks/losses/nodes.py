@@ -258,7 +258,7 @@ def _what_becomes_of_it(scene: FleetScene, rollout: Rollout, node: str, began: f
         until(lambda: is_held() or has_ended(), "it is decided", _DECIDED_S)
     found.told["held s"] = time.monotonic() - began if is_held() else "never"
     named = DecisionRecord.objects.filter(rollout=rollout, facts__has_key="odd_replica").values_list("facts", flat=True)
-    found.told["named"] = str([facts["odd_replica"] for facts in named])
+    found.told["named"] = str([(facts["odd_replica"], facts["guards"]["errors"]) for facts in named])
     until(lambda: is_back() or has_ended(), "another answers", _ELSEWHERE_S, look_s=0.2)
     if not has_ended():
         found.told["replaced s"] = time.monotonic() - began
