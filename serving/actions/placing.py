@@ -122,10 +122,12 @@ def why_nowhere(release: Release, choice: Choice) -> DomainError:
             nodes=refused,
         )
     known = sorted({own["image"] for node in free for own in node.runtimes})
+    empty = [f" {node.name} runs nothing: {why}" for node in free if (why := node.facts.get("missing"))]
     return Unavailable(
         "no_node_for_runtime",
         f"No node runs {wanted['image']} with the backend {wanted['backend']}; "
-        f"the nodes run {', '.join(known) or 'nothing yet'}. Push the release for one of these, or start a node with that runtime.",
+        f"the nodes run {', '.join(known) or 'nothing yet'}. Push the release for one of these, or start a node with that runtime."
+        + "".join(empty),
         image=wanted["image"],
         backend=wanted["backend"],
         known=known,

@@ -7,6 +7,7 @@ Source: Triton's model repository extension, `config` and `file:` parameters of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from google.protobuf import json_format, text_format
 from tritonclient import grpc as triton_grpc
@@ -33,11 +34,18 @@ class TritonControl:
 
     def version(self) -> tuple[str, str]:
         """The server's name and version. Raises InferenceError."""
+        told = self._metadata()
+        return str(told.name), str(told.version)
+
+    def tells_configuration(self) -> bool:
+        """Whether it tells a model's configuration, and so the stamp in it. Raises InferenceError."""
+        return "model_configuration" in self._metadata().extensions
+
+    def _metadata(self) -> Any:
         try:
-            told = self._client.get_server_metadata(client_timeout=_VERSION_S)
+            return self._client.get_server_metadata(client_timeout=_VERSION_S)
         except InferenceServerException as error:
             raise _error(error) from error
-        return str(told.name), str(told.version)
 
     def serves(self, model: str, *, within_s: float = _ANSWER_S) -> bool:
         """Whether it is ready to answer for the model. Raises InferenceError: `unreachable`, `timeout`."""

@@ -146,6 +146,12 @@ class HttpRequests:
             line = DeadlineConnection(url, deadline, _LONGEST_ANSWER, addresses=lambda host, _: [host])
         line.deadline = deadline
         try:
+            with contextlib.suppress(ConnectionError):
+                if line.is_quiet():
+                    return line.ask(method, path, body, headers)
+            # A server may end a connection after any answer, and need not say so in it (uvicorn does not, after an exception): what
+            # met that end is asked anew, on a connection of its own, and the server is gone if that fails as well.
+            line.close()
             return line.ask(method, path, body, headers)
         except TimeoutError as error:
             raise InferenceError("timeout", f"No answer within {timeout_s:g} s.") from error

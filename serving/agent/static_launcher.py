@@ -67,7 +67,8 @@ class StaticLauncher:
         self._allows_uncontained_code = allows_uncontained_code
         self._control = TritonControl(server.host, server.grpc_port)
         self._left: set[Path] = set()  # folders of releases that could not be unloaded
-        self._being_placed: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by model
+        #: By model: held by whoever gives the server a release of it, or takes one away.
+        self._changing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def facts(self) -> dict[str, Any]:
         """For the node's facts. Of its machine nothing is known."""
@@ -79,8 +80,10 @@ class StaticLauncher:
         return {"tier": "unknown", "says": says, "allows_uncontained_code": allows}
 
     def runtimes(self) -> list[dict[str, Any]]:
-        """Empty while the server does not answer; `missing()` then says why."""
+        """Empty while the server does not answer, or cannot be given anything; `missing()` then says why."""
         try:
+            if self._why_not_given():
+                return []
             name, version = self._control.version()
         except InferenceError:
             return []
@@ -89,10 +92,9 @@ class StaticLauncher:
 
     def missing(self) -> str:
         try:
-            self._control.version()
+            return self._why_not_given()
         except InferenceError as error:
             return self._away(error)
-        return ""
 
     def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path:
         """A new name, which is the model's stamp there."""
@@ -106,20 +108,22 @@ class StaticLauncher:
         except InferenceError as error:
             may_pass = error.reason in ("unreachable", "timeout")
             raise LaunchError("not_ready" if may_pass else "load_failed", self._away(error)) from error
-        try:
-            with self._being_placed[spec.model]:
+        with self._changing[spec.model]:
+            try:
                 for one in self._earlier(spec.model):
                     shutil.rmtree(one)
                 spec.folder.mkdir(parents=True, mode=0o700)
                 if self._loads != NOTHING:
                     self._place(spec)
                 write_whole(spec.folder / _RECORD, json.dumps({"model": spec.model, "digest": spec.digest}))
-        except OSError as error:
-            self._clear(spec.folder, spec.model)
-            raise LaunchError("not_ready", f"The release's files could not be written: {error.strerror}.") from error
-        except BaseException:
-            self._clear(spec.folder, spec.model)
-            raise
+            except OSError as error:
+                self._clear(spec.folder, spec.model)
+                raise LaunchError(
+                    "not_ready", f"The release's files could not be written: {error.strerror}."
+                ) from error
+            except BaseException:
+                self._clear(spec.folder, spec.model)
+                raise
         return self._running(spec.folder)
 
     def await_loaded(
@@ -155,9 +159,11 @@ class StaticLauncher:
         """Unloads the release, if it is what the server has; where nothing may be loaded the server is left as it is.
 
         A server that is away keeps what it has, and so does the folder: `stop_left` tries again, or the next agent's sweep.
+        The model's next release may be given to it at this moment, where its node was taken off the list meanwhile: that waits.
         """
         try:
-            self._unload(server.folder, timeout_s=max(grace_s, _UNLOAD_LEAST_S))
+            with self._changing[_record(server.folder).get("model", "")]:
+                self._unload(server.folder, timeout_s=max(grace_s, _UNLOAD_LEAST_S))
         except InferenceError as error:
             self._left.add(server.folder)
             log.warning("%s was not unloaded: %s", server.folder.name, self._away(error))
@@ -172,15 +178,15 @@ class StaticLauncher:
     def stop_left(self) -> None:
         """Nothing is unloaded of a model that is being given to the server at this moment, which may be its next release."""
         for folder in list(self._left):
-            being_placed = self._being_placed[_record(folder).get("model", "")]
-            if not being_placed.acquire(blocking=False):
+            changing = self._changing[_record(folder).get("model", "")]
+            if not changing.acquire(blocking=False):
                 continue
             try:
                 self._unload(folder, within_s=_LOOK_S, timeout_s=_UNLOAD_LEAST_S)
             except InferenceError:
                 return
             finally:
-                being_placed.release()
+                changing.release()
             self._left.discard(folder)
             log.info("%s is not on the server any more", folder.name)
 
@@ -222,7 +228,8 @@ class StaticLauncher:
 
     def _check_server(self, spec: LaunchSpec) -> None:
         """Raises InferenceError where it does not answer, LaunchError where it is not to be used for this release."""
-        self._control.version()
+        if why := self._why_not_given():
+            raise LaunchError("load_failed", why)
         if self._loads == NOTHING:
             return self._check_contract(spec.model, spec.manifest["serving"])
         if self._control.stamp_of(spec.model) == "":
@@ -231,6 +238,16 @@ class StaticLauncher:
                 f"{self.server} has a model named {spec.model} that was not loaded from here. Let its owner unload it first.",
             )
         return None
+
+    def _why_not_given(self) -> str:
+        """Why the server is not to be used as SLUICEGATE_STATIC_LOADS has it; empty where it is. Raises InferenceError."""
+        name, version = self._control.version()
+        if self._loads == NOTHING or self._control.tells_configuration():
+            return ""
+        return (
+            f"{self.server} is {name} {version}, which tells no model's configuration, so that what was loaded from here could "
+            f"not be told from what its owner loaded. Let its owner put releases there, with SLUICEGATE_STATIC_LOADS={NOTHING}."
+        )
 
     def _check_contract(self, model: str, serving: dict[str, Any]) -> None:
         client = TritonServer(self.server.host, self.server.http_port, self.server.grpc_port)

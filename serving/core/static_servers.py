@@ -61,6 +61,8 @@ def differences(serving: Mapping[str, Any], inputs: Sequence[Stated], outputs: S
 
     A size that the server leaves open (-1) contradicts none. An output more than was declared is none of ours.
     """
+    if not inputs and not outputs:
+        return ["It states neither inputs nor outputs, so that there is nothing to compare."]
     found = []
     for side, stated in (("input", inputs), ("output", outputs)):
         said = {name: (kind, tuple(dims)) for name, kind, dims in stated}

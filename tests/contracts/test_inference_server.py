@@ -1,7 +1,7 @@
-"""What every inference server must do: the fake in this process, a real Triton and a real MLServer, by the same tests.
+"""What every inference server must do: the fake in this process, a real Triton, MLServer and KServe, by the same tests.
 
-MLServer does what the Open Inference Protocol itself asks for; where a test is of Triton's extensions or of this runtime, it is left
-out, and what the adapter says instead (`not_offered`) has a test of its own.
+MLServer and KServe do what the Open Inference Protocol itself asks for; where a test is of Triton's extensions or of this runtime,
+it is left out, and what the adapter says instead (`not_offered`) has a test of its own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,14 @@ from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.fakes.ports import FakeInferenceServer, FakeModel
 from tests.gateway_rig import wait_until
+from tests.kserve_rig import kserve
 from tests.mlserver_rig import mlserver
+from tests.other_server import OtherServer
 from tests.triton_rig import local_launcher
 from validators.core.stages import stages_between
+
+#: What is not Triton, and what starts one with a model.
+OTHERS = {"mlserver": mlserver, "kserve": kserve}
 
 
 def _compute_code(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +60,7 @@ class Subject:
 
 @pytest.fixture(
     scope="module",
-    params=["fake", *(pytest.param(part, marks=pytest.mark.real(part)) for part in ("triton", "mlserver"))],
+    params=["fake", *(pytest.param(part, marks=pytest.mark.real(part)) for part in ("triton", *OTHERS))],
 )
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -66,6 +71,7 @@ def subjects(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[An
     """One server of each model for the module; a test that breaks one asks for a new one."""
     blobs = MemoryBlobs()
     held = contextlib.ExitStack()
+    others: dict[str, OtherServer] = {}  # which no test changes but by its end
     launcher = held.enter_context(local_launcher(tmp_path_factory.mktemp("node"), blobs))
 
     def start(model: str, manifest: dict[str, Any], compute: Any) -> Subject:
@@ -74,9 +80,12 @@ def subjects(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[An
             return Subject(
                 fake, lambda: setattr(fake.models[model], "is_dead", True), lambda: setattr(fake, "is_down", True)
             )
-        if kind == "mlserver":
-            other = held.enter_context(mlserver(tmp_path_factory.mktemp("mlserver"), model, manifest["serving"]))
-            return Subject(other.client, None, other.kill)
+        if kind in OTHERS:
+            if model not in others or not others[model].is_running:
+                others[model] = held.enter_context(
+                    OTHERS[kind](tmp_path_factory.mktemp(kind), model, manifest["serving"])
+                )
+            return Subject(others[model].client, None, others[model].kill)
         running = launcher.start(launch_spec(manifest, launcher.folder_for(1, model, "r1")))
         launcher.await_loaded(running, model, timeout_s=60)
         client = TritonServer(running.host, running.http_port, running.grpc_port)
@@ -123,6 +132,11 @@ def misbehaving(subjects: Any) -> Subject:
     return subject
 
 
+def told(kind: str, protocol: str = GRPC) -> str:
+    """What a server says of an exception in its model: the model's own words, which KServe keeps to itself over gRPC."""
+    return "Internal server error" if (kind, protocol) == ("kserve", GRPC) else "the answer went wrong"
+
+
 def ask(server: InferenceServer, value: Any, model: str = "doubling", timeout_s: float = 30) -> Inference:
     return server.infer(model, {"x": np.asarray(value)}, timeout_s=timeout_s)
 
@@ -141,7 +155,7 @@ def test_it_answers_a_batch_and_says_how_long_it_took(doubling: InferenceServer)
 def test_metadata_has_no_batch_axis_or_says_that_it_cannot_tell(doubling: InferenceServer, kind: str) -> None:
     said = doubling.metadata("doubling")
     for (one,), name in zip(said, "xy", strict=True):
-        is_whole = kind == "mlserver"
+        is_whole = kind in OTHERS
         assert one == TensorSpec(name, "FP32", (-1, 4) if is_whole else (4,), is_whole=is_whole)
         assert one.dims_of_item(has_batch_axis=True) == (4,)
 
@@ -153,7 +167,7 @@ def test_metadata_of_an_unknown_model_is_refused(doubling: InferenceServer) -> N
 
 
 def test_a_server_without_statistics_says_so_and_makes_none_up(subjects: Any, kind: str) -> None:
-    if kind != "mlserver":
+    if kind not in OTHERS:
         pytest.skip("it keeps statistics")
     server = subjects("misbehaving").server
     with pytest.raises(InferenceError) as caught:
@@ -204,7 +218,7 @@ def test_an_unknown_model_is_rejected(doubling: InferenceServer) -> None:
 
 
 def test_statistics_count_successes(doubling: InferenceServer, kind: str) -> None:
-    if kind == "mlserver":
+    if kind in OTHERS:
         pytest.skip("it keeps no statistics")
 
     def succeeded() -> int:
@@ -219,7 +233,7 @@ def test_statistics_count_successes(doubling: InferenceServer, kind: str) -> Non
 
 def test_statistics_tell_where_the_time_went(doubling: InferenceServer, kind: str) -> None:
     """The counters follow an answer by an instant: they are read until they have it."""
-    if kind == "mlserver":
+    if kind in OTHERS:
         pytest.skip("it keeps no statistics")
     before, began = doubling.statistics("doubling"), time.monotonic()
     for _ in range(4):
@@ -254,17 +268,19 @@ def test_requests_from_many_threads_are_all_answered_right(doubling: InferenceSe
     assert wrong == []
 
 
-def test_an_exception_in_the_model_is_a_server_error_and_the_next_request_is_fine(misbehaving: Subject) -> None:
+def test_an_exception_in_the_model_is_a_server_error_and_the_next_request_is_fine(
+    misbehaving: Subject, kind: str
+) -> None:
     with pytest.raises(InferenceError) as caught:
         ask(misbehaving.server, row(500), "misbehaving")
     assert caught.value.reason == "server_error"
-    assert "the answer went wrong" in caught.value.message
+    assert told(kind) in caught.value.message
     assert "/" not in caught.value.message  # no folder of this machine
     assert ask(misbehaving.server, row(1), "misbehaving").outputs["y"].tolist() == [[2, 2, 2, 2]]
 
 
 def test_a_dead_model_process_fails_for_good(subjects: Any, kind: str) -> None:
-    if kind == "mlserver":
+    if kind in OTHERS:
         pytest.skip("its models have no processes of their own here")
     misbehaving = subjects("misbehaving")
     misbehaving.kill_model()
@@ -302,7 +318,7 @@ def test_requests_made_beforehand_meet_the_same_errors_over_either_protocol(
     requests.connect()
     requests.send(0, timeout_s=30)
     requests.send(len(batches), timeout_s=30)
-    with pytest.raises(InferenceError, match="the answer went wrong") as caught:
+    with pytest.raises(InferenceError, match=told(kind, protocol)) as caught:
         requests.send(1, timeout_s=30)
     assert caught.value.reason == "server_error" and "/" not in caught.value.message
     with pytest.raises(InferenceError) as caught:
@@ -349,7 +365,7 @@ def test_text_and_tensors_made_beforehand_are_taken_for_what_they_are(
 ) -> None:
     """What is sent nobody looks at, so the server's own words tell that it was understood: the first text is no UTF-8."""
     texts = [np.array([[text]], dtype=object) for text in (b"\xff", "good film", b"")]
-    if (kind, protocol) == ("mlserver", HTTP):  # it takes JSON alone, which has no word for that text
+    if kind in OTHERS and protocol == HTTP:  # it takes JSON alone, which has no word for that text
         with pytest.raises(InferenceError, match="'text' is not to be said in JSON") as caught:
             words.prepared("words", [{"text": texts[0]}], protocol=protocol)
         assert caught.value.reason == "rejected"

@@ -1,10 +1,11 @@
-"""Somebody else's servers, a Triton and an MLServer: what is asked of them, what is refused, and what is left alone."""
+"""Somebody else's servers, a Triton, an MLServer and a KServe: what is asked of them, what is refused, and what is left alone."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from serving.ports import LaunchError, RunningServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.gateway_rig import wait_until
+from tests.kserve_rig import kserve
 from tests.mlserver_rig import mlserver
+from tests.other_server import OtherServer
 from tests.other_user import everything_in
 from tests.static_rig import HOST, Owner, owner
 
@@ -219,6 +222,29 @@ def test_what_is_given_to_the_server_anew_is_not_unloaded_for_what_was_left(
     assert launcher.is_alive(again) and answers(theirs.at) and not running.folder.exists()
 
 
+def test_a_release_that_comes_as_the_one_before_is_taken_away_keeps_its_files(
+    theirs: Owner, blobs: MemoryBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = launcher_for(theirs.at, blobs, tmp_path, str(theirs.repository))
+    before, manifest = loaded(launcher, made.doubling(blobs)), made.doubling(blobs)
+    coming: list[Future[RunningServer]] = []
+    has = launcher._has
+
+    def while_the_next_comes(folder: Path, model: str, **how: Any) -> bool:
+        found = has(folder, model, **how)
+        if not coming:
+            coming.append(pool.submit(begun, launcher, manifest, "r2"))
+            if not launcher._changing[model].locked():  # else it waits until this is over
+                coming[0].result()
+        return found
+
+    monkeypatch.setattr(launcher, "_has", while_the_next_comes)
+    with ThreadPoolExecutor(1) as pool:
+        launcher.stop(before, grace_s=5)
+    launcher.await_loaded(coming[0].result(), "doubling", timeout_s=60)
+    assert answers(theirs.at) and not before.folder.exists()
+
+
 def test_a_server_that_takes_no_orders_says_so(tmp_path: Path, blobs: MemoryBlobs) -> None:
     with owner(tmp_path / "owner", control="none") as theirs:
         error = refusal(launcher_for(theirs.at, blobs, tmp_path, REQUEST), made.doubling(blobs))
@@ -240,20 +266,43 @@ def test_nothing_of_this_machine_is_told_of_theirs(theirs: Owner, blobs: MemoryB
     assert "missing" in facts(launcher_for(theirs.at, blobs, tmp_path, REQUEST))
 
 
-@pytest.mark.real("mlserver")
-def test_where_nothing_may_be_loaded_what_is_served_is_compared_and_left(blobs: MemoryBlobs, tmp_path: Path) -> None:
-    with mlserver(tmp_path / "mlserver", "doubling", made.serving()) as one:
-        launcher = launcher_for(StaticServer(HOST, one.http_port, one.grpc_port), blobs, tmp_path, NOTHING)
-        (offered,) = launcher.runtimes()
-        assert offered["server"] == "mlserver"
-        running = loaded(launcher, made.doubling(blobs))
-        assert running.pid == 0 and launcher.is_alive(running) and launcher.adopt(running.folder) == running
-        wider = made.doubling(blobs, outputs=[{"name": "y", "data_type": "FP64", "dims": [4]}])
-        error = refusal(launcher, wider)
-        assert error.reason == "load_failed" and "output y is FP32[4], and FP64[4] is declared" in error.message
-        assert refusal(launcher, made.words(blobs)).reason == "load_failed"  # it knows no such model
-        launcher.stop(running, grace_s=5)
-        assert not running.folder.exists() and answers(launcher.server)
-        one.kill()
-        wait_until(lambda: not launcher.is_alive(running), "its end is seen")
-        assert refusal(launcher, made.doubling(blobs)).reason == "not_ready"
+@pytest.fixture(
+    params=[pytest.param(rig, marks=pytest.mark.real(rig.__name__)) for rig in (mlserver, kserve)],
+    ids=["mlserver", "kserve"],
+)
+def other(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OtherServer]:
+    """One of the Open Inference Protocol that is no Triton, and serves `doubling`."""
+    with request.param(tmp_path / "other", "doubling", made.serving()) as one:
+        yield one
+
+
+def test_where_nothing_may_be_loaded_what_is_served_is_compared_and_left(
+    other: OtherServer, blobs: MemoryBlobs, tmp_path: Path
+) -> None:
+    launcher = launcher_for(other.at, blobs, tmp_path, NOTHING)
+    (offered,) = launcher.runtimes()
+    assert offered["server"] == Path(other.argv[0]).parts[-3]
+    running = loaded(launcher, made.doubling(blobs))
+    assert running.pid == 0 and launcher.is_alive(running) and launcher.adopt(running.folder) == running
+    wider = made.doubling(blobs, outputs=[{"name": "y", "data_type": "FP64", "dims": [4]}])
+    error = refusal(launcher, wider)
+    assert error.reason == "load_failed" and "output y is FP32[4], and FP64[4] is declared" in error.message
+    assert refusal(launcher, made.words(blobs)).reason == "load_failed"  # it knows no such model
+    launcher.stop(running, grace_s=5)
+    assert not running.folder.exists() and answers(launcher.server)
+    other.kill()
+    wait_until(lambda: not launcher.is_alive(running), "its end is seen")
+    assert refusal(launcher, made.doubling(blobs)).reason == "not_ready"
+
+
+def test_a_server_that_tells_no_configuration_is_given_nothing(
+    other: OtherServer, blobs: MemoryBlobs, tmp_path: Path
+) -> None:
+    for loads in (REQUEST, str(tmp_path)):
+        launcher = launcher_for(other.at, blobs, tmp_path, loads)
+        assert launcher.runtimes() == []
+        error = refusal(launcher, made.doubling(blobs))
+        assert error.reason == "load_failed" and error.message == launcher.missing()
+        assert "tells no model's configuration" in error.message and "SLUICEGATE_STATIC_LOADS=nothing" in error.message
+        assert launcher.sweep(set()) == [] and not list(tmp_path.glob("servers/*"))
+    assert answers(launcher.server)  # its owner's model is as it was

@@ -46,6 +46,7 @@ def test_what_it_loads_and_which_runtime_it_is_have_to_be_said(loads: str) -> No
         ([("x", "FP32", (-1,)), N], [("y", "FP32", (-1,))], ""),
         ([X], [Y], "states no input n"),
         ([X, N], [], "states no output y"),
+        ([], [], "states neither inputs nor outputs"),
         ([X, N, ("z", "BOOL", ())], [Y], "asks for the input z"),
         ([("x", "FP64", (4,)), N], [Y], "input x is FP64[4], and FP32[4] is declared"),
         ([("x", "FP32", (5,)), N], [Y], "input x is FP32[5]"),

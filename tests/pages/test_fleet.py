@@ -189,4 +189,9 @@ def test_of_a_server_that_somebody_else_runs_nothing_is_said_to_be_known(admin: 
     assert "Somebody else runs its server: what that serves cannot be proven from here." in page
     assert "not compared yet" not in page and "as sealed" not in page and "attested</span>" not in page
     Node.objects.update(facts={"static": {**told, "loads": "nothing"}})
-    assert "it serves what its owner gave it, and nothing proves that this is the release" in page_of(admin)
+    page = page_of(admin)
+    assert "it serves what its owner gave it, and nothing proves that this is the release" in page
+    assert "It takes nothing." not in page
+    Node.objects.update(facts={"static": told, "missing": f"It takes nothing. {HOSTILE}"})
+    page = page_of(admin)
+    assert "nothing</span> It takes nothing." in page and HOSTILE not in page

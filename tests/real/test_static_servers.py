@@ -30,7 +30,7 @@ from serving import actions, queries
 from serving.actions.gateways import register_gateway
 from serving.actions.routes import set_route
 from serving.core.lifecycle import LIVE
-from serving.core.static_servers import REQUEST
+from serving.core.static_servers import REQUEST, StaticServer
 from serving.models import Deployment, Environment, Node, Server
 from serving.queries.fleet import fleet_of
 from serving.queries.routes import acknowledged
@@ -45,18 +45,24 @@ SYSTEM = Actor.system("test")
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}).encode()
 
 
+def machine_for(database: str, folder: Path, at: StaticServer, loads: str, blobs: Path) -> Machine:
+    """The node that stands for the server at that address. Its agent is not started."""
+    (folder / "state").mkdir(parents=True)
+    machine = Machine(database, folder / "state")
+    machine.env = {
+        "SLUICEGATE_STATIC_SERVER": str(at),
+        "SLUICEGATE_STATIC_LOADS": loads,
+        "SLUICEGATE_STATIC_RUNTIME": made.doubling(made.MemoryBlobs())["runtime"]["image"],
+        "SLUICEGATE_BLOB_STORE": str(blobs),
+    }
+    return machine
+
+
 class Place:
     """A node that stands for somebody else's server: the server, and the agent that was told its address."""
 
     def __init__(self, database: str, folder: Path, theirs: Owner, blobs: Path) -> None:
-        (folder / "state").mkdir()
-        self.owner, self.machine = theirs, Machine(database, folder / "state")
-        self.machine.env = {
-            "SLUICEGATE_STATIC_SERVER": str(theirs.at),
-            "SLUICEGATE_STATIC_LOADS": REQUEST,
-            "SLUICEGATE_STATIC_RUNTIME": made.doubling(made.MemoryBlobs())["runtime"]["image"],
-            "SLUICEGATE_BLOB_STORE": str(blobs),
-        }
+        self.owner, self.machine = theirs, machine_for(database, folder, theirs.at, REQUEST, blobs)
 
     @property
     def name(self) -> str:

@@ -1,0 +1,101 @@
+"""A KServe that somebody else runs, as a node: its owner's release served through a real Envoy, and what the agent says of it."""
+
+# ruff: noqa: F811 - fixtures are named as they are used
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from django.utils import timezone
+
+from ledger.core.errors import Unavailable
+from serving.core.lifecycle import LIVE
+from serving.core.static_servers import NOTHING, REQUEST
+from serving.models import Deployment, Node, Server
+from serving.queries.fleet import fleet_of
+from tests.contracts import serving_models as made
+from tests.factories import make_admin
+from tests.gateway_rig import Envoy, wait_until
+from tests.kserve_rig import kserve
+from tests.other_server import OtherServer
+from tests.real.test_agent import Machine, database, eventually  # noqa: F401
+from tests.real.test_static_servers import Product, Users, gateway, machine_for, server_of  # noqa: F401
+
+pytestmark = [pytest.mark.real("kserve", "envoy"), pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def product(database: str, tmp_path: Path) -> Product:
+    """Earlier tests' nodes take nothing."""
+    Node.objects.update(cordoned_at=timezone.now(), runtimes=[])
+    return Product(tmp_path)
+
+
+@pytest.fixture
+def theirs(product: Product, tmp_path: Path) -> Iterator[OtherServer]:
+    """It serves the product's model, as releases declare it."""
+    with kserve(tmp_path / "kserve", product.model.slug, made.serving()) as one:
+        yield one
+
+
+@contextlib.contextmanager
+def node_of(database: str, folder: Path, theirs: OtherServer, loads: str) -> Iterator[Machine]:
+    machine = machine_for(database, folder / loads, theirs.at, loads, folder / "blobs")
+    try:
+        machine.begin()
+        yield machine
+    finally:
+        machine.close()
+
+
+def test_what_an_owner_serves_with_kserve_is_routed_watched_and_left(
+    product: Product, theirs: OtherServer, database: str, gateway: Envoy, tmp_path: Path
+) -> None:
+    release = product.release(1)
+    with node_of(database, tmp_path, theirs, NOTHING) as machine:
+        deployment = product.deploy(release)
+        assert deployment.node_id == machine.name
+        machine.ready(deployment)
+        server = server_of(deployment)
+        assert (server.pid, server.http_port, server.digest) == (0, theirs.http_port, "")
+        (offered,) = Node.objects.get(pk=machine.name).runtimes
+        assert offered["server"] == "kserve" and set(offered["versions"]) == {"kserve"}
+        (view,) = [one for one in fleet_of(make_admin()) if one.node.name == machine.name]
+        assert view.static == {"address": str(theirs.at), "loads": NOTHING} and view.missing == ""
+        assert (view.containment, view.held[0].attested, view.known.gpus) == ("unknown", "unknown", None)
+        product.route(release)
+        wait_until(gateway.is_open, "the gateway's port")
+        users = Users(gateway, product.model.slug)
+        try:
+            users.hear("r1")
+            theirs.kill()
+            assert eventually(lambda: "does not answer as it should" in Deployment.objects.get(pk=deployment.pk).reason)
+            row = Deployment.objects.get(pk=deployment.pk)
+            assert row.state in LIVE and not Server.objects.filter(pk=server.pk, is_serving=True).exists()
+            wait_until(lambda: users.ask() == "HTTP 503", "users are told the truth")
+            theirs.start()
+            machine.ready(deployment, recoveries=1)
+            users.hear("r1")
+        finally:
+            users.stop()
+        assert set(users.answered) == {"r1", "HTTP 503"}, users.answered
+        assert machine.kill_agent(signal.SIGTERM) == 0
+        answer = theirs.client.infer(product.model.slug, {"x": np.ones((1, 4), np.float32)}, timeout_s=30)
+        assert (answer.outputs["y"] == 2).all()  # its owner's model is left
+
+
+def test_a_kserve_is_given_no_release_and_the_refusal_says_why(
+    product: Product, theirs: OtherServer, database: str, tmp_path: Path
+) -> None:
+    with node_of(database, tmp_path, theirs, REQUEST) as machine:
+        with pytest.raises(Unavailable, match="tells no model's configuration") as caught:
+            product.deploy(product.release(1))
+        assert caught.value.code == "no_node_for_runtime" and "SLUICEGATE_STATIC_LOADS=nothing" in caught.value.message
+        assert f"{machine.name} runs nothing: {theirs.at} is kserve 0." in caught.value.message
+        (view,) = [one for one in fleet_of(make_admin()) if one.node.name == machine.name]
+        assert "tells no model's configuration" in view.missing
+    assert theirs.client.metadata(product.model.slug)
