@@ -325,10 +325,13 @@ class Sleep(models.Model):
     state = models.CharField(max_length=6, default=SleepState.AWAKE)
     state_since = models.DateTimeField(null=True)  # null: it was always awake
     state_reason = models.TextField(blank=True)
+    state_by = models.CharField(max_length=150, blank=True, default="", db_default="")  # who brought it there
     wake_s = models.PositiveIntegerField(default=0)  # while it sleeps: in so many seconds a caller is to ask again
-    trouble = models.TextField(blank=True)  # why it does not wake, or stays loaded, as the last look had it
+    trouble = models.TextField(
+        blank=True
+    )  # why it does not wake or fall asleep, or stays loaded, as the last look had it
     quiet_since = models.DateTimeField(null=True)  # no gateway counted a request since then
-    counts = models.JSONField(default=dict)  # [epoch, requests] by gateway, as they were last
+    counts = models.JSONField(default=dict)  # [epoch, requests, asleep] by gateway, as they were last
     version = models.PositiveIntegerField(default=1)  # If-Match; grows with each change of the rule and of the state
 
     class Meta:

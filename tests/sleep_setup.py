@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from registry.models import Release
+from registry.models import Release, ServedModel
 from rollouts.engine.sleep_watch import SleepWatch
 from serving.actions import ensure_deployment
 from serving.actions.gateways import register_gateway
+from serving.actions.placement import scale_release
 from serving.actions.sleeping import rule_sleep
+from serving.core.routes import digest12
 from serving.core.sleep import LEAST_S, SleepRule
-from serving.models import Deployment, Node, Server, Sleep
-from serving.ports import GatewayError, HostCounts
-from tests.factories import make_server, resealed
+from serving.models import Deployment, Gateway, Node, Route, Server, Sleep
+from serving.ports import GatewayError
+from tests.factories import make_actor, make_server, resealed
 from tests.fakes.gateway import FakeGateway, UserAnswer
-from tests.rollout_setup import production, release_of, stable_server, started
+from tests.rollout_setup import OBJECTIVES, production, release_of, stable_server, started
 
 SYSTEM = Actor.system("test")
 
 
 class Hosts:
-    """HostCounters: what is in flight on every server of the release that is asked for."""
+    """InFlightCounters: `active` is in flight on the servers of every release. `asked`: the gateways, in turn."""
 
     def __init__(self) -> None:
         self.active = 0
         self.fails = False
+        self.asked: list[str] = []
 
-    def read_hosts(self, **asked: Any) -> dict[tuple[str, int], HostCounts]:
+    def read_in_flight(self, *, gateway: str, admin_url: str, timeout_s: float) -> dict[tuple[str, str], int]:
+        self.asked.append(gateway)
         if self.fails:
-            raise GatewayError("timeout", "gateway-1 did not answer in time")
-        return {("127.0.0.1", 1): HostCounts(100, 0, self.active)}
+            raise GatewayError("timeout", f"{gateway} did not answer in time")
+        releases = Release.objects.values_list("model__slug", "digest")
+        return {(model, digest12(str(digest))): self.active for model, digest in releases}
 
 
 class Night:
@@ -78,6 +85,10 @@ class Night:
     def asked(self, times: int = 1, of: Deployment | None = None) -> list[UserAnswer]:
         return self.gateway.traffic(times, (of or self.one).release.model.slug)
 
+    def ends(self) -> None:
+        """One that a server answers still ends, and is counted."""
+        self.gateway.count(self.model.slug, str(self.one.release.digest), attempts=1)
+
     def sleep(self, of: Deployment | None = None) -> Sleep:
         return Sleep.objects.get(model=(of or self.one).release.model)
 
@@ -117,6 +128,71 @@ class Crowd(Night):
 
     def states(self) -> tuple[str, str]:
         return self.state(self.one), self.state(self.two)
+
+
+def add_gateway(night: Night, name: str) -> Gateway:
+    """One more of its environment; it counts as the first one does."""
+    return register_gateway(
+        actor=SYSTEM, environment=night.environment, name=name, admin_url="http://127.0.0.1:9902",
+        http_url="http://127.0.0.1:8001", grpc_address="127.0.0.1:8001",
+    )  # fmt: skip
+
+
+def many(night: Night, times: int, **rule: int) -> list[Deployment]:
+    """So many more models with a server each, and what was said of all of them."""
+    models = ServedModel.objects.bulk_create(
+        ServedModel(slug=f"quiet-{n}-{times}", team=night.model.team, objectives=OBJECTIVES, last_number=1)
+        for n in range(times)
+    )
+    releases = Release.objects.bulk_create(
+        Release(
+            id=uuid.uuid4(), model=one, number=1, state="sealed", sealed_at=timezone.now(), manifest=night.one.release.manifest,
+            digest=f"sha256:{n:012x}{times:052x}",
+        )
+        for n, one in enumerate(models)
+    )  # fmt: skip
+    Route.objects.bulk_create(
+        Route(environment=night.environment, model=one.model, stable=one, changed_at=timezone.now()) for one in releases
+    )
+    made = Deployment.objects.bulk_create(
+        Deployment(release=one, environment=night.environment, node=night.one.node, state="ready") for one in releases
+    )
+    ports = {"http_port": 1, "grpc_port": 2, "metrics_port": 3, "pid": 4, "folder": "nowhere"}
+    Server.objects.bulk_create(Server(deployment=one, is_serving=True, **ports) for one in made)
+    Sleep.objects.bulk_create(
+        Sleep(environment=night.environment, model=one, changed_at=timezone.now(), **rule) for one in models
+    )
+    return made
+
+
+@pytest.fixture
+def night() -> Night:
+    made = Night()
+    made.rule()
+    return made
+
+
+def unloaded(night: Night) -> Night:
+    """It sleeps, and its servers are to go; no agent has ended them yet."""
+    night.idle()
+    night.gateway.obey()
+    night.later()
+    assert night.state() == "asleep" and night.replicas() == []
+    return night
+
+
+def asleep(night: Night) -> Night:
+    """Its servers are gone."""
+    unloaded(night)
+    let_go()
+    return night
+
+
+def scaled_by_a_person(night: Night) -> None:
+    scale_release(
+        actor=make_actor(team=night.model.team), release=night.one.release, environment=night.environment, replicas=1,
+        reason="",
+    )  # fmt: skip
 
 
 def let_go() -> None:

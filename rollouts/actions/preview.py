@@ -42,12 +42,14 @@ from rollouts.queries.rolled_back import MOST_TOLD, rolled_back_before
 from rollouts.queries.rollout_view import frozen_view
 from rollouts.queries.traffic import Traffic, supposed
 from serving.core.prefetch import FilesStanding
+from serving.core.sleep_lifecycle import SleepState
 from serving.models import Environment
 from serving.queries import live_deployments
 from serving.queries.node_fit import Places, nodes_for, places_for, why_refused
 from serving.queries.placement import most_that_fit
 from serving.queries.prefetch import files_on_nodes
 from serving.queries.routes import WarmRoute, warm_route
+from serving.queries.sleep import sleep_of
 from serving.wiring import external_metrics
 from validators.queries import closest_report
 from validators.queries.entry import advice_of
@@ -221,12 +223,7 @@ def _of_stable(asked: _Asked) -> Iterator[Warned]:
 def _of_capacity(asked: _Asked) -> Iterator[Warned]:
     candidate, stable, environment = asked.candidate, asked.stable, asked.environment
     if stable is not None and not asked.warm.is_stable_warm:
-        yield Warned(
-            "no_capacity_for_rollback",
-            "warning",
-            f"{stable.name}, the rollback target, has no serving server in {environment.slug}; the rollout would wait for one "
-            "before it sends any traffic.",
-        )
+        yield Warned("no_capacity_for_rollback", "warning", _of_cold(stable, environment))
     if not candidate.manifest:
         return
     since = timezone.now() - NODE_SEEN_WITHIN
@@ -254,6 +251,21 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
     if why:
         said = f"Node {node.name} may not hold the candidate beside what it must keep: {why}."
         yield Warned("no_capacity_for_rollback", "warning", f"{said} Free room, or add a node.")
+
+
+def _of_cold(stable: Release, environment: Environment) -> str:
+    """That stable has no server, as sentences, and whether the rollout brings it one."""
+    sleep = sleep_of(environment.pk, stable.model_id)
+    if sleep is None:
+        said = f"{stable.name}, the rollback target, has no serving server in {environment.slug}; the rollout would wait for one"
+        return f"{said} before it sends any traffic."
+    where = environment.slug
+    wakes = (
+        f"is being woken in {where}" if sleep.state == SleepState.WAKING else f"sleeps in {where} and is woken first"
+    )
+    said = f"{stable.name}, the rollback target, {wakes}: the rollout sends no traffic before a server of it answers"
+    about = f", in about {sleep.wake_s} s where a node has room" if sleep.wake_s else ""
+    return f"{said}{about}. {sleep.trouble}".rstrip()
 
 
 def _of_replicas(asked: _Asked) -> Iterator[Warned]:

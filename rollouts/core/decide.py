@@ -67,12 +67,7 @@ def _prepare(s: Snapshot) -> Decision:
             Action.HOLD, Code.PREPARING, f"Waiting for {s.identity.candidate_name} to be loaded and warm.{why}"
         )
     if s.identity.has_stable and s.observed.stable_servers == 0:
-        return Decision(
-            Action.HOLD,
-            Code.STABLE_NOT_READY,
-            f"{s.identity.candidate_name} is ready, but {s.identity.stable_name}, the rollback target, has no serving server; "
-            "waiting for it.",
-        )
+        return _without_stable(s)
     if s.observed.problem:
         return Decision(
             Action.HOLD,
@@ -82,6 +77,17 @@ def _prepare(s: Snapshot) -> Decision:
             ),
         )
     return _ready(s)
+
+
+def _without_stable(s: Snapshot) -> Decision:
+    """It is waited for as long as for a candidate: there is no way back without it."""
+    said = f"{s.identity.candidate_name} is ready, but {s.identity.stable_name}, the rollback target, has no serving server"
+    why = f" {s.observed.deployment_problem}" if s.observed.deployment_problem else ""
+    if s.observed.waited_s < s.policy.prepare_deadline_s:
+        return Decision(Action.HOLD, Code.STABLE_NOT_READY, f"{said}; waiting for it.{why}")
+    next_step = f"`sluicegate release replicas` of {s.identity.stable_name} tells what keeps it; bring it back, and start again."
+    said = f"{said} after {s.observed.waited_s:.0f} s.{why} No traffic was sent. {next_step}"
+    return Decision(Action.CANCEL, Code.STABLE_NOT_READY, said)
 
 
 def _ready(s: Snapshot) -> Decision:

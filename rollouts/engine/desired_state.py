@@ -77,15 +77,14 @@ def _ensure_deployment(entry: RolloutEntry, world: WorldState) -> DesiredState:
             deployment = ask_for_candidate(rollout, fence=world.fence)
         except DomainError as error:
             return DesiredState(asked_at=asked_at, deployment_problem=error.message)
-    has_failed = deployment.state == DeploymentState.FAILED
-    return DesiredState(
-        asked_at=asked_at, deployment_problem=f"Its last try failed: {deployment.reason}" if has_failed else ""
-    )
+    if deployment.state == DeploymentState.FAILED:
+        return DesiredState(asked_at=asked_at, deployment_problem=f"Its last try failed: {deployment.reason}")
+    return DesiredState(asked_at=asked_at, deployment_problem=_why_after_stable(entry, world))
 
 
 def _why_after_stable(entry: RolloutEntry, world: WorldState) -> str:
-    """Why the candidate is not asked for yet, as sentences; empty where it may be. Where stable sleeps its server is placed first: the
-    candidate could take its room, and then neither would ever answer."""
+    """Why the candidate is not asked for yet, or waits, as sentences; empty where it needs not. Where stable sleeps its server is placed
+    first: the candidate could take its room, and then neither would ever answer."""
     rollout, place = entry.rollout, entry.places[1]
     if rollout.stable is None or place is None or place in world.serving:
         return ""

@@ -24,6 +24,7 @@ from ledger.core.errors import DomainError
 from registry.models import Release
 from registry.queries import manifest_of
 from rollouts.engine.gateway_counters import CounterReaders, StatsPage
+from rollouts.engine.in_flight import InFlight, InFlightCounters
 from rollouts.queries.room import unplaced_candidates
 from serving.actions.sleeping import (
     continue_waking,
@@ -33,15 +34,16 @@ from serving.actions.sleeping import (
     unload_asleep,
     wake_model,
 )
+from serving.core.gateway_standing import is_gone
 from serving.core.placement import demand_of
-from serving.core.sleep import FRESH_S, Count, Quiet, Yielder, heard, is_demand, to_make_room, why_awake
+from serving.core.sleep import FRESH_S, Count, Quiet, Yielder, heard, is_demand, to_make_room, why_awake, why_unknown
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Environment, Gateway, Sleep
-from serving.ports import GatewayError, HostCounters, TrafficCounters
+from serving.ports import TrafficCounters
 from serving.queries import gateways_in
 from serving.queries.placement import Fleet, fleet_now, spots_for
-from serving.queries.routes import acknowledged
-from serving.queries.sleep import Sleeper, quiet_of, sleepers, unplaced, watched_sleeps
+from serving.queries.routes import acknowledgements
+from serving.queries.sleep import Sleeper, is_by_hand, quiet_of, sleepers, unplaced, watched_sleeps
 
 log = structlog.get_logger(__name__)
 S = SleepState
@@ -49,26 +51,27 @@ ACTOR = Actor.system("engine")
 EVERY_S = 2.0
 #: Since when nobody asked is written down this often; what is counted in between counts as asked, where another engine takes over.
 WRITE_EVERY_S = 30.0
-READ_TIMEOUT_S = 1.0
 #: What one look does at the most, in seconds by kind, one model at least; the next look begins where this one stopped. Those that
-#: somebody waits for come first. `falling asleep`: each asks every gateway what is in flight.
+#: somebody waits for come first.
 MOST_S = {"asleep": 3.0, "falling asleep": 1.0}
 
 
 @dataclass
 class _SleepLook:
-    """A model that may sleep, or does, in one look; `before`: what was known at the last one."""
+    """A model that may sleep, or does, in one look; `before`: what was known at the last one. `gateways`: those that count. `late`: those
+    of them that do not answer for it yet, of a model that sleeps."""
 
     sleep: Sleep
     sleeper: Sleeper
     gateways: Sequence[Gateway]
     before: Quiet
     quiet: Quiet
+    late: Sequence[str] = ()
 
     @property
     def is_asked(self) -> bool:
         """A request was counted since the last look."""
-        return is_demand(self.before, self.quiet)
+        return is_demand(self.before, self.quiet, is_by_hand=is_by_hand(self.sleep))
 
     def why_awake(self, after_s: int | None, now: float) -> str:
         since = self.sleep.state_since
@@ -85,12 +88,13 @@ class SleepWatch:
     def __init__(
         self,
         counters: TrafficCounters,
-        hosts: HostCounters,
+        in_flight: InFlightCounters,
         leads: Callable[[float], bool],
         *,
         now: Callable[[], datetime] = timezone.now,
     ) -> None:
-        self.hosts, self.leads, self._now = hosts, leads, now
+        self.in_flight, self.leads, self._now = in_flight, leads, now
+        self._busy = InFlight(in_flight)
         self._readers = CounterReaders(counters)
         self._quiet: dict[int, Quiet] = {}
         self._written_at: dict[int, float] = {}
@@ -114,27 +118,37 @@ class SleepWatch:
         """One look at every model that may sleep, or does."""
         rows = watched_sleeps()
         self._quiet = {row.pk: self._known(row) for row in rows}
+        self._busy = InFlight(self.in_flight)
         if not rows:
             return
         gateways = gateways_in({row.environment_id for row in rows})
         pages = self._read(rows, gateways)
-        now = self._now().timestamp()
-        served = sleepers({row.place for row in rows})
+        at = self._now()
+        now, served = at.timestamp(), sleepers({row.place for row in rows})
+        gone = {one.name for here in gateways.values() for one in here if is_gone(one.seen_at, at)}
         watched = []
         for row in rows:
             if row.place not in served:
                 continue  # no longer served there
-            here = gateways[row.environment_id]
-            before = self._quiet[row.pk]
-            quiet = heard(before, {one.name: _count(pages.get(one.name), row.model.slug, now) for one in here}, now)
-            self._quiet[row.pk] = quiet
-            watched.append(_SleepLook(row, served[row.place], here, before, quiet))
+            here, before = gateways[row.environment_id], self._quiet[row.pk]
+            told = {one.name: _count(pages.get(one.name), row.model.slug, now) for one in here}
+            quiet = self._quiet[row.pk] = heard(before, told, now, gone=gone)
+            left = [one for one in here if one.name not in quiet.gone]
+            watched.append(_SleepLook(row, served[row.place], left, before, quiet))
+        self._note_late([one for one in watched if one.sleep.state == S.ASLEEP and one.sleeper.is_loaded])
         awake = [one for one in watched if one.sleep.state == S.AWAKE]
         self._each("asleep", [one for one in watched if one.sleep.state != S.AWAKE], self._look_asleep)
         self._each("falling asleep", awake, partial(self._look_awake, now=now))
         self._guarded(partial(self._make_room, awake, now))
         for one in watched:
             self._write(one)
+
+    def _note_late(self, ones: Sequence[_SleepLook]) -> None:
+        """Before anybody asks what is in flight: of what all gateways answer for, there is only ever less of it."""
+        acks = acknowledgements([one.sleeper.route for one in ones], self._now()) if ones else {}
+        for one in ones:
+            taken_by = acks[one.sleeper.route.pk].taken_by
+            one.late = [gateway.name for gateway in one.gateways if gateway.pk not in taken_by]
 
     def _known(self, row: Sleep) -> Quiet:
         """Of what a person had sleep nothing is known at first, so that what was counted until then wakes nobody."""
@@ -189,6 +203,7 @@ class SleepWatch:
         return True
 
     def _look_awake(self, one: _SleepLook, now: float) -> None:
+        note_sleep_trouble(one.sleep, why_unknown(one.quiet, now))
         if not one.why_awake(one.sleep.unload_after_s, now):
             since = one.quiet.since if one.quiet.since is not None else now
             self._put_to_sleep(one, f"Nobody asked it for {now - since:.0f} s.", now)
@@ -218,7 +233,7 @@ class SleepWatch:
 
     def _put_to_sleep(self, one: _SleepLook, reason: str, now: float) -> None:
         """Not while a stream is under way, which is counted when it ends; nor by what was counted a while ago, nor by who leads no more."""
-        if self._why_busy(one):
+        if self._busy.why_busy(one.sleeper.route.stable, one.gateways):
             one.quiet = self._quiet[one.sleep.pk] = replace(one.quiet, since=now)
             return
         if self._now().timestamp() - now > FRESH_S or not self.leads(0.0):
@@ -229,27 +244,11 @@ class SleepWatch:
 
     def _unload(self, one: _SleepLook) -> str:
         """Why its servers stay loaded yet, as a sentence; empty where they are drained now."""
-        taken_by = acknowledged(one.sleeper.route).taken_by
-        if late := [gateway.name for gateway in one.gateways if gateway.pk not in taken_by]:
-            return f"Its servers stay until every gateway answers for it: {', '.join(late)} has not taken that yet."
-        if why := self._why_busy(one):
+        if one.late:
+            return f"Its servers stay until every gateway answers for it: {', '.join(one.late)} has not taken that yet."
+        if why := self._busy.why_busy(one.sleeper.route.stable, one.gateways):
             return f"Its servers stay until nothing is in flight on them: {why}."
         unload_asleep(actor=ACTOR, sleep=one.sleep)
-        return ""
-
-    def _why_busy(self, one: _SleepLook) -> str:
-        """What is in flight on its servers, or that it is not known, without a full stop; empty where nothing is."""
-        stable = one.sleeper.route.stable
-        for gateway in one.gateways:
-            try:
-                found = self.hosts.read_hosts(
-                    gateway=gateway.name, admin_url=gateway.admin_url, timeout_s=READ_TIMEOUT_S,
-                    model=one.sleep.model.slug, digest=str(stable.digest),
-                )  # fmt: skip
-            except GatewayError as error:
-                return error.message
-            if active := sum(counts.active for counts in found.values()):
-                return f"{active} through {gateway.name}"
         return ""
 
     def _make_room(self, awake: Sequence[_SleepLook], now: float) -> None:
@@ -278,7 +277,9 @@ class SleepWatch:
                 return
 
     def _write(self, one: _SleepLook, *, at_once: bool = False) -> None:
-        pk = one.sleep.pk
+        pk, written = one.sleep.pk, quiet_of(one.sleep)
+        if (written.since, written.counts) == (one.quiet.since, one.quiet.counts):
+            return
         if at_once or time.monotonic() - self._written_at.get(pk, -WRITE_EVERY_S) >= WRITE_EVERY_S:
             keep_quiet(one.sleep, one.quiet)
             self._written_at[pk] = time.monotonic()
@@ -289,7 +290,7 @@ def _count(page: StatsPage | None, model: str, now: float) -> Count | None:
     found = None if page is None or isinstance(page, str) else page.get(model)
     if found is None or abs(now - found.read_at.timestamp()) > FRESH_S:
         return None
-    return Count(found.epoch, found.user_requests + found.forced + found.asleep)
+    return Count(found.epoch, found.user_requests + found.forced + found.asleep, found.asleep)
 
 
 def _least_used(

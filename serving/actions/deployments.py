@@ -296,7 +296,8 @@ def end_server(*, actor: Actor, server: Server, reason: str) -> None:
 def register_node(
     *, actor: Actor, name: str, runtimes: list[dict[str, Any]], facts: dict[str, Any], credential: str = ""
 ) -> Node:
-    """The node by this name, heard of just now; what it is and can run is written down anew each time. Raises Refused.
+    """The node by this name, heard of just now; what it is and can run is written down anew each time, and told the first time.
+    Raises Refused.
 
     `credential`: its agent's own, empty for none: without that of the node nothing is written (`require_credential`).
     """
@@ -308,7 +309,10 @@ def register_node(
         told |= {"credential_used_at": now} if is_proven else {}
         node, is_new = Node.objects.update_or_create(name=name, defaults=told)
         is_back = found is not None and found.removed_at is not None
-        if is_new or is_back:
+        is_first = is_new or (
+            found is not None and found.seen_at is None
+        )  # it has joined, and says only now what it is
+        if is_first or is_back:
             images = sorted({runtime["image"] for runtime in runtimes})
             append_event(
                 verb=EventVerb.NODE_RETURNED if is_back else EventVerb.NODE_REGISTERED,

@@ -59,7 +59,12 @@ def rule_sleep(
         return row
     before = row.rule
     Sleep.objects.filter(pk=row.pk).update(
-        **_columns(rule), reason=reason, changed_by=actor.name, changed_at=timezone.now(), version=F("version") + 1
+        **_columns(rule),
+        reason=reason,
+        changed_by=actor.name,
+        changed_at=timezone.now(),
+        trouble="",
+        version=F("version") + 1,
     )
     row.refresh_from_db()
     _append(row, "sleep.ruled", actor, reason, **_columns(rule), before=_columns(before))
@@ -181,7 +186,7 @@ def _moved_where_it_failed(actor: Actor, found: Deployment, reason: str) -> bool
 
 
 def note_sleep_trouble(sleep: Sleep, trouble: str) -> None:
-    """Why it does not wake, or stays loaded: for pages, without an event."""
+    """Why it does not wake, stays loaded, or whether it is asked is not known: for pages, without an event."""
     if trouble != sleep.trouble:
         Sleep.objects.filter(pk=sleep.pk).update(trouble=trouble)
 
@@ -190,7 +195,7 @@ def keep_quiet(sleep: Sleep, quiet: Quiet) -> None:
     """Writes down since when nobody asked, so that the next to look goes on from there."""
     Sleep.objects.filter(pk=sleep.pk).update(
         quiet_since=None if quiet.since is None else datetime.fromtimestamp(quiet.since, UTC),
-        counts={gateway: [one.epoch, one.requests] for gateway, one in quiet.counts.items()},
+        counts={gateway: [one.epoch, one.requests, one.asleep] for gateway, one in quiet.counts.items()},
     )
 
 
@@ -228,7 +233,8 @@ def _columns(rule: SleepRule) -> dict[str, Any]:
 
 def _move(row: Sleep, to: SleepState, verb: str, actor: Actor, reason: str, **facts: Any) -> None:
     changes = {name: facts[name] for name in ("wake_s",) if name in facts}
-    was = transition(row, to, moves=MOVES, state_since=timezone.now(), state_reason=reason, trouble="", **changes)
+    changes |= {"state_since": timezone.now(), "state_reason": reason, "state_by": actor.name, "trouble": ""}
+    was = transition(row, to, moves=MOVES, **changes)
     _append(row, verb, actor, reason, from_state=was, to_state=to, **facts)
 
 

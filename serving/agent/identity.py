@@ -121,6 +121,8 @@ class NodeIdentity:
             if not self._file.exists() or self._file.read_text().strip() != credential:
                 write_whole(self._file, f"{credential}\n", mode=0o600, is_durable=True)
             self._next.unlink(missing_ok=True)
+            for draft in self._file.parent.glob(f".{self._file.name}.*"):  # of an agent that was killed as it wrote
+                draft.unlink()
         except OSError as error:
             self._warn("cannot write its credential down", error)
         else:

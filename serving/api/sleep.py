@@ -41,15 +41,17 @@ class SleepOut(serializers.Serializer[Any]):
         source="sleep.state_since", allow_null=True, help_text="null: it never slept"
     )
     state_reason = serializers.CharField(source="sleep.state_reason", allow_blank=True)
+    state_by = serializers.CharField(source="sleep.state_by", allow_blank=True, help_text="who brought it there")
     retry_after_s = serializers.IntegerField(
         source="sleep.wake_s", help_text="while it sleeps: seconds after which callers are told to ask again"
     )
     trouble = serializers.CharField(
-        source="sleep.trouble", allow_blank=True, help_text="why it does not wake, or stays loaded"
+        source="sleep.trouble", allow_blank=True, help_text="why it does not wake or fall asleep, or stays loaded"
     )
     quiet_since = serializers.DateTimeField(
         source="sleep.quiet_since", allow_null=True, help_text="no request was counted since; null: not known"
     )
+    kept_awake = serializers.CharField(allow_blank=True, help_text="why it is awake; empty where it sleeps, or may now")
     needs = serializers.ListField(child=serializers.CharField(), help_text="what keeps it awake now")
     declared_mib = serializers.IntegerField(help_text="host memory that its servers there declare together")
     measured_mib = serializers.IntegerField(

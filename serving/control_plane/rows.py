@@ -12,12 +12,9 @@ from typing import Any, NamedTuple
 
 from django.db import connection
 
+from serving.core.gateway_standing import GONE_AFTER_S
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.routes import Endpoint
-
-#: A gateway that was silent for this long has its share of the in-flight bound given to the others. Longer than a restart:
-#: a bound that changes makes every gateway build its clusters anew.
-SHARES_WITHIN_S = 600.0
 
 # Columns are in the order of the tuples below. Of a deployment only its newest server counts, and so they come by age.
 _STATEMENT = """
@@ -60,7 +57,7 @@ class EnvironmentRow(NamedTuple):
 
 
 class GatewayRow(NamedTuple):
-    """`is_about`: it spoke within `SHARES_WITHIN_S`."""
+    """`is_about`: it spoke within `GONE_AFTER_S`."""
 
     pk: int
     name: str
@@ -161,7 +158,7 @@ class Rows:
 def read_rows() -> Rows:
     """Everything, as one moment had it. Raises django.db.Error."""
     with connection.cursor() as cursor:
-        cursor.execute(_STATEMENT, [[state.value for state in LIVE], SHARES_WITHIN_S])
+        cursor.execute(_STATEMENT, [[state.value for state in LIVE], GONE_AFTER_S])
         rows = cursor.fetchall()
     return Rows(
         [EnvironmentRow(*json.loads(text)) for kind, _, _, text, _ in rows if kind == "environment"],

@@ -83,9 +83,9 @@ def compile_table(table: RoutingTable, last: Snapshot | None = None) -> Snapshot
     models: dict[str, CompiledModel] = {}
     for route in table.models:
         name = vhost_name(route.model)
-        before = last.models.get(name) if last is not None and same_rules else None
-        is_same = before is not None and (before.route is route or before.route == route)
-        models[name] = before if before is not None and is_same else _compile(route, table.allows_forced)
+        before = last.models.get(name) if last is not None else None
+        is_same = same_rules and before is not None and (before.route is route or before.route == route)
+        models[name] = before if before is not None and is_same else _compile(route, table.allows_forced, before)
     new = {name: one for name, one in models.items() if last is None or last.models.get(name) is not one}
     if last is not None and _has_same_names(new, models, last):
         clusters = {**last.clusters, **{name: one for model in new.values() for name, one in model.clusters.items()}}
@@ -126,12 +126,15 @@ def compile_listeners(
     return found
 
 
-def _compile(route: ModelRoute, allows_forced: bool) -> CompiledModel:
+def _compile(route: ModelRoute, allows_forced: bool, last: CompiledModel | None) -> CompiledModel:
+    """With the very resources of `last` that are still as they were: most, where a replica comes or goes."""
+    had = (last.clusters, last.endpoints, last.scope) if last is not None else ({}, {}, None)
+    routes = scope(route.model, vhost(route, allows_forced=allows_forced))
     return CompiledModel(
         route=route,
-        clusters={name: resource(CLUSTER, name, body) for name, body in clusters(route).items()},
-        endpoints={name: resource(ENDPOINTS, name, body) for name, body in endpoints(route).items()},
-        scope=resource(SCOPE, vhost_name(route.model), scope(route.model, vhost(route, allows_forced=allows_forced))),
+        clusters={name: resource(CLUSTER, name, body, had[0].get(name)) for name, body in clusters(route).items()},
+        endpoints={name: resource(ENDPOINTS, name, body, had[1].get(name)) for name, body in endpoints(route).items()},
+        scope=resource(SCOPE, vhost_name(route.model), routes, had[2]),
     )
 
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from envoy.service.discovery.v3 import discovery_pb2
 
 from serving.control_plane.flights import MOST_FLYING, Flights, Sent
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, OLDER_ROUTES, SCOPE, Resource
+from serving.control_plane.received import Received, Refusal, blamed
 from serving.control_plane.snapshot import CompiledModel, Snapshot
 
 #: A gateway that neither accepts nor refuses a response within this time is reported as a problem.
@@ -33,6 +34,9 @@ OLDER_CONNECTIONS = (
     "connections from before the control plane was upgraded still go by their old weights; start this gateway's Envoy anew, or wait "
     "for its drain time (10 minutes)"
 )
+#: Virtual hosts that keep their weights go in one response up to this many. Such a change may be of every model at once, and a rollback
+#: that comes then waits for those that are on their way.
+MOST_TOGETHER = 20
 #: At the start the listener waits for clusters, but one broken model must not keep the port shut.
 START_S = 3.0
 
@@ -49,34 +53,12 @@ class StreamAck:
     follows: bool = False
 
 
-@dataclass(frozen=True)
-class _Refusal:
-    """A version that the gateway did not take, in its words. Not offered again before `until` (monotonic seconds)."""
-
-    version: str
-    words: str
-    until: float = math.inf
-
-
-@dataclass
-class _Kind:
-    """What the gateway has of one resource type."""
-
-    is_asked: bool = False
-    is_answered: bool = False
-    is_wildcard: bool = False
-    names: set[str] = field(default_factory=set)
-    sent: dict[str, str] = field(default_factory=dict)  # name → version, also what it said it had when it came
-    accepted: dict[str, str] = field(default_factory=dict)
-    refused: dict[str, _Refusal] = field(default_factory=dict)
-
-
 class GatewayStream:
     """Pure but for its own memory: time is an argument, in monotonic seconds."""
 
     def __init__(self, listeners: Mapping[str, Resource], *, now: float, grace_s: float = GRACE_S) -> None:
         self.listeners = listeners
-        self._kinds = {url: _Kind() for url in (CLUSTER, ENDPOINTS, LISTENER, SCOPE)}
+        self._kinds = {url: Received() for url in (CLUSTER, ENDPOINTS, LISTENER, SCOPE)}
         self._flights = Flights()
         self._unused_since: dict[str, float] = {}
         self._acked: dict[int, tuple[int, str, bool]] = {}
@@ -92,6 +74,7 @@ class GatewayStream:
         self._touched: set[str] = set()  # of which something was said since they were looked at
         self._untold: set[str] = set()  # that were looked at since the gateway's word on them was told
         self._waiting: set[str] = set()  # whose virtual host is to be sent when others have been answered
+        self._alone: set[str] = set()  # whose virtual host was refused, or came together with one that was
         self._behind: dict[str, set[str]] = {CLUSTER: set(), ENDPOINTS: set()}  # whose clusters, whose endpoints
         self._unsettled: set[str] = set()  # whose virtual host was not taken yet
         self._unused: set[str] = set()  # clusters that no model has any more
@@ -140,6 +123,10 @@ class GatewayStream:
             return
         self._touch(flight.type_url, flight.versions)
         kind, bad = self._kinds[flight.type_url], blamed(flight.type_url, flight.versions.keys(), error)
+        kind.has_answered = True
+        if flight.type_url == SCOPE:
+            self._alone |= bad
+            self._alone -= flight.versions.keys() - bad
         for name, version in flight.versions.items():
             if name not in bad:
                 kind.accepted[name] = version
@@ -147,7 +134,7 @@ class GatewayStream:
             elif flight.type_url == SCOPE and len(flight.versions) > 1:
                 kind.sent.pop(name, None)  # so offer each alone
             else:
-                kind.refused[name] = _Refusal(version, error)
+                kind.refused[name] = Refusal(version, error)
         if flight.type_url == LISTENER:
             if not bad and self._was_shut:
                 # Envoy gives a listener that follows a refused one no routes from before, and does not ask for them again.
@@ -310,7 +297,9 @@ class GatewayStream:
     def _offer_vhosts(
         self, ready: Mapping[str, CompiledModel], snapshot: Snapshot, now: float, *, is_new: bool
     ) -> list[discovery_pb2.DeltaDiscoveryResponse]:
-        """All at once to a gateway that has none, so that its port opens with all of them; then one by one, what changed last first."""
+        """All at once to a gateway that has none, so that its port opens with all of them; then what changed last first, new weights one by
+        one: Envoy refuses all of a response for one bad one.
+        """
         kind = self._kinds[SCOPE]
         if not kind.is_asked:
             return []
@@ -325,11 +314,20 @@ class GatewayStream:
             return self._offer(SCOPE, {}, now, gone)
         if not kind.is_answered:
             return self._offer(SCOPE, of_none | changed, now)
-        names = sorted(changed, key=lambda name: snapshot.models[name].route.generation, reverse=True)
-        room = self._flights.room(SCOPE) if len(names) > 1 or self._waiting else 1
-        self._waiting.update(names[room:])
-        each = [of_none, *({name: changed[name]} for name in names[:room])]
+        groups = self._in_groups(changed, snapshot)
+        room = self._flights.room(SCOPE) if len(groups) > 1 or self._waiting else 1
+        self._waiting.update(name for group in groups[room:] for name in group)
+        each = [of_none, *({name: changed[name] for name in group} for group in groups[:room])]
         return [response for one in each for response in self._offer(SCOPE, one, now)]
+
+    def _in_groups(self, names: Iterable[str], snapshot: Snapshot) -> list[list[str]]:
+        """Those with new weights, the last change first, each alone; then those that change otherwise, as where replicas come and go."""
+        routes = {name: snapshot.models[name].route for name in names}
+        by_age = sorted(routes, key=lambda name: routes[name].generation, reverse=True)
+        kept = {name for name, one in routes.items() if self._followed.get(one.route_id) == one.generation}
+        together = [name for name in by_age if name in kept - self._alone]
+        groups = [together[at : at + MOST_TOGETHER] for at in range(0, len(together), MOST_TOGETHER)]
+        return [[name] for name in by_age if name not in together] + groups
 
     def _remove_unused(
         self, looked_at: Mapping[str, CompiledModel], snapshot: Snapshot, now: float, *, is_new: bool
@@ -350,7 +348,8 @@ class GatewayStream:
         return self._offer(CLUSTER, {}, now, sorted(gone, key=lambda name: "_or_" not in name)) if gone else []
 
     def _give_up(self, now: float) -> list[discovery_pb2.DeltaDiscoveryResponse]:
-        """Blames responses that were not answered in time, and tries again later.
+        """Blames responses that were not answered in time, and tries again later; not while a gateway is slow and goes
+        on answering what it was sent before: whatever is offered again makes it slower still.
 
         A new cluster that is stuck while warming holds back the acknowledgement of every other cluster, so it is taken
         away; one that carries traffic is left alone.
@@ -359,33 +358,27 @@ class GatewayStream:
         for name, refusal in shut.items():
             if refusal.until == math.inf:  # another program has the port, as a rule, and may leave it
                 shut[name] = replace(refusal, until=now + RETRY_S)
-        for kind in self._kinds.values():
-            for name in [name for name, refusal in kind.refused.items() if refusal.until <= now]:
+        for type_url, kind in self._kinds.items():
+            again = [name for name, refusal in kind.refused.items() if refusal.until <= now]
+            for name in again:
                 del kind.refused[name]
                 kind.sent.pop(name, None)
-                self._looks_at_all = True
+            self._touch(type_url, again)
+            if kind.has_answered:
+                kind.has_answered, kind.answered_at = False, now
         out = []
         for nonce, flight in self._flights:
-            waited, kind = now - flight.at, self._kinds[flight.type_url]
+            kind = self._kinds[flight.type_url]
+            waited = now - max(flight.at, kind.answered_at)  # answers to one kind come in its order
             if waited > ACK_TIMEOUT_S and not flight.is_late:
-                flight.is_late = self._looks_at_all = True
+                flight.is_late = True
+                self._touch(flight.type_url, flight.versions)
                 words = f"no answer from the gateway for {ACK_TIMEOUT_S:.0f} s"
                 until = flight.at + RETRY_S
-                kind.refused.update(
-                    {name: _Refusal(version, words, until) for name, version in flight.versions.items()}
-                )
+                kind.refused.update({name: Refusal(version, words, until) for name, version in flight.versions.items()})
             stuck = [name for name in flight.versions if name not in kind.accepted]
             if waited > STUCK_S and flight.type_url == CLUSTER:
                 self._flights.end(nonce)  # a late word on what was taken away means nothing
-                self._looks_at_all = True
+                self._touch(CLUSTER, flight.versions)
                 out += self._offer(CLUSTER, {}, now, stuck) if stuck else []
         return out
-
-
-def blamed(type_url: str, names: Set[str], error: str) -> Set[str]:
-    """The resources of one response that were refused: those that the refusal names, or all of them where it names none. One bad
-    virtual host refuses all that came with it. None without an error.
-    """
-    if not error:
-        return set()
-    return names if type_url == SCOPE else {name for name in names if name in error} or names

@@ -7,6 +7,9 @@ from enum import StrEnum
 
 #: Seconds. A gateway that did not speak to a control plane for so long is not waited for.
 SEEN_WITHIN_S = 10.0
+#: Seconds. One that did not speak to a control plane for so long is taken for gone: the others get its share of in-flight bounds, and it
+#: keeps no model awake. Longer than a restart: a bound that changes makes every gateway build its clusters anew.
+GONE_AFTER_S = 600.0
 
 
 class Standing(StrEnum):
@@ -16,6 +19,11 @@ class Standing(StrEnum):
     DRAINED = "drained"
     SILENT = "silent"
     NEVER_SEEN = "never_seen"
+
+
+def is_gone(seen_at: datetime | None, now: datetime) -> bool:
+    """Whether a gateway that was last heard of at this instant is taken for gone; one that never was serves nobody."""
+    return seen_at is None or now - seen_at > timedelta(seconds=GONE_AFTER_S)
 
 
 def standing_of(seen_at: datetime | None, drained_at: datetime | None, now: datetime) -> Standing:

@@ -7,10 +7,11 @@ to count anew, one that was not there before.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from serving.core.gateway_standing import GONE_AFTER_S
 from serving.core.placement import Claim, Demand, Spot, fit_in
 
 #: The shortest time for which a model is left loaded while nobody asks it. Longer than it takes to come back: an agent gives loading
@@ -35,6 +36,11 @@ class SleepRule:
     yields_after_s: int | None = None
     loads_on_demand: bool = True
 
+    @property
+    def soonest_s(self) -> int | None:
+        """After how long without a request it may sleep, for whatever reason; None: never."""
+        return self.unload_after_s if self.yields_after_s is None else self.yields_after_s
+
 
 def rule_problem(rule: SleepRule) -> str:
     """What makes no sense in the rule, as a sentence; empty where it does."""
@@ -50,48 +56,71 @@ def rule_problem(rule: SleepRule) -> str:
 
 @dataclass(frozen=True)
 class Count:
-    """All requests for a model that a gateway has counted since its `epoch` began, however it answered them."""
+    """All requests for a model that a gateway has counted since its `epoch` began, however it answered them; `asleep`: those of them that
+    found it asleep. One that a server answers is counted when it ends."""
 
     epoch: str
     requests: int
+    asleep: int = 0
 
 
 @dataclass(frozen=True)
 class Quiet:
     """`since` when no gateway counted a request more; None: not known. `read_at`: when all of them last told; None: they never did.
-    `silent`: those that did not, the last time."""
+    `silent`: those that did not, the last time; `gone`: those of which nobody expects it any more."""
 
     since: float | None = None
     read_at: float | None = None
     silent: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
     counts: Mapping[str, Count] = field(default_factory=dict)
 
     def is_known(self, now: float) -> bool:
         return self.read_at is not None and now - self.read_at <= FRESH_S
 
 
-def heard(last: Quiet, gateways: Mapping[str, Count | None], now: float) -> Quiet:
+def heard(last: Quiet, gateways: Mapping[str, Count | None], now: float, *, gone: Collection[str] = ()) -> Quiet:
     """After one more reading of every gateway of the environment; None: it did not tell. A gateway that is silent for a while and then
-    repeats itself had nothing to count meanwhile."""
+    repeats itself had nothing to count meanwhile.
+
+    `gone`: those that count no more while they do not tell. What they counted is kept, in case they come back.
+    """
     news = {name: one for name, one in gateways.items() if one is not None}
     is_changed = any(last.counts.get(name) != one for name, one in news.items())
-    silent = tuple(sorted(name for name, one in gateways.items() if one is None))
+    silent = tuple(sorted(name for name, one in gateways.items() if one is None and name not in gone))
     counts = {name: one for name, one in last.counts.items() if name in gateways} | news
     return Quiet(
         since=now if is_changed else last.since,
-        read_at=now if gateways and not silent else last.read_at,
+        read_at=now if news and not silent else last.read_at,
         silent=silent,
+        gone=tuple(sorted(name for name, one in gateways.items() if one is None and name in gone)),
         counts=counts,
     )
 
 
-def is_demand(last: Quiet, now: Quiet) -> bool:
+def is_demand(last: Quiet, now: Quiet, *, is_by_hand: bool = False) -> bool:
     """Whether a request was counted that was not there before. A gateway that only began anew was not asked. Where nothing was known of
-    any of them, nobody can tell, and it is none."""
-    return bool(last.counts) and any(
-        one.requests > (before.requests if (before := last.counts.get(name)) and before.epoch == one.epoch else 0)
-        for name, one in now.counts.items()
-    )
+    any of them, nobody can tell, and it is none.
+
+    `is_by_hand`: a person had it sleep. Then only what found it asleep is one: what ends now may have begun before that was said.
+    """
+    for name, one in now.counts.items():
+        before = last.counts.get(name)
+        if before is None or before.epoch != one.epoch:
+            before = Count(one.epoch, 0)
+        if one.asleep > before.asleep or (one.requests > before.requests and not is_by_hand):
+            return bool(last.counts)
+    return False
+
+
+def why_unknown(quiet: Quiet, now: float) -> str:
+    """Why nobody can tell whether the model was asked, as sentences; empty where that is known."""
+    if quiet.since is not None and quiet.is_known(now):
+        return ""
+    who = ", ".join(quiet.silent or quiet.gone)
+    said = f"What the gateways count is not known{f' ({who})' if who else ''}, and that is never taken for quiet."
+    until = f"was silent for {GONE_AFTER_S / 60:.0f} minutes, or is removed"
+    return f"{said} One that does not tell counts until it {until}." if quiet.silent else said
 
 
 def why_awake(after_s: int | None, quiet: Quiet, *, awake_since: float, needs: Sequence[str], now: float) -> str:
@@ -104,12 +133,11 @@ def why_awake(after_s: int | None, quiet: Quiet, *, awake_since: float, needs: S
         return "Nobody said that it may sleep."
     if needs:
         return f"It is needed: {'; '.join(needs)}."
-    if quiet.since is None or not quiet.is_known(now):
-        who = f" ({', '.join(quiet.silent)})" if quiet.silent else ""
-        return f"What the gateways count is not known{who}, and that is never taken for quiet."
-    idle_s = now - max(quiet.since, awake_since)
+    if unknown := why_unknown(quiet, now):
+        return unknown
+    idle_s = now - max(quiet.since or 0.0, awake_since)
     if idle_s < after_s:
-        return f"It was asked, or woke, {max(0, idle_s):.0f} s ago; it may sleep after {after_s} s."
+        return f"It was asked, woke, or had something in flight {max(0, idle_s):.0f} s ago; it may sleep after {after_s} s."
     return ""
 
 

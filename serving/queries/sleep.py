@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
+from ledger.queries import clock
 from registry.models import Release, ServedModel
 from registry.queries.releases import LARGE
 from serving.core.placement import claim_of
 from serving.core.replicas import What
-from serving.core.sleep import Count, Quiet
+from serving.core.sleep import Count, Quiet, why_awake
 from serving.core.sleep_lifecycle import SleepState
 from serving.hooks.needs import needs_of
 from serving.models import Deployment, Environment, Route, Scale, Sleep
@@ -29,11 +30,13 @@ _RULED = Q(unload_after_s__isnull=False) | Q(yields_after_s__isnull=False)
 
 @dataclass(frozen=True)
 class SleepView:
-    """A model in an environment in which it is served. `sleep`: not in the database where nothing was said of it. Memory in MiB, of
-    stable's servers there: what their envelopes declare, and what they hold by their agents' last measurement, None where none was."""
+    """A model in an environment in which it is served. `sleep`: not in the database where nothing was said of it. `kept_awake`: why, as
+    sentences, where it is. Memory in MiB, of stable's servers there: what their envelopes declare, and what they hold by their agents'
+    last measurement, None where none was."""
 
     sleep: Sleep
     needs: tuple[str, ...]
+    kept_awake: str
     declared_mib: int
     measured_mib: int | None
 
@@ -60,7 +63,19 @@ def _view(sleep: Sleep, one: Sleeper, held: Mapping[Key, list[tuple[int, int | N
     of_servers = held.get(one.key, [])
     measured = [size for _, size in of_servers if size is not None]
     total = round(sum(measured) / 2**20) if measured else None
-    return SleepView(sleep, (*one.needs, *one.by_hand), sum(declared for declared, _ in of_servers), total)
+    needs = (*one.needs, *one.by_hand)
+    return SleepView(sleep, needs, _kept_awake(sleep, needs), sum(declared for declared, _ in of_servers), total)
+
+
+def _kept_awake(sleep: Sleep, needs: Sequence[str]) -> str:
+    """By what the last look wrote down."""
+    if sleep.state != SleepState.AWAKE:
+        return ""
+    after_s, now = sleep.rule.soonest_s, clock.now().timestamp()
+    if sleep.trouble and after_s is not None and not needs:
+        return sleep.trouble
+    since = sleep.state_since.timestamp() if sleep.state_since is not None else 0.0
+    return why_awake(after_s, replace(quiet_of(sleep), read_at=now), awake_since=since, needs=needs, now=now)
 
 
 def watched_sleeps() -> list[Sleep]:
@@ -78,10 +93,15 @@ def sleep_of(environment: int, model: int) -> Sleep | None:
     return rows.first()
 
 
+def is_by_hand(sleep: Sleep) -> bool:
+    """Whether a person had it sleep, or wake."""
+    return bool(sleep.state_by) and not sleep.state_by.startswith(_SYSTEM)
+
+
 def quiet_of(sleep: Sleep) -> Quiet:
     """As it was last written down."""
     since = sleep.quiet_since
-    counts = {gateway: Count(epoch, requests) for gateway, (epoch, requests) in sleep.counts.items()}
+    counts = {gateway: Count(*counted) for gateway, counted in sleep.counts.items()}
     return Quiet(since.timestamp() if since is not None else None, counts=counts)
 
 

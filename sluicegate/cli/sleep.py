@@ -93,7 +93,7 @@ def _where(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _row(one: dict[str, Any]) -> list[Any]:
     held = f"{one['measured_mib']} MiB" if one["measured_mib"] is not None else f"{one['declared_mib']} MiB declared"
-    note = one["trouble"] or one["state_reason"] or "; ".join(one["needs"])
+    note = one["kept_awake"] or one["trouble"] or one["state_reason"]
     return [
         *(one["environment"], one["state"], one["state_since"] or "-", _seconds(one["unload_after_s"])),
         *(_seconds(one["yields_after_s"]), "requests" if one["loads_on_demand"] else "hand", held, note),

@@ -85,6 +85,22 @@ def test_an_agent_joins_once_and_keeps_a_credential_that_nobody_else_knows(tmp_p
     assert kept(tmp_path) == secret and Event.objects.filter(verb="node.joined").count() == 1
 
 
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_a_node_that_joins_is_told_once_with_what_it_can_run_whoever_was_killed_before(
+    tmp_path: Path, is_prepared: bool
+) -> None:
+    token, images = invited(), [{"image": "x"}]
+    if is_prepared:  # killed before it joined: it is heard of first, and joins then
+        pending = tmp_path / "node-identity" / "gpu-7.next"
+        pending.parent.mkdir()
+        pending.write_text("sgn_next\n")
+    for _ in range(2):
+        identity(tmp_path, token).introduce(runtimes=images, facts={})
+    told = Event.objects.filter(subject_type="node")
+    assert sorted(told.values_list("verb", flat=True)) == ["node.invited", "node.joined", "node.registered"]
+    assert told.get(verb="node.registered").facts == {"images": ["x"]}
+
+
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
@@ -241,6 +257,16 @@ def test_an_agent_killed_while_it_rotates_is_who_it_was(tmp_path: Path, is_known
         rotate_credential(actor=AGENT, name="gpu-7", credential=before, new_digest=digest_of("sgn_next"))
     identity(tmp_path).introduce(runtimes=[], facts={})
     assert kept(tmp_path) == ("sgn_next" if is_known else before) and not pending.exists()
+
+
+def test_drafts_of_an_agent_that_was_killed_as_it_wrote_are_removed_and_no_other_nodes(tmp_path: Path) -> None:
+    folder = tmp_path / "node-identity"
+    folder.mkdir()
+    others = [".gpu-70.1.1", "gpu-70", "gpu-70.next"]
+    for name in (".gpu-7.1.1", ".gpu-7.next.2.2", *others):
+        (folder / name).write_text("sgn_draft\n")
+    identity(tmp_path, invited()).introduce(runtimes=[], facts={})
+    assert sorted(one.name for one in folder.iterdir()) == [".gpu-70.1.1", "gpu-7", "gpu-70", "gpu-70.next"]
 
 
 def test_what_was_never_given_is_not_rotated() -> None:

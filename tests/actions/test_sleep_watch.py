@@ -1,41 +1,25 @@
 """Looks at models that sleep: what one look knows of the last one, what fails in it, and how much it does."""
 
+# ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from rollouts.engine import sleep_watch
-from serving.actions.placement import continue_placing
 from serving.actions.sleeping import put_to_sleep
-from serving.core.sleep import LEAST_S
-from serving.models import Deployment, Node
+from serving.core.sleep import LEAST_S, MOST_S
+from serving.models import Deployment, Gateway, Route, RouteAck
 from tests.factories import make_actor
 from tests.rollout_setup import stable_server
-from tests.sleep_setup import SYSTEM, Crowd, Night, bring_up, let_go
+from tests.sleep_setup import Night, add_gateway, asleep, bring_up, let_go, many, night  # noqa: F401
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def night() -> Night:
-    made = Night()
-    made.rule()
-    return made
-
-
-def asleep(night: Night) -> Night:
-    """Its servers are gone."""
-    night.idle()
-    night.gateway.obey()
-    night.later()
-    let_go()
-    night.later()
-    return night
 
 
 def by_hand(night: Night) -> None:
@@ -60,17 +44,24 @@ def test_what_was_counted_before_a_person_had_it_sleep_wakes_nobody(has_rule: bo
     assert night.state() == "waking"
 
 
-def test_what_a_dead_node_has_room_for_is_no_room() -> None:
-    crowd = Crowd()
-    local = Node.objects.get(name="local")
-    long_ago = timezone.now() - timedelta(hours=5)
-    Node.objects.create(name="dead", runtimes=local.runtimes, facts=local.facts, seen_at=long_ago, gpus=local.gpus)
-    crowd.ask_for_candidate()  # there is no other node with room
-    for _ in range(3):
-        crowd.later(LEAST_S)
-        Node.objects.filter(name="local").update(seen_at=timezone.now())
-        continue_placing(actor=SYSTEM)
-    assert "asleep" in crowd.states()
+@pytest.mark.parametrize("is_fresh", [False, True], ids=["one engine", "another engine at each look"])
+def test_a_stream_that_ends_after_a_person_had_it_sleep_wakes_nobody(is_fresh: bool) -> None:
+    night = Night(is_fresh=is_fresh)
+    night.rule()
+    night.later()
+    night.hosts.active = 1  # a stream, which the gateway counts when it ends
+    by_hand(night)
+    night.later()
+    assert night.sleep().state_by.startswith("user-") and night.replicas()
+    night.hosts.active = 0
+    night.ends()
+    night.later()
+    night.later()
+    assert (night.state(), night.replicas()) == ("asleep", [])
+    let_go()
+    night.asked()
+    night.later()
+    assert (night.state(), night.sleep().state_by) == ("waking", "system:engine")
 
 
 @pytest.mark.parametrize("is_new", [False, True])
@@ -113,13 +104,13 @@ def test_what_fails_of_one_model_keeps_no_other(night: Night, monkeypatch: pytes
 
 
 def test_nothing_falls_asleep_by_what_was_counted_a_while_ago(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = night.hosts.read_hosts
+    reads = night.hosts.read_in_flight
 
     def slow(**asked: Any) -> Any:
         night.now += timedelta(seconds=60)
         return reads(**asked)
 
-    monkeypatch.setattr(night.hosts, "read_hosts", slow)
+    monkeypatch.setattr(night.hosts, "read_in_flight", slow)
     night.idle()
     assert night.state() == "awake"
 
@@ -157,3 +148,59 @@ def test_a_look_ends_in_time_and_the_next_goes_on_behind_it(night: Night, monkey
         woken.append([night.state(one) for one in every].count("asleep"))
     assert woken[-1] == 0, "a request of one that no look came to in time is not forgotten"
     assert Deployment.objects.filter(is_wanted=True).count() == len(every)
+
+
+def test_with_a_thousand_models_a_look_asks_each_gateway_once(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_gateway(night, "gateway-2")
+    due = many(night, 20, unload_after_s=LEAST_S)
+    monkeypatch.setattr(sleep_watch, "MOST_S", dict.fromkeys(sleep_watch.MOST_S, 600.0))
+    read: list[str] = []
+    reads = night.gateway.read
+    monkeypatch.setattr(night.gateway, "read", lambda **asked: (read.append(asked["gateway"]), reads(**asked))[1])
+
+    def queries_of_a_look() -> int:
+        night.later()  # writes down since when nobody asked
+        with CaptureQueriesContext(connection) as asked:
+            night.later()
+        return len(asked)
+
+    few = queries_of_a_look()
+    many(night, 1000, unload_after_s=MOST_S)
+    assert queries_of_a_look() == few
+    assert night.hosts.asked == [] and sorted(read) == ["gateway-1"] * 4 + ["gateway-2"] * 4
+    night.later(LEAST_S)
+    assert [night.state(one) for one in due] == ["asleep"] * len(due)
+    assert sorted(night.hosts.asked) == ["gateway-1", "gateway-2"]
+    RouteAck.objects.bulk_create(
+        RouteAck(gateway=gateway, route=route, generation=route.generation, acked_at=timezone.now())
+        for gateway in Gateway.objects.all()
+        for route in Route.objects.filter(model__in=[one.release.model for one in due])
+    )
+    night.later()
+    assert not Deployment.objects.filter(pk__in=[one.pk for one in due], is_wanted=True).exists()
+    assert sorted(night.hosts.asked) == ["gateway-1"] * 2 + ["gateway-2"] * 2 and len(read) == 12
+
+
+def test_what_a_gateway_takes_while_it_is_asked_is_unloaded_at_the_next_look(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request may have begun on its servers after the gateway told what is in flight, and before it answered for the model itself."""
+    other = stable_server()
+    night.rule(other)
+    night.idle()
+    route = Route.objects.get(model=night.model)
+    ack = {"generation": route.generation, "acked_at": timezone.now()}
+    RouteAck.objects.update_or_create(gateway=Gateway.objects.get(), route=route, defaults=ack)
+    reads = night.hosts.read_in_flight
+
+    def told(**asked: Any) -> Any:
+        found = reads(**asked)
+        night.gateway.obey()
+        return found
+
+    monkeypatch.setattr(night.hosts, "read_in_flight", told)
+    night.later()
+    assert night.replicas() == [] and len(night.replicas(other)) == 1
+    assert "has not taken that yet" in night.sleep(other).trouble
+    night.later()
+    assert night.replicas(other) == []

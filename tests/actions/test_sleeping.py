@@ -1,5 +1,6 @@
 """Models that nobody asks fall asleep and wake when they are asked: what keeps them awake, and what is never lost on the way."""
 
+# ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,39 +15,25 @@ from django.db import connection
 from django.utils import timezone
 
 from accounts.core.access import Role
-from ledger.core.errors import Invalid, Refused, Stale, StateChanged, Unavailable
+from ledger.core.errors import Invalid, Refused, Stale, StateChanged
 from ledger.models import Event
-from serving.actions.placement import continue_placing, scale_release
+from serving.actions.placement import continue_placing
 from serving.actions.sleeping import put_to_sleep, rule_sleep, unload_asleep, wake_model
 from serving.control_plane import store
+from serving.core.gateway_standing import GONE_AFTER_S
 from serving.core.routes import Asleep, admit
 from serving.core.sleep import LEAST_S, UNKNOWN_WAKE_S, SleepRule
-from serving.models import Deployment, Scale, Sleep
-from tests.factories import make_actor, make_environment, make_model, resealed
+from serving.models import Deployment, Gateway, Scale, Sleep
+from serving.queries.sleep import sleep_views
+from tests.factories import make_actor, make_environment, make_model
 from tests.rollout_setup import put, release_of, started
-from tests.sleep_setup import SYSTEM, Crowd, Night, bring_up, let_go
+from tests.sleep_setup import SYSTEM, Night, add_gateway, asleep, bring_up, let_go, night, scaled_by_a_person  # noqa: F401
 
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def night() -> Night:
-    made = Night()
-    made.rule()
-    return made
-
-
 def verbs(prefix: str = "sleep.") -> list[str]:
     return list(Event.objects.filter(verb__startswith=prefix).order_by("seq").values_list("verb", flat=True))
-
-
-def asleep(night: Night) -> Night:
-    """Its servers are gone."""
-    night.idle()
-    night.gateway.obey()
-    night.later()
-    let_go()
-    return night
 
 
 # --- the rule ---------------------------------------------------------------------------------------------------------
@@ -149,6 +136,35 @@ def test_what_gateways_do_not_tell_is_no_quiet(night: Night) -> None:
     assert night.state() == "asleep"
 
 
+def test_a_gateway_that_is_gone_keeps_nothing_awake_for_ever(night: Night) -> None:
+    dead = add_gateway(night, "dead")
+    night.gateway.silent.add("dead")
+    Gateway.objects.filter(pk=dead.pk).update(seen_at=night.now)
+    night.idle()
+    assert night.state() == "awake" and "is not known (dead)" in night.sleep().trouble
+    (view,) = sleep_views(night.model)
+    assert view.kept_awake == night.sleep().trouble
+    night.later(GONE_AFTER_S - LEAST_S - 4)
+    assert night.state() == "awake" and night.sleep().trouble
+    night.later(4)
+    assert (night.state(), night.sleep().trouble) == ("asleep", "")
+    night.gateway.obey()
+    night.later()
+    assert night.replicas() == [] and set(night.hosts.asked) == {"gateway-1"}
+    night.gateway.silent.clear()  # it is back, and had nothing to count
+    for _ in range(2):
+        night.later()
+    assert night.state() == "asleep"
+
+
+def test_a_gateway_that_tells_counts_whatever_the_control_plane_heard_of_it(night: Night) -> None:
+    add_gateway(night, "apart")  # it never spoke to a control plane
+    night.idle()
+    night.gateway.obey()
+    night.later()
+    assert night.state() == "asleep" and "apart has not taken that yet" in night.sleep().trouble
+
+
 def in_a_rollout(night: Night) -> None:
     started(candidate=release_of(night.model))
 
@@ -157,13 +173,6 @@ def in_an_undo_window(night: Night) -> None:
     before, rollout = release_of(night.model), started(candidate=release_of(night.model))
     put(rollout, "promoted", stable=before, undo_until=timezone.now() + timedelta(hours=1))
     Deployment.objects.create(release=before, environment=night.environment, node=night.one.node, state="ready")
-
-
-def scaled_by_a_person(night: Night) -> None:
-    scale_release(
-        actor=make_actor(team=night.model.team), release=night.one.release, environment=night.environment, replicas=1,
-        reason="",
-    )  # fmt: skip
 
 
 def with_a_stream(night: Night) -> None:
@@ -248,54 +257,7 @@ def test_gateways_answer_for_it_until_a_server_does(night: Night) -> None:
     assert (night.state(), told()) == ("awake", None)
 
 
-# --- waking -----------------------------------------------------------------------------------------------------------
-
-
-def test_one_that_loads_not_on_demand_waits_for_a_person(night: Night) -> None:
-    night.rule(loads_on_demand=False)
-    asleep(night).asked(3)
-    night.later()
-    assert night.state() == "asleep"
-    wake_model(
-        actor=make_actor(team=night.model.team), model=night.model, environment=night.environment, reason="a demo"
-    )
-    night.later()
-    assert night.state() == "waking" and night.replicas()
-    assert Event.objects.get(verb="sleep.ending").reason == "a demo"
-
-
-def test_the_number_of_replicas_is_said_once_it_is_awake(night: Night) -> None:
-    asleep(night)
-    with pytest.raises(StateChanged, match="Wake it, and ask again once it answers: sluicegate sleep end") as refused:
-        scaled_by_a_person(night)
-    assert refused.value.code == "model_asleep" and not Scale.objects.exists()
-
-
-def test_a_rollout_wakes_it_for_its_way_back(night: Night) -> None:
-    asleep(night)
-    rollout = started(candidate=release_of(night.model))
-    assert rollout.stable == night.one.release
-    night.later()
-    assert night.state() == "waking" and night.replicas()
-    assert "would go back to it" in night.sleep().state_reason
-
-
-def test_it_waits_for_its_old_servers_to_go_and_tells_what_keeps_it(night: Night) -> None:
-    night.idle()
-    night.gateway.obey()
-    night.later()
-    night.asked()
-    night.later()
-    assert night.state() == "waking" and night.replicas() == [] and "being taken out" in night.sleep().trouble
-    let_go()
-    night.later()
-    assert night.replicas() and night.sleep().trouble == ""
-    Deployment.objects.filter(is_wanted=True).update(state="failed", reason="load_failed: no", failed_at=timezone.now())
-    night.later()
-    assert night.sleep().trouble == "load_failed: no"
-    Deployment.objects.filter(is_wanted=True).update(failed_at=timezone.now() - timedelta(seconds=11))
-    night.later()
-    assert night.replicas()[0].state == "fetching" and night.sleep().trouble == ""
+# --- by hand ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.takes("sleep: waking → asleep")
@@ -336,7 +298,10 @@ def test_two_who_act_at_once_leave_one_state_and_no_half_of_one() -> None:
     night = Night()
     night.rule()
     where = {"actor": SYSTEM, "model": night.model, "environment": night.environment, "reason": ""}
-    start = Barrier(3)
+    start, unloaded = Barrier(3), list[bool]()
+
+    def unload(row: Sleep) -> None:
+        unloaded.append(unload_asleep(actor=SYSTEM, sleep=row))
 
     def at_once(do: Callable[[], Any]) -> None:
         start.wait(timeout=30)
@@ -351,7 +316,7 @@ def test_two_who_act_at_once_leave_one_state_and_no_half_of_one() -> None:
         row = put_to_sleep(**where)
         acts = (
             partial(wake_model, **where),
-            partial(unload_asleep, actor=SYSTEM, sleep=row),
+            partial(unload, row),
             partial(put_to_sleep, **where),
         )
         threads = [Thread(target=at_once, args=[act]) for act in acts]
@@ -366,90 +331,10 @@ def test_two_who_act_at_once_leave_one_state_and_no_half_of_one() -> None:
             night.later()
             bring_up()
         assert (night.state(), len(night.replicas())) == ("awake", 1)
-    told = verbs()
-    unloaded_after = {before for before, verb in pairwise(told) if verb == "sleep.unloaded"}
-    assert unloaded_after <= {"sleep.begun"}  # never after something woke it
-
-
-# --- room -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def crowd() -> Crowd:
-    return Crowd()
-
-
-def test_the_least_recently_asked_makes_room_for_what_is_wanted(crowd: Crowd) -> None:
-    with pytest.raises(Unavailable, match="No node has room"):
-        crowd.ask_for_candidate()
-    crowd.asked(of=crowd.one)
-    crowd.later(60)
-    crowd.asked(of=crowd.two)
-    crowd.later(60)
-    crowd.later(LEAST_S - 61)
-    assert crowd.states() == ("awake", "awake")
-    crowd.later(120)
-    assert crowd.states() == ("asleep", "awake")
-    told = Event.objects.get(verb="sleep.begun")
-    assert told.reason.startswith(
-        f"It makes room for {crowd.rollout.model.slug} r1 in production: nobody asked it for 419 s"
-    )
-    for _ in range(3):  # the room that will be there is not made twice
-        crowd.later()
-    crowd.gateway.obey()
-    for _ in range(3):
-        crowd.later()
-    assert crowd.states() == ("asleep", "awake")
-    let_go()
-    assert crowd.ask_for_candidate().node_id == "local"
-    crowd.later(LEAST_S * 10)
-    assert crowd.states() == ("asleep", "awake")
-
-
-def test_what_is_asked_makes_room_for_nobody(crowd: Crowd) -> None:
-    for _ in range(10):
-        crowd.asked(of=crowd.one)
-        crowd.asked(of=crowd.two)
-        crowd.later(LEAST_S / 2)
-    assert crowd.states() == ("awake", "awake")
-
-
-def test_nobody_sleeps_where_that_would_not_help_or_is_not_allowed(crowd: Crowd) -> None:
-    for one in (crowd.one, crowd.two):
-        crowd.rule(one, unload_after_s=None, yields_after_s=None)
-    crowd.idle(LEAST_S * 2)
-    assert crowd.states() == ("awake", "awake")
-    for one in (crowd.one, crowd.two):
-        crowd.rule(one, unload_after_s=None, yields_after_s=LEAST_S)
-    resealed(crowd.rollout.candidate, envelope={"host": {"memory_mib_min": 101}})
-    crowd.idle(LEAST_S * 2)
-    assert crowd.states() == ("awake", "awake")
-
-
-def test_one_that_wakes_takes_the_room_of_one_that_was_asked_longer_ago(crowd: Crowd) -> None:
-    crowd.idle()
-    crowd.gateway.obey()
-    crowd.later()
-    let_go()
-    crowd.ask_for_candidate()
-    slept, other = (crowd.one, crowd.two) if crowd.states()[0] == "asleep" else (crowd.two, crowd.one)
-    crowd.asked(of=slept)
-    crowd.asked(of=other)
-    crowd.later()
-    assert crowd.state(slept) == "waking" and "No node has room" in crowd.sleep(slept).trouble
-    crowd.later(LEAST_S - 10)
-    assert crowd.state(other) == "awake"
-    crowd.later(10)
-    assert crowd.state(other) == "asleep" and crowd.state(slept) == "waking"
-    crowd.gateway.obey()
-    crowd.later()
-    let_go()
-    crowd.later()
-    bring_up()
-    crowd.later()
-    assert (crowd.state(slept), crowd.state(other)) == ("awake", "asleep")
-    Sleep.objects.filter(state="awake").update(state_since=crowd.now)  # by the clock that this test moves on
-    crowd.asked(of=other)
-    crowd.later()
-    crowd.later(60)
-    assert (crowd.state(slept), crowd.state(other)) == ("awake", "waking")  # one that just woke is kept
+    unload(put_to_sleep(**where))  # with nobody beside it
+    assert unloaded[-1] and verbs("deployment.drained") == ["deployment.drained"] * unloaded.count(True)
+    unloaded_after = [before for before, verb in pairwise(verbs()) if verb == "sleep.unloaded"]
+    assert unloaded_after == ["sleep.begun"] * unloaded.count(True)  # never after something woke it
+    moves = Event.objects.filter(verb__in=["sleep.begun", "sleep.ending", "sleep.ended"]).order_by("seq")
+    states = list(moves.values_list("from_state", "to_state"))
+    assert all(one[1] == after[0] for one, after in pairwise(states)) and len(states) >= 16

@@ -1,5 +1,6 @@
-"""What wakes, and what keeps it from that: nodes that are lost or fail it, rollouts, and what does not concern it."""
+"""Who wakes a model, and what keeps it from that: nodes that are lost or fail it, rollouts, and what does not concern it."""
 
+# ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,42 +11,84 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from ledger.core.errors import StateChanged
+from ledger.models import Event
 from registry.hooks.usage import usages_of
 from registry.models import Release
+from rollouts.actions.preview import preview_rollout
 from rollouts.engine.loop import Engine
 from rollouts.models import Rollout
-from serving.actions.sleeping import put_to_sleep
-from serving.models import Deployment, Node
+from serving.actions.sleeping import put_to_sleep, wake_model
+from serving.core.sleep import UNKNOWN_WAKE_S
+from serving.models import Deployment, Node, Scale
 from serving.queries.sleep import unplaced
 from tests.engine_rig import hear_everyone
-from tests.factories import make_environment, make_node, resealed
+from tests.factories import make_actor, make_admin, make_deployment, make_environment, make_node, make_server, resealed
 from tests.rollout_setup import put, release_of, started
 from tests.rollout_story import AT_ONCE
-from tests.sleep_setup import SYSTEM, Night, bring_up, let_go
+from tests.sleep_setup import (  # noqa: F401
+    SYSTEM,
+    Night,
+    asleep,
+    bring_up,
+    let_go,
+    night,
+    scaled_by_a_person,
+    unloaded,
+)
 from validators.models import GateRun
 
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def night() -> Night:
-    made = Night()
-    made.rule()
-    return made
+# --- who wakes it -----------------------------------------------------------------------------------------------------
 
 
-def unloaded(night: Night) -> None:
-    """It sleeps, and its servers are to go; no agent has ended them yet."""
+def test_one_that_loads_not_on_demand_waits_for_a_person(night: Night) -> None:
+    night.rule(loads_on_demand=False)
+    asleep(night).asked(3)
+    night.later()
+    assert night.state() == "asleep"
+    wake_model(
+        actor=make_actor(team=night.model.team), model=night.model, environment=night.environment, reason="a demo"
+    )
+    night.later()
+    assert night.state() == "waking" and night.replicas()
+    assert Event.objects.get(verb="sleep.ending").reason == "a demo"
+
+
+def test_the_number_of_replicas_is_said_once_it_is_awake(night: Night) -> None:
+    asleep(night)
+    with pytest.raises(StateChanged, match="Wake it, and ask again once it answers: sluicegate sleep end") as refused:
+        scaled_by_a_person(night)
+    assert refused.value.code == "model_asleep" and not Scale.objects.exists()
+
+
+def test_a_rollout_wakes_it_for_its_way_back(night: Night) -> None:
+    asleep(night)
+    rollout = started(candidate=release_of(night.model))
+    assert rollout.stable == night.one.release
+    night.later()
+    assert night.state() == "waking" and night.replicas()
+    assert "would go back to it" in night.sleep().state_reason
+
+
+def test_it_waits_for_its_old_servers_to_go_and_tells_what_keeps_it(night: Night) -> None:
     night.idle()
     night.gateway.obey()
     night.later()
-    assert night.state() == "asleep" and night.replicas() == []
-
-
-def asleep(night: Night) -> None:
-    """Its servers are gone."""
-    unloaded(night)
+    night.asked()
+    night.later()
+    assert night.state() == "waking" and night.replicas() == [] and "being taken out" in night.sleep().trouble
     let_go()
+    night.later()
+    assert night.replicas() and night.sleep().trouble == ""
+    Deployment.objects.filter(is_wanted=True).update(state="failed", reason="load_failed: no", failed_at=timezone.now())
+    night.later()
+    assert night.sleep().trouble == "load_failed: no"
+    Deployment.objects.filter(is_wanted=True).update(failed_at=timezone.now() - timedelta(seconds=11))
+    night.later()
+    assert night.replicas()[0].state == "fetching" and night.sleep().trouble == ""
 
 
 # --- nodes that are lost ----------------------------------------------------------------------------------------------
@@ -163,6 +206,33 @@ def test_a_rollout_whose_stable_does_not_wake_is_cancelled_in_time() -> None:
     Rollout.objects.update(created_at=timezone.now() - timedelta(days=1), started_at=None)
     cramped.engine.cache.forget()
     assert cramped.tick().state == "cancelled" and "is given a server first" in cramped.rollout.reason
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_candidate_that_has_a_server_already_is_told_that_its_stable_sleeps() -> None:
+    cramped = Cramped()
+    make_server(make_deployment(cramped.candidate, cramped.night.environment, state="ready"))
+    for _ in range(2):
+        reason = cramped.tick().reason
+    assert "has no serving server; waiting for it. r1, the rollback target, sleeps, and is given a server" in reason
+    Rollout.objects.update(created_at=timezone.now() - timedelta(days=1), started_at=None)
+    cramped.engine.cache.forget()
+    assert cramped.tick().state == "cancelled" and "tells what keeps it" in cramped.rollout.reason
+
+
+def test_the_preview_says_that_a_rollout_wakes_it(night: Night) -> None:
+    asleep(night)
+    candidate = release_of(night.model)
+
+    def told() -> str:
+        found = preview_rollout(actor=make_admin(), candidate=candidate, environment=night.environment)["warnings"]
+        return str(next(one["message"] for one in found if one["code"] == "no_capacity_for_rollback"))
+
+    assert told().startswith("r1, the rollback target, sleeps in production and is woken first: the rollout sends no")
+    assert told().endswith(f"answers, in about {UNKNOWN_WAKE_S} s where a node has room.")
+    night.asked()
+    night.later()
+    assert told().startswith("r1, the rollback target, is being woken in production: the rollout sends no traffic")
 
 
 def in_a_rollout_elsewhere(night: Night) -> None:

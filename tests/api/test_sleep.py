@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from accounts.actions import actor_for, issue_token
 from accounts.core.access import Role
 from registry.models import Release
 from serving.core.sleep import LEAST_S, UNKNOWN_WAKE_S
 from serving.models import Sleep
+from sluicegate.cli.sleep import _row
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.factories import make_deployment, make_environment, make_model, make_release, make_server, make_user
 from tests.pages.test_model_tabs import HOSTILE, signed_in
@@ -48,8 +50,9 @@ def test_what_was_never_said_and_what_is(dev: Client, release: Release) -> None:
     (told,) = dev.get(URL).json()["results"]
     assert told == {
         "environment": "production", "version": 0, "unload_after_s": None, "yields_after_s": None, "loads_on_demand": True,
-        "reason": "", "changed_by": "", "state": "awake", "state_since": None, "state_reason": "", "retry_after_s": 0,
-        "trouble": "", "quiet_since": None, "needs": [], "declared_mib": 512, "measured_mib": 300,
+        "reason": "", "changed_by": "", "state": "awake", "state_since": None, "state_reason": "", "state_by": "",
+        "retry_after_s": 0, "trouble": "", "quiet_since": None, "kept_awake": "Nobody said that it may sleep.", "needs": [],
+        "declared_mib": 512, "measured_mib": 300,
     }  # fmt: skip
     assert not Sleep.objects.exists()
     answer = post(dev, version='"0"', unload_after_s=900, yields_after_s=600, reason="It is rarely asked.")
@@ -76,7 +79,8 @@ def test_where_it_cannot_sleep_is_told(dev: Client, release: Release) -> None:
 
 def test_it_is_put_to_sleep_and_woken(dev: Client, release: Release) -> None:
     slept = post(dev, "/begin", reason="a holiday").json()
-    assert (slept["state"], slept["state_reason"], slept["retry_after_s"]) == ("asleep", "a holiday", UNKNOWN_WAKE_S)
+    told = ("state", "state_reason", "state_by", "retry_after_s")
+    assert [slept[name] for name in told] == ["asleep", "a holiday", "dev", UNKNOWN_WAKE_S]
     assert post(dev, "/begin").json()["version"] == slept["version"]
     assert post(dev, "/end").json()["state"] == "waking"
 
@@ -90,6 +94,19 @@ def test_the_command_line(run: Run, release: Release) -> None:  # noqa: F811
     assert (code, found[0]["state"], found[0]["measured_mib"]) == (0, "asleep", 300)
     assert run("admin", "sleep", "end", "sentiment")[1]["state"] == "waking"
     assert run("admin", "sleep", "rule", "sentiment", "--unload-after", "5")[0] != 0
+
+
+def test_why_it_is_awake_is_told(dev: Client, release: Release) -> None:
+    post(dev, unload_after_s=900)
+    Sleep.objects.update(trouble="What the gateways count is not known (gateway-2), and that is never taken for quiet.")
+    (found,) = dev.get(URL).json()["results"]
+    assert found["kept_awake"] == found["trouble"] == _row(found)[-1]
+    shown = signed_in(make_user("ana", team=release.model.team.slug)).get(reverse("model_sleep", args=["sentiment"]))
+    assert shown.content.decode().count("is not known (gateway-2)") == 1
+    post(dev, unload_after_s=600)
+    assert not Sleep.objects.get().trouble
+    Sleep.objects.update(quiet_since=timezone.now())
+    assert dev.get(URL).json()["results"][0]["kept_awake"].endswith("s ago; it may sleep after 600 s.")
 
 
 def test_the_page(release: Release) -> None:

@@ -47,6 +47,17 @@ def test_before_any_traffic_other_contents_or_too_long_a_wait_cancel() -> None:
     assert decide(preparing(waited_s=limit - 0.1)).code is Code.PREPARING
 
 
+def test_a_way_back_without_a_server_is_waited_for_as_long_as_a_candidate() -> None:
+    limit = POLICY.prepare_deadline_s
+    without = {"candidate_servers": 1, "stable_servers": 0, "deployment_problem": "No node has room."}
+    early, late = (decide(preparing(waited_s=waited_s, **without)) for waited_s in (limit - 0.1, limit))
+    assert (early.action, early.code) == (Action.HOLD, Code.STABLE_NOT_READY)
+    assert early.reason.endswith("has no serving server; waiting for it. No node has room.")
+    assert (late.action, late.code) == (Action.CANCEL, Code.STABLE_NOT_READY)
+    assert f"no serving server after {limit:.0f} s. No node has room. No traffic was sent. `sluicegate" in late.reason
+    assert late.reason.endswith("bring it back, and start again.")
+
+
 def test_the_first_traffic_is_the_first_steps() -> None:
     first = decide(preparing(candidate_servers=1))
     assert (first.action, first.facts) == (Action.START, {"to_index": 0}) and "5 % of the traffic" in first.reason

@@ -12,6 +12,7 @@ from serving.control_plane.snapshot import Snapshot, compile_listeners, compile_
 from serving.control_plane.stream import (
     ACK_TIMEOUT_S,
     GRACE_S,
+    MOST_TOGETHER,
     OLDER_CONNECTIONS,
     RETRY_S,
     STUCK_S,
@@ -386,6 +387,104 @@ def test_a_gateway_that_is_slower_than_its_replicas_come_and_go_gets_the_newest_
     peer.settle(now)
     held = {name: version for model in now.models.values() for name, version in model.endpoints.items()}
     assert peer.stream._kinds[ENDPOINTS].accepted == {name: one.version for name, one in held.items()}
+
+
+def with_a_replica_less(current: Snapshot) -> Snapshot:
+    """None of them asks a late request a second time any more: their virtual hosts change, their weights do not."""
+    alone = [dataclasses.replace(one, stable=A) for one in current.table.models]
+    return snapshot(*alone, last=current)
+
+
+def of_two_replicas(count: int) -> Snapshot:
+    two = dataclasses.replace(A, endpoints=(*A.endpoints, Endpoint("127.0.0.1", 9031, 9032)))
+    names = [f"m-{i:02d}" for i in range(count)]
+    routes = [
+        dataclasses.replace(route(candidate=None, bp=0, model=name), stable=two, route_id=i)
+        for i, name in enumerate(names)
+    ]
+    return snapshot(*routes)
+
+
+def hosts_in(response: discovery_pb2.DeltaDiscoveryResponse) -> list[str]:
+    return [one.name for one in response.resources]
+
+
+def test_virtual_hosts_that_keep_their_weights_go_together_after_a_rollback() -> None:
+    count = 2 * MOST_TOGETHER + 5
+    peer, first = Peer(), of_two_replicas(count)
+    peer.settle(first)
+    assert len(peer.stream.acks(first)) == count
+    fewer = with_a_replica_less(first)
+    back = dataclasses.replace(fewer.table.models[7], generation=2)
+    second = snapshot(*fewer.table.models[:7], back, *fewer.table.models[8:], last=fewer)
+    sent = [one for one in peer.stream.due(second, 0.0) if one.type_url in (SCOPE, CLUSTER, ENDPOINTS)]
+    hosts = [hosts_in(one) for one in sent if one.type_url == SCOPE]
+    assert [one.type_url for one in sent][:2] == [
+        CLUSTER,
+        ENDPOINTS,
+    ] and not hosts  # the bound is smaller with one replica
+    for response in sent:
+        peer._take(response)
+    following = [one for one in peer.stream.due(second, 0.0) if one.type_url in (SCOPE, ENDPOINTS)]
+    for response in following:
+        peer._take(response)
+    hosts = [hosts_in(one) for one in (*following, *peer.stream.due(second, 0.0)) if one.type_url == SCOPE]
+    assert hosts[0] == ["gateway/m-07"]
+    assert [len(one) for one in hosts[1:]] == [MOST_TOGETHER, MOST_TOGETHER, 4]
+    assert len({name for group in hosts for name in group}) == count
+
+
+def test_one_bad_virtual_host_among_many_is_found() -> None:
+    count = 12
+    peer, first = Peer(), of_two_replicas(count)
+    peer.settle(first)
+    peer.stream.acks(first)
+    peer.refuses["gateway/m-03"] = "cannot parse"
+    second = with_a_replica_less(first)
+    peer.settle(second)
+    errors = {one.route_id: one.error for one in peer.stream.acks(second)}
+    assert errors == {3: "cannot parse"}  # the others were acknowledged before, and still are
+    taken = peer.stream._kinds[SCOPE].accepted
+    assert [name for name, one in second.models.items() if taken[name] != one.scope.version] == ["gateway/m-03"]
+    peer.refuses.clear()
+    peer.settle(of_two_replicas(count), now=1.0)
+    assert not peer.stream._alone
+
+
+def test_a_gateway_that_is_slow_and_goes_on_answering_is_not_blamed() -> None:
+    peer, now = Peer(), snapshot(*(route(candidate=None, bp=0, model=f"m-{i}") for i in range(9)))
+    peer.settle(now)
+    peer.stream.acks(now)
+    on_their_way = []
+    for i in range(4):
+        moved = dataclasses.replace(A, endpoints=(Endpoint("127.0.0.1", 9100 + i, 9200 + i),))
+        routes = list(now.table.models)
+        routes[i] = dataclasses.replace(routes[i], stable=moved)
+        now = snapshot(*routes, last=now)
+        on_their_way += peer.stream.due(now, 0.0)
+    for i, response in enumerate(on_their_way):  # each after as long as one may take, so the last after four times that
+        peer._take(response)
+        assert peer.stream.due(now, (i + 0.9) * ACK_TIMEOUT_S) == []
+    assert len(on_their_way) == 4 and not peer.stream._kinds[ENDPOINTS].refused
+    peer.is_silent_on = {ENDPOINTS}
+    routes[5] = dataclasses.replace(routes[5], stable=moved)
+    now = snapshot(*routes, last=now)
+    began = 10 * ACK_TIMEOUT_S
+    assert peer.settle(now, began) == ["EDS"]
+    peer.settle(now, began + 1.1 * ACK_TIMEOUT_S)
+    assert len(peer.stream._kinds[ENDPOINTS].refused) == 2  # one for each protocol
+
+
+def test_a_replica_that_goes_makes_only_what_it_changes_anew() -> None:
+    first = of_two_replicas(2)
+    second = with_a_replica_less(first)
+    was, now = (one.models["gateway/m-00"] for one in (first, second))
+    assert was.scope.version != now.scope.version and was.endpoints != now.endpoints
+    third = snapshot(*(dataclasses.replace(one, generation=5) for one in second.table.models), last=second)
+    changed = third.models["gateway/m-00"]
+    assert changed.scope is not now.scope
+    assert all(changed.clusters[name] is one for name, one in now.clusters.items())
+    assert all(changed.endpoints[name] is one for name, one in now.endpoints.items())
 
 
 def test_a_listener_that_follows_a_refused_one_is_sent_all_routes_again() -> None:

@@ -92,6 +92,20 @@ def test_only_a_request_is_a_demand() -> None:
     assert not is_demand(Quiet(), last), "what was counted before anybody looked"
 
 
+def test_what_a_person_had_sleep_is_woken_only_by_what_found_it_asleep() -> None:
+    last = heard(Quiet(), {"a": Count("a1", 5, 2)}, 100)
+    for gateways, asked in (
+        ({"a": Count("a1", 9, 2)}, False),  # what ends now may have begun before
+        ({"a": Count("a1", 9, 3)}, True),
+        ({"a": Count("a2", 4)}, False),
+        ({"a": Count("a2", 4, 1)}, True),
+        ({"a": Count("a1", 5, 2), "c": Count("c1", 3)}, False),
+        ({"a": Count("a1", 5, 2), "c": Count("c1", 3, 3)}, True),
+    ):
+        assert is_demand(last, heard(last, gateways, 102), is_by_hand=True) is asked
+    assert not is_demand(Quiet(), last, is_by_hand=True)
+
+
 COUNTS = st.none() | st.builds(Count, st.sampled_from(["1", "2"]), st.integers(0, 3))
 
 
@@ -118,19 +132,40 @@ def awake(after_s: int | None = 900, quiet: Quiet = QUIET, *, now: float = 2000,
 
 def test_what_nobody_asked_for_long_enough_may_sleep_and_nothing_else() -> None:
     assert awake() == "" and awake(1000) == ""
-    assert awake(1001) == "It was asked, or woke, 1000 s ago; it may sleep after 1001 s."
+    assert awake(1001) == "It was asked, woke, or had something in flight 1000 s ago; it may sleep after 1001 s."
     assert awake(None) == "Nobody said that it may sleep."
     assert awake(needs=["rollout 4 in production would go back to it"]).startswith("It is needed: rollout 4")
 
 
 def test_what_was_just_woken_is_kept_for_as_long_as_it_may_be_idle() -> None:
-    assert awake(awake_since=1101).startswith("It was asked, or woke, 899 s ago") and awake(awake_since=1100) == ""
+    assert (
+        awake(awake_since=1101).startswith("It was asked, woke, or had something in flight 899 s")
+        and awake(awake_since=1100) == ""
+    )
 
 
 def test_what_is_not_known_is_never_quiet() -> None:
     assert "not known" in awake(quiet=Quiet()) and "not known" in awake(now=2011)
     silent = heard(QUIET, {"a": A, "b": None}, 5000)
     assert awake(quiet=silent, now=5000).startswith("What the gateways count is not known (b)")
+    assert awake(quiet=silent, now=5000).endswith(
+        "One that does not tell counts until it was silent for 10 minutes, or is removed."
+    )
+
+
+def test_a_gateway_that_is_gone_counts_no_more_until_it_is_back() -> None:
+    last = heard(heard(Quiet(), {"a": A, "b": B}, 100), {"a": A, "b": None}, 2000, gone={"b", "c"})
+    assert (last.since, last.read_at, last.silent, last.gone) == (100, 2000, (), ("b",))
+    assert awake(quiet=last) == ""
+    assert heard(last, {"a": A, "b": B}, 2002, gone={"b"}).since == 100  # it tells, whatever the control plane heard
+    more = heard(last, {"a": A, "b": replace(B, requests=8)}, 2002)
+    assert more.since == 2002 and is_demand(last, more)
+
+
+def test_where_all_gateways_are_gone_nothing_is_known() -> None:
+    last = heard(heard(Quiet(), {"a": A}, 100), {"a": None}, 2000, gone={"a"})
+    assert last.read_at == 100
+    assert awake(quiet=last) == "What the gateways count is not known (a), and that is never taken for quiet."
 
 
 def test_how_long_a_caller_waits_is_what_was_measured() -> None:

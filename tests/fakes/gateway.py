@@ -117,6 +117,7 @@ class FakeGateway:
         self._table: RoutingTable | None = None
         self._starts = 0
         self._fails: GatewayError | None = None
+        self.silent: set[str] = set()  # gateways that it is asked as, and does not answer for
         self._frozen: dict[str, GatewayCounters] | None = None
         self._frozen_at = now()
         self.restart()
@@ -280,6 +281,8 @@ class FakeGateway:
     ) -> dict[str, GatewayCounters]:
         if self._fails is not None:
             raise self._fails
+        if gateway in self.silent:
+            raise GatewayError("unreachable", f"{gateway} cannot be reached")
         if self._frozen is None:
             read_at = self._now()
             return {model: self._counters(gateway, model, read_at) for model in (models or self._counts)}

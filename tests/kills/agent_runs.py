@@ -8,12 +8,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from django.conf import settings
+
+from ledger.adapters.files import write_whole
 from registry.models import Release
 from registry.queries import manifest_of
 from serving.actions.deployments import mark_serving, record_server, register_node
+from serving.actions.joining import invite_node
 from serving.agent import node_agent
+from serving.agent.identity import NodeIdentity
 from serving.agent.reconciler import AgentTimings
+from serving.core.joining import credential_file
 from serving.core.placement import Claim
 from serving.models import Deployment, Environment, Node
 from serving.ports import LaunchSpec
@@ -21,6 +28,7 @@ from tests.kills import databases, fleet_checks
 from tests.kills.campaign import Played
 from tests.kills.fleet_checks import Seen
 from tests.kills.fleet_stories import MIB, PEOPLE, SPARE_MIB, STORIES, Chapter, FleetStory, scaled, silent, take_off
+from tests.kills.lines import Lines
 from tests.kills.machine import Machine
 from tests.kills.points import Point, Points, sites_in
 from tests.kills.process import Child, fork
@@ -37,17 +45,28 @@ QUIET_S = 1.5
 #: The agent's steady writes. Their first few are points, since it writes them for as long as it lives.
 PULSE = ("register_node", "record_probe", "record_memory", "record_gpus")
 MOST_OF_A_PULSE = 2
+#: What keeps an agent's credential. Each joins and rotates once; what is written twice for that goes through `write_whole` four times.
+KEEPERS: tuple[Callable[..., Any], ...] = (
+    NodeIdentity._join, NodeIdentity._rotate, NodeIdentity._prepared, NodeIdentity._keep, write_whole,
+)  # fmt: skip
+MOST_OF_A_LINE = 4
 
 
-def agent(machine: Machine, points: Points | None) -> None:
-    """`manage.py agent` in this process, at the pace of a test. Only the victim has `points`."""
+def agent(machine: Machine, points: Points | Lines | None, identity: NodeIdentity | None, *, is_closed: bool) -> None:
+    """`manage.py agent` in this process, at the pace of a test. Only the victim has `points`; `is_closed`: it is let in as who joined."""
+    settings.NODES_JOIN_BY_TOKEN = is_closed
     if points is not None:
         points.watch()
     databases.let_go_after(0.8)
     node_agent.LOOK_EVERY_S, node_agent.BEAT_EVERY_S = 0.03, BEAT_S if points else OTHERS_BEAT_S
     node_agent.facts = machine.facts
     node_agent.Agent(
-        node=machine.name, servers=machine.servers, launcher=machine, connect=machine.connect, pace=PACE
+        node=machine.name,
+        servers=machine.servers,
+        launcher=machine,
+        connect=machine.connect,
+        pace=PACE,
+        identity=identity,
     ).run()
 
 
@@ -90,6 +109,7 @@ class Tended(Stage):
     at: Point | None
     agents: dict[str, list[Child]] = field(default_factory=dict)
     away: frozenset[str] = frozenset()
+    tokens: dict[str, str] = field(default_factory=dict)  # of those that were invited
     stood: dict[int, int] = field(default_factory=dict)  # deployments of the beginning and their versions
     least: int = 0  # answer at every moment
     is_thawed: bool = False
@@ -119,6 +139,10 @@ class Tended(Stage):
         self.away -= {node}
         self._start(node)
 
+    def join(self, node: str) -> None:
+        self.tokens[node], _ = invite_node(actor=PEOPLE, name=node)
+        self.back(node)
+
     # -- how it goes on -----------------------------------------------------------------------------------------------
 
     def _set_up(self) -> None:
@@ -131,7 +155,8 @@ class Tended(Stage):
         for machine in self.machines.values():
             machine.servers.mkdir()
         self._stand()
-        for node in self.machines:
+        self.away = frozenset(story.joins)
+        for node in self.machines.keys() - self.away:
             self._start(node)
         self.least = len(self.stood)
         self._until(self._all_are_there)
@@ -143,11 +168,15 @@ class Tended(Stage):
             self._until(partial(self._why_not, chapter.wanted))
 
     def _all_are_there(self, _: Sequence[Seen]) -> str:
-        missing = set(self.machines) - set(Node.objects.values_list("name", flat=True))
+        missing = self.machines.keys() - self.away - set(Node.objects.values_list("name", flat=True))
         return f"nothing was heard of {missing}" if missing else ""
 
     def _why_not(self, wanted: int, seen: Sequence[Seen]) -> str:
-        return fleet_checks.unsettled(seen, self.machines.values(), wanted, self.away)
+        unproven = [fleet_checks.unproven(node, self._credential_of(node)) for node in self.tokens.keys() - self.away]
+        return fleet_checks.unsettled(seen, self.machines.values(), wanted, self.away) or "".join(unproven)
+
+    def _credential_of(self, node: str) -> Path:
+        return credential_file(self.place / f"state {node}", node)
 
     def _start(self, node: str) -> None:
         story, mine, machine = self.victim.story, self.agents.setdefault(node, []), self.machines[node]
@@ -155,9 +184,18 @@ class Tended(Stage):
         is_victim, is_first = node == story.victim and len(mine) >= earlier, len(mine) == earlier
         at = self.at if is_first else None
         trace = str(self.place / ("first" if is_first else f"agent {node} {len(mine)}"))
-        torn_after = "UPDATE serving_deployment" if self.victim.is_torn else None
-        points = Points(trace, at, torn_after=torn_after) if is_victim else None
-        mine.append(self.begin(fork(f"agent {node}", lambda: agent(machine, points), self.log)))
+        points = self._watched(trace, at) if is_victim else None
+        identity, is_closed = None, False
+        if node in self.tokens:
+            identity = NodeIdentity(node, file=self._credential_of(node), join_token=self.tokens[node])
+            is_closed = story.is_closed
+        work = partial(agent, machine, points, identity, is_closed=is_closed)
+        mine.append(self.begin(fork(f"agent {node}", work, self.log)))
+
+    def _watched(self, trace: str, at: Point | None) -> Points | Lines:
+        if self.victim.story.is_by_line:
+            return Lines(trace, at, KEEPERS)
+        return Points(trace, at, torn_after="UPDATE serving_deployment" if self.victim.is_torn else None)
 
     def _stand(self) -> None:
         """What earlier agents had brought about."""
@@ -232,7 +270,8 @@ class Tended(Stage):
         first = self._first
         assert first is not None
         self.played.was_reached = self.at is None or self.is_thawed or first.was_killed
-        self.played.trace = without_pulse(sites_in(self.place / "first"))
+        sites, is_by_line = sites_in(self.place / "first"), self.victim.story.is_by_line
+        self.played.trace = first_of_each(sites, MOST_OF_A_LINE) if is_by_line else without_pulse(sites)
         self.played.problems += fleet_checks.broken_lives(self.stood)
         if not self.is_thawed:  # else others took over what it had
             placed = fleet_checks.placed(fleet_checks.look())
@@ -241,11 +280,15 @@ class Tended(Stage):
 
 def without_pulse(sites: list[str]) -> list[str]:
     """The sites without the later ones of each steady write."""
+    return first_of_each(sites, MOST_OF_A_PULSE, lambda site: any(f".{name}" in site for name in PULSE))
+
+
+def first_of_each(sites: list[str], most: int, is_counted: Callable[[str], bool] = lambda site: True) -> list[str]:
+    """The first so many of each site that is counted, and all others."""
     kept, seen = [], Counter[str]()
     for site in sites:
-        is_pulse = any(f".{name}" in site for name in PULSE)
-        seen[site] += is_pulse
-        if seen[site] <= MOST_OF_A_PULSE:
+        seen[site] += is_counted(site)
+        if seen[site] <= most:
             kept.append(site)
     return kept
 

@@ -13,6 +13,7 @@ from accounts.core.access import Actor
 from ledger.core.errors import NotFound, StateChanged
 from registry.models import Release
 from serving.actions.draining import drain_node
+from serving.actions.joining import ask_rotation, revoke_node
 from serving.actions.nodes import uncordon_node
 from serving.actions.placement import scale_release
 from serving.actions.removing import remove_node
@@ -40,6 +41,9 @@ class Fleet(Protocol):
     def back(self, node: str) -> None:
         """Its agent is started."""
 
+    def join(self, node: str) -> None:
+        """It is invited, and its agent is started with the token for the first time."""
+
 
 @dataclass(frozen=True)
 class Chapter:
@@ -54,7 +58,9 @@ class Chapter:
 class FleetStory:
     """`stand`: the nodes on which a replica answers at the beginning. `victim`: the node whose agent is killed. `broken`: nodes on
     which no load succeeds. `late`: nodes whose agents are started again by the story. `is_removed`: people take the victim's node off
-    the list while it is frozen. `fits`: so many replicas have room on each node."""
+    the list while it is frozen. `fits`: so many replicas have room on each node. `joins`: nodes that nobody has heard of before the
+    story lets them join. `is_closed`: agents that join are let in by their token alone. `is_by_line`: the victim
+    is killed at the lines that keep its credential, and not at its writes to the database."""
 
     name: str
     stand: str
@@ -66,6 +72,9 @@ class FleetStory:
     fits: int = 3
     can_freeze: bool = True
     nodes: str = "abc"
+    joins: str = ""
+    is_closed: bool = False
+    is_by_line: bool = False
 
     def seed(self) -> None:
         """One model with a release that is stable in production, before any agent was heard of."""
@@ -114,6 +123,39 @@ def back(node: str) -> Callable[[Fleet], object]:
     return lambda fleet: fleet.back(node)
 
 
+def invited(node: str) -> Callable[[Fleet], object]:
+    return lambda fleet: fleet.join(node)
+
+
+def joined(node: str, *, wanted: int) -> Callable[[Fleet], object]:
+    """More replicas are wanted than have room, until it has joined."""
+
+    def act(fleet: Fleet) -> None:
+        scaled(wanted)(fleet)
+        fleet.join(node)
+
+    return act
+
+
+def rotated(node: str) -> Callable[[Fleet], object]:
+    """It is to have another credential."""
+
+    def act(_: Fleet) -> None:
+        ask_rotation(actor=PEOPLE, node=Node.objects.get(name=node))
+
+    return act
+
+
+def revoked(node: str) -> Callable[[Fleet], object]:
+    """Its agent may not act for it any more, and is ended by its owner."""
+
+    def act(fleet: Fleet) -> None:
+        revoke_node(actor=PEOPLE, node=Node.objects.get(name=node), reason="It is sold.")
+        fleet.cut_off(node)
+
+    return act
+
+
 def drained(node: str) -> Callable[[Fleet], object]:
     def act(_: Fleet) -> None:
         drain_node(actor=PEOPLE, node=Node.objects.get(name=node), reason="Repair.", is_confirmed=True)
@@ -148,6 +190,13 @@ def take_off(node: str) -> bool:
 _LOST = Chapter(lost("c"), 3, 2)
 _COMES_BACK = (_LOST, Chapter(back("c"), 3, 3))
 _REMOVED = (_LOST, Chapter(removed("c"), 3, 3), Chapter(back("c"), 3, 3), Chapter(uncordoned("c"), 3, 3))
+_JOINS = Chapter(joined("c", wanted=3), 3, 2)
+_KEEPS = (Chapter(invited("c"), 0, 0), Chapter(rotated("c"), 0, 0))
+_REVOKED = (
+    Chapter(invited("c"), 2, 2), Chapter(scaled(3), 3, 2), Chapter(revoked("c"), 3, 2), Chapter(invited("c"), 3, 3),
+    Chapter(uncordoned("c"), 3, 3),
+)  # fmt: skip
+_SILENT = Chapter(silent_for_long("c"), 3, 2)
 _DRAINED = (Chapter(drained("b"), 2, 2), Chapter(uncordoned("b"), 2, 2))
 STORIES = [
     FleetStory("scaled up", "a", (Chapter(scaled(3), 3, 1),)),
@@ -159,7 +208,13 @@ STORIES = [
     FleetStory("lost node comes back", "abc", _COMES_BACK, victim="c", late="c"),
     FleetStory("node removed", "abc", _REMOVED),
     FleetStory("removed node comes back", "abc", _REMOVED, victim="c", late="c"),
-    FleetStory("node silent and none has room", "abc", (Chapter(silent_for_long("c"), 3, 2),), fits=1),
+    FleetStory("joins", "ab", (_JOINS, Chapter(rotated("c"), 3, 3)), victim="c", fits=1, joins="c"),
+    FleetStory("let in by its token alone", "ab", (_JOINS,), victim="c", fits=1, joins="c", is_closed=True),
+    FleetStory("keeps who it is", "", _KEEPS, victim="c", nodes="c", joins="c", is_by_line=True),
+    FleetStory("node joins", "ab", (_JOINS,), fits=1, joins="c"),
+    FleetStory("revoked node joins again", "ab", _REVOKED, victim="c", late="c", joins="c"),
+    FleetStory("node silent and none has room", "abc", (_SILENT,), fits=1),
+    FleetStory("comes back and none had room", "abc", (_SILENT,), victim="c", late="c", fits=1),
     FleetStory("node drained", "ab", _DRAINED),
     FleetStory("failed replica moved", "a", (Chapter(scaled(2), 2, 1),), broken="b"),
     FleetStory("fails", "a", (Chapter(scaled(2), 2, 1),), broken="b", victim="b"),

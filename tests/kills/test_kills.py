@@ -22,7 +22,7 @@ from sluicegate.settings import BASE_DIR
 from tests.factories import make_deployment, make_server
 from tests.gateway_rig import wait_until
 from tests.kills import campaign, checks, gateway, victims
-from tests.kills.__main__ import _campaign, _said
+from tests.kills.__main__ import _campaign, _handful, _said
 from tests.kills.fleet_checks import Seen, broken_lives, look, unsettled, wrong_now
 from tests.kills.machine import RUNS, Machine
 from tests.kills.points import AFTER, BEFORE, LASTING, Point, late_in, written_by
@@ -108,6 +108,7 @@ def test_transactions_that_are_torn_are_found_out(found: dict[str, Any]) -> None
     [
         (["--freeze", "--only", "plane"], "No control plane can be frozen.\n"),
         (["--only", "nobody"], "No victim has 'nobody' in its name.\n"),
+        (["--torn", "--only", "prefetch"], "No broken victim has 'prefetch' in its name.\n"),
     ],
 )
 def test_where_nobody_can_be_chosen_it_says_so(
@@ -116,6 +117,32 @@ def test_where_nobody_can_be_chosen_it_says_so(
     monkeypatch.setattr(sys, "argv", ["tests.kills", *words])
     assert _campaign(_said(), tmp_path) == 2
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("nobody", "parts", "code"),
+    [
+        ({"torn"}, {"killed", "frozen"}, 1),  # prefetch alone: frozen it goes wrong here
+        ({"frozen", "torn"}, {"killed"}, 0),  # the control plane alone
+        ({"killed", "frozen", "torn"}, None, 2),
+        (set(), {"killed", "frozen", "torn"}, 1),
+    ],
+)
+def test_a_handful_without_some_of_its_campaigns_tells_of_the_others(
+    nobody: set[str], parts: set[str] | None, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def campaigned(said: Any, folder: Path, **_: Any) -> int:
+        part = "torn" if said.torn else "frozen" if said.freeze else "killed"
+        if part in nobody:
+            return 2
+        said.report.write_text("{}")
+        return 0 if part == "killed" else 1
+
+    file = tmp_path / "kills.json"
+    monkeypatch.setattr("tests.kills.__main__._campaign", campaigned)
+    monkeypatch.setattr(sys, "argv", ["tests.kills", "--handful", "1", "--report", str(file)])
+    assert _handful(_said(), tmp_path) == code
+    assert (set(json.loads(file.read_text())) if file.exists() else None) == parts
 
 
 # --- the parts --------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from rollouts.engine.sleep_watch import SleepWatch
 from serving.actions.sleeping import rule_sleep
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.adapters.envoy_hosts import EnvoyHosts
-from serving.core.routes import Asleep
+from serving.core.routes import Asleep, Limits, digest12
 from serving.core.sleep import LEAST_S, SleepRule
 from serving.models import Deployment, Server, Sleep
 from tests.gateway_rig import MODEL, Envoy, Rig, Traffic, rig, wait_until
@@ -95,6 +96,28 @@ def test_falling_asleep_under_way_loses_no_answer_that_had_begun(parts: Rig) -> 
     assert set(found := traffic.stop()) <= {"", "HTTP 503", "UNAVAILABLE"}, found
     counted = parts.counters()
     assert counted.user_errors == 0 and counted.asleep == found["HTTP 503"] + found["UNAVAILABLE"]
+
+
+def test_what_is_in_flight_is_told_of_all_releases_at_once(parts: Rig) -> None:
+    """A class's places on the same servers are those of the release, too."""
+    of_stable = (MODEL, digest12(Rig.STABLE))
+
+    def told() -> dict[tuple[str, str], int]:
+        return EnvoyHosts().read_in_flight(gateway="gateway-1", admin_url=parts.envoy.admin_url, timeout_s=20.0)
+
+    parts.apply(5000, limits=Limits(timeout_s=50.0, attempt_timeout_s=50.0))
+    parts.envoy.http()
+    assert told() == {}
+    parts.stable.mode = parts.candidate.mode = "hang"
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(parts.envoy.http) for _ in range(8)]
+        wait_until(lambda: sum(told().values()) == len(asked), "all are in flight")
+        assert set(told()) <= {of_stable, (MODEL, digest12(Rig.CANDIDATE))} and told().get(of_stable)
+        parts.apply(None, asleep=Asleep(7), stable=parts.route(None).stable)
+        assert parts.envoy.http().status == 503 and sum(told().values()) == len(asked)
+        parts.stable.stop()
+        parts.candidate.stop()
+    wait_until(lambda: told() == {}, "nothing is in flight")
 
 
 @pytest.mark.real("triton", "envoy")

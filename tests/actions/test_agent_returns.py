@@ -1,0 +1,132 @@
+"""What is left where an agent dies or stands still: the next one takes it over, and ends nothing that is another's."""
+
+# ruff: noqa: F811 - fixtures are named as they are used
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.db import InternalError
+from django.utils import timezone
+
+from ledger.models import Event
+from registry.models import Release
+from serving import actions, queries, wiring
+from serving.agent import node_agent
+from serving.agent.node_agent import Agent
+from serving.core.static_servers import StaticServer
+from serving.models import Environment, Node, Server
+from tests.deployment_setup import (  # noqa: F401
+    SYSTEM,
+    S,
+    World,
+    clock,
+    model,
+    node,
+    release,
+    staging,
+    world,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def test_an_agent_outlives_an_idle_transaction_that_the_database_ended(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its machine stood still: the driver calls that an internal error."""
+    agent = Agent(node="local", servers=tmp_path, launcher=world.launcher, connect=world.launcher.connect)
+    tries: list[int] = []
+
+    def introduce() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise InternalError("terminating connection due to idle-in-transaction timeout")
+        agent.stop()
+
+    monkeypatch.setattr(agent, "_introduce", introduce)
+    monkeypatch.setattr(agent, "_dispatch", lambda: None)
+    monkeypatch.setattr(node_agent, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(node_agent, "connection", SimpleNamespace(close=lambda: None))
+    agent.run()
+    assert len(tries) == 2
+
+
+def test_what_could_not_be_stopped_is_tried_again_with_each_heartbeat(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, tries = Agent(node="local", servers=tmp_path, launcher=world.launcher, connect=world.launcher.connect), []
+    monkeypatch.setattr(world.launcher, "stop_left", lambda: tries.append(1))
+    agent._introduce()
+    agent._introduce()
+    assert len(tries) == 2
+
+
+def test_agents_of_one_machine_sweep_nothing_of_each_other(tmp_path: Path, settings: Any) -> None:
+    settings.STATE_DIR, settings.STATIC_SERVER = tmp_path, None
+    local = wiring.blob_cache()
+    half_fetched = local.folder / "incoming" / "half"
+    half_fetched.parent.mkdir(parents=True)
+    half_fetched.touch()
+    others = []
+    for port in (8001, 9001):
+        settings.STATIC_SERVER = StaticServer("127.0.0.1", 8000, port)
+        others.append(wiring.blob_cache())
+        others[-1].sweep()
+    assert half_fetched.exists() and len({one.folder for one in (local, *others)}) == 3
+
+
+def test_the_next_agent_adopts_a_living_server(world: World, release: Release, staging: Environment) -> None:
+    world.until(S.READY)
+    before = queries.ready_server(release, staging)
+    world.reconciler = world.new_reconciler()  # the agent was killed and came back
+    world.reconciler.step()
+    assert world.state == S.READY and queries.ready_server(release, staging) == before
+    assert len(world.launcher.started) == 1
+    assert Event.objects.filter(verb="server.adopted").count() == 1
+
+
+def test_a_server_whose_node_is_heard_of_again_gets_traffic_again(
+    world: World, release: Release, staging: Environment
+) -> None:
+    world.until(S.READY)
+    server = Server.objects.get()
+    actions.mark_serving(actor=SYSTEM, server=server, is_serving=False, reason="Nothing was heard of its node.")
+    Node.objects.update(seen_at=timezone.now() - timedelta(seconds=61))
+    world.reconciler.step()
+    assert queries.ready_server(release, staging) is None  # others would take it away again at once
+    Node.objects.update(seen_at=timezone.now())
+    world.reconciler.step()
+    assert queries.ready_server(release, staging) == server
+    assert [event.verb for event in Event.objects.filter(subject_type="server").order_by("seq")] == [
+        "server.started",
+        "server.lost",
+        "server.recovered",
+    ]
+    world.reconciler.step()
+    assert Event.objects.filter(verb="server.recovered").count() == 1
+
+
+def test_the_next_agent_replaces_a_server_that_died_meanwhile(world: World) -> None:
+    world.until(S.READY)
+    world.server.is_down = True
+    world.reconciler = world.new_reconciler()
+    world.reconciler.step()
+    assert world.state == S.LOADING and "gone when the agent came back" in world.row.reason
+    world.until(S.READY)
+    assert len(world.launcher.started) == 2
+
+
+def test_the_next_agent_starts_an_unfinished_launch_again(world: World) -> None:
+    """Killed between the server's start and its load: the row says loading, and a server is there."""
+    world.behaviour.load_error = "not yet"
+    deployment = queries.live_deployments().get(pk=world.row.pk)
+    world.reconciler._begin(deployment)
+    assert world.state == S.LOADING and len(world.launcher.running) == 1
+    world.behaviour.load_error = ""
+    world.reconciler = world.new_reconciler()
+    world.until(S.READY)
+    assert len(world.launcher.running) == 1 and len(world.launcher.started) == 2
