@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from django.urls import path
+import re
+from collections.abc import Callable, Iterator
+
+from django.http import HttpResponse
+from django.urls import URLPattern, path
 from django.views.decorators.http import require_GET, require_http_methods
 
 from web import looks
@@ -58,10 +62,13 @@ from web.pages import (
 )
 from web.pages.forms import posted
 
-#: The pages of forms, with what their addresses take from the form's.
-_RELEASE, _STARTING = ("release", "slug", "number"), ("release_rollout", "slug", "number")
-_PERSON = ("person", "username")
-_ROLLOUT, _WEBHOOK, _ISSUER = ("rollout", "pk"), ("webhook", "pk"), ("issuer", "pk")
+
+def _forms(page: str, at: str, *forms: tuple[str, Callable[..., HttpResponse], str]) -> Iterator[URLPattern]:
+    """The addresses of the forms of one page, each (its own part, view, name) below `at`, of whose arguments the page is made."""
+    kept = re.findall(r"<\w+:(\w+)>", at)
+    for own, view, name in forms:
+        yield path(f"{at}{own}/", posted(view, page, *kept), name=name)
+
 
 urlpatterns = [
     path("", require_GET(overview.overview), name="overview"),
@@ -90,9 +97,13 @@ urlpatterns = [
     path("models/<slug:slug>/compare/", require_GET(models.compare), name="model_compare"),
     path("models/<slug:slug>/serving/", require_GET(model_tabs.serving), name="model_serving"),
     path("models/<slug:slug>/sleep/", require_GET(sleep.sleep), name="model_sleep"),
-    path("models/<slug:slug>/sleep/rule/", posted(sleep.rule, "model_sleep", "slug"), name="model_sleep_rule"),
-    path("models/<slug:slug>/sleep/begin/", posted(sleep.begin, "model_sleep", "slug"), name="model_sleep_begin"),
-    path("models/<slug:slug>/sleep/end/", posted(sleep.end, "model_sleep", "slug"), name="model_sleep_end"),
+    *_forms(
+        "model_sleep",
+        "models/<slug:slug>/sleep/",
+        ("rule", sleep.rule, "model_sleep_rule"),
+        ("begin", sleep.begin, "model_sleep_begin"),
+        ("end", sleep.end, "model_sleep_end"),
+    ),
     path("models/<slug:slug>/golden-sets/", require_GET(golden_sets.golden_sets), name="model_golden_sets"),
     path("models/<slug:slug>/golden-sets/new/", require_GET(golden_sets.new), name="model_golden_set_new"),
     path(
@@ -100,25 +111,21 @@ urlpatterns = [
         posted(golden_sets.add, "model_golden_set_new", "slug"),
         name="model_golden_set_add",
     ),
-    path(
-        "models/<slug:slug>/golden-sets/draft/",
-        posted(golden_sets.draft, "model_golden_sets", "slug"),
-        name="model_golden_set_draft",
-    ),
-    path(
-        "models/<slug:slug>/golden-sets/forget/",
-        posted(golden_sets.forget, "model_golden_sets", "slug"),
-        name="model_kept_requests_forget",
-    ),
-    path(
-        "models/<slug:slug>/golden-sets/use/",
-        posted(golden_sets.use, "model_golden_sets", "slug"),
-        name="model_golden_set_use",
+    *_forms(
+        "model_golden_sets",
+        "models/<slug:slug>/golden-sets/",
+        ("draft", golden_sets.draft, "model_golden_set_draft"),
+        ("forget", golden_sets.forget, "model_kept_requests_forget"),
+        ("use", golden_sets.use, "model_golden_set_use"),
     ),
     path("models/<slug:slug>/traces/", require_GET(traces.traces), name="model_traces"),
-    path("models/<slug:slug>/traces/add/", posted(traces.add, "model_traces", "slug"), name="model_trace_add"),
-    path("models/<slug:slug>/traces/use/", posted(traces.use, "model_traces", "slug"), name="model_trace_use"),
-    path("models/<slug:slug>/traces/remove/", posted(traces.remove, "model_traces", "slug"), name="model_trace_remove"),
+    *_forms(
+        "model_traces",
+        "models/<slug:slug>/traces/",
+        ("add", traces.add, "model_trace_add"),
+        ("use", traces.use, "model_trace_use"),
+        ("remove", traces.remove, "model_trace_remove"),
+    ),
     path("models/<slug:slug>/aliases/", require_GET(aliases.aliases), name="model_aliases"),
     path("models/<slug:slug>/aliases/move/", posted(aliases.move, "model_aliases", "slug"), name="model_alias_move"),
     path(
@@ -139,36 +146,26 @@ urlpatterns = [
         require_GET(release_tabs.deployments),
         name="release_deployments",
     ),
-    path(
-        "models/<slug:slug>/r/<int:number>/deployments/scale/",
-        posted(replicas.scale, "release_deployments", "slug", "number"),
-        name="release_scale",
-    ),
-    path(
-        "models/<slug:slug>/r/<int:number>/deployments/replace/",
-        posted(replicas.replace, "release_deployments", "slug", "number"),
-        name="release_replace",
+    *_forms(
+        "release_deployments",
+        "models/<slug:slug>/r/<int:number>/deployments/",
+        ("scale", replicas.scale, "release_scale"),
+        ("replace", replicas.replace, "release_replace"),
     ),
     path(
         "models/<slug:slug>/r/<int:number>/provenance/",
         require_GET(release_tabs.provenance),
         name="release_provenance",
     ),
-    path("models/<slug:slug>/r/<int:number>/waive/", posted(releases.waive, *_RELEASE), name="release_waive"),
-    path("models/<slug:slug>/r/<int:number>/comments/", posted(reviews.comment, *_RELEASE), name="release_comments"),
-    path(
-        "models/<slug:slug>/r/<int:number>/comments/<int:pk>/resolve/",
-        posted(reviews.resolve, *_RELEASE),
-        name="release_comment_resolve",
-    ),
-    path("models/<slug:slug>/r/<int:number>/note/", posted(releases.note, *_RELEASE), name="release_note"),
-    path(
-        "models/<slug:slug>/r/<int:number>/retire/", posted(releases.retire_release, *_RELEASE), name="release_retire"
-    ),
-    path(
-        "models/<slug:slug>/r/<int:number>/restore/",
-        posted(releases.restore_release, *_RELEASE),
-        name="release_restore",
+    *_forms(
+        "release",
+        "models/<slug:slug>/r/<int:number>/",
+        ("waive", releases.waive, "release_waive"),
+        ("comments", reviews.comment, "release_comments"),
+        ("comments/<int:pk>/resolve", reviews.resolve, "release_comment_resolve"),
+        ("note", releases.note, "release_note"),
+        ("retire", releases.retire_release, "release_retire"),
+        ("restore", releases.restore_release, "release_restore"),
     ),
     path("models/<slug:slug>/r/<int:number>/diff/", require_GET(diffs.release_diff), name="release_diff"),
     path(
@@ -177,15 +174,11 @@ urlpatterns = [
         name="release_disagreements",
     ),
     path("models/<slug:slug>/r/<int:number>/rollout/", require_GET(starting.starting), name="release_rollout"),
-    path(
-        "models/<slug:slug>/r/<int:number>/preview/",
-        posted(starting.preview, *_STARTING),
-        name="release_preview",
-    ),
-    path(
-        "models/<slug:slug>/r/<int:number>/start/",
-        posted(starting.start, *_STARTING),
-        name="release_start",
+    *_forms(
+        "release_rollout",
+        "models/<slug:slug>/r/<int:number>/",
+        ("preview", starting.preview, "release_preview"),
+        ("start", starting.start, "release_start"),
     ),
     path("gate-runs/<int:pk>/", require_GET(gates.gate_run), name="gate_run"),
     path("gate-runs/<int:pk>/_live/", require_GET(gates.gates_live), name="gates_live"),
@@ -198,8 +191,12 @@ urlpatterns = [
     path("rollouts/<int:pk>/_plots/", require_GET(rollouts.rollout_plots), name="rollout_plots"),
     path("rollouts/<int:pk>/replay/", require_GET(rollouts.replay), name="rollout_replay"),
     path("rollouts/<int:pk>/post-mortem/", require_GET(post_mortems.post_mortem), name="post_mortem"),
-    path("rollouts/<int:pk>/supersede/", posted(rollouts.supersede, *_ROLLOUT), name="rollout_supersede"),
-    path("rollouts/<int:pk>/<slug:verb>/", posted(rollouts.act_on, *_ROLLOUT), name="rollout_act"),
+    *_forms(
+        "rollout",
+        "rollouts/<int:pk>/",
+        ("supersede", rollouts.supersede, "rollout_supersede"),
+        ("<slug:verb>", rollouts.act_on, "rollout_act"),
+    ),
     # approvals
     path("approvals/", require_GET(approvals.approvals), name="approvals"),
     path("approvals/_live/", require_GET(approvals.approvals_live), name="approvals_live"),
@@ -224,15 +221,15 @@ urlpatterns = [
     path("webhooks/", require_GET(webhooks.webhooks), name="webhooks"),
     path("webhooks/new/", posted(webhooks.create, "webhooks"), name="webhook_create"),
     path("webhooks/<int:pk>/", require_GET(webhooks.webhook), name="webhook"),
-    path("webhooks/<int:pk>/test/", posted(webhooks.test, *_WEBHOOK), name="webhook_test"),
-    path("webhooks/<int:pk>/change/", posted(webhooks.change, *_WEBHOOK), name="webhook_change"),
-    path("webhooks/<int:pk>/rotate/", posted(webhooks.rotate, *_WEBHOOK), name="webhook_rotate"),
-    path("webhooks/<int:pk>/delete/", posted(webhooks.delete, *_WEBHOOK), name="webhook_delete"),
-    path("webhooks/<int:pk>/replay/", posted(webhooks.replay, *_WEBHOOK), name="webhook_replay"),
-    path(
-        "webhooks/<int:pk>/replay/<uuid:delivery>/",
-        posted(webhooks.replay_one, *_WEBHOOK),
-        name="webhook_replay_one",
+    *_forms(
+        "webhook",
+        "webhooks/<int:pk>/",
+        ("test", webhooks.test, "webhook_test"),
+        ("change", webhooks.change, "webhook_change"),
+        ("rotate", webhooks.rotate, "webhook_rotate"),
+        ("delete", webhooks.delete, "webhook_delete"),
+        ("replay", webhooks.replay, "webhook_replay"),
+        ("replay/<uuid:delivery>", webhooks.replay_one, "webhook_replay_one"),
     ),
     # ownership
     path(
@@ -246,27 +243,19 @@ urlpatterns = [
     path("settings/people/", require_GET(people.people), name="people"),
     path("settings/new-person/", posted(people.create, "people"), name="person_create"),
     path("settings/people/<str:username>/", require_GET(people.person), name="person"),
-    path("settings/people/<str:username>/password/", posted(people.new_password, *_PERSON), name="person_password"),
-    path("settings/people/<str:username>/tokens/new/", posted(token_forms.create_token, *_PERSON), name="token_create"),
-    path(
-        "settings/people/<str:username>/tokens/<int:pk>/rotate/",
-        posted(token_forms.rotate_token, *_PERSON),
-        name="token_rotate",
-    ),
-    path(
-        "settings/people/<str:username>/tokens/<int:pk>/revoke/",
-        posted(token_forms.revoke_token, *_PERSON),
-        name="token_revoke",
-    ),
-    path(
-        "settings/people/<str:username>/sessions/<int:pk>/end/",
-        posted(people.end_session, *_PERSON),
-        name="session_end",
+    *_forms(
+        "person",
+        "settings/people/<str:username>/",
+        ("password", people.new_password, "person_password"),
+        ("tokens/new", token_forms.create_token, "token_create"),
+        ("tokens/<int:pk>/rotate", token_forms.rotate_token, "token_rotate"),
+        ("tokens/<int:pk>/revoke", token_forms.revoke_token, "token_revoke"),
+        ("sessions/<int:pk>/end", people.end_session, "session_end"),
     ),
     *(
         path(
             f"settings/people/<str:username>/roles/{verb}/",
-            posted(people.change_role, *_PERSON),
+            posted(people.change_role, "person", "username"),
             {"verb": verb},
             name=f"role_{verb}",
         )
@@ -275,7 +264,7 @@ urlpatterns = [
     *(
         path(
             f"settings/people/<str:username>/{verb}/",
-            posted(people.change_standing, *_PERSON),
+            posted(people.change_standing, "person", "username"),
             {"verb": verb},
             name=f"person_{verb}",
         )
@@ -293,25 +282,13 @@ urlpatterns = [
     path("settings/environments/", require_GET(environments.environments), name="settings_environments"),
     path("settings/new-environment/", posted(environments.create, "settings_environments"), name="environment_create"),
     path("settings/environments/<slug:slug>/", require_GET(environments.environment), name="settings_environment"),
-    path(
-        "settings/environments/<slug:slug>/change/",
-        posted(environments.change, "settings_environment", "slug"),
-        name="environment_change",
-    ),
-    path(
-        "settings/environments/<slug:slug>/remove/",
-        posted(environments.remove, "settings_environment", "slug"),
-        name="environment_remove",
-    ),
-    path(
-        "settings/environments/<slug:slug>/restore/",
-        posted(environments.restore, "settings_environment", "slug"),
-        name="environment_restore",
-    ),
-    path(
-        "settings/environments/<slug:slug>/gateways/",
-        posted(gateways.register, "settings_environment", "slug"),
-        name="gateway_register",
+    *_forms(
+        "settings_environment",
+        "settings/environments/<slug:slug>/",
+        ("change", environments.change, "environment_change"),
+        ("remove", environments.remove, "environment_remove"),
+        ("restore", environments.restore, "environment_restore"),
+        ("gateways", gateways.register, "gateway_register"),
     ),
     path(
         "settings/gateways/<str:name>/<slug:verb>/",
@@ -327,26 +304,18 @@ urlpatterns = [
     path("settings/issuers/new/", posted(issuers.create, "issuers"), name="issuer_create"),
     path("settings/issuers/try/", issuers.try_token, name="token_try"),
     path("settings/issuers/<int:pk>/", require_GET(issuers.issuer), name="issuer"),
-    path("settings/issuers/<int:pk>/check/", posted(issuers.check, *_ISSUER), name="issuer_check"),
-    path("settings/issuers/<int:pk>/change/", posted(issuers.change, *_ISSUER), name="issuer_change"),
-    path("settings/issuers/<int:pk>/off/", posted(issuers.turn_off, *_ISSUER), name="issuer_off"),
-    path("settings/issuers/<int:pk>/on/", posted(issuers.turn_on, *_ISSUER), name="issuer_on"),
-    path("settings/issuers/<int:pk>/rules/new/", posted(issuers.create_rule, *_ISSUER), name="token_rule_create"),
-    path(
-        "settings/issuers/<int:pk>/rules/<int:rule>/<slug:to>/",
-        posted(issuers.turn_rule, *_ISSUER),
-        name="token_rule_turn",
-    ),
-    path("settings/issuers/<int:pk>/roles/new/", posted(issuers.create_role_rule, *_ISSUER), name="role_rule_create"),
-    path(
-        "settings/issuers/<int:pk>/roles/<int:rule>/delete/",
-        posted(issuers.delete_role_rule, *_ISSUER),
-        name="role_rule_delete",
-    ),
-    path("settings/issuers/<int:pk>/people/new/", posted(issuers.prepare, *_ISSUER), name="issuer_prepare"),
-    path(
-        "settings/issuers/<int:pk>/people/<int:identity>/remove/",
-        posted(issuers.remove, *_ISSUER),
-        name="identity_remove",
+    *_forms(
+        "issuer",
+        "settings/issuers/<int:pk>/",
+        ("check", issuers.check, "issuer_check"),
+        ("change", issuers.change, "issuer_change"),
+        ("off", issuers.turn_off, "issuer_off"),
+        ("on", issuers.turn_on, "issuer_on"),
+        ("rules/new", issuers.create_rule, "token_rule_create"),
+        ("rules/<int:rule>/<slug:to>", issuers.turn_rule, "token_rule_turn"),
+        ("roles/new", issuers.create_role_rule, "role_rule_create"),
+        ("roles/<int:rule>/delete", issuers.delete_role_rule, "role_rule_delete"),
+        ("people/new", issuers.prepare, "issuer_prepare"),
+        ("people/<int:identity>/remove", issuers.remove, "identity_remove"),
     ),
 ]

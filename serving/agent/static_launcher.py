@@ -67,7 +67,8 @@ class StaticLauncher:
         self._allows_uncontained_code = allows_uncontained_code
         self._control = TritonControl(server.host, server.grpc_port)
         self._left: set[Path] = set()  # folders of releases that could not be unloaded
-        self._being_placed: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by model
+        #: By model: held by whoever gives the server a release of it, or takes one away.
+        self._changing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def facts(self) -> dict[str, Any]:
         """For the node's facts. Of its machine nothing is known."""
@@ -107,20 +108,22 @@ class StaticLauncher:
         except InferenceError as error:
             may_pass = error.reason in ("unreachable", "timeout")
             raise LaunchError("not_ready" if may_pass else "load_failed", self._away(error)) from error
-        try:
-            with self._being_placed[spec.model]:
+        with self._changing[spec.model]:
+            try:
                 for one in self._earlier(spec.model):
                     shutil.rmtree(one)
                 spec.folder.mkdir(parents=True, mode=0o700)
                 if self._loads != NOTHING:
                     self._place(spec)
                 write_whole(spec.folder / _RECORD, json.dumps({"model": spec.model, "digest": spec.digest}))
-        except OSError as error:
-            self._clear(spec.folder, spec.model)
-            raise LaunchError("not_ready", f"The release's files could not be written: {error.strerror}.") from error
-        except BaseException:
-            self._clear(spec.folder, spec.model)
-            raise
+            except OSError as error:
+                self._clear(spec.folder, spec.model)
+                raise LaunchError(
+                    "not_ready", f"The release's files could not be written: {error.strerror}."
+                ) from error
+            except BaseException:
+                self._clear(spec.folder, spec.model)
+                raise
         return self._running(spec.folder)
 
     def await_loaded(
@@ -156,9 +159,11 @@ class StaticLauncher:
         """Unloads the release, if it is what the server has; where nothing may be loaded the server is left as it is.
 
         A server that is away keeps what it has, and so does the folder: `stop_left` tries again, or the next agent's sweep.
+        The model's next release may be given to it at this moment, where its node was taken off the list meanwhile: that waits.
         """
         try:
-            self._unload(server.folder, timeout_s=max(grace_s, _UNLOAD_LEAST_S))
+            with self._changing[_record(server.folder).get("model", "")]:
+                self._unload(server.folder, timeout_s=max(grace_s, _UNLOAD_LEAST_S))
         except InferenceError as error:
             self._left.add(server.folder)
             log.warning("%s was not unloaded: %s", server.folder.name, self._away(error))
@@ -173,15 +178,15 @@ class StaticLauncher:
     def stop_left(self) -> None:
         """Nothing is unloaded of a model that is being given to the server at this moment, which may be its next release."""
         for folder in list(self._left):
-            being_placed = self._being_placed[_record(folder).get("model", "")]
-            if not being_placed.acquire(blocking=False):
+            changing = self._changing[_record(folder).get("model", "")]
+            if not changing.acquire(blocking=False):
                 continue
             try:
                 self._unload(folder, within_s=_LOOK_S, timeout_s=_UNLOAD_LEAST_S)
             except InferenceError:
                 return
             finally:
-                being_placed.release()
+                changing.release()
             self._left.discard(folder)
             log.info("%s is not on the server any more", folder.name)
 

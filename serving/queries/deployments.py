@@ -87,11 +87,6 @@ def environments(models: Iterable[ServedModel] | None = None, *, with_retired: b
     return rows if with_retired else rows.filter(retired_at=None)
 
 
-def deployment_of(release: Release, environment: Environment) -> Deployment | None:
-    """The deployment that is not gone yet, in any state."""
-    return deployments_in(release, environment).first()
-
-
 def deployments_in(release: Release | UUID, environment: Environment | int) -> QuerySet[Deployment]:
     """By rows or keys. Those that are not gone, the wanted and newest first: several while it is moved from one node to another."""
     return live_deployments().filter(release=release, environment=environment).order_by("-is_wanted", "-pk")

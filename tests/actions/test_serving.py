@@ -11,8 +11,9 @@ from ledger.core.errors import DomainError, Refused, StateChanged, Unavailable
 from ledger.models import Event
 from registry.hooks.code_runs import code_runs_of
 from registry.models import Release, ServedModel, Waiver
-from serving import actions, queries
+from serving import actions
 from serving.models import Deployment, Environment, Node, Route
+from serving.queries.deployments import deployments_in
 from tests.deployment_setup import (  # noqa: F401
     IMAGE,
     RUNTIME,
@@ -35,7 +36,7 @@ def test_a_deployment_is_made_once_and_recorded(release: Release, staging: Envir
     first, again = ensure(release, staging), ensure(release, staging)
     assert first == again and first.state == S.FETCHING and first.node == node
     assert verbs_of(first) == ["deployment.requested"]
-    assert queries.deployment_of(release, staging) == first
+    assert list(deployments_in(release, staging)) == [first]
 
 
 def test_a_node_is_told_of_once_and_known_anew_at_each_beat() -> None:

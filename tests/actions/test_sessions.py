@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from django.contrib.sessions.models import Session
+from django.db import connection
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -106,6 +108,26 @@ def test_use_is_written_down_every_five_minutes_and_not_at_each_request(
     assert is_in(client) and sessions_of(ana).get().seen_at == before
     monkeypatch.setattr(actions, "SEEN_EVERY", timedelta())
     assert is_in(client) and sessions_of(ana).get().seen_at > before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_request_is_answered_though_its_use_cannot_be_written_down(
+    ana: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = entered()
+    before = sessions_of(ana).get().seen_at
+    monkeypatch.setattr(actions, "SEEN_EVERY", timedelta())
+    here = connection.settings_dict
+    other = psycopg.connect(
+        dbname=here["NAME"], user=here["USER"], password=here["PASSWORD"], host=here["HOST"], port=here["PORT"]
+    )
+    with other, connection.cursor() as cursor:
+        other.execute("SELECT FROM accounts_usersession FOR UPDATE")
+        cursor.execute("SET lock_timeout = '50ms'")
+        answer = client.get("/api/v1/teams")
+        cursor.execute("RESET lock_timeout")
+    assert answer.status_code == 200 and sessions_of(ana).get().seen_at == before
+    assert client.get("/api/v1/teams").status_code == 200 and sessions_of(ana).get().seen_at > before
 
 
 def test_a_row_that_is_gone_ends_the_session(ana: User, monkeypatch: pytest.MonkeyPatch) -> None:

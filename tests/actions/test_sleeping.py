@@ -298,7 +298,10 @@ def test_two_who_act_at_once_leave_one_state_and_no_half_of_one() -> None:
     night = Night()
     night.rule()
     where = {"actor": SYSTEM, "model": night.model, "environment": night.environment, "reason": ""}
-    start = Barrier(3)
+    start, unloaded = Barrier(3), list[bool]()
+
+    def unload(row: Sleep) -> None:
+        unloaded.append(unload_asleep(actor=SYSTEM, sleep=row))
 
     def at_once(do: Callable[[], Any]) -> None:
         start.wait(timeout=30)
@@ -313,7 +316,7 @@ def test_two_who_act_at_once_leave_one_state_and_no_half_of_one() -> None:
         row = put_to_sleep(**where)
         acts = (
             partial(wake_model, **where),
-            partial(unload_asleep, actor=SYSTEM, sleep=row),
+            partial(unload, row),
             partial(put_to_sleep, **where),
         )
         threads = [Thread(target=at_once, args=[act]) for act in acts]
@@ -328,6 +331,10 @@ def test_two_who_act_at_once_leave_one_state_and_no_half_of_one() -> None:
             night.later()
             bring_up()
         assert (night.state(), len(night.replicas())) == ("awake", 1)
-    told = verbs()
-    unloaded_after = {before for before, verb in pairwise(told) if verb == "sleep.unloaded"}
-    assert unloaded_after <= {"sleep.begun"}  # never after something woke it
+    unload(put_to_sleep(**where))  # with nobody beside it
+    assert unloaded[-1] and verbs("deployment.drained") == ["deployment.drained"] * unloaded.count(True)
+    unloaded_after = [before for before, verb in pairwise(verbs()) if verb == "sleep.unloaded"]
+    assert unloaded_after == ["sleep.begun"] * unloaded.count(True)  # never after something woke it
+    moves = Event.objects.filter(verb__in=["sleep.begun", "sleep.ending", "sleep.ended"]).order_by("seq")
+    states = list(moves.values_list("from_state", "to_state"))
+    assert all(one[1] == after[0] for one, after in pairwise(states)) and len(states) >= 16

@@ -43,7 +43,9 @@ def keeps_its_contract(found: GpuReading) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_recorded_reading_keeps_the_contract(name: str) -> None:
-    for found in readings(name):
+    every = readings(name)
+    assert every, "the recording is empty"
+    for found in every:
         keeps_its_contract(found)
 
 

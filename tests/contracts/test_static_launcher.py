@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,29 @@ def test_what_is_given_to_the_server_anew_is_not_unloaded_for_what_was_left(
     again = loaded(launcher, made.doubling(blobs))
     launcher.stop_left()
     assert launcher.is_alive(again) and answers(theirs.at) and not running.folder.exists()
+
+
+def test_a_release_that_comes_as_the_one_before_is_taken_away_keeps_its_files(
+    theirs: Owner, blobs: MemoryBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = launcher_for(theirs.at, blobs, tmp_path, str(theirs.repository))
+    before, manifest = loaded(launcher, made.doubling(blobs)), made.doubling(blobs)
+    coming: list[Future[RunningServer]] = []
+    has = launcher._has
+
+    def while_the_next_comes(folder: Path, model: str, **how: Any) -> bool:
+        found = has(folder, model, **how)
+        if not coming:
+            coming.append(pool.submit(begun, launcher, manifest, "r2"))
+            if not launcher._changing[model].locked():  # else it waits until this is over
+                coming[0].result()
+        return found
+
+    monkeypatch.setattr(launcher, "_has", while_the_next_comes)
+    with ThreadPoolExecutor(1) as pool:
+        launcher.stop(before, grace_s=5)
+    launcher.await_loaded(coming[0].result(), "doubling", timeout_s=60)
+    assert answers(theirs.at) and not before.folder.exists()
 
 
 def test_a_server_that_takes_no_orders_says_so(tmp_path: Path, blobs: MemoryBlobs) -> None:

@@ -44,7 +44,8 @@ class ILogger:
         self.is_ready = True
 
     def log(self, severity: Any, msg: str) -> None:
-        raise NotImplementedError
+        """Whoever uses the module brings its own; this one says what the bindings say where nobody did."""
+        raise RuntimeError('Tried to call pure virtual function "nvinfer1::ILogger::log"')
 
 
 class DataType(IntEnum):

@@ -168,16 +168,18 @@ def test_where_what_they_are_proven_for_cannot_be_read_it_is_taken_back_all_the_
 
 
 def test_a_rollback_does_not_wait_for_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
-    answered = threading.Event()
+    asked, answered = threading.Event(), threading.Event()
 
     def slow(_: object) -> tuple[None, None]:
+        asked.set()
         answered.wait(120)
         return None, None
 
     monkeypatch.setattr(odd_replicas, "proven_rates", slow)
     monkeypatch.setattr(loop, "WAIT_S", 1.0)
     decided = taken_back_by_another_engine(Story())
-    assert decided.code == "worse_than_stable" and "odd_replica" not in decided.facts and not answered.is_set()
+    assert decided.code == "worse_than_stable" and "odd_replica" not in decided.facts
+    assert asked.is_set() and not answered.is_set()
     answered.set()
 
 

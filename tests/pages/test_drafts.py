@@ -1,5 +1,6 @@
 """The drafts page and its endpoint: what is there of each, going on, discarding, who sees which, and how many questions it asks."""
 
+# ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -15,22 +16,10 @@ from accounts.core.access import Role
 from registry import actions
 from registry.models import Release
 from tests.factories import make_user
-from tests.registry_samples import ONNX, announced, person, put, release_yaml, served_model, sha256
+from tests.pages.clients import dev, signed_in  # noqa: F401  # a fixture
+from tests.registry_samples import ONNX, announced, person, put, release_yaml, sha256
 
 pytestmark = pytest.mark.django_db
-
-
-def signed_in(user: Any) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
-
-
-@pytest.fixture
-def dev() -> Any:
-    user = person("dev")
-    served_model(actor_for(user))
-    return user
 
 
 def draft_of(user: Any, notes: str = "The first.") -> Release:

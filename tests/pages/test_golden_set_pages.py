@@ -1,5 +1,6 @@
 """Golden sets by page and by dry check: what a file holds, its mistakes by line, what changed, what it can prove; adding and using."""
 
+# ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
 import json
@@ -8,17 +9,16 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.utils import timezone
 
-from accounts.actions import actor_for
 from accounts.core.access import Role
 from ledger.core.canonical import sha256_of
 from registry.models import Blob, ServedModel
 from tests.factories import make_user
+from tests.pages.clients import dev, send_file, signed_in  # noqa: F401  # a fixture
 from tests.pages.markup import squeezed
-from tests.registry_samples import person, served_model
+from tests.registry_samples import person
 from validators.core.certify import caught
 from validators.core.compare import share_of
 from validators.core.policy import parse_policy
@@ -37,22 +37,8 @@ def lines(count: int = 40, **changes: Any) -> bytes:
     return "\n".join(map(json.dumps, rows)).encode()
 
 
-@pytest.fixture
-def dev() -> Any:
-    user = person("dev")
-    served_model(actor_for(user))
-    return user
-
-
-def signed_in(user: Any) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
-
-
 def post(client: Client, data: bytes, **more: Any) -> Any:
-    file = SimpleUploadedFile("golden.jsonl", data)
-    return client.post("/models/sentiment/golden-sets/add/", {"file": file, "version": 1, **more}, follow=True)
+    return send_file(client, "/models/sentiment/golden-sets/add/", data, **more)
 
 
 def test_a_file_is_looked_at_and_nothing_is_stored(dev: Any, api: Callable[..., Any]) -> None:
@@ -157,7 +143,7 @@ def test_a_set_of_numbers_tells_what_it_would_catch_and_is_used_with_a_compariso
     assert wrong.status_code == 422 and "2 mistakes" in wrong.text and "shape" in wrong.text
     post(client, expecting(80), verb="add", use="1")
     assert ServedModel.objects.get().gate_policy["golden"]["compare"] == "largest_relative_error"
-    post(client, lines(), verb="add", use="1", version=2)
+    post(client, lines(), verb="add", use="1")
     policy = ServedModel.objects.get().gate_policy["golden"]
     assert "compare" not in policy and policy["set"] == GoldenSet.objects.order_by("-pk")[0].digest
 

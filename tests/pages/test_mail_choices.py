@@ -9,19 +9,13 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts.core.access import Role
-from accounts.models import User
 from ledger.models import Event
 from notifications.actions.deliveries import people_row
 from notifications.models import Delivery, MailChoice
 from tests.factories import make_user
+from tests.pages.clients import signed_in
 
 pytestmark = pytest.mark.django_db
-
-
-def signed_in(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 def said(answer: Any) -> str:

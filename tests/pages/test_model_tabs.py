@@ -14,6 +14,7 @@ from accounts.models import User
 from registry.actions.aliases import set_alias
 from registry.models import Alias
 from tests.factories import make_admin, make_model, make_release, make_team, make_user
+from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
 from tests.rollout_setup import report_for, with_stable
 
@@ -29,12 +30,6 @@ TABS = (
 )
 HOSTILE = '<script>alert("x")</script>\u202e{{ 7 }}'
 MOST_QUERIES = 12
-
-
-def signed_in(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from tests.factories import (
     make_team,
     make_user,
 )
+from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
 from tests.rollout_setup import awaiting, production, promoted, put, serves, with_stable
 from web.pages import overview
@@ -34,12 +35,6 @@ from web.pages import overview
 pytestmark = pytest.mark.django_db
 #: Of one page, whatever there is to show.
 MOST_QUERIES = 12
-
-
-def signed_in(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 def manager() -> Client:

@@ -13,18 +13,13 @@ from accounts import actions
 from accounts.core.access import EVERY_TEAM, Actor, Role, scope_from
 from accounts.models import Membership, Team, Token, User, UserSession
 from tests.factories import make_team, make_user
+from tests.pages.clients import signed_in
 
 pytestmark = pytest.mark.django_db
 SYSTEM = Actor.system("test")
 GOOD = "a long pass phrase"
 ADMINISTRATORS = ("people", "tokens")
 EVERYBODY = ("account", "teams", "password")
-
-
-def signed_in(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_a_list_of_any_length_asks_few_queries(count: int, django_assert_max_num
     some(count)
     client = client_of()
     with django_assert_max_num_queries(12):  # type: ignore[operator]
-        client.get(ADDRESS)
+        assert client.get(ADDRESS).status_code == 200
 
 
 def test_a_story_is_judged_again_by_a_json_policy_with_a_plot() -> None:

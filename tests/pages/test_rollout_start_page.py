@@ -125,4 +125,4 @@ def test_a_preview_asks_what_a_start_asks_and_no_more(
     client.force_login(make_user(team="search"))
     address = reverse("release_rollout", args=[candidate.model.slug, candidate.number])
     with django_assert_max_num_queries(26):  # type: ignore[operator]
-        client.get(f"{address}?environment=production&policy=careful&rate=8")
+        assert client.get(f"{address}?environment=production&policy=careful&rate=8").status_code == 200

@@ -1,22 +1,22 @@
 """Traces by page: what each is like and what uses it; adding, using, and removing what nothing uses."""
 
+# ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import IntegrityError, connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from accounts.actions import actor_for
 from accounts.core.access import Role
 from ledger.models import Event
 from registry.models import ServedModel
 from tests.factories import make_release, make_user
+from tests.pages.clients import dev, send_file, signed_in  # noqa: F401  # a fixture
 from tests.pages.markup import squeezed
-from tests.registry_samples import person, served_model
+from tests.registry_samples import person
 from tests.rollout_setup import report_for
 from validators.models import GateRun, Trace
 
@@ -26,22 +26,8 @@ HERE = "/models/sentiment/traces/"
 BURSTS = "\n".join(str(round(sum((2.0 if one % 10 == 9 else 0.01) for one in range(at)), 3)) for at in range(301))
 
 
-@pytest.fixture
-def dev() -> Any:
-    user = person("dev")
-    served_model(actor_for(user))
-    return user
-
-
-def signed_in(user: Any) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
-
-
 def post(client: Client, recording: str, **more: Any) -> Any:
-    file = SimpleUploadedFile("recording.csv", recording.encode())
-    return client.post(f"{HERE}add/", {"file": file, "version": ServedModel.objects.get().version, **more}, follow=True)
+    return send_file(client, f"{HERE}add/", recording.encode(), **more)
 
 
 def test_a_recording_is_added_told_and_used(dev: Any) -> None:

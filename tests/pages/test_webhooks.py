@@ -18,6 +18,7 @@ from notifications.core.delivery import DeliveryState
 from notifications.dispatcher import rounds
 from notifications.models import Delivery, Webhook
 from tests.factories import make_model, make_team, make_user
+from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
 from tests.receiver import Receiver, replies
 
@@ -41,12 +42,6 @@ def member() -> User:
 def row(receiver: Receiver, member: User) -> Webhook:
     make_model("sentiment", team=make_team("search"))
     return create_webhook(actor=Actor.system("setup"), team="search", target=receiver.url, verbs=["rollout.*"])[0]
-
-
-def signed_in(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 def happen(verb: str = "rollout.held") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from functools import wraps
@@ -13,8 +14,9 @@ from django.contrib.auth import login, update_session_auth_hash
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView, LogoutView
+from django.contrib.sessions.backends.base import SessionBase
 from django.core.exceptions import ValidationError
-from django.db import DataError
+from django.db import DatabaseError, DataError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.debug import sensitive_post_parameters
@@ -30,6 +32,7 @@ from accounts.queries.issuers import issuers_for_people
 from ledger.core.errors import DomainError, Invalid, Throttled, Unavailable
 from web.pages.forms import refused
 
+log = logging.getLogger(__name__)
 #: When the use of the session was last written down; sessions that no sign-in of ours began have none.
 _SEEN = "seen_at"
 _WRONG = "That name and password do not belong together."
@@ -124,11 +127,18 @@ class SeenSessions:
         session = request.session
         seen = session.get(_SEEN) if session.accessed else None  # a request that asks for nobody costs nothing
         if isinstance(seen, float) and session.session_key and time.time() - seen > actions.SEEN_EVERY.total_seconds():
-            if actions.note_session(session.session_key):
-                session[_SEEN] = time.time()
-            else:
-                session.flush()
+            try:
+                _note(session)
+            except DatabaseError as error:  # what was asked for is done, and its answer is not lost for this
+                log.warning("the use of a session was not written down: %s; its next request tries again", error)
         return answer
+
+
+def _note(session: SessionBase) -> None:
+    if actions.note_session(session.session_key or ""):
+        session[_SEEN] = time.time()
+    else:
+        session.flush()
 
 
 @require_http_methods(["GET", "POST"])
