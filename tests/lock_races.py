@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 from django.db import OperationalError, connection, connections, transaction
+from django.utils.module_loading import import_string
 
 from ledger.core.errors import DomainError
 from tests.gateway_rig import wait_until
@@ -48,3 +51,25 @@ def waiting() -> int:
     with connection.cursor() as cursor:
         cursor.execute(_WAITING)
         return int(cursor.fetchone()[0])
+
+
+class Meeting:
+    """Somebody else who begins to write of what a function is called with the second time: the first has told of something by then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, where: str, writes: Callable[[Any], object]) -> None:
+        self.found: list[str] = []
+        self._calls, self._real, self._writes = 0, import_string(where), writes
+        self._other = beside(lambda: None, [])
+        monkeypatch.setattr(where, self._meet)
+
+    def _meet(self, *args: Any, **said: Any) -> Any:
+        self._calls += 1
+        if self._calls == 2:
+            self._other = beside(lambda: self._writes({**dict(enumerate(args)), **said}), self.found)
+            self._other.start()
+            wait_until(lambda: self.found or waiting(), "the other, or its waiting for a lock", timeout_s=60)
+        return self._real(*args, **said)
+
+    def outcome(self) -> list[str]:
+        self._other.join(timeout=60)
+        return self.found

@@ -45,6 +45,8 @@ class Model(MLModel):
     async def doubled(self, x):
         if (x == 500).any():
             raise MLServerError("the answer went wrong", 500)
+        if (x == 501).any():
+            raise RuntimeError("in Python's own words")
         if (x == 60).any():
             await asyncio.sleep(2.5)
         return (2 * x).astype(np.float32)

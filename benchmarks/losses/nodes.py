@@ -202,7 +202,17 @@ def judged_killed(scene: FleetScene) -> Found:
 
 def judged_cut_off(scene: FleetScene) -> Found:
     """The same, but that packets to and from the node vanish, whoever they are from."""
-    rollout = _of_two(scene)
+    return _cut_off(scene)
+
+
+def judged_by_latency(scene: FleetScene) -> Found:
+    """The same, and slow answers are judged, too: what is given up unanswered is slow as well."""
+    slow = {"indicator": "slow", "threshold_ms": 500, "max_frac": 0.05}
+    return _cut_off(scene, guards=[{"indicator": "errors", "max_frac": 0.05}, slow])
+
+
+def _cut_off(scene: FleetScene, **policy: Any) -> Found:
+    rollout = _of_two(scene, **policy)
     _takes_traffic(scene, rollout)
     node, found = _of_the_candidate_alone(scene, rollout)
     rest = [DATABASE, *PLANES, *GATEWAYS]
@@ -248,7 +258,7 @@ def _what_becomes_of_it(scene: FleetScene, rollout: Rollout, node: str, began: f
         until(lambda: is_held() or has_ended(), "it is decided", _DECIDED_S)
     found.told["held s"] = time.monotonic() - began if is_held() else "never"
     named = DecisionRecord.objects.filter(rollout=rollout, facts__has_key="odd_replica").values_list("facts", flat=True)
-    found.told["named"] = str([facts["odd_replica"] for facts in named])
+    found.told["named"] = str([(facts["odd_replica"], facts["guards"]["errors"]) for facts in named])
     until(lambda: is_back() or has_ended(), "another answers", _ELSEWHERE_S, look_s=0.2)
     if not has_ended():
         found.told["replaced s"] = time.monotonic() - began
@@ -348,6 +358,7 @@ ROWS = [
         f"{_IN_FLIGHT}; its agent starts another there, and no replica is told apart",
     ),
     Row("candidate's node cut off, judged by its errors", judged_cut_off, 0, _GOES_ON_S, _JUDGED),
+    Row("candidate's node cut off, judged by its latency", judged_by_latency, 0, _GOES_ON_S, _JUDGED),
 ]  # fmt: skip
 
 

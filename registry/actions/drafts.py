@@ -221,7 +221,7 @@ def attach(release: Release, path: str, blob: Blob, announced_size: int | None) 
             check(file.read(), parse_spec(release.spec), path)
     replaced = release.files.filter(path=path).exclude(blob=blob).values_list("blob_id", flat=True).first()
     if replaced is not None:
-        transaction.on_commit(lambda: forget_unused([replaced]))
+        transaction.on_commit(lambda: forget_unused([replaced]), robust=True)
     dismiss_quarantined(release, path)
     return release.files.update_or_create(path=path, defaults={"role": role_of(path), "blob": blob})[0]
 
@@ -290,7 +290,7 @@ def drop_draft(release: Release, *, actor: Actor, reason: str) -> None:
         reason=reason,
         facts={"model": model},
     )
-    transaction.on_commit(lambda: forget_unused(blobs))
+    transaction.on_commit(lambda: forget_unused(blobs), robust=True)  # else they wait for the collection
 
 
 def purge_drafts(*, actor: Actor, older_than: timedelta) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -26,12 +26,18 @@ _PLAIN = (
 
 
 class Aside(NamedTuple):
-    """A replica of the candidate that was set aside, when, and how many answered until then; and whether as many have since."""
+    """A replica of the candidate that was set aside, when, and how many answered until then; whether as many have since; and
+    the guards besides errors whose evidence was of it."""
 
     replica: str
     at: float
     servers: int
     is_replaced: bool = False
+    besides: tuple[str, ...] = ()
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        return (ERRORS, *self.besides)
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class EngineState:
             "failures": self.failures.to_json(),
             "harm": {name: [round(part, 4) for part in one] for name, one in self.harm.items()},
             "said": self.last_decision,
-            **({} if self.aside is None else {"aside": list(self.aside)}),
+            **({} if self.aside is None else {"aside": [*self.aside[:-1], *self.aside.besides]}),
             **{name: getattr(self, name) for name in _PLAIN},
         }
 
@@ -102,7 +108,7 @@ class EngineState:
             "failures": Failures.from_json(value.get("failures", [0, 0.0, 0.0])),
             "harm": {name: (one[0], one[1]) for name, one in value.get("harm", {}).items()},
             "last_decision": value.get("said", ""),
-            "aside": Aside(*value["aside"]) if "aside" in value else None,
+            "aside": _aside(value["aside"]) if "aside" in value else None,
         }
         return cls(**arms, **read, **{name: value[name] for name in _PLAIN if name in value})
 
@@ -146,14 +152,16 @@ class EngineState:
         watches = {**self.watches, guard: replace(self.watches[guard], evidence=Evidence())}
         return replace(self, watches=watches, forgotten=self.forgotten + 1)
 
-    def setting_aside(self, guard: str, replica: str, at: float, servers: int) -> EngineState:
-        """Without this guard's evidence and the candidate's scatter in it: both were of a replica that gets no more traffic."""
-        found = replace(self, aside=Aside(replica, at, servers))
-        watch = self.watches.get(guard)
-        if watch is None:
-            return found
-        fresh = replace(watch, evidence=Evidence(), dispersion=watch.dispersion.without_candidate())
-        return replace(found, watches={**self.watches, guard: fresh})
+    def setting_aside(self, replica: str, at: float, servers: int, besides: Sequence[str] = ()) -> EngineState:
+        """Without the evidence of errors, and of the guards `besides`, and the candidate's scatter in it: they were of a replica that gets
+        no more traffic."""
+        aside = Aside(replica, at, servers, besides=tuple(besides))
+        fresh = {
+            name: replace(watch, evidence=Evidence(), dispersion=watch.dispersion.without_candidate())
+            for name, watch in self.watches.items()
+            if name in aside.guards
+        }
+        return replace(self, aside=aside, watches={**self.watches, **fresh})
 
     def replaced(self, at: float, *, is_replacing: bool) -> EngineState:
         """With it taken in whether another answers in the place of the one that was set aside."""
@@ -161,11 +169,13 @@ class EngineState:
             return self
         return replace(self, aside=self.aside._replace(is_replaced=True))
 
-    def settling(self, at: float, guard: str) -> EngineState:
-        """Without this guard's evidence, while answers of the replica that was set aside may still come."""
-        if self.aside is None or at - self.aside.at > SETTLES_S or guard not in self.watches:
+    def settling(self, at: float) -> EngineState:
+        """Without the evidence that was of the replica that was set aside, while answers of it may still come."""
+        if self.aside is None or at - self.aside.at > SETTLES_S:
             return self
-        return replace(self, watches={**self.watches, guard: replace(self.watches[guard], evidence=Evidence())})
+        own = self.aside.guards
+        fresh = {name: replace(one, evidence=Evidence()) for name, one in self.watches.items() if name in own}
+        return replace(self, watches={**self.watches, **fresh})
 
     def blinded(self, at: float, *, is_blind: bool) -> EngineState:
         """With whether this tick could be judged taken in."""
@@ -192,6 +202,11 @@ class EngineState:
         if candidate:
             return replace(self, gone_since=None)
         return replace(self, gone_since=at if self.gone_since is None else self.gone_since)
+
+
+def _aside(value: Sequence[Any]) -> Aside:
+    replica, at, servers, is_replaced, *besides = value
+    return Aside(replica, at, servers, is_replaced, tuple(besides))
 
 
 def update_state(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from rollouts.core.counter_deltas import ERRORS, Arms, Reading, difference
+from rollouts.core.counter_deltas import Arms, Reading, difference
 from rollouts.core.decide import decide
 from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.lifecycle import LIVE, RolloutState
@@ -56,7 +56,8 @@ def evaluate(given: TickInput, *, gone_over_s: float) -> Tick:
         state = state.forgetting(str(decision.facts["forget"]))
     if "set_aside" in decision.facts:
         servers = given.observed.candidate_servers or len(given.observed.replicas)
-        state = state.setting_aside(ERRORS, str(decision.facts["set_aside"]), given.observed.now, servers)
+        aside, besides = str(decision.facts["set_aside"]), list(decision.facts["besides"])
+        state = state.setting_aside(aside, given.observed.now, servers, besides)
     history = given.history
     if history.began_at is None and given.desired.state in LIVE:
         history = replace(history, began_at=given.observed.now)
@@ -77,7 +78,7 @@ def _updated(given: TickInput) -> EngineState:
         has_stable=given.identity.has_stable,
         external=given.external,
     )
-    state = state.settling(seen.now, ERRORS).replaced(seen.now, is_replacing=seen.is_replacing)
+    state = state.settling(seen.now).replaced(seen.now, is_replacing=seen.is_replacing)
     state = state.blinded(seen.now, is_blind=bool(seen.problem)).met_server(seen.server_since)
     if seen.candidate_servers is not None and (not seen.candidate_servers or state.gone_since is not None):
         state = state.looked_for_servers(seen.now, seen.candidate_servers)

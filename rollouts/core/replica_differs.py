@@ -61,7 +61,8 @@ def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
             f"{share_text(judged.rate_candidate)}, but they are {theirs} It gets no more traffic, and another takes its place."
         )
         held = hold(s, Code.REPLICA_DIFFERS, said, judged)
-        return replace(held, facts={**held.facts, "odd_replica": facts, "set_aside": odd.name})
+        besides = [one.guard.name for one in s.evidence.judged if _is_its_own(one, judged)]
+        return replace(held, facts={**held.facts, "odd_replica": facts, "set_aside": odd.name, "besides": besides})
     said = f"{found.reason} The failures are {theirs} Look at that server first."
     return replace(found, reason=said, facts={**found.facts, "odd_replica": facts})
 
@@ -76,10 +77,19 @@ def _may_hold(s: Snapshot, found: Decision, judged: Judged, odd: OddReplica) -> 
     if not odd.has_all(judged.rate_stable) or not _others_hold_it(s, odd.replicas - 1) or _ends_now(s):
         return False
     judged_else = tuple(
-        replace(one, log_e_worse=0.0, log_e_over=0.0) if one is judged else one for one in s.evidence.judged
+        replace(one, log_e_worse=0.0, log_e_over=0.0) if one is judged or _is_its_own(one, judged) else one
+        for one in s.evidence.judged
     )
     besides = breach(replace(s, evidence=replace(s.evidence, judged=judged_else)))
     return besides is None or besides.action is Action.HOLD
+
+
+def _is_its_own(slow: Judged, failing: Judged) -> bool:
+    """Whether a guard's evidence of slowness is of the replica whose failures those in `failing` are: no more attempts were slow, beyond
+    stable's share and at the point that speaks most against the candidate, than failed. What is given up unanswered is both."""
+    bad, bad_stable = slow.loudest[1:] if slow.loudest else (slow.bad_candidate, slow.bad_stable)
+    excess = bad - bad_stable * slow.candidate / max(1, slow.stable)
+    return slow.guard.indicator == "slow" and excess <= failing.bad_candidate
 
 
 def _others_hold_it(s: Snapshot, left: int) -> bool:

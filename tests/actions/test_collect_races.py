@@ -6,20 +6,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from django.utils import timezone
 
 import registry.tasks  # noqa: F401  # registers the jobs' handlers
 from accounts.core.access import Actor
 from ledger.core.errors import StateChanged
 from registry import actions
-from registry.models import Release, ReleaseFile, ServedModel, Tombstone
+from registry.actions.blobs import lock_blob
+from registry.models import Blob, Release, ReleaseFile, ServedModel, Tombstone
 from registry.storage import store
 from tests.collect_setup import SHARED, _route, admin, dev, model, retired, sealed  # noqa: F401
 from tests.factories import make_admin
-from tests.registry_samples import ONNX, announced, developer, release_yaml, served_model, sha256
+from tests.registry_samples import ONNX, announced, developer, put, release_yaml, served_model, sha256
 
 pytestmark = pytest.mark.django_db
 
@@ -97,6 +100,30 @@ def test_a_release_restored_while_collection_waits_keeps_its_bytes(settings: Any
     thread.join(120)
     assert outcome[0].deleted == 0 and store().exists(sha256(ONNX)) and store().exists(sha256(SHARED))
     assert Release.objects.get(pk=release.pk).state == "sealed"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_draft_is_discarded_though_somebody_holds_its_bytes() -> None:
+    """They wait for the collection, and who discarded it is told that it is done."""
+    dev = developer()
+    model = served_model(dev)
+    draft, _ = actions.create_draft(
+        actor=dev, model=model, spec=release_yaml(), files=announced(artifact__model_onnx=ONNX)
+    )
+    put(dev, draft, "artifact/model.onnx", ONNX)
+
+    def discard() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '50ms'")
+        actions.discard_draft(actor=dev, release=draft, expected_version=Release.objects.get().version)
+
+    with transaction.atomic():
+        lock_blob(sha256(ONNX))
+        thread, outcome = beside(discard)
+        thread.join(120)
+    assert outcome == [None] and not Release.objects.exists() and Blob.objects.get().pk == sha256(ONNX)
+    Blob.objects.update(created_at=timezone.now() - timedelta(days=1))
+    assert actions.collect_unused(actor=make_admin("root")).marked == 1
 
 
 @pytest.mark.django_db(transaction=True)

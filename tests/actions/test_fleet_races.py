@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import transaction
 from django.utils import timezone
-from django.utils.module_loading import import_string
 
 from accounts.core.access import Actor
 from registry.models import Release
@@ -35,7 +33,7 @@ from tests.factories import (
     make_server,
 )
 from tests.gateway_rig import wait_until
-from tests.lock_races import behind, beside, waiting
+from tests.lock_races import Meeting, behind, beside, waiting
 from tests.rollout_setup import serves
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # threads that wait for one another
@@ -106,28 +104,6 @@ def test_a_gateway_that_two_register_at_once_is_told_once() -> None:
     assert behind(register, register) == "done"
     gateway = Gateway.objects.get()
     assert gateway.version == 1 and events_of("gateway", gateway.pk).count() == 1
-
-
-class Meeting:
-    """An agent that begins to write of what a function is called with the second time: the first has told of something by then."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, where: str, writes: Callable[[Any], object]) -> None:
-        self.found: list[str] = []
-        self._calls, self._real, self._writes = 0, import_string(where), writes
-        self._agent = beside(lambda: None, [])
-        monkeypatch.setattr(where, self._meet)
-
-    def _meet(self, *args: Any, **said: Any) -> Any:
-        self._calls += 1
-        if self._calls == 2:
-            self._agent = beside(lambda: self._writes({**dict(enumerate(args)), **said}), self.found)
-            self._agent.start()
-            wait_until(lambda: self.found or waiting(), "the agent, or its waiting for a lock", timeout_s=60)
-        return self._real(*args, **said)
-
-    def outcome(self) -> list[str]:
-        self._agent.join(timeout=60)
-        return self.found
 
 
 def replicas(node: Node, *slots: int) -> None:

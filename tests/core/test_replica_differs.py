@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rollouts.core.counter_deltas import TIMED, Arms, Counts, Reading
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import SETTLES_S, Aside, EngineState
+from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.evidence import Evidence
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import CHANCE, ReplicaTally, odd_one_out
 from rollouts.core.policy import OnUndecided
+from rollouts.core.policy_schema import parse_policy
+from rollouts.core.replica_differs import suspected
 from rollouts.core.room import Room
-from tests.core.test_decide import ALONE, BREACHES, POLICY, judged, snapshot
+from rollouts.core.snapshot import Desired, Identity, Observed
+from tests.core.test_decide import ALONE, BREACHES, OBJECTIVES, POLICY, judged, snapshot
 
 S = RolloutState
 ONE_IS_BAD = {"a:1": ReplicaTally(0, 300), "b:1": ReplicaTally(90, 300)}
+SLOW = POLICY.guards[1].name
 WORSE = (judged(0, bad_candidate=50, log_e_worse=30.0, bad_stable=0), judged(1))
 
 
@@ -43,6 +50,19 @@ def test_it_says_how_often_nobody_was_found_there() -> None:
     found = held(replicas={**ONE_IS_BAD, "b:1": ReplicaTally(90, 300, unreached=80)})
     assert found.code is Code.REPLICA_DIFFERS and found.facts["odd_replica"]["unreached"] == 80
     assert "b:1, 90 of 300 attempts, 80 of which found nobody there; the others failed 0 of 300." in found.reason
+
+
+def test_what_is_given_up_unanswered_is_slow_too_and_does_not_take_it_back() -> None:
+    unanswered = {"judged": (WORSE[0], judged(1, bad_candidate=50, log_e_worse=30.0))}
+    found = held(**unanswered)
+    assert found.code is Code.REPLICA_DIFFERS and found.facts["besides"] == [SLOW]
+    slower = judged(1, bad_candidate=53, bad_stable=3, log_e_worse=30.0)  # one of a thousand of stable's
+    assert held(judged=(WORSE[0], replace(slower, bad_candidate=51))).code is Code.REPLICA_DIFFERS
+    assert held(judged=(WORSE[0], slower)).action is Action.ROLL_BACK
+    other_point = replace(unanswered["judged"][1], loudest=("slow_100", 90, 0))
+    assert held(judged=(WORSE[0], other_point)).action is Action.ROLL_BACK
+    assert held().facts["besides"] == [SLOW]
+    assert held(judged=(WORSE[0], replace(slower, log_e_worse=0.0))).facts["besides"] == []
 
 
 ALIKE = {"a:1": ReplicaTally(45, 300), "b:1": ReplicaTally(45, 300)}
@@ -125,12 +145,55 @@ def test_where_a_deadline_would_end_the_hold_at_once_the_breach_is_told(past: di
 
 def test_its_failures_are_no_evidence_until_it_is_out_of_the_gateways_and_then_others_are() -> None:
     watch = GuardTracker(evidence=replace(Evidence(), candidate=7))
-    state = EngineState(watches={"errors": watch}).setting_aside("errors", "b:1", 100.0, 2)
+    state = EngineState(watches={"errors": watch}).setting_aside("b:1", 100.0, 2)
     assert state.aside == Aside("b:1", 100.0, 2) and state.watches["errors"].evidence == Evidence()
     more = replace(state, watches={"errors": watch})
-    assert more.settling(100.0 + SETTLES_S, "errors").watches["errors"].evidence == Evidence()
-    assert more.settling(100.1 + SETTLES_S, "errors") == more
+    assert more.settling(100.0 + SETTLES_S).watches["errors"].evidence == Evidence()
+    assert more.settling(100.1 + SETTLES_S) == more
     assert EngineState.from_json(state.to_json()).aside == state.aside
+
+
+def test_what_was_slow_because_it_failed_is_forgotten_with_it_and_nothing_else() -> None:
+    watches = {name: GuardTracker(evidence=replace(Evidence(), candidate=7)) for name in ("errors", "slow", "wrong")}
+    state = EngineState(watches=watches).setting_aside("b:1", 100.0, 2, ["slow"])
+    kept = EngineState.from_json(replace(state, watches=watches).to_json()).settling(100.0 + SETTLES_S)
+    for found in (state, kept):
+        assert [found.watches[name].evidence.candidate for name in watches] == [0, 0, 7]
+    assert kept.aside == Aside("b:1", 100.0, 2, besides=("slow",))
+    before = {**state.to_json(), "aside": ["b:1", 100.0, 2, False]}  # as an older version kept it
+    assert EngineState.from_json(before).aside == Aside("b:1", 100.0, 2)
+
+
+def test_one_that_no_longer_answers_is_held_for_and_its_silence_takes_nothing_back_as_slowness() -> None:
+    """Second by second: from the thirtieth on a quarter of the candidate's attempts is given up unanswered, all on one replica, until two
+    seconds after that was set aside."""
+    step = {"weight_pct": 50, "min_s": 5000, "min_samples": 1, "deadline_s": 9000}
+    policy = parse_policy({"steps": [step]}, OBJECTIVES).facing(has_stable=True)
+    state, total, done, silent, held_at = EngineState(), Arms(), [], 0, math.inf
+    for tick in range(120):
+        bad = 5 if 30 <= tick <= held_at + 2 else 0
+        silent += bad
+        slow = {point: bad for guard in policy.guards for point in guard.points}
+        total += Arms(Counts(20, 20, {TIMED: 20, **slow}), Counts(20, 20, {TIMED: 20, **dict.fromkeys(slow, 0)}))
+        seen = Observed(
+            tick + 1.0, is_newly_acknowledged=not tick, step_started_at=1.0, candidate_servers=2, stable_servers=2,
+            is_replacing=tick > held_at,
+        )  # fmt: skip
+        readings = {"one": Reading("one", tick + 1.0, total.candidate, total.stable)}
+        given = TickInput(
+            tick, policy, Identity(1), Desired(S.SHIFTING, step_index=0, weight_bp=5000), seen, state, readings=readings
+        )
+        last = evaluate(given, gone_over_s=5.0)
+        if suspected(last.snapshot, last.decision) is not None:
+            tallies = {"a:1": ReplicaTally(0, 10 * tick), "b:1": ReplicaTally(silent, 10 * tick)}
+            last = evaluate(replace(given, observed=replace(seen, replicas=tallies)), gone_over_s=5.0)
+        if "set_aside" in last.decision.facts:
+            held_at = tick
+        state, done = last.engine_state, [*done, last.decision]
+    assert held_at < 60 and [one.reason for one in done if one.action is Action.ROLL_BACK] == []
+    assert (
+        done[int(held_at)].facts["besides"] == [SLOW] and done[-1].code is Code.REPLICA_DIFFERS
+    )  # none took its place yet
 
 
 def test_another_answered_in_its_place_once_as_many_do_again() -> None:
