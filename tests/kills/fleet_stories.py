@@ -96,8 +96,8 @@ def scaled(replicas: int) -> Callable[[Fleet], object]:
 
 
 def silent(node: str) -> None:
-    """Nothing has been heard of it for too long."""
-    Node.objects.filter(name=node).update(seen_at=timezone.now() - timedelta(seconds=LOST_S))
+    """Nothing has been heard of it for too long. One that was never heard of stays so: it may have joined and not spoken yet."""
+    Node.objects.filter(name=node, seen_at__isnull=False).update(seen_at=timezone.now() - timedelta(seconds=LOST_S))
 
 
 def lost(node: str) -> Callable[[Fleet], object]:
