@@ -13,7 +13,7 @@ from django.db import DataError, IntegrityError, InterfaceError, OperationalErro
 from django.http import Http404, HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from psycopg import Error as PostgresError
-from psycopg.errors import IdleInTransactionSessionTimeout, LockNotAvailable
+from psycopg.errors import DeadlockDetected, IdleInTransactionSessionTimeout, LockNotAvailable, ReadOnlySqlTransaction
 from rest_framework import exceptions
 from rest_framework.pagination import CursorPagination as DrfCursorPagination
 from rest_framework.parsers import JSONParser
@@ -64,13 +64,18 @@ KNOWN: list[tuple[type[Exception] | tuple[type[Exception], ...], int, str, str]]
         "Somebody else did the same at the same time, or this can no longer be changed. Look, then try again.",
     ),
     (
-        LockNotAvailable,  # within `lock_timeout`, sluicegate/settings.py
+        (LockNotAvailable, DeadlockDetected),  # the first: within `lock_timeout`, sluicegate/settings.py
         503,
         "locked",
-        "Another change holds what this one needs, for seconds already. Nothing was changed; try again soon.",
+        "Another change holds what this one needs. Nothing was changed; try again soon.",
     ),
     (
-        (OperationalError, InterfaceError, IdleInTransactionSessionTimeout),
+        (
+            OperationalError,
+            InterfaceError,
+            IdleInTransactionSessionTimeout,
+            ReadOnlySqlTransaction,
+        ),  # a standby refuses to write
         503,
         "database_unavailable",
         "The database does not answer. Nothing was changed; try again soon.",

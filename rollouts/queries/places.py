@@ -71,6 +71,11 @@ class Place:
         return self.last if self.last is not None and self.last.state in ACTIVE else None
 
     @property
+    def sleep(self) -> str:
+        """asleep or waking; empty of a model that is awake there."""
+        return (self.route.sleep if self.route is not None else None) or ""
+
+    @property
     def key(self) -> str:
         """Names the place within a page."""
         return f"{self.environment.slug}-{self.model.slug}"

@@ -95,11 +95,13 @@ def ensure_deployment(
         return found
 
 
+@transaction.atomic
 def release_deployment(*, actor: Actor, release: Release, environment: Environment, reason: str) -> Deployment | None:
     """The release's deployment there, which nobody wants any more; None where it has none. Raises as `drain_deployment` does.
 
     All its replicas go, and the newest is the one; how many were wanted is forgotten.
     """
+    lock_routes(environment, release)  # and its deployments, before the first event
     every = list(deployments_in(release, environment))
     found = [drain_deployment(actor=actor, deployment=one, reason=reason) for one in every]
     Scale.objects.filter(release=release, environment=environment).delete()

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import OuterRef, QuerySet, Subquery
 
 from ledger.queries.statements import Statement
-from serving.models import Route
+from serving.core.sleep_lifecycle import SleepState
+from serving.models import Route, Sleep
 from serving.queries.deployments import among_text, array_text
 
 
@@ -26,12 +27,14 @@ class NamedRelease(NamedTuple):
 
 
 class RouteSplit(NamedTuple):
-    """`candidate_bp`: the candidate's share in basis points, 0 without one; see `serving.models.Route`."""
+    """`candidate_bp`: the candidate's share in basis points, 0 without one; see `serving.models.Route`. `sleep`: asleep or waking; None
+    of a model that is awake there."""
 
     stable: NamedRelease
     candidate: NamedRelease | None
     candidate_bp: int
     changed_at: datetime
+    sleep: str | None = None
 
 
 def splits_of(models: Iterable[int]) -> dict[tuple[int, int], RouteSplit]:
@@ -49,7 +52,9 @@ def named_release(pk: UUID | None, number: int | None) -> NamedRelease | None:
 def _splits(models: str) -> QuerySet[Any, tuple[Any, ...]]:
     rows = Route.objects.filter(model_id__in=among_text(models)).order_by("pk")
     arms = ("stable_id", "stable__number", "candidate_id", "candidate__number")
-    return rows.values_list("environment_id", "model_id", *arms, "candidate_bp", "changed_at")
+    here = Sleep.objects.filter(environment=OuterRef("environment"), model=OuterRef("model"))
+    sleep = Subquery(here.exclude(state=SleepState.AWAKE).values("state")[:1])
+    return rows.values_list("environment_id", "model_id", *arms, "candidate_bp", "changed_at", sleep)
 
 
 _SPLITS = Statement(_splits)

@@ -18,7 +18,8 @@ from registry.models import Release, ServedModel
 from registry.queries.releases import LARGE, these_or_numbered
 from serving.core.gateway_standing import SEEN_WITHIN_S
 from serving.core.replicas import desired_replicas
-from serving.models import Environment, Gateway, Route, RouteAck, Scale
+from serving.core.sleep_lifecycle import SleepState
+from serving.models import Environment, Gateway, Route, RouteAck, Scale, Sleep
 from serving.queries.deployments import among, answering_servers
 from serving.queries.replicas import declared_replicas, learn_declared
 
@@ -108,10 +109,11 @@ def has_stable(model: int, environment: int) -> bool:
     return Route.objects.filter(model=model, environment=environment, stable__isnull=False).exists()
 
 
-def models_routed_in(environment: int, models: QuerySet[ServedModel]) -> list[str]:
-    """The names of those of the models that have a route there, in their order."""
-    rows = Route.objects.filter(environment=environment, model__in=models)
-    return list(rows.order_by("model__slug").values_list("model__slug", flat=True))
+def models_routed_in(environment: int, models: QuerySet[ServedModel]) -> list[tuple[str, str]]:
+    """The names of those of the models that have a route there, in their order, each with asleep or waking; empty of one that is awake."""
+    sleep = Sleep.objects.filter(environment=environment, model=OuterRef("model")).exclude(state=SleepState.AWAKE)
+    rows = Route.objects.filter(environment=environment, model__in=models).order_by("model__slug")
+    return [(slug, state or "") for slug, state in rows.values_list("model__slug", Subquery(sleep.values("state")[:1]))]
 
 
 def served_beside(release: Release, *, or_number: int | None) -> Release | None:

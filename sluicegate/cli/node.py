@@ -18,6 +18,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="VERB", required=True
     )
     verbs.add_parser("list", help="List nodes with what runs on them").set_defaults(run=run_list)
+    verbs.add_parser("memory", help="List what each model holds on the nodes").set_defaults(run=run_memory)
     for verb, said in (
         ("cordon", "Place no new deployment on a node; those that it has stay (administrators)"),
         ("uncordon", "Let a node be given deployments again (administrators)"),
@@ -51,6 +52,7 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
             "unknown" if one["gpus"] is None else ", ".join(one["gpus"]) or "none",
             _gpu_faults(one["gpus_read"]),
             f"{one['declared_memory_mib']} of {one['memory_mib'] or 'unknown'}",
+            _or_unknown(_measured(one["deployments"])),
             len(one["deployments"]),
             _kept(one["kept"]),
             joined(one),
@@ -66,6 +68,7 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
         "gpus",
         "gpu faults",
         "MiB declared",
+        "MiB held",
         "deployments",
         "kept ready",
         "joined",
@@ -88,6 +91,47 @@ def _gpu_faults(read: dict[str, Any]) -> str:
         *(f"{gpu['uuid']}: {', '.join(gpu['untold'])}" for gpu in read["gpus"] if gpu["untold"]),
     ]
     return "; ".join([*found, *(f"unknown: {one}" for one in unknown if one)]) or "none seen"
+
+
+def run_memory(arguments: argparse.Namespace, output: Output) -> int:
+    """Of models that sleep nothing is listed: they hold nothing."""
+    with connect(arguments.server) as client:
+        every = [one for node in client.pages("/nodes") for one in node["deployments"]]
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for one in every:
+        found.setdefault((one["model"] or "another team's", one["environment"]), []).append(one)
+    rows: list[dict[str, Any]] = [
+        {
+            "model": model,
+            "environment": where,
+            "servers": len(its),
+            "measured_mib": _measured(its),
+            "declared_mib": _declared(its),
+        }
+        for (model, where), its in found.items()
+    ]
+    rows.sort(key=lambda row: (-_size(row), row["model"], row["environment"]))
+    columns = ("model", "environment", "servers", "MiB held", "MiB declared")
+    shown = ([*list(row.values())[:3], _or_unknown(row["measured_mib"]), row["declared_mib"]] for row in rows)
+    output.table(rows, columns, shown, empty="No model holds anything: nothing runs on any node.")
+    return exits.OK
+
+
+def _size(row: dict[str, Any]) -> int:
+    return int(row["declared_mib"] if row["measured_mib"] is None else row["measured_mib"])
+
+
+def _measured(deployments: list[dict[str, Any]]) -> int | None:
+    sizes = [one["measured_memory_mib"] for one in deployments]
+    return None if None in sizes else sum(sizes)
+
+
+def _declared(deployments: list[dict[str, Any]]) -> int:
+    return sum(one["declared_memory_mib"] or 0 for one in deployments)
+
+
+def _or_unknown(size: int | None) -> str:
+    return "unknown" if size is None else str(size)
 
 
 def run_verb(arguments: argparse.Namespace, output: Output) -> int:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from registry.models import Release
 from rollouts.actions.retiring import restore_environment
-from serving.actions.deployments import end_server, record_state
+from serving.actions.deployments import end_server, record_state, release_deployment
 from serving.actions.draining import drain_node
 from serving.actions.gateways import register_gateway
 from serving.actions.nodes import cordon_node
@@ -113,18 +113,37 @@ def replicas(node: Node, *slots: int) -> None:
         make_server(Deployment.objects.create(**where, state="ready", slot=slot))
 
 
+def leaves(said: dict[Any, Any]) -> None:
+    """As the deployment's agent does."""
+    one = Deployment.objects.get(pk=said["deployment"].pk)
+    record_state(actor=SYSTEM, deployment=one, to=DeploymentState.DRAINING, reason="It is over.")
+
+
+def ends(said: dict[Any, Any]) -> None:
+    """As the server's agent does."""
+    end_server(actor=SYSTEM, server=said["server"], reason="It is over.")
+
+
 def test_who_lets_go_of_several_and_their_agent_do_not_wait_for_each_other(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replicas(make_node(), 0, 1, 2)
 
-    def leaves(said: Any) -> object:
-        one = Deployment.objects.get(pk=said["deployment"].pk)
-        return record_state(actor=SYSTEM, deployment=one, to=DeploymentState.DRAINING, reason="It is over.")
-
     meeting = Meeting(monkeypatch, "serving.actions.placement.drain_deployment", leaves)
     assert continue_placing(actor=SYSTEM) == []
     assert meeting.outcome() == ["state_changed"] and Deployment.objects.filter(is_wanted=True).count() == 1
+
+
+def test_who_lets_a_release_go_and_its_agent_do_not_wait_for_each_other(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicas(make_node(), 0, 1)
+
+    meeting = Meeting(monkeypatch, "serving.actions.deployments.drain_deployment", leaves)
+    with transaction.atomic():  # as what takes a rollout back, or ends its undo window
+        where = {"release": Release.objects.get(), "environment": make_environment("production")}
+        release_deployment(actor=SYSTEM, reason="It is over.", **where)
+    assert meeting.outcome() == ["state_changed"] and not Deployment.objects.filter(is_wanted=True).exists()
 
 
 def test_who_takes_a_lost_nodes_traffic_away_and_its_agent_do_not_wait_for_each_other(
@@ -132,9 +151,6 @@ def test_who_takes_a_lost_nodes_traffic_away_and_its_agent_do_not_wait_for_each_
 ) -> None:
     replicas(node, 0, 1)
     replicas(make_node(), 2, 3)
-
-    def ends(said: Any) -> object:
-        return end_server(actor=SYSTEM, server=said["server"], reason="It is over.")
 
     meeting = Meeting(monkeypatch, "serving.actions.placement.mark_serving", ends)
     assert continue_placing(actor=SYSTEM) == [] and meeting.outcome() == ["done"]
@@ -146,9 +162,6 @@ def test_who_removes_a_node_and_an_agent_that_is_back_do_not_wait_for_each_other
 ) -> None:
     replicas(node, 0, 1)
     Deployment.objects.update(is_wanted=False)
-
-    def ends(said: Any) -> object:
-        return end_server(actor=SYSTEM, server=said["server"], reason="It is over.")
 
     meeting = Meeting(monkeypatch, "serving.actions.removing.end_server", ends)
     remove_node(actor=make_admin(), node=node, reason="sold")

@@ -11,10 +11,10 @@ import psycopg
 import pytest
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.core.management import call_command
-from django.db import InternalError, connection, transaction
+from django.db import InternalError, OperationalError, connection, transaction
 from django.http import Http404
 from django.test import RequestFactory
-from psycopg.errors import IdleInTransactionSessionTimeout
+from psycopg.errors import DeadlockDetected, IdleInTransactionSessionTimeout, ReadOnlySqlTransaction
 from rest_framework import exceptions
 from rest_framework.test import APIClient
 
@@ -293,11 +293,23 @@ class TestProblems:
         assert "Nothing was changed" in assert_problem(response, 503, "locked")["detail"]
         assert response["Retry-After"] == "2" and not Team.objects.exists()
 
-    def test_a_transaction_that_the_database_ended_may_be_tried_again(self) -> None:
-        with pytest.raises(InternalError) as raised:
-            raise InternalError("ended") from IdleInTransactionSessionTimeout("ended")
-        answer = problem_handler(raised.value, {})
-        assert (answer.status_code, answer.data["code"]) == (503, "database_unavailable")
+    @pytest.mark.parametrize(
+        ("raised", "cause", "code"),
+        [
+            (InternalError, IdleInTransactionSessionTimeout, "database_unavailable"),
+            (InternalError, ReadOnlySqlTransaction, "database_unavailable"),
+            (OperationalError, DeadlockDetected, "locked"),
+        ],
+    )
+    def test_what_the_database_ends_may_be_tried_again(
+        self, raised: type[Exception], cause: type[Exception], code: str
+    ) -> None:
+        error = raised("ended")
+        error.__cause__ = cause("ended")
+        answer = problem_handler(error, {})
+        assert (answer.status_code, answer.data["code"], answer["Retry-After"]) == (503, code, "2")
+
+    def test_other_trouble_inside_the_database_is_ours(self) -> None:
         assert problem_handler(InternalError("something else"), {}).status_code == 500
 
 

@@ -96,6 +96,16 @@ def test_the_command_line(run: Run, release: Release) -> None:  # noqa: F811
     assert run("admin", "sleep", "rule", "sentiment", "--unload-after", "5")[0] != 0
 
 
+def test_the_memory_of_each_model_is_listed(run: Run, release: Release) -> None:  # noqa: F811
+    for deployment in (make_deployment(release, production(), state="ready", slot=1), make_deployment(state="loading")):
+        make_server(deployment, memory_bytes=None if deployment.state == "loading" else 50 * 2**20)
+    code, found = run("admin", "node", "memory")
+    assert code == 0 and [(one["model"], one["servers"], one["measured_mib"]) for one in found] == [
+        ("sentiment", 2, 350),
+        (found[1]["model"], 1, None),
+    ]
+
+
 def test_why_it_is_awake_is_told(dev: Client, release: Release) -> None:
     post(dev, unload_after_s=900)
     Sleep.objects.update(trouble="What the gateways count is not known (gateway-2), and that is never taken for quiet.")

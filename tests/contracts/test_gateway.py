@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.core.buckets import EDGES_US, SIZE_EDGES
-from serving.core.routes import Limits
+from serving.core.routes import Asleep, Limits
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
 from tests.fakes.gateway import FakeGateway, envoy_page
 from tests.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
@@ -34,6 +34,10 @@ class Gateway(Protocol):
     """What the contract needs to say to either of them."""
 
     def route(self, candidate_bp: int | None, slot: int = 0, limits: Limits = LIMITS) -> None: ...
+    def sleep(self) -> None:
+        """From now on it answers for the model, which `route` ends."""
+        ...
+
     def behave(self, how: str, stable: str = "ok") -> None:
         """The candidate, and stable: ok · error · hang · full, and the candidate: down."""
         ...
@@ -63,6 +67,9 @@ class Fake:
         self.gateway.set_route(
             MODEL, stable=STABLE, candidate=candidate, candidate_bp=candidate_bp or 0, limits=limits, slot=slot
         )
+
+    def sleep(self) -> None:
+        self.gateway.set_route(MODEL, stable=STABLE, is_asleep=True)
 
     def poison(self, n: int) -> None:
         self.gateway.traffic(n, poison_frac=1.0)
@@ -97,6 +104,9 @@ class Real:
 
     def route(self, candidate_bp: int | None, slot: int = 0, limits: Limits = LIMITS) -> None:
         self.parts.apply(candidate_bp, limits=limits, slot=slot)
+
+    def sleep(self) -> None:
+        self.parts.apply(None, asleep=Asleep(7))
 
     def poison(self, n: int) -> None:
         """Both fail whatever they get meanwhile."""
@@ -166,6 +176,26 @@ def test_without_a_candidate_stable_answers_everything(gateway: Gateway) -> None
     counters = gateway.read()
     assert (arm(counters, STABLE).decided, arm(counters, STABLE).failed, arm(counters, STABLE).routed) == (20, 0, 20)
     assert (counters.user_requests, counters.user_errors) == (20, 0)
+
+
+def test_what_finds_a_model_asleep_reaches_no_server_and_is_counted_apart(gateway: Gateway) -> None:
+    gateway.route(None)
+    gateway.users(4)
+    gateway.sleep()
+    assert gateway.users(6) == [None] * 6
+    counters = gateway.read()
+    assert (counters.asleep, counters.user_requests, counters.user_errors, counters.forced) == (6, 4, 0, 0)
+    assert (arm(counters, STABLE).routed, arm(counters, STABLE).failed) == (4, 0)
+    gateway.route(None)
+    assert gateway.users(2) == [STABLE, STABLE]
+    counters = gateway.read()
+    assert (counters.asleep, counters.user_requests) == (6, 6)
+    epoch = counters.epoch
+    gateway.sleep()
+    gateway.restart()
+    gateway.users(3)
+    counters = gateway.read()
+    assert (counters.asleep, counters.user_requests, counters.epoch == epoch) == (3, 0, False)
 
 
 def test_the_split_is_as_commanded(gateway: Gateway) -> None:

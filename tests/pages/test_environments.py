@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from ledger.models import Event
 from rollouts.core.freeze import FreezeWindow, Stretch, stretches
-from serving.models import Deployment, Environment
+from serving.models import Deployment, Environment, Sleep
 from tests.factories import (
     make_deployment,
     make_environment,
@@ -24,7 +24,7 @@ from tests.factories import (
     make_team,
     make_user,
 )
-from tests.rollout_setup import OBJECTIVES, release_of, serves, started
+from tests.rollout_setup import OBJECTIVES, production, release_of, serves, started
 
 pytestmark = pytest.mark.django_db
 PAGE = "/settings/environments/"
@@ -75,6 +75,15 @@ def test_a_name_that_is_none(root: Client, slug: str) -> None:
     answer = root.post("/settings/new-environment/", {"slug": slug, "title": "Kept", "confirmed": "yes"})
     assert answer.status_code == 422 and 'value="Kept"' in answer.content.decode()
     assert not Environment.objects.exists()
+
+
+def test_what_sleeps_in_an_environment_is_marked(root: Client) -> None:
+    release = make_release(make_model("sentiment"))
+    serves(release)
+    assert "asleep</span>" not in root.get(PAGE + "production/").content.decode()
+    Sleep.objects.create(model=release.model, environment=production(), state="asleep")
+    shown = root.get(PAGE + "production/").content.decode()
+    assert "sentiment</a>" in shown and "asleep</span>" in shown
 
 
 def test_others_change_nothing(ann: Client) -> None:

@@ -16,7 +16,9 @@ from serving.actions.deployments import ensure_deployment, register_node
 from serving.actions.nodes import cordon_node, uncordon_node
 from serving.actions.prefetch import FilesReport, record_prefetches
 from serving.core.prefetch import FilesStanding
-from serving.models import Deployment, Node, Server
+from serving.models import Deployment, Node, Server, Sleep
+from serving.queries.fleet import fleet_of
+from serving.queries.model_memory import memory_of_models
 from tests.factories import (
     events_of,
     make_actor,
@@ -195,3 +197,27 @@ def test_of_a_server_that_somebody_else_runs_nothing_is_said_to_be_known(admin: 
     Node.objects.update(facts={"static": told, "missing": f"It takes nothing. {HOSTILE}"})
     page = page_of(admin)
     assert "nothing</span> It takes nothing." in page and HOSTILE not in page
+
+
+def test_what_each_model_holds_is_told_and_what_sleeps_stands_last(admin: User) -> None:
+    big, small, cold, slept = (make_release(make_model(slug)) for slug in ("big", "small", "cold", "slept"))
+    for release, mib in ((small, 100), (big, 300), (big, 400)):
+        there = make_deployment(release, make_environment("production"), state="ready", slot=mib)
+        make_server(there, memory_bytes=mib * 2**20)
+    make_deployment(cold, make_environment("production"), state="loading")
+    where = {"environment": make_environment("production"), "quiet_since": timezone.now()}
+    Sleep.objects.create(model=slept.model, state="asleep", **where)
+    Sleep.objects.create(model=small.model, unload_after_s=300, **where)
+    found = memory_of_models(make_admin(), fleet_of(make_admin()))
+    told = [(one.model, one.state, len(one.held), one.measured_mib, one.quiet_since is not None) for one in found]
+    assert told == [
+        ("big", "awake", 2, 700, False),
+        ("small", "awake", 1, 100, True),
+        ("cold", "awake", 1, None, False),
+        ("slept", "asleep", 0, 0, True),
+    ]
+    page = page_of(admin)
+    assert "Memory by model" in page and "700 MiB" in page and "asleep</span>" in page
+    assert "Memory by model" not in page_of(admin, node="local")
+    member = make_user("eve", team=make_team("elsewhere").slug)
+    assert "slept" not in page_of(member) and "Memory by model" not in page_of(member)

@@ -17,7 +17,7 @@ from rollouts.core.latency import NOTHING
 from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import AATestRecord, Rollout
 from rollouts.queries.places import places_of
-from serving.models import Route
+from serving.models import Route, Sleep
 from tests.factories import (
     make_deployment,
     make_environment,
@@ -159,6 +159,22 @@ def test_its_queries_do_not_grow(count: int, django_assert_max_num_queries: Any)
     with django_assert_max_num_queries(MOST_QUERIES):
         page = page_of(client)
     assert page.count('data-label="Serves"') == count
+
+
+def test_a_model_that_sleeps_is_marked_and_not_taken_for_lost() -> None:
+    release = make_release(make_model("sentiment"))
+    serves(release)
+    client = manager()
+    assert "lost</span>" in page_of(client)
+    row = Sleep.objects.create(model=release.model, environment=production(), state="asleep")
+    page = page_of(client)
+    assert "asleep</span>" in page and "lost</span>" not in page
+    (place,) = places_of([release.model])[production()]
+    assert place.sleep == "asleep" and overview._is_calm(place)
+    Sleep.objects.filter(pk=row.pk).update(state="waking")
+    assert "waking</span>" in page_of(client)
+    Sleep.objects.filter(pk=row.pk).update(state="awake")
+    assert "lost</span>" in page_of(client)
 
 
 def test_of_more_rows_than_it_shows_the_calm_ones_are_left_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from serving.actions.nodes import cordon_node, uncordon_node
 from serving.actions.removing import remove_node
 from serving.queries import get_node
 from serving.queries.fleet import MOST_DEPLOYMENTS, NodeView, fleet_of, open_invites
+from serving.queries.model_memory import memory_of_models
 from serving.queries.node_fit import fits_of
 from web.listing import Filter, asked
 from web.pages.forms import NO_REASON, act, optional_reason_in, refused, version_in
@@ -44,10 +45,12 @@ def _page(request: HttpRequest) -> HttpResponse:
         Filter("fit", "Where would it fit?", hint="my-model/r6"),
     )
     given = {one.name: one.value for one in filters}
-    rows = [one for one in fleet_of(actor) if given["node"] in one.node.name and given["state"] in ("", one.state)]
+    fleet = fleet_of(actor)
+    rows = [one for one in fleet if given["node"] in one.node.name and given["state"] in ("", one.state)]
     is_admin = may(actor, Verb.ADMINISTER, EVERY_TEAM)
     facts: dict[str, Any] = {
         "filters": filters, "is_filtered": any(given.values()), "rows": rows, "plot": _map(rows),
+        "memory": [] if any(given.values()) else memory_of_models(actor, fleet),
         "may_cordon": is_admin, "fit": given["fit"], "invites": open_invites() if is_admin else (),
         "is_cut": sum(len(one.held) for one in rows) >= MOST_DEPLOYMENTS, "most": MOST_DEPLOYMENTS,
     }  # fmt: skip

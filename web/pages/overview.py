@@ -24,6 +24,7 @@ from rollouts.core.recent_traffic import Minute
 from rollouts.queries.inbox import waiting_approvals, waiting_waivers
 from rollouts.queries.places import Place, places_of
 from rollouts.queries.traffic import last_hours
+from serving.core.sleep_lifecycle import SleepState
 from web.pages.session import live
 from web.pages.traffic_cells import TrafficCell, traffic_cell
 
@@ -103,8 +104,8 @@ def _rows_of(places: list[Place]) -> list[Place]:
 
 
 def _is_calm(place: Place) -> bool:
-    """Whether nothing moves there, no way back is about to close, and every server answers."""
-    is_well = place.health is not None and place.health.state == "healthy"
+    """Whether nothing moves there, no way back is about to close, and every server answers, or the model sleeps."""
+    is_well = (place.health is not None and place.health.state == "healthy") or place.sleep == SleepState.ASLEEP
     return is_well and place.moving is None and place.back_until is None
 
 
