@@ -48,7 +48,10 @@ class OtherServer:
                 stderr=log,
                 env={"PATH": os.defpath, "HOME": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"},
             )
-        wait_until(self._knows_its_model, f"a server with {self.model}", timeout_s=120)
+        try:
+            wait_until(self._knows_its_model, f"a server with {self.model}", timeout_s=120)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it said: {(self.folder / 'log').read_text()[-4000:]}") from None
 
     def kill(self) -> None:
         if self._process is not None:
@@ -61,7 +64,7 @@ class OtherServer:
         return self._process is not None and self._process.poll() is None
 
     def _knows_its_model(self) -> bool:
-        assert self.is_running, (self.folder / "log").read_text()
+        assert self.is_running, "it has ended"
         with contextlib.suppress(InferenceError):
             return bool(self.client.metadata(self.model))
         return False

