@@ -401,12 +401,24 @@ def test_the_candidate_is_asked_for_when_it_runs_nowhere() -> None:
     assert story.rollout.state == "preparing" and "Waiting for" in story.rollout.reason
 
 
+def began_earlier(seconds: float, *since: str) -> None:
+    """As if the rollout had begun so much earlier, and so had what the engine keeps the beginning of."""
+    rollout = Rollout.objects.get()
+    kept = rollout.engine_state | {name: rollout.engine_state[name] - seconds for name in since}
+    Rollout.objects.update(
+        started_at=timezone.now() - timedelta(seconds=seconds), engine_state=kept, version=F("version") + 1
+    )
+
+
 def test_a_candidate_that_is_never_ready_is_cancelled_without_traffic() -> None:
     story = Story(prepare_deadline_s=5)
     Deployment.objects.filter(release=story.candidate).update(state="loading")
     Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
     story.turn()
-    Rollout.objects.update(started_at=timezone.now() - timedelta(seconds=6), version=F("version") + 1)
+    began_earlier(6)
+    story.turn()
+    assert story.rollout.state == "preparing"  # it counts from when the server was lost
+    began_earlier(6, "gone_since")
     assert story.until("cancelled", turns=2).weight_bp == 0
     assert story.codes()[-1] == "never_ready" and story.route().candidate_id is None
 
@@ -416,7 +428,10 @@ def test_a_candidate_whose_way_back_has_no_server_is_cancelled_without_traffic()
     Server.objects.filter(deployment__release=story.stable).update(is_serving=False)
     story.turn()
     assert story.rollout.state == "preparing" and "waiting for it." in story.rollout.reason
-    Rollout.objects.update(started_at=timezone.now() - timedelta(seconds=61), version=F("version") + 1)
+    began_earlier(61)
+    story.turn()
+    assert story.rollout.state == "preparing"  # it counts from when the server was lost
+    began_earlier(61, "stable_gone_since")
     assert story.until("cancelled", turns=2).weight_bp == 0
     assert story.codes()[-1] == "stable_not_ready" and "start again" in story.rollout.reason
 
