@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, SCOPE
 
-#: Responses of a kind on their way at once. What changes while a gateway has as many to answer goes together in the next one: a gateway,
-#: or a line, that is slower than a fleet changes gets the newest state, and not each state in turn. Virtual hosts go one by one, what
-#: changed last first, and wait for these alone: a rollback never for a thousand others.
+#: Responses of a kind on their way at once; of virtual hosts, so many of them. What changes while a gateway has as many to answer goes
+#: together in the next one: a gateway, or a line, that is slower than a fleet changes gets the newest state, and not each state in
+#: turn. What changed last goes first, and waits for these alone: a rollback never for a thousand others.
 MOST_FLYING: Mapping[str, int] = {CLUSTER: 4, ENDPOINTS: 4, SCOPE: 20}
 
 
@@ -45,5 +45,9 @@ class Flights:
 
     def room(self, type_url: str) -> int:
         """For so many of a kind more. One that is not answered in time takes none."""
-        flying = sum(one.type_url == type_url and not one.is_late for one in self._sent.values())
+        flying = sum(
+            len(one.versions) if type_url == SCOPE else 1
+            for one in self._sent.values()
+            if one.type_url == type_url and not one.is_late
+        )
         return max(MOST_FLYING[type_url] - flying, 0)

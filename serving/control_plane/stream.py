@@ -34,9 +34,6 @@ OLDER_CONNECTIONS = (
     "connections from before the control plane was upgraded still go by their old weights; start this gateway's Envoy anew, or wait "
     "for its drain time (10 minutes)"
 )
-#: Virtual hosts that keep their weights go in one response up to this many. Such a change may be of every model at once, and a rollback
-#: that comes then waits for those that are on their way.
-MOST_TOGETHER = 20
 #: At the start the listener waits for clusters, but one broken model must not keep the port shut.
 START_S = 3.0
 
@@ -314,20 +311,26 @@ class GatewayStream:
             return self._offer(SCOPE, {}, now, gone)
         if not kind.is_answered:
             return self._offer(SCOPE, of_none | changed, now)
-        groups = self._in_groups(changed, snapshot)
-        room = self._flights.room(SCOPE) if len(groups) > 1 or self._waiting else 1
-        self._waiting.update(name for group in groups[room:] for name in group)
-        each = [of_none, *({name: changed[name] for name in group} for group in groups[:room])]
+        alone, together = self._in_turn(changed, snapshot)
+        is_one = len(alone) == 1 and not self._waiting  # as a rollback is, mostly
+        room = max(self._flights.room(SCOPE), int(is_one))
+        rest = max(room - len(alone), 0)
+        self._waiting.update(alone[room:], together[rest:])
+        each = [
+            of_none,
+            *({name: changed[name]} for name in alone[:room]),
+            {name: changed[name] for name in together[:rest]},
+        ]
         return [response for one in each for response in self._offer(SCOPE, one, now)]
 
-    def _in_groups(self, names: Iterable[str], snapshot: Snapshot) -> list[list[str]]:
-        """Those with new weights, the last change first, each alone; then those that change otherwise, as where replicas come and go."""
+    def _in_turn(self, names: Iterable[str], snapshot: Snapshot) -> tuple[list[str], list[str]]:
+        """Those with new weights, which go alone, and those that change otherwise, as where replicas come and go; the last change first."""
         routes = {name: snapshot.models[name].route for name in names}
         by_age = sorted(routes, key=lambda name: routes[name].generation, reverse=True)
-        kept = {name for name, one in routes.items() if self._followed.get(one.route_id) == one.generation}
-        together = [name for name in by_age if name in kept - self._alone]
-        groups = [together[at : at + MOST_TOGETHER] for at in range(0, len(together), MOST_TOGETHER)]
-        return [[name] for name in by_age if name not in together] + groups
+        kept = {
+            name for name, one in routes.items() if self._followed.get(one.route_id) == one.generation
+        } - self._alone
+        return [name for name in by_age if name not in kept], [name for name in by_age if name in kept]
 
     def _remove_unused(
         self, looked_at: Mapping[str, CompiledModel], snapshot: Snapshot, now: float, *, is_new: bool
@@ -369,12 +372,13 @@ class GatewayStream:
         out = []
         for nonce, flight in self._flights:
             kind = self._kinds[flight.type_url]
-            waited = now - max(flight.at, kind.answered_at)  # answers to one kind come in its order
+            silent_since = max(flight.at, kind.answered_at)  # answers to one kind come in its order
+            waited = now - silent_since
             if waited > ACK_TIMEOUT_S and not flight.is_late:
                 flight.is_late = True
                 self._touch(flight.type_url, flight.versions)
                 words = f"no answer from the gateway for {ACK_TIMEOUT_S:.0f} s"
-                until = flight.at + RETRY_S
+                until = silent_since + RETRY_S
                 kind.refused.update({name: Refusal(version, words, until) for name, version in flight.versions.items()})
             stuck = [name for name in flight.versions if name not in kind.accepted]
             if waited > STUCK_S and flight.type_url == CLUSTER:

@@ -12,7 +12,6 @@ from serving.control_plane.snapshot import Snapshot, compile_listeners, compile_
 from serving.control_plane.stream import (
     ACK_TIMEOUT_S,
     GRACE_S,
-    MOST_TOGETHER,
     OLDER_CONNECTIONS,
     RETRY_S,
     STUCK_S,
@@ -410,28 +409,50 @@ def hosts_in(response: discovery_pb2.DeltaDiscoveryResponse) -> list[str]:
 
 
 def test_virtual_hosts_that_keep_their_weights_go_together_after_a_rollback() -> None:
-    count = 2 * MOST_TOGETHER + 5
+    count = 2 * MOST_FLYING[SCOPE] + 5
     peer, first = Peer(), of_two_replicas(count)
     peer.settle(first)
     assert len(peer.stream.acks(first)) == count
     fewer = with_a_replica_less(first)
     back = dataclasses.replace(fewer.table.models[7], generation=2)
     second = snapshot(*fewer.table.models[:7], back, *fewer.table.models[8:], last=fewer)
-    sent = [one for one in peer.stream.due(second, 0.0) if one.type_url in (SCOPE, CLUSTER, ENDPOINTS)]
-    hosts = [hosts_in(one) for one in sent if one.type_url == SCOPE]
-    assert [one.type_url for one in sent][:2] == [
-        CLUSTER,
-        ENDPOINTS,
-    ] and not hosts  # the bound is smaller with one replica
-    for response in sent:
-        peer._take(response)
-    following = [one for one in peer.stream.due(second, 0.0) if one.type_url in (SCOPE, ENDPOINTS)]
-    for response in following:
-        peer._take(response)
-    hosts = [hosts_in(one) for one in (*following, *peer.stream.due(second, 0.0)) if one.type_url == SCOPE]
-    assert hosts[0] == ["gateway/m-07"]
-    assert [len(one) for one in hosts[1:]] == [MOST_TOGETHER, MOST_TOGETHER, 4]
-    assert len({name for group in hosts for name in group}) == count
+    groups = []
+    while responses := peer.stream.due(second, 0.0):
+        groups += [hosts_in(one) for one in responses if one.type_url == SCOPE]
+        for response in responses:
+            peer._take(response)
+    assert groups[0] == ["gateway/m-07"]
+    assert [len(one) for one in groups] == [1, MOST_FLYING[SCOPE] - 1, MOST_FLYING[SCOPE], 5]
+    assert {name for group in groups for name in group} == set(second.models)
+
+
+def test_a_gateway_that_says_nothing_has_few_virtual_hosts_on_their_way_and_a_rollback_all_the_same() -> None:
+    both = of_two_replicas(MOST_FLYING[SCOPE] + 5)
+    peer = Peer()
+    peer.settle(both)
+    peer.stream.acks(both)
+    peer.is_silent_on = {SCOPE}
+    sent, now = [], both
+    for look in range(40):  # all change, again and again
+        stable = A if look % 2 == 0 else both.table.models[0].stable
+        now = snapshot(*(dataclasses.replace(one, stable=stable) for one in now.table.models), last=now)
+        while responses := peer.stream.due(now, look * 0.05):
+            sent += [name for one in responses if one.type_url == SCOPE for name in hosts_in(one)]
+            for response in responses:
+                peer._take(response)
+    assert len(sent) == MOST_FLYING[SCOPE]
+
+
+def test_a_rollback_does_not_wait_for_as_many_others_as_may_be_on_their_way() -> None:
+    peer, both = Peer(), of_two_replicas(MOST_FLYING[SCOPE] + 1)
+    peer.settle(both)
+    peer.stream.acks(both)
+    peer.is_silent_on = {SCOPE}
+    *others, last = both.table.models
+    second = snapshot(*(dataclasses.replace(one, stable=A) for one in others), last, last=both)
+    peer.settle(second)
+    third = snapshot(*second.table.models[:-1], dataclasses.replace(last, generation=2), last=second)
+    assert [hosts_in(one) for one in peer.stream.due(third, 0.0)] == [["gateway/m-20"]]
 
 
 def test_one_bad_virtual_host_among_many_is_found() -> None:
@@ -462,17 +483,16 @@ def test_a_gateway_that_is_slow_and_goes_on_answering_is_not_blamed() -> None:
         routes[i] = dataclasses.replace(routes[i], stable=moved)
         now = snapshot(*routes, last=now)
         on_their_way += peer.stream.due(now, 0.0)
-    for i, response in enumerate(on_their_way):  # each after as long as one may take, so the last after four times that
+    *answered, never = on_their_way
+    for i, response in enumerate(answered):  # each after nearly as long as one may take
         peer._take(response)
         assert peer.stream.due(now, (i + 0.9) * ACK_TIMEOUT_S) == []
-    assert len(on_their_way) == 4 and not peer.stream._kinds[ENDPOINTS].refused
-    peer.is_silent_on = {ENDPOINTS}
-    routes[5] = dataclasses.replace(routes[5], stable=moved)
-    now = snapshot(*routes, last=now)
-    began = 10 * ACK_TIMEOUT_S
-    assert peer.settle(now, began) == ["EDS"]
-    peer.settle(now, began + 1.1 * ACK_TIMEOUT_S)
-    assert len(peer.stream._kinds[ENDPOINTS].refused) == 2  # one for each protocol
+    assert len(answered) == 3 and not peer.stream._kinds[ENDPOINTS].refused
+    last = (2 + 0.9) * ACK_TIMEOUT_S
+    assert peer.settle(now, last + 1.1 * ACK_TIMEOUT_S) == []
+    assert set(peer.stream._kinds[ENDPOINTS].refused) == set(hosts_in(never))
+    assert peer.settle(now, last + 0.9 * RETRY_S) == []  # nor offered anew before its time
+    assert peer.settle(now, last + 1.1 * RETRY_S) == ["EDS"]
 
 
 def test_a_replica_that_goes_makes_only_what_it_changes_anew() -> None:
