@@ -26,7 +26,7 @@ class InFlightCounters(Protocol):
 
 
 @dataclass(frozen=True)
-class Told:
+class Flight:
     """Without a full stop; empty where there is none. `active`: what is in flight. `unknown`: why a gateway does not tell of it."""
 
     active: str = ""
@@ -40,7 +40,7 @@ class InFlight:
         self.counters = counters
         self._told: dict[str, dict[tuple[str, str], int] | str] = {}
 
-    def on(self, release: Release, gateways: Iterable[Gateway]) -> Told:
+    def on(self, release: Release, gateways: Iterable[Gateway]) -> Flight:
         """What the gateways tell of the release's servers."""
         active, unknown = [], []
         for gateway in gateways:
@@ -49,7 +49,7 @@ class InFlight:
                 unknown.append(told)
             elif count := told.get((release.model.slug, digest12(str(release.digest))), 0):
                 active.append(f"{count} through {gateway.name}")
-        return Told(", ".join(active), "; ".join(unknown))
+        return Flight(", ".join(active), "; ".join(unknown))
 
     def _read(self, gateway: Gateway) -> dict[tuple[str, str], int] | str:
         if gateway.name not in self._told:

@@ -251,7 +251,9 @@ class SleepWatch:
         told = self._busy.on(one.sleeper.route.stable, one.gateways)
         if told.active or not told.unknown:
             return False
-        one.trouble = f"What is in flight on its servers is not known, and that is never taken for quiet: {told.unknown}."
+        one.trouble = (
+            f"What is in flight on its servers is not known, and that is never taken for quiet: {told.unknown}."
+        )
         return True
 
     def _unload(self, one: _SleepLook) -> str:

@@ -63,7 +63,9 @@ def test_a_gateway_that_does_not_tell_what_is_in_flight_makes_no_room_and_that_i
     for _ in range(3):
         crowd.idle()
         assert crowd.states() == ("awake", "awake")
-        assert all("in flight on its servers is not known" in crowd.sleep(one).trouble for one in (crowd.one, crowd.two))
+        assert all(
+            "in flight on its servers is not known" in crowd.sleep(one).trouble for one in (crowd.one, crowd.two)
+        )
     crowd.hosts.fails = False
     crowd.later()
     assert sorted(crowd.states()) == ["asleep", "awake"]
