@@ -146,13 +146,14 @@ class HttpRequests:
             line = DeadlineConnection(url, deadline, _LONGEST_ANSWER, addresses=lambda host, _: [host])
         line.deadline = deadline
         try:
-            with contextlib.suppress(ConnectionError):
-                if line.is_quiet():
-                    return line.ask(method, path, body, headers)
-            # A server may end a connection after any answer, and need not say so in it (uvicorn does not, after an exception): what
-            # met that end is asked anew, on a connection of its own, and the server is gone if that fails as well.
-            line.close()
-            return line.ask(method, path, body, headers)
+            if not line.is_quiet():  # a server may end a connection after any answer
+                line.close()
+            status, answer = line.ask(method, path, body, headers)
+            if status == http.client.INTERNAL_SERVER_ERROR:
+                # uvicorn ends it behind an exception and does not say so: the next request would meet that end. It goes onto a
+                # connection of its own, for none is ever sent twice: one that met no answer may have been read and dropped.
+                line.close()
+            return status, answer
         except TimeoutError as error:
             raise InferenceError("timeout", f"No answer within {timeout_s:g} s.") from error
         except (OSError, http.client.HTTPException) as error:
