@@ -9,11 +9,9 @@ import uuid
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation, ValidationError
-from django.db import DataError, IntegrityError, InterfaceError, OperationalError
+from django.db import DataError, IntegrityError
 from django.http import Http404, HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
-from psycopg import Error as PostgresError
-from psycopg.errors import DeadlockDetected, IdleInTransactionSessionTimeout, LockNotAvailable, ReadOnlySqlTransaction
 from rest_framework import exceptions
 from rest_framework.pagination import CursorPagination as DrfCursorPagination
 from rest_framework.parsers import JSONParser
@@ -21,6 +19,7 @@ from rest_framework.response import Response
 
 from accounts.api.requests import InvalidBody
 from accounts.core.addresses import API
+from ledger.adapters.database_errors import unavailable
 from ledger.core.chain import storable
 from ledger.core.errors import DomainError
 
@@ -45,7 +44,7 @@ TITLES = {
     500: "Internal error",
     503: "Unavailable",
 }
-#: What Django and its database say, as (status, code, sentence). The first that fits it, or PostgreSQL's own behind it, is taken.
+#: What Django and its database say, as (status, code, sentence). The first that fits it is taken.
 KNOWN: list[tuple[type[Exception] | tuple[type[Exception], ...], int, str, str]] = [
     (Http404, 404, "not_found", "There is nothing at this address, or you may not see it."),
     (PermissionDenied, 403, "forbidden", "You may not do this."),
@@ -62,23 +61,6 @@ KNOWN: list[tuple[type[Exception] | tuple[type[Exception], ...], int, str, str]]
         409,
         "conflict",
         "Somebody else did the same at the same time, or this can no longer be changed. Look, then try again.",
-    ),
-    (
-        (LockNotAvailable, DeadlockDetected),  # the first: within `lock_timeout`, sluicegate/settings.py
-        503,
-        "locked",
-        "Another change holds what this one needs. Nothing was changed; try again soon.",
-    ),
-    (
-        (
-            OperationalError,
-            InterfaceError,
-            IdleInTransactionSessionTimeout,
-            ReadOnlySqlTransaction,
-        ),  # a standby refuses to write
-        503,
-        "database_unavailable",
-        "The database does not answer. Nothing was changed; try again soon.",
     ),
 ]
 #: What to do next, where REST framework only says what is wrong.
@@ -133,12 +115,12 @@ def _describe(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
         return problem(422, code, f"The request has errors: {said}", errors=errors), {}
     if isinstance(error, exceptions.APIException):
         return _describe_rest(error)
-    cause = error.__cause__ if isinstance(error.__cause__, PostgresError) else error
     for kinds, status, code, detail in KNOWN:
-        if isinstance(error, kinds) or isinstance(cause, kinds):
-            if status == 503:
-                log.error("%s: %s", code, error)
-            return problem(status, code, detail), {"Retry-After": "2"} if status == 503 else {}
+        if isinstance(error, kinds):
+            return problem(status, code, detail), {}
+    if (refusal := unavailable(error)) is not None:
+        log.error("%s: %s", refusal.code, error)
+        return _describe(refusal)
     error_id = uuid.uuid4().hex[:12]
     log.error("request failed, error %s", error_id, exc_info=error)
     detail = f"Something broke on our side. Try again; if it stays, tell an administrator the error {error_id}."

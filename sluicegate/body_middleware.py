@@ -16,11 +16,12 @@ from typing import Final
 from urllib.parse import urlencode
 
 from django.conf import settings
-from django.db import InterfaceError, OperationalError
+from django.db import Error as DatabaseError
 
 from accounts.api.credentials import Headers, Unknown, require_known
 from accounts.core.addresses import API
-from ledger.core.errors import DomainError, Unavailable
+from ledger.adapters.database_errors import unavailable
+from ledger.core.errors import DomainError
 from registry.api import parts
 from sluicegate.asgi_messages import App, Message, Receive, Send, header, length_of, refuse
 from sluicegate.web_server import know_sender
@@ -128,11 +129,12 @@ class BodyMiddleware:
     async def _ask_who(self, scope: Message) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._require_sender, scope["headers"])
-        except (OperationalError, InterfaceError) as error:
-            log.error("the database does not answer: %s", error)
-            raise Unavailable(
-                "database_unavailable", "The database does not answer. Nothing was changed; try again soon."
-            ) from None
+        except DatabaseError as error:
+            refusal = unavailable(error)
+            if refusal is None:
+                raise
+            log.error("%s: %s", refusal.code, error)
+            raise refusal from None
 
 
 def _rule_of(scope: Message) -> _Rule:

@@ -115,14 +115,15 @@ def run_remove(arguments: argparse.Namespace, output: Output) -> int:
         plan = client.get(address)
         is_asked = sys.stdin.isatty() and not output.as_json
         if not arguments.yes and not is_asked:
-            output.result(plan, [*plan["says"], "Nothing was done; add --yes."])
+            output.result({**plan, "is_done": False}, [*plan["says"], "Nothing was done; add --yes."])
             return exits.OK
         for line in plan["says"]:
             output.say(line)
         require_yes(arguments, f"{arguments.environment} is taken out of use.")
         body = {"reason": arguments.reason, "plan_digest": plan["plan_digest"]}
         found = client.post(address, body, is_any_version=True)
-    output.result(found, [f"{arguments.environment} is {'deleted' if found['is_deleted'] else 'retired'}."])
+    said = f"{arguments.environment} is {'deleted' if found['is_deleted'] else 'retired'}."
+    output.result({**found, "is_done": True}, [said])
     return exits.OK
 
 

@@ -99,7 +99,7 @@ def run_memory(arguments: argparse.Namespace, output: Output) -> int:
         every = [one for node in client.pages("/nodes") for one in node["deployments"]]
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one in every:
-        found.setdefault((one["model"] or "another team's", one["environment"]), []).append(one)
+        found.setdefault((one["model"], one["environment"]), []).append(one)
     rows: list[dict[str, Any]] = [
         {
             "model": model,
@@ -112,7 +112,16 @@ def run_memory(arguments: argparse.Namespace, output: Output) -> int:
     ]
     rows.sort(key=lambda row: (-_size(row), row["model"], row["environment"]))
     columns = ("model", "environment", "servers", "MiB held", "MiB declared")
-    shown = ([*list(row.values())[:3], _or_unknown(row["measured_mib"]), row["declared_mib"]] for row in rows)
+    shown = (
+        [
+            row["model"] or "another team's",
+            row["environment"],
+            row["servers"],
+            _or_unknown(row["measured_mib"]),
+            row["declared_mib"],
+        ]
+        for row in rows
+    )
     output.table(rows, columns, shown, empty="No model holds anything: nothing runs on any node.")
     return exits.OK
 

@@ -137,9 +137,11 @@ def test_environments(run: Run, tmp_path: Path) -> None:
 def test_an_environment_is_taken_out_of_use_and_brought_back(run: Run) -> None:
     run("root", "environment", "create", "canary")
     assert "Nothing was done; add --yes." in run("root", "environment", "remove", "canary", plain=True)[1]
+    code, plan = run("root", "environment", "remove", "canary")
+    assert code == exits.OK and plan["is_deleted"] and plan["is_done"] is False and Environment.objects.exists()
     assert run("ann", "environment", "remove", "canary", "--yes", plain=True)[0] == exits.REFUSED
     code, gone = run("root", "environment", "remove", "canary", "--yes")
-    assert code == exits.OK and gone["is_deleted"] and not Environment.objects.exists()
+    assert code == exits.OK and gone["is_deleted"] and gone["is_done"] is True and not Environment.objects.exists()
     serves(release_of())
     code, retired = run("root", "environment", "remove", "production", "--yes", "--reason", "moved")
     assert code == exits.OK and not retired["is_deleted"]

@@ -14,6 +14,7 @@ from accounts.core.access import Role
 from registry.models import Release
 from serving.core.sleep import LEAST_S, UNKNOWN_WAKE_S
 from serving.models import Sleep
+from sluicegate.cli.main import main
 from sluicegate.cli.sleep import _row
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.factories import make_deployment, make_environment, make_model, make_release, make_server, make_user
@@ -96,7 +97,11 @@ def test_the_command_line(run: Run, release: Release) -> None:  # noqa: F811
     assert run("admin", "sleep", "rule", "sentiment", "--unload-after", "5")[0] != 0
 
 
-def test_the_memory_of_each_model_is_listed(run: Run, release: Release) -> None:  # noqa: F811
+def test_the_memory_of_each_model_is_listed(
+    run: Run,  # noqa: F811
+    release: Release,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for deployment in (make_deployment(release, production(), state="ready", slot=1), make_deployment(state="loading")):
         make_server(deployment, memory_bytes=None if deployment.state == "loading" else 50 * 2**20)
     code, found = run("admin", "node", "memory")
@@ -104,6 +109,9 @@ def test_the_memory_of_each_model_is_listed(run: Run, release: Release) -> None:
         ("sentiment", 2, 350),
         (found[1]["model"], 1, None),
     ]
+    code, found = run("ada", "node", "memory")
+    assert code == 0 and {one["model"] for one in found} == {""}  # another team's: no model has a name in words
+    assert main(["node", "memory"]) == 0 and "another team's\tproduction\t3\tunknown" in capsys.readouterr().out
 
 
 def test_why_it_is_awake_is_told(dev: Client, release: Release) -> None:

@@ -15,10 +15,14 @@ from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView, LogoutView
 from django.contrib.sessions.backends.base import SessionBase
+from django.contrib.sessions.exceptions import SessionInterrupted
+from django.contrib.sessions.middleware import SessionMiddleware
 from django.core.exceptions import ValidationError
-from django.db import DatabaseError, DataError
+from django.db import DataError
+from django.db import Error as DatabaseError  # also InterfaceError: a connection that is gone
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
@@ -29,6 +33,7 @@ from accounts.api.requests import actor_of, client_address
 from accounts.models import Issuer, User
 from accounts.queries import get_user, issuer_of_session
 from accounts.queries.issuers import issuers_for_people
+from ledger.adapters.database_errors import unavailable
 from ledger.core.errors import DomainError, Invalid, Throttled, Unavailable
 from web.pages.forms import refused
 
@@ -121,17 +126,29 @@ class SeenSessions:
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
+        self.sessions = SessionMiddleware(get_response)
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         answer = self.get_response(request)
         session = request.session
-        seen = session.get(_SEEN) if session.accessed else None  # a request that asks for nobody costs nothing
-        if isinstance(seen, float) and session.session_key and time.time() - seen > actions.SEEN_EVERY.total_seconds():
+        if session.accessed:  # a request that asks for nobody costs nothing
+            was_modified = session.modified
             try:
-                _note(session)
-            except DatabaseError as error:  # what was asked for is done, and its answer is not lost for this
+                if _is_due(session):
+                    _note(session)
+                    self.sessions.process_response(request, answer)  # saves it, renews its cookie
+                    session.modified = False
+            except (DatabaseError, SessionInterrupted) as error:  # what was asked for is done; its answer is not lost
                 log.warning("the use of a session was not written down: %s; its next request tries again", error)
+                session.modified = was_modified
         return answer
+
+
+def _is_due(session: SessionBase) -> bool:
+    seen = session.get(_SEEN)
+    if not isinstance(seen, float) or not session.session_key:
+        return False
+    return time.time() - seen > actions.SEEN_EVERY.total_seconds()
 
 
 def _note(session: SessionBase) -> None:
@@ -186,7 +203,8 @@ def live(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
 
 
 class RefusalPages:
-    """Middleware: a DomainError from a page becomes a page with its sentence, never a traceback."""
+    """Middleware: a DomainError from a page, and a database that does nothing for a moment, become a page with the sentence, never a
+    traceback."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -199,6 +217,14 @@ class RefusalPages:
             error = Invalid(
                 "invalid", "A value is too long, out of range or holds a zero byte. Go back and correct it."
             )
-        if isinstance(error, DomainError) and not request.path.startswith("/api/"):
+        if request.path.startswith("/api/"):
+            return None
+        if (refusal := unavailable(error)) is not None:
+            log.error("%s: %s", refusal.code, error)
+            page = render_to_string("web/unavailable.html", {"error": refusal})  # without a person: it may ask nothing
+            return HttpResponse(
+                page, status=refusal.status, headers={"Retry-After": str(refusal.facts["retry_after_s"])}
+            )
+        if isinstance(error, DomainError):
             return render(request, "web/refusal.html", {"error": error}, status=error.status)
         return None
