@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from django.db import DatabaseError, OperationalError
-from django.db.models import F
 from django.utils import timezone
 
 from ledger.actions import leadership
@@ -26,7 +25,7 @@ from serving.models import Deployment, Environment, Server
 from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.factories import make_model, make_release
 from tests.gateway_rig import wait_until
-from tests.rollout_story import AT_ONCE, OBJECTIVES, POLICY, Story
+from tests.rollout_story import AT_ONCE, OBJECTIVES, POLICY, Story, began_earlier
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -399,15 +398,6 @@ def test_the_candidate_is_asked_for_when_it_runs_nowhere() -> None:
     story.turn()
     assert Deployment.objects.filter(release=story.candidate, environment=story.environment, is_wanted=True).exists()
     assert story.rollout.state == "preparing" and "Waiting for" in story.rollout.reason
-
-
-def began_earlier(seconds: float, *since: str) -> None:
-    """As if the rollout had begun so much earlier, and so had what the engine keeps the beginning of."""
-    rollout = Rollout.objects.get()
-    kept = rollout.engine_state | {name: rollout.engine_state[name] - seconds for name in since}
-    Rollout.objects.update(
-        started_at=timezone.now() - timedelta(seconds=seconds), engine_state=kept, version=F("version") + 1
-    )
 
 
 def test_a_candidate_that_is_never_ready_is_cancelled_without_traffic() -> None:
