@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from registry.models import Release
@@ -24,6 +25,14 @@ class InFlightCounters(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Flight:
+    """Without a full stop; empty where there is none. `active`: what is in flight. `unknown`: why a gateway does not tell of it."""
+
+    active: str = ""
+    unknown: str = ""
+
+
 class InFlight:
     """One look's knowledge. A gateway is asked when somebody first wants to know, so that whatever was looked at before came before it."""
 
@@ -31,15 +40,16 @@ class InFlight:
         self.counters = counters
         self._told: dict[str, dict[tuple[str, str], int] | str] = {}
 
-    def why_busy(self, release: Release, gateways: Iterable[Gateway]) -> str:
-        """What is in flight on the release's servers, or that it is not known, without a full stop; empty where nothing is."""
+    def on(self, release: Release, gateways: Iterable[Gateway]) -> Flight:
+        """What the gateways tell of the release's servers."""
+        active, unknown = [], []
         for gateway in gateways:
             told = self._read(gateway)
             if isinstance(told, str):
-                return told
-            if active := told.get((release.model.slug, digest12(str(release.digest))), 0):
-                return f"{active} through {gateway.name}"
-        return ""
+                unknown.append(told)
+            elif count := told.get((release.model.slug, digest12(str(release.digest))), 0):
+                active.append(f"{count} through {gateway.name}")
+        return Flight(", ".join(active), "; ".join(unknown))
 
     def _read(self, gateway: Gateway) -> dict[tuple[str, str], int] | str:
         if gateway.name not in self._told:

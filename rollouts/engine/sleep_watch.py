@@ -59,7 +59,7 @@ MOST_S = {"asleep": 3.0, "falling asleep": 1.0}
 @dataclass
 class _SleepLook:
     """A model that may sleep, or does, in one look; `before`: what was known at the last one. `gateways`: those that count. `late`: those
-    of them that do not answer for it yet, of a model that sleeps."""
+    of them that do not answer for it yet, of a model that sleeps. `trouble`: as this look found it; None: it did not come to that."""
 
     sleep: Sleep
     sleeper: Sleeper
@@ -67,6 +67,7 @@ class _SleepLook:
     before: Quiet
     quiet: Quiet
     late: Sequence[str] = ()
+    trouble: str | None = None
 
     @property
     def is_asked(self) -> bool:
@@ -142,6 +143,7 @@ class SleepWatch:
         self._guarded(partial(self._make_room, awake, now))
         for one in watched:
             self._write(one)
+            _note_trouble(one)
 
     def _note_late(self, ones: Sequence[_SleepLook]) -> None:
         """Before anybody asks what is in flight: of what all gateways answer for, there is only ever less of it."""
@@ -203,7 +205,7 @@ class SleepWatch:
         return True
 
     def _look_awake(self, one: _SleepLook, now: float) -> None:
-        note_sleep_trouble(one.sleep, why_unknown(one.quiet, now))
+        one.trouble = why_unknown(one.quiet, now)
         if not one.why_awake(one.sleep.unload_after_s, now):
             since = one.quiet.since if one.quiet.since is not None else now
             self._put_to_sleep(one, f"Nobody asked it for {now - since:.0f} s.", now)
@@ -220,7 +222,7 @@ class SleepWatch:
             if not row.counts:
                 self._write(one, at_once=True)
             if sleeper.is_loaded:
-                note_sleep_trouble(row, self._unload(one))
+                one.trouble = self._unload(one)
 
     def _wake(self, one: _SleepLook, reason: str) -> None:
         row = one.sleep
@@ -233,7 +235,9 @@ class SleepWatch:
 
     def _put_to_sleep(self, one: _SleepLook, reason: str, now: float) -> None:
         """Not while a stream is under way, which is counted when it ends; nor by what was counted a while ago, nor by who leads no more."""
-        if self._busy.why_busy(one.sleeper.route.stable, one.gateways):
+        if self._is_unclear(one):
+            return
+        if self._busy.on(one.sleeper.route.stable, one.gateways).active:
             one.quiet = self._quiet[one.sleep.pk] = replace(one.quiet, since=now)
             return
         if self._now().timestamp() - now > FRESH_S or not self.leads(0.0):
@@ -242,11 +246,22 @@ class SleepWatch:
         row = one.sleep
         one.sleep = put_to_sleep(actor=ACTOR, model=row.model, environment=row.environment, reason=reason)
 
+    def _is_unclear(self, one: _SleepLook) -> bool:
+        """Whether nobody can tell what is in flight on it: no quiet, and no request either."""
+        told = self._busy.on(one.sleeper.route.stable, one.gateways)
+        if told.active or not told.unknown:
+            return False
+        one.trouble = (
+            f"What is in flight on its servers is not known, and that is never taken for quiet: {told.unknown}."
+        )
+        return True
+
     def _unload(self, one: _SleepLook) -> str:
         """Why its servers stay loaded yet, as a sentence; empty where they are drained now."""
         if one.late:
             return f"Its servers stay until every gateway answers for it: {', '.join(one.late)} has not taken that yet."
-        if why := self._busy.why_busy(one.sleeper.route.stable, one.gateways):
+        told = self._busy.on(one.sleeper.route.stable, one.gateways)
+        if why := told.active or told.unknown:
             return f"Its servers stay until nothing is in flight on them: {why}."
         unload_asleep(actor=ACTOR, sleep=one.sleep)
         return ""
@@ -260,6 +275,7 @@ class SleepWatch:
         short = [*unplaced(), *unplaced_candidates()]
         if not short:
             return
+        may_yield = [one for one in may_yield if not self._is_unclear(one)]
         asleep = {
             one.key for one in sleepers({row.place for row in watched_sleeps() if row.state == S.ASLEEP}).values()
         }
@@ -283,6 +299,15 @@ class SleepWatch:
         if at_once or time.monotonic() - self._written_at.get(pk, -WRITE_EVERY_S) >= WRITE_EVERY_S:
             keep_quiet(one.sleep, one.quiet)
             self._written_at[pk] = time.monotonic()
+
+
+def _note_trouble(one: _SleepLook) -> None:
+    """For pages; and in the engine's own output where there was none before."""
+    if one.trouble and not one.sleep.trouble:
+        row = one.sleep
+        log.warning("sleep_trouble", model=row.model.slug, environment=row.environment.slug, why=one.trouble)
+    if one.trouble is not None:
+        note_sleep_trouble(one.sleep, one.trouble)
 
 
 def _count(page: StatsPage | None, model: str, now: float) -> Count | None:

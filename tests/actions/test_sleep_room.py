@@ -58,6 +58,19 @@ def test_what_is_asked_makes_room_for_nobody(crowd: Crowd) -> None:
     assert crowd.states() == ("awake", "awake")
 
 
+def test_a_gateway_that_does_not_tell_what_is_in_flight_makes_no_room_and_that_is_told(crowd: Crowd) -> None:
+    crowd.hosts.fails = True
+    for _ in range(3):
+        crowd.idle()
+        assert crowd.states() == ("awake", "awake")
+        assert all(
+            "in flight on its servers is not known" in crowd.sleep(one).trouble for one in (crowd.one, crowd.two)
+        )
+    crowd.hosts.fails = False
+    crowd.later()
+    assert sorted(crowd.states()) == ["asleep", "awake"]
+
+
 def test_nobody_sleeps_where_that_would_not_help_or_is_not_allowed(crowd: Crowd) -> None:
     for one in (crowd.one, crowd.two):
         crowd.rule(one, unload_after_s=None, yields_after_s=None)

@@ -10,11 +10,13 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from structlog.testing import capture_logs
 
 from rollouts.engine import sleep_watch
 from serving.actions.sleeping import put_to_sleep
 from serving.core.sleep import LEAST_S, MOST_S
 from serving.models import Deployment, Gateway, Route, RouteAck
+from serving.queries.sleep import sleep_views
 from tests.factories import make_actor
 from tests.rollout_setup import stable_server
 from tests.sleep_setup import Night, add_gateway, asleep, bring_up, let_go, many, night  # noqa: F401
@@ -113,6 +115,24 @@ def test_nothing_falls_asleep_by_what_was_counted_a_while_ago(night: Night, monk
     monkeypatch.setattr(night.hosts, "read_in_flight", slow)
     night.idle()
     assert night.state() == "awake"
+
+
+@pytest.mark.parametrize("is_fresh", [False, True], ids=["one engine", "another engine at each look"])
+def test_a_gateway_that_does_not_tell_what_is_in_flight_is_told_as_that_and_logged_once(is_fresh: bool) -> None:
+    night = Night(is_fresh=is_fresh)
+    night.rule()
+    night.hosts.fails = True
+    with capture_logs() as logged:
+        night.idle()
+        for _ in range(3):
+            night.later()
+            (view,) = sleep_views(night.model)
+            assert (night.state(), view.kept_awake) == ("awake", night.sleep().trouble)
+            assert view.kept_awake.endswith("is never taken for quiet: gateway-1 did not answer in time.")
+    assert [one["model"] for one in logged if one["event"] == "sleep_trouble"] == [night.model.slug]
+    night.hosts.fails = False
+    night.later()
+    assert (night.state(), night.sleep().trouble) == ("asleep", "")  # nobody asked it meanwhile
 
 
 def test_who_leads_no_more_puts_nothing_to_sleep(night: Night) -> None:
