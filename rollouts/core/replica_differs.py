@@ -85,11 +85,9 @@ def _may_hold(s: Snapshot, found: Decision, judged: Judged, odd: OddReplica) -> 
 
 
 def _is_its_own(slow: Judged, failing: Judged) -> bool:
-    """Whether a guard's evidence of slowness is of the replica whose failures those in `failing` are: no more attempts were slow, beyond
-    stable's share and at the point that speaks most against the candidate, than failed. What is given up unanswered is both."""
-    bad, bad_stable = slow.loudest[1:] if slow.loudest else (slow.bad_candidate, slow.bad_stable)
-    excess = bad - bad_stable * slow.candidate / max(1, slow.stable)
-    return slow.guard.indicator == "slow" and excess <= failing.bad_candidate
+    """Whether a guard's evidence of slowness is of the replica whose failures those in `failing` are: at none of its points
+    were more attempts slow, beyond stable's share, than failed. What is given up unanswered is both."""
+    return slow.guard.indicator == "slow" and slow.excess <= failing.bad_candidate
 
 
 def _others_hold_it(s: Snapshot, left: int) -> bool:

@@ -23,8 +23,8 @@ class Judged:
     `log_e_worse`: the candidate is worse than stable, as the average over the guard's points. `log_e_fine`: it is close
     enough to the reference, at the point where that is proven least. `log_e_better`: it fares better than stable.
     `log_e_over`, `log_e_stable_over`: the arm is over the objective, whatever the other does. Counts and `phi` are those of
-    the guard's own name. `loudest` is the point that speaks most for "worse", and how many bad attempts of the candidate and
-    of stable it counted.
+    the guard's own name. `farthest` is the point at which the candidate's bad attempts are most over stable's share, and how many
+    of the candidate and of stable it counted.
     """
 
     guard: Guard
@@ -38,8 +38,14 @@ class Judged:
     log_e_over: float
     log_e_stable_over: float
     to_go: int | None  # further attempts of the candidate like those so far until it is proven fine; None: cannot tell
-    loudest: tuple[str, int, int] | None = None
+    farthest: tuple[str, int, int] | None = None
     log_e_better: float = 0.0
+
+    @property
+    def excess(self) -> float:
+        """The candidate's bad attempts beyond stable's share, at the point at which these are most."""
+        _, bad, bad_stable = self.farthest or (self.guard.name, self.bad_candidate, self.bad_stable)
+        return bad - bad_stable * self.candidate / max(1, self.stable)
 
     @property
     def rate_candidate(self) -> float:
@@ -72,7 +78,7 @@ def judge_guard(guard: Guard, watch: GuardTracker, *, has_stable: bool, bar_fine
         fine = {name: fixed_sums(own.bad_candidate, seen.candidate, guard.promote_within.of(guard.max_frac), Side.FINE)}
     log_e_fine = {one: mixed(sums, watch.dispersion.phi(one)) for one, sums in fine.items()}
     least = min(log_e_fine, key=log_e_fine.__getitem__)
-    loudest = max(worse, key=worse.__getitem__)
+    counted = [(one, seen.point(one).bad_candidate, seen.point(one).bad_stable) for one in points]
     return Judged(
         guard,
         own.bad_candidate,
@@ -89,7 +95,7 @@ def judge_guard(guard: Guard, watch: GuardTracker, *, has_stable: bool, bar_fine
             fixed_sums(own.bad_stable, seen.stable, limit, Side.WORSE), watch.dispersion.phi_stable(name)
         ),
         to_go=attempts_to_go(fine[least], seen.candidate, watch.dispersion.phi(least), bar_fine),
-        loudest=(loudest, seen.point(loudest).bad_candidate, seen.point(loudest).bad_stable),
+        farthest=max(counted, key=lambda one: one[1] - one[2] * seen.candidate / max(1, seen.stable)),
         log_e_better=mixed(seen.better, phi) if has_stable else 0.0,
     )
 

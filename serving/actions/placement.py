@@ -147,9 +147,10 @@ def _bring_about(actor: Actor, environment: Environment) -> list[str]:
             return []
     lock_routes(environment)
     hold_rooms()  # before the first event: of several steps one tells of its own, and the next places
-    troubles, plans = [], replica_plans(environment)
-    # Their deployments, too: an agent that has moved one tells of it next.
-    lock_routes(environment, *(plan.release for plan in plans))
+    # Their deployments, too: an agent that has moved one tells of it next. So what is to be done is what there is then.
+    held = {plan.release for plan in replica_plans(environment)}
+    lock_routes(environment, *held)
+    troubles, plans = [], [plan for plan in replica_plans(environment) if plan.release in held]
     for plan in plans:
         for step in plan.steps:
             try:

@@ -38,9 +38,8 @@ class EnvoyHosts:
     ) -> dict[tuple[str, int], HostCounts]:
         """Asks on a connection of its own."""
         wanted, found = (model, digest12(digest)), defaultdict[tuple[str, int], HostCounts](HostCounts)
-        for release, address, counts in self._hosts(gateway, admin_url, timeout_s):
-            if release == wanted:
-                found[address] += counts
+        for _, address, counts in self._hosts(gateway, admin_url, timeout_s, wanted):
+            found[address] += counts
         return {address: counts for address, counts in found.items() if counts.attempts or counts.active}
 
     def read_in_flight(self, *, gateway: str, admin_url: str, timeout_s: float) -> dict[tuple[str, str], int]:
@@ -51,7 +50,7 @@ class EnvoyHosts:
         return dict(+found)
 
     def _hosts(
-        self, gateway: str, url: str, timeout_s: float
+        self, gateway: str, url: str, timeout_s: float, wanted: tuple[str, str] | None = None
     ) -> list[tuple[tuple[str, str], tuple[str, int], HostCounts]]:
         admin = EnvoyAdmin(gateway, url, self._context)
         try:
@@ -59,17 +58,24 @@ class EnvoyHosts:
         finally:
             admin.close()
         try:
-            return list(_hosts(json.loads(page)))
+            return list(_hosts(json.loads(page), wanted))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise GatewayError("malformed", f"{gateway} does not tell of its servers as Envoy does") from error
 
 
-def _hosts(page: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], tuple[str, int], HostCounts]]:
-    """Every release's servers, each with its counts, once for each of its clusters; numbers of 64 bits are strings, and 0 is left out."""
+def _hosts(
+    page: Mapping[str, Any], wanted: tuple[str, str] | None = None
+) -> Iterator[tuple[tuple[str, str], tuple[str, int], HostCounts]]:
+    """The servers of every release, or of the wanted one, each with its counts, once for each of its clusters.
+
+    Numbers of 64 bits are strings, and 0 is left out.
+    """
     for cluster in page.get("cluster_statuses", ()):
         if not (name := _CLUSTER.fullmatch(cluster["name"])):
             continue
         release = name["model"], name["digest"]
+        if wanted not in (None, release):  # a page of a thousand models is read while a rollback waits
+            continue
         for host in cluster.get("host_statuses", ()):
             address = host["address"]["socket_address"]
             stats = {one["name"]: int(one.get("value", 0)) for one in host.get("stats", ())}

@@ -161,6 +161,25 @@ def test_a_lost_node_keeps_its_traffic_where_the_others_are_just_being_let_go(
     assert [one.deployment.node_id for one in answering_servers()] == ["local"]
 
 
+def test_one_too_many_is_not_let_go_as_the_other_fails(stable: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other's agent holds its deployment's row, and tells of the failure next."""
+    make_node("b")
+    scale(stable, 2)
+    continue_placing(actor=AGENT)
+    bring_up(stable)
+    scale(stable, 1)
+    locked = placement.lock_routes
+
+    def wait_for(environment: Environment, *drained: Release) -> Environment:
+        if drained:
+            Deployment.objects.filter(pk=stable.pk).update(state="failed", failed_at=timezone.now())
+            Server.objects.filter(deployment=stable).update(is_serving=False, ended_at=timezone.now())
+        return locked(environment, *drained)
+
+    monkeypatch.setattr(placement, "lock_routes", wait_for)
+    assert continue_placing(actor=AGENT) == [] and nodes_of(stable) == ["b"]
+
+
 def test_a_lost_nodes_replica_stays_where_no_other_node_has_room(stable: Deployment) -> None:
     """When its node is back it is as it was: one that was leaving would hold the room that the next one needs."""
     make_node("b")

@@ -201,7 +201,10 @@ def test_a_servers_counts_are_those_of_all_classes_together() -> None:
     base = f"m_{'a' * 12}_http"
     names = (base, f"{base}-batch", f"{base}-batch_or_{'b' * 12}", f"{base}_or_{'b' * 12}", f"{base}s", f"x{base}")
     page = {"cluster_statuses": [status(name, 10**i) for i, name in enumerate(names)]}
-    assert sum(counts.attempts for release, _, counts in _hosts(page) if release == ("m", "a" * 12)) == 11
+    wanted = ("m", "a" * 12)
+    assert sum(counts.attempts for release, _, counts in _hosts(page) if release == wanted) == 11
+    page["cluster_statuses"].append({"name": f"other_{'a' * 12}_http", "host_statuses": None})  # at which nobody looks
+    assert [counts.attempts for _, _, counts in _hosts(page, wanted)] == [1, 10]
 
 
 def test_a_class_that_one_arm_sheds_makes_the_mix_differ() -> None:

@@ -85,7 +85,7 @@ def test_slow_requests_are_judged_at_every_point_and_averaged() -> None:
     assert errors.log_e_worse < 0
     assert slow.bad_candidate == 0 and slow.log_e_over < 0
     assert slow.log_e_worse > POLICY.bar_worse_of(slow.guard)
-    assert slow.loudest == ("slow_100ms", 120, 0)
+    assert slow.farthest == ("slow_100ms", 120, 0)
     own = state.watches[slow.guard.name].evidence
     assert slow.log_e_worse == pytest.approx(own.log_e_worse("slow_100ms") - 1.0986, abs=0.01)
 

@@ -14,7 +14,7 @@ from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import SETTLES_S, Aside, EngineState
 from rollouts.core.evaluate import TickInput, evaluate
-from rollouts.core.evidence import Evidence
+from rollouts.core.evidence import Evidence, Part
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import CHANCE, ReplicaTally, odd_one_out
@@ -22,7 +22,7 @@ from rollouts.core.policy import OnUndecided
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replica_differs import suspected
 from rollouts.core.room import Room
-from rollouts.core.snapshot import Desired, Identity, Observed
+from rollouts.core.snapshot import Desired, Identity, Judged, Observed, judge_guard
 from tests.core.test_decide import ALONE, BREACHES, OBJECTIVES, POLICY, judged, snapshot
 
 S = RolloutState
@@ -59,10 +59,30 @@ def test_what_is_given_up_unanswered_is_slow_too_and_does_not_take_it_back() -> 
     slower = judged(1, bad_candidate=53, bad_stable=3, log_e_worse=30.0)  # one of a thousand of stable's
     assert held(judged=(WORSE[0], replace(slower, bad_candidate=51))).code is Code.REPLICA_DIFFERS
     assert held(judged=(WORSE[0], slower)).action is Action.ROLL_BACK
-    other_point = replace(unanswered["judged"][1], loudest=("slow_100", 90, 0))
+    other_point = replace(unanswered["judged"][1], farthest=("slow_100", 90, 0))
     assert held(judged=(WORSE[0], other_point)).action is Action.ROLL_BACK
     assert held().facts["besides"] == [SLOW]
     assert held(judged=(WORSE[0], replace(slower, log_e_worse=0.0))).facts["besides"] == []
+
+
+def slowness(own: tuple[int, int], others: tuple[int, int], seconds: int = 20) -> Judged:
+    """Each second so many of 100 attempts of the candidate and of stable were slow: at the guard's own threshold, and elsewhere."""
+    guard, kept = POLICY.guards[1], Evidence()
+    bad = {point: own if point == guard.name else others for point in guard.points}
+    for _ in range(seconds):
+        kept = kept.after([Part(100, 100, bad)], worse=guard.roll_back_over, fine=guard.promote_within, name=guard.name)
+    return judge_guard(guard, GuardTracker(evidence=kept), has_stable=True, bar_fine=POLICY.bar_fine)
+
+
+def test_a_release_that_is_slow_at_another_point_than_speaks_loudest_is_taken_back() -> None:
+    """One replica gives up 100 of 2,000, slow at every point; 320 more are slow at the lower ones, where that says less."""
+    failing, silent = judged(0, bad_candidate=100, log_e_worse=30.0, bad_stable=0), {"b:1": ReplicaTally(100, 1000)}
+    found = held(judged=(failing, slowness((5, 0), (22, 6))), replicas={"a:1": ReplicaTally(0, 1000), **silent})
+    assert (found.action, found.code) == (Action.ROLL_BACK, Code.WORSE_THAN_STABLE)
+    alone = slowness((0, 0), (17, 6))  # the same release without that replica
+    assert held(judged=(judged(0), alone), replicas={}).code is Code.WORSE_THAN_STABLE
+    its_own = held(judged=(failing, slowness((5, 0), (11, 6))), replicas={"a:1": ReplicaTally(0, 1000), **silent})
+    assert its_own.code is Code.REPLICA_DIFFERS and its_own.facts["besides"] == [SLOW]
 
 
 ALIKE = {"a:1": ReplicaTally(45, 300), "b:1": ReplicaTally(45, 300)}

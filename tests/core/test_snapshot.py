@@ -116,7 +116,7 @@ def test_one_guards_evidence_by_hand() -> None:
     assert (found.rate_candidate, found.rate_stable, found.limit) == (0.09, 0.02, pytest.approx(0.03))
     assert found.log_e_over == pytest.approx(mixed(fixed_sums(9, 100, 0.03, Side.WORSE)))
     assert found.log_e_stable_over == pytest.approx(mixed(fixed_sums(8, 400, 0.03, Side.WORSE)))
-    assert found.loudest == ("errors", 9, 8) and found.log_e_better == mixed(kept.better)
+    assert found.farthest == ("errors", 9, 8) and found.log_e_better == mixed(kept.better)
     alone = judge_guard(guard, GuardTracker(evidence=kept), has_stable=False, bar_fine=3.0)
     assert (alone.log_e_worse, alone.log_e_better) == (0.0, 0.0)
     assert alone.log_e_fine == pytest.approx(mixed(fixed_sums(9, 100, 0.03, Side.FINE)))
@@ -177,10 +177,22 @@ def test_a_guard_is_worse_on_average_over_its_points_and_fine_where_that_is_prov
     least = min(fine, key=lambda name: fine[name])
     assert found.log_e_fine == fine[least] < max(fine.values())
     assert found.to_go == attempts_to_go(kept.point(least).fine, 100, watch.dispersion.phi(least), 3.0) is not None
-    assert found.loudest == (inner, 6, 20)
+    assert found.farthest == (inner, 6, 20)
     assert (found.bad_candidate, found.bad_stable, found.phi) == (0, 8, 2.0)
     assert found.log_e_over == mixed(fixed_sums(0, 100, found.limit, Side.WORSE), 2.0)
     assert found.log_e_stable_over == mixed(fixed_sums(8, 400, found.limit, Side.WORSE), 3.0)
+
+
+def test_the_point_farthest_over_stables_share_need_not_be_the_one_that_speaks_most_against_it() -> None:
+    guard = POLICY.guards[1]
+    bad = {guard.points[0]: (440, 120), guard.name: (100, 0)}
+    kept = Evidence().after(
+        [Part(2000, 1000, bad)], worse=guard.roll_back_over, fine=guard.promote_within, name=guard.name
+    )
+    found = judge_guard(guard, GuardTracker(evidence=kept), has_stable=True, bar_fine=3.0)
+    assert kept.log_e_worse(guard.name) > kept.log_e_worse(guard.points[0])
+    assert (found.farthest, found.excess) == ((guard.points[0], 440, 120), 200.0)
+    assert replace(found, farthest=None).excess == 100.0
 
 
 def test_without_a_stable_only_the_objective_at_the_guards_own_threshold_counts() -> None:
@@ -191,4 +203,4 @@ def test_without_a_stable_only_the_objective_at_the_guards_own_threshold_counts(
     )
     found = judge_guard(guard, GuardTracker(evidence=kept), has_stable=False, bar_fine=3.0)
     assert found.log_e_over == kept.log_e_worse(guard.name) > 0.0
-    assert found.loudest == (guard.name, 9, 0)
+    assert found.farthest == (guard.name, 9, 0)

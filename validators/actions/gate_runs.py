@@ -273,8 +273,9 @@ def give_up_gate_run(*, actor: Actor, gate_run: GateRun, why: str) -> None:
 
 
 def _hold(gate_run: GateRun) -> None:
-    """Keeps others, a worker that is slow among them, from writing to it and its results; for who tells of several, before the first."""
-    GateRun.objects.select_for_update(no_key=True).get(pk=gate_run.pk)
+    """Keeps others, a worker that is slow among them, from writing to it and its results; for who tells of several, before the first. It
+    is then what they left."""
+    gate_run.refresh_from_db(from_queryset=GateRun.objects.select_for_update(no_key=True))
     list(gate_run.results.select_for_update(no_key=True).order_by("pk"))
 
 
