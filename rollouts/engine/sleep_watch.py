@@ -34,7 +34,7 @@ from serving.actions.sleeping import (
     unload_asleep,
     wake_model,
 )
-from serving.core.gateway_standing import is_gone, is_let_go
+from serving.core.gateway_standing import is_gone, is_out_of_use
 from serving.core.placement import demand_of
 from serving.core.sleep import (
     FRESH_S,
@@ -138,16 +138,16 @@ class SleepWatch:
         at = self._now()
         now, served = at.timestamp(), sleepers({row.place for row in rows})
         every = [one for here in gateways.values() for one in here]
-        let_go = {one.name for one in every if is_let_go(one.seen_at, one.drained_at, at)}
-        gone = let_go | {one.name for one in every if is_gone(one.seen_at, at)}
+        out_of_use = {one.name for one in every if is_out_of_use(one.seen_at, one.drained_at, at)}
+        gone = out_of_use | {one.name for one in every if is_gone(one.seen_at, at)}
         watched = []
         for row in rows:
             if row.place not in served:
                 continue  # no longer served there
             here, before = gateways[row.environment_id], self._quiet[row.pk]
             told = {one.name: _count(pages.get(one.name), row.model.slug, now) for one in here}
-            quiet = self._quiet[row.pk] = heard(before, told, now, gone=let_go)
-            away = gone if is_by_hand(row) else let_go  # a person may know that it serves nobody
+            quiet = self._quiet[row.pk] = heard(before, told, now, gone=out_of_use)
+            away = gone if is_by_hand(row) else out_of_use  # a person may know that it serves nobody
             left = [one for one in here if told[one.name] is not None or one.name not in away]
             watched.append(_SleepLook(row, served[row.place], left, before, quiet))
         self._note_late([one for one in watched if one.sleep.state == S.ASLEEP and one.sleeper.is_loaded])

@@ -26,7 +26,7 @@ def is_gone(seen_at: datetime | None, now: datetime) -> bool:
     return seen_at is None or now - seen_at > timedelta(seconds=GONE_AFTER_S)
 
 
-def is_let_go(seen_at: datetime | None, drained_at: datetime | None, now: datetime) -> bool:
+def is_out_of_use(seen_at: datetime | None, drained_at: datetime | None, now: datetime) -> bool:
     """Whether one that does not tell what it counts is taken for serving nobody: it never served, or is drained and gone. Any other may
     route users by the last that it heard, with nobody here to see it."""
     return seen_at is None or (drained_at is not None and is_gone(seen_at, now))
