@@ -34,9 +34,20 @@ from serving.actions.sleeping import (
     unload_asleep,
     wake_model,
 )
-from serving.core.gateway_standing import is_gone
+from serving.core.gateway_standing import is_gone, is_out_of_use
 from serving.core.placement import demand_of
-from serving.core.sleep import FRESH_S, Count, Quiet, Yielder, heard, is_demand, to_make_room, why_awake, why_unknown
+from serving.core.sleep import (
+    FRESH_S,
+    Count,
+    Quiet,
+    Yielder,
+    heard,
+    how_to_end,
+    is_demand,
+    to_make_room,
+    why_awake,
+    why_unknown,
+)
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Environment, Gateway, Sleep
 from serving.ports import TrafficCounters
@@ -126,15 +137,18 @@ class SleepWatch:
         pages = self._read(rows, gateways)
         at = self._now()
         now, served = at.timestamp(), sleepers({row.place for row in rows})
-        gone = {one.name for here in gateways.values() for one in here if is_gone(one.seen_at, at)}
+        every = [one for here in gateways.values() for one in here]
+        out_of_use = {one.name for one in every if is_out_of_use(one.seen_at, one.drained_at, at)}
+        gone = out_of_use | {one.name for one in every if is_gone(one.seen_at, at)}
         watched = []
         for row in rows:
             if row.place not in served:
                 continue  # no longer served there
             here, before = gateways[row.environment_id], self._quiet[row.pk]
             told = {one.name: _count(pages.get(one.name), row.model.slug, now) for one in here}
-            quiet = self._quiet[row.pk] = heard(before, told, now, gone=gone)
-            left = [one for one in here if one.name not in quiet.gone]
+            quiet = self._quiet[row.pk] = heard(before, told, now, gone=out_of_use)
+            away = gone if is_by_hand(row) else out_of_use  # a person may know that it serves nobody
+            left = [one for one in here if told[one.name] is not None or one.name not in away]
             watched.append(_SleepLook(row, served[row.place], left, before, quiet))
         self._note_late([one for one in watched if one.sleep.state == S.ASLEEP and one.sleeper.is_loaded])
         awake = [one for one in watched if one.sleep.state == S.AWAKE]
@@ -259,10 +273,13 @@ class SleepWatch:
     def _unload(self, one: _SleepLook) -> str:
         """Why its servers stay loaded yet, as a sentence; empty where they are drained now."""
         if one.late:
-            return f"Its servers stay until every gateway answers for it: {', '.join(one.late)} has not taken that yet."
+            silent = [name for name in one.late if name in one.quiet.silent]
+            said = f"Its servers stay until every gateway answers for it: {', '.join(one.late)} has not taken that yet."
+            return f"{said} {how_to_end(silent)}".rstrip()
         told = self._busy.on(one.sleeper.route.stable, one.gateways)
         if why := told.active or told.unknown:
-            return f"Its servers stay until nothing is in flight on them: {why}."
+            said = f"Its servers stay until nothing is in flight on them: {why}."
+            return said if told.active else f"{said} {how_to_end(one.quiet.silent)}".rstrip()
         unload_asleep(actor=ACTOR, sleep=one.sleep)
         return ""
 
@@ -302,12 +319,12 @@ class SleepWatch:
 
 
 def _note_trouble(one: _SleepLook) -> None:
-    """For pages; and in the engine's own output where there was none before."""
-    if one.trouble and not one.sleep.trouble:
-        row = one.sleep
+    """For pages; of one that is awake in the engine's own output, too, where there was none before."""
+    row = one.sleep
+    if one.trouble and not row.trouble and row.state == S.AWAKE:
         log.warning("sleep_trouble", model=row.model.slug, environment=row.environment.slug, why=one.trouble)
     if one.trouble is not None:
-        note_sleep_trouble(one.sleep, one.trouble)
+        note_sleep_trouble(row, one.trouble)
 
 
 def _count(page: StatsPage | None, model: str, now: float) -> Count | None:

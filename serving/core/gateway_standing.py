@@ -7,8 +7,8 @@ from enum import StrEnum
 
 #: Seconds. A gateway that did not speak to a control plane for so long is not waited for.
 SEEN_WITHIN_S = 10.0
-#: Seconds. One that did not speak to a control plane for so long is taken for gone: the others get its share of in-flight bounds, and it
-#: keeps no model awake. Longer than a restart: a bound that changes makes every gateway build its clusters anew.
+#: Seconds. One that did not speak to a control plane for so long is taken for gone: the others get its share of in-flight bounds. Longer
+#: than a restart: a bound that changes makes every gateway build its clusters anew.
 GONE_AFTER_S = 600.0
 
 
@@ -24,6 +24,12 @@ class Standing(StrEnum):
 def is_gone(seen_at: datetime | None, now: datetime) -> bool:
     """Whether a gateway that was last heard of at this instant is taken for gone; one that never was serves nobody."""
     return seen_at is None or now - seen_at > timedelta(seconds=GONE_AFTER_S)
+
+
+def is_out_of_use(seen_at: datetime | None, drained_at: datetime | None, now: datetime) -> bool:
+    """Whether one that does not tell what it counts is taken for serving nobody: it never served, or is drained and gone. Any other may
+    route users by the last that it heard, with nobody here to see it."""
+    return seen_at is None or (drained_at is not None and is_gone(seen_at, now))
 
 
 def standing_of(seen_at: datetime | None, drained_at: datetime | None, now: datetime) -> Standing:

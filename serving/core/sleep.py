@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from serving.core.gateway_standing import GONE_AFTER_S
 from serving.core.placement import Claim, Demand, Spot, fit_in
 
 #: The shortest time for which a model is left loaded while nobody asks it. Longer than it takes to come back: an agent gives loading
@@ -119,8 +118,18 @@ def why_unknown(quiet: Quiet, now: float) -> str:
         return ""
     who = ", ".join(quiet.silent or quiet.gone)
     said = f"What the gateways count is not known{f' ({who})' if who else ''}, and that is never taken for quiet."
-    until = f"was silent for {GONE_AFTER_S / 60:.0f} minutes, or is removed"
-    return f"{said} One that does not tell counts until it {until}." if quiet.silent else said
+    return f"{said} {how_to_end(quiet.silent)}".rstrip()
+
+
+def how_to_end(silent: Sequence[str]) -> str:
+    """What to do where gateways do not tell, as a sentence; empty where all do."""
+    if not silent:
+        return ""
+    name = silent[0] if len(silent) == 1 else "NAME"
+    return (
+        "Who does not tell may serve users by what it last heard, and keeps its servers loaded until it tells again; "
+        f"one that serves nobody any more is removed: `sluicegate gateway remove {name}`."
+    )
 
 
 def why_awake(after_s: int | None, quiet: Quiet, *, awake_since: float, needs: Sequence[str], now: float) -> str:

@@ -20,11 +20,9 @@ from ledger.models import Event
 from serving.actions.placement import continue_placing
 from serving.actions.sleeping import put_to_sleep, rule_sleep, unload_asleep, wake_model
 from serving.control_plane import store
-from serving.core.gateway_standing import GONE_AFTER_S
 from serving.core.routes import Asleep, admit
 from serving.core.sleep import LEAST_S, UNKNOWN_WAKE_S, SleepRule
-from serving.models import Deployment, Gateway, Scale, Sleep
-from serving.queries.sleep import sleep_views
+from serving.models import Deployment, Scale, Sleep
 from tests.factories import make_actor, make_environment, make_model
 from tests.rollout_setup import put, release_of, started
 from tests.sleep_setup import SYSTEM, Night, add_gateway, asleep, bring_up, let_go, night, scaled_by_a_person  # noqa: F401
@@ -133,27 +131,6 @@ def test_what_gateways_do_not_tell_is_no_quiet(night: Night) -> None:
     assert night.state() == "awake"
     night.gateway.freeze(False)
     night.later()
-    assert night.state() == "asleep"
-
-
-def test_a_gateway_that_is_gone_keeps_nothing_awake_for_ever(night: Night) -> None:
-    dead = add_gateway(night, "dead")
-    night.gateway.silent.add("dead")
-    Gateway.objects.filter(pk=dead.pk).update(seen_at=night.now)
-    night.idle()
-    assert night.state() == "awake" and "is not known (dead)" in night.sleep().trouble
-    (view,) = sleep_views(night.model)
-    assert view.kept_awake == night.sleep().trouble
-    night.later(GONE_AFTER_S - LEAST_S - 4)
-    assert night.state() == "awake" and night.sleep().trouble
-    night.later(4)
-    assert (night.state(), night.sleep().trouble) == ("asleep", "")
-    night.gateway.obey()
-    night.later()
-    assert night.replicas() == [] and set(night.hosts.asked) == {"gateway-1"}
-    night.gateway.silent.clear()  # it is back, and had nothing to count
-    for _ in range(2):
-        night.later()
     assert night.state() == "asleep"
 
 
