@@ -61,8 +61,26 @@ def test_what_is_given_up_unanswered_is_slow_too_and_does_not_take_it_back() -> 
     assert held(judged=(WORSE[0], slower)).action is Action.ROLL_BACK
     other_point = replace(unanswered["judged"][1], farthest=("slow_100", 90, 0))
     assert held(judged=(WORSE[0], other_point)).action is Action.ROLL_BACK
-    assert held().facts["besides"] == [SLOW]
     assert held(judged=(WORSE[0], replace(slower, log_e_worse=0.0))).facts["besides"] == []
+
+
+@pytest.mark.parametrize(
+    ("slow", "besides"),
+    [
+        ({}, []),  # nothing speaks against the candidate
+        ({"bad_candidate": 50}, []),
+        ({"bad_candidate": 50, "log_e_worse": 0.0}, []),
+        ({"bad_candidate": 50, "log_e_worse": 0.1}, [SLOW]),  # its silence may bring that over the bar while it is in flight
+        ({"bad_candidate": 50, "log_e_over": 0.1}, [SLOW]),
+        ({"bad_candidate": 50, "bad_stable": 150, "log_e_over": 30.0}, []),  # as slow as stable: not for its failures
+        ({"bad_candidate": 51, "bad_stable": 0, "log_e_worse": 0.1}, []),  # some of it is not that replica's
+    ],
+)  # fmt: skip
+def test_evidence_of_slowness_is_kept_but_for_what_speaks_against_the_candidate_and_is_all_its_own(
+    slow: dict[str, Any], besides: list[str]
+) -> None:
+    found = held(judged=(WORSE[0], judged(1, **slow)))
+    assert found.code is Code.REPLICA_DIFFERS and found.facts["besides"] == besides
 
 
 def slowness(own: tuple[int, int], others: tuple[int, int], seconds: int = 20) -> Judged:
