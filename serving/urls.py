@@ -29,6 +29,7 @@ urlpatterns = [
     path("gateways/<str:name>/remove", gateways.GatewayRemoveView.as_view(), name="gateway-remove"),
     path("gateways/<str:name>/resume", gateways.GatewayResumeView.as_view(), name="gateway-resume"),
     path("nodes", nodes.NodesView.as_view(), name="nodes"),
+    path("nodes/memory", nodes.MemoryView.as_view(), name="nodes-memory"),
     path("nodes/<slug:name>/cordon", nodes.CordonView.as_view(), name="node-cordon"),
     path("nodes/<slug:name>/drain", nodes.DrainView.as_view(), name="node-drain"),
     path("node-invites", joining.InvitesView.as_view(), name="node-invites"),

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+from django.db.models import F
+from django.utils import timezone
+
 from accounts.core.access import Actor
 from registry.models import Release
 from rollouts import actions
@@ -88,3 +93,12 @@ class Story:
 
     def route(self) -> Route:
         return Route.objects.get(environment=self.environment, model=self.model)
+
+
+def began_earlier(seconds: float, *since: str) -> None:
+    """As if the rollout had begun so much earlier, and so had what the engine keeps the beginning of."""
+    rollout = Rollout.objects.get()
+    kept = rollout.engine_state | {name: rollout.engine_state[name] - seconds for name in since}
+    Rollout.objects.update(
+        started_at=timezone.now() - timedelta(seconds=seconds), engine_state=kept, version=F("version") + 1
+    )

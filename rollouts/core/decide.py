@@ -57,12 +57,10 @@ def _prepare(s: Snapshot) -> Decision:
         )
     if not s.observed.candidate_servers:
         why = f" {s.observed.deployment_problem}" if s.observed.deployment_problem else ""
-        if s.observed.waited_s >= s.policy.prepare_deadline_s:
-            return Decision(
-                Action.CANCEL,
-                Code.NEVER_READY,
-                f"{s.identity.candidate_name} was not ready after {s.observed.waited_s:.0f} s.{why}",
-            )
+        without_s = _without_s(s, s.evidence.gone_s)
+        if without_s >= s.policy.prepare_deadline_s:
+            said = f"{s.identity.candidate_name} has not been ready for {without_s:.0f} s.{why}"
+            return Decision(Action.CANCEL, Code.NEVER_READY, said)
         return Decision(
             Action.HOLD, Code.PREPARING, f"Waiting for {s.identity.candidate_name} to be loaded and warm.{why}"
         )
@@ -79,14 +77,20 @@ def _prepare(s: Snapshot) -> Decision:
     return _ready(s)
 
 
+def _without_s(s: Snapshot, gone_s: float | None) -> float:
+    """For how long an arm that has no server has had none, the time before the rollout began aside."""
+    return s.observed.waited_s if gone_s is None else min(s.observed.waited_s, gone_s)
+
+
 def _without_stable(s: Snapshot) -> Decision:
-    """It is waited for as long as for a candidate: there is no way back without it."""
-    said = f"{s.identity.candidate_name} is ready, but {s.identity.stable_name}, the rollback target, has no serving server"
+    """It is waited for as long as for a candidate, from when it was lost: there is no way back without it."""
+    ready = f"{s.identity.candidate_name} is ready, but {s.identity.stable_name}, the rollback target, has"
+    without_s = _without_s(s, s.evidence.stable_gone_s)
     why = f" {s.observed.deployment_problem}" if s.observed.deployment_problem else ""
-    if s.observed.waited_s < s.policy.prepare_deadline_s:
-        return Decision(Action.HOLD, Code.STABLE_NOT_READY, f"{said}; waiting for it.{why}")
+    if without_s < s.policy.prepare_deadline_s:
+        return Decision(Action.HOLD, Code.STABLE_NOT_READY, f"{ready} no serving server; waiting for it.{why}")
     next_step = f"`sluicegate release replicas` of {s.identity.stable_name} tells what keeps it; bring it back, and start again."
-    said = f"{said} after {s.observed.waited_s:.0f} s.{why} No traffic was sent. {next_step}"
+    said = f"{ready} had no serving server for {without_s:.0f} s.{why} No traffic was sent. {next_step}"
     return Decision(Action.CANCEL, Code.STABLE_NOT_READY, said)
 
 

@@ -20,7 +20,7 @@ SETTLES_S = 5.0
 #: Fields that are JSON as they are.
 _PLAIN = (
     "user_requests", "user_errors", "has_failed", "candidate_seen_at", "read_at", "commanded_at",
-    "stage", "gone_since", "asked_at", "is_promoting", "tick", "gap_at", "blind_since", "server_since", "server_base",
+    "stage", "gone_since", "stable_gone_since", "asked_at", "is_promoting", "tick", "gap_at", "blind_since", "server_since", "server_base",
     "forgotten", "blind_at", "served_since", "drawn",
 )  # fmt: skip
 
@@ -79,6 +79,8 @@ class EngineState:
     server_base: int = 0  # attempts of the candidate until then
     served_since: float | None = None  # when that server was first seen to have answered
     aside: Aside | None = None  # the one that was set aside, as it failed where the others did not
+    # stable's servers
+    stable_gone_since: float | None = None  # as `gone_since`
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -202,6 +204,12 @@ class EngineState:
         if candidate:
             return replace(self, gone_since=None)
         return replace(self, gone_since=at if self.gone_since is None else self.gone_since)
+
+    def looked_for_stable(self, at: float, servers: int | None) -> EngineState:
+        """With the number of stable's serving servers taken in; None: nobody knows."""
+        if servers is None or (servers > 0) is (self.stable_gone_since is None):
+            return self
+        return replace(self, stable_gone_since=None if servers else at)
 
 
 def _aside(value: Sequence[Any]) -> Aside:

@@ -82,6 +82,8 @@ def _updated(given: TickInput) -> EngineState:
     state = state.blinded(seen.now, is_blind=bool(seen.problem)).met_server(seen.server_since)
     if seen.candidate_servers is not None and (not seen.candidate_servers or state.gone_since is not None):
         state = state.looked_for_servers(seen.now, seen.candidate_servers)
+    if given.identity.has_stable:
+        state = state.looked_for_stable(seen.now, seen.stable_servers)
     return state.acknowledged(seen.now) if seen.is_newly_acknowledged else state
 
 

@@ -166,6 +166,10 @@ class StageEvidence:
     blind_s: float = 0.0  # for how long no tick could be judged
     since_gap_s: float | None = None  # since counts of this stage were last lost; None: they never were
     is_candidate_gone: bool = False  # the candidate has no server, and that is no slow probe
+    gone_s: float | None = (
+        None  # since the candidate was first found without a server; None: it has one, or nobody knows
+    )
+    stable_gone_s: float | None = None  # likewise of stable
     mix: Mix = field(default_factory=Mix)  # the sizes of both arms' requests
     classes: Mix = field(default_factory=Mix)  # the classes of both arms' decided requests
     attempts_since_server: int | None = None  # of the candidate, since its newest server came; None: none is known
@@ -296,6 +300,8 @@ def _evidence(
         blind_s=_since(now, state.blind_since) or 0.0,
         since_gap_s=_since(now, state.gap_at),
         is_candidate_gone=is_gone,
+        gone_s=_since(now, state.gone_since),
+        stable_gone_s=_since(now, state.stable_gone_since),
         mix=mix_of(candidate.bad, candidate.routed, stable.bad, stable.routed, SIZES),
         classes=mix_of_classes(candidate.bad, candidate.attempts, stable.bad, stable.attempts),
         attempts_since_server=None

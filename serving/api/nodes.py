@@ -32,6 +32,7 @@ from serving.models import Node
 from serving.queries import get_node
 from serving.queries.draining import DrainStep, deployment_on, deployments_on, drain_plan
 from serving.queries.fleet import NodeView, OnNode, fleet_of
+from serving.queries.model_memory import memory_of_models
 
 
 class OnNodeOut(serializers.Serializer[Any]):
@@ -127,6 +128,28 @@ class NodesView(APIView):
         """Every node with what runs on it: a handful, so there is one page."""
         found = [_node_row(one) for one in fleet_of(actor_of(request))]
         return Response(NodesPage({"results": found}).data)
+
+
+class ModelMemoryOut(serializers.Serializer[Any]):
+    """What the servers of a model hold in an environment, on all nodes. All that you may not read is one, without a name."""
+
+    model = serializers.CharField(allow_blank=True)
+    environment = serializers.CharField()
+    servers = serializers.IntegerField()
+    measured_mib = serializers.IntegerField(allow_null=True, help_text="null: not all of them were measured")
+    declared_mib = serializers.IntegerField(help_text="what the envelopes that you may read ask for, summed")
+
+
+class ModelMemoryPage(OnePage):
+    results = ModelMemoryOut(many=True)
+
+
+class MemoryView(APIView):
+    @extend_schema(operation_id="nodes_memory_list", responses=ModelMemoryPage)
+    def get(self, request: Request) -> Response:
+        """Models by the memory that they hold, the most first. Those that sleep hold nothing and are not listed."""
+        found = [one for one in memory_of_models(actor_of(request)) if one.servers]
+        return Response(ModelMemoryPage({"results": found}).data)
 
 
 class CordonView(APIView):

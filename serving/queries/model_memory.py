@@ -3,58 +3,109 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
+
+from django.db.models import (
+    BigIntegerField,
+    Case,
+    CharField,
+    Count,
+    DateTimeField,
+    F,
+    Func,
+    JSONField,
+    OuterRef,
+    Q,
+    Subquery,
+    Sum,
+    TextField,
+    Value,
+    When,
+)
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
+from django.db.models.functions import Cast, Coalesce, NullIf
 
 from accounts.core.access import Actor
 from registry.queries import visible_models
 from serving.core.sleep_lifecycle import SleepState
-from serving.models import Environment, Sleep
-from serving.queries.fleet import NodeView, OnNode
+from serving.models import Sleep
+from serving.queries.deployments import current_servers, live_deployments
+
+_COLUMNS = ("where", "title", "named", "running", "measured", "held_bytes", "declared_mib", "how", "quiet")
 
 
 @dataclass
 class ModelMemory:
-    """A model in an environment. `sleep`: what was said of it there and how it is, None where nothing was."""
+    """A model in an environment, with how it is there. Without a name: all models there that the asker may not read."""
 
     model: str
-    environment: Environment
-    sleep: Sleep | None = None
-    held: list[OnNode] = field(default_factory=list)
-
-    @property
-    def state(self) -> str:
-        return str(self.sleep.state if self.sleep is not None else SleepState.AWAKE)
-
-    @property
-    def quiet_since(self) -> datetime | None:
-        """No request was counted since, as it was last written down; None where that is not known, or nobody looks."""
-        return self.sleep.quiet_since if self.sleep is not None else None
-
-    @property
-    def declared_mib(self) -> int:
-        return sum(one.declared_mib or 0 for one in self.held)
+    environment: str
+    title: str  # of the environment
+    servers: int = 0
+    measured: int = 0  # of its servers, those whose memory is known
+    held_bytes: int = 0
+    declared_mib: int = 0
+    state: str = str(SleepState.AWAKE)
+    quiet_since: datetime | None = None  # no request was counted since; None: not known, or nobody looks
 
     @property
     def measured_mib(self) -> int | None:
         """What its servers hold, where all of them were measured: 0 where it has none."""
-        sizes = [one.measured_mib for one in self.held]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
+        return round(self.held_bytes / 2**20) if self.measured == self.servers else None
 
 
-def memory_of_models(actor: Actor, fleet: Iterable[NodeView]) -> list[ModelMemory]:
-    """Of the models that the actor may read, those that hold most first, those that sleep last. One query, two to know which."""
-    found: dict[tuple[int, str], ModelMemory] = {}
-    for held in (one for node in fleet for one in node.held if one.model):
-        where = held.deployment.environment
-        found.setdefault((where.pk, held.model), ModelMemory(held.model, where)).held.append(held)
-    for row in Sleep.objects.filter(model__in=visible_models(actor)).select_related("environment", "model"):
-        at = (row.environment_id, row.model.slug)
-        if row.state != SleepState.AWAKE or at in found:
-            found.setdefault(at, ModelMemory(row.model.slug, row.environment)).sleep = row
-    return sorted(found.values(), key=_biggest_first)
+def memory_of_models(actor: Actor) -> list[ModelMemory]:
+    """Those that hold most first, those that sleep last. One query, in which the database sums, and two to know which."""
+    found: dict[tuple[str, str], ModelMemory] = {}
+    for where, title, model, servers, measured, held, declared, how, quiet in _rows(actor):
+        one = found.setdefault((where, model), ModelMemory(model, where, title))
+        if how:
+            one.state, one.quiet_since = how, quiet
+        else:
+            one.servers, one.measured, one.held_bytes, one.declared_mib = servers, measured, int(held), int(declared)
+    return sorted((one for one in found.values() if one.servers or one.state != SleepState.AWAKE), key=_biggest_first)
+
+
+def _rows(actor: Actor) -> Iterable[tuple[Any, ...]]:
+    """`_COLUMNS` of what deployments that are not gone hold and their envelopes ask for, and of what was said of sleep (`how`)."""
+    mine = visible_models(actor).order_by().values("pk")
+    newest = current_servers().filter(deployment=OuterRef("pk")).values("memory_bytes")[:1]
+    manifest = Cast(NullIf("release__manifest", Value("")), JSONField())
+    asked = KeyTextTransform("memory_mib_min", KeyTransform("host", KeyTransform("envelope", manifest)))
+    number = Func(asked, Value("^[0-9]{1,15}$"), function="SUBSTRING", output_field=TextField())
+    sums = (
+        live_deployments()
+        .order_by()
+        .annotate(
+            where=F("environment__slug"),
+            title=F("environment__title"),
+            named=Case(When(release__model__in=mine, then="release__model__slug"), default=Value("")),
+            held=Subquery(newest),
+            asked=Cast(number, BigIntegerField()),
+        )
+        .values("where", "title", "named")
+        .annotate(
+            running=Count("pk"),
+            measured=Count("held"),
+            held_bytes=Coalesce(Sum("held"), 0),
+            declared_mib=Coalesce(Sum("asked", filter=~Q(named="")), 0),
+            how=Value("", CharField()),
+            quiet=Value(None, DateTimeField()),
+        )
+    )
+    said = Sleep.objects.filter(model__in=mine).annotate(
+        where=F("environment__slug"),
+        title=F("environment__title"),
+        named=F("model__slug"),
+        how=F("state"),
+        quiet=F("quiet_since"),
+        **{name: Value(0) for name in ("running", "measured", "held_bytes", "declared_mib")},
+    )
+    return sums.values_list(*_COLUMNS).union(said.order_by().values_list(*_COLUMNS), all=True)
 
 
 def _biggest_first(one: ModelMemory) -> tuple[bool, int, str, str]:
     size = one.declared_mib if one.measured_mib is None else one.measured_mib
-    return one.state == SleepState.ASLEEP, -size, one.model, one.environment.slug
+    return one.state == SleepState.ASLEEP, -size, one.model, one.environment

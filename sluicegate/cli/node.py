@@ -96,21 +96,7 @@ def _gpu_faults(read: dict[str, Any]) -> str:
 def run_memory(arguments: argparse.Namespace, output: Output) -> int:
     """Of models that sleep nothing is listed: they hold nothing."""
     with connect(arguments.server) as client:
-        every = [one for node in client.pages("/nodes") for one in node["deployments"]]
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for one in every:
-        found.setdefault((one["model"], one["environment"]), []).append(one)
-    rows: list[dict[str, Any]] = [
-        {
-            "model": model,
-            "environment": where,
-            "servers": len(its),
-            "measured_mib": _measured(its),
-            "declared_mib": _declared(its),
-        }
-        for (model, where), its in found.items()
-    ]
-    rows.sort(key=lambda row: (-_size(row), row["model"], row["environment"]))
+        rows = list(client.pages("/nodes/memory"))
     columns = ("model", "environment", "servers", "MiB held", "MiB declared")
     shown = (
         [
@@ -126,17 +112,9 @@ def run_memory(arguments: argparse.Namespace, output: Output) -> int:
     return exits.OK
 
 
-def _size(row: dict[str, Any]) -> int:
-    return int(row["declared_mib"] if row["measured_mib"] is None else row["measured_mib"])
-
-
 def _measured(deployments: list[dict[str, Any]]) -> int | None:
     sizes = [one["measured_memory_mib"] for one in deployments]
     return None if None in sizes else sum(sizes)
-
-
-def _declared(deployments: list[dict[str, Any]]) -> int:
-    return sum(one["declared_memory_mib"] or 0 for one in deployments)
 
 
 def _or_unknown(size: int | None) -> str:

@@ -25,7 +25,7 @@ from serving.queries.sleep import unplaced
 from tests.engine_rig import hear_everyone
 from tests.factories import make_actor, make_admin, make_deployment, make_environment, make_node, make_server, resealed
 from tests.rollout_setup import put, release_of, started
-from tests.rollout_story import AT_ONCE
+from tests.rollout_story import AT_ONCE, began_earlier
 from tests.sleep_setup import (  # noqa: F401
     SYSTEM,
     Night,
@@ -190,7 +190,7 @@ def test_a_candidate_takes_no_room_from_its_stable_that_sleeps() -> None:
     for _ in range(2):
         reason = cramped.tick().reason
     assert cramped.placed() == {stable} and "No node has room" in reason
-    Rollout.objects.update(created_at=timezone.now() - timedelta(days=1), started_at=None)
+    began_earlier(86_400, "gone_since")
     cramped.engine.cache.forget()
     assert cramped.tick().state == "cancelled" and night.state() == "awake"
 
@@ -203,7 +203,7 @@ def test_a_rollout_whose_stable_does_not_wake_is_cancelled_in_time() -> None:
     assert cramped.night.state() == "waking"
     reason = cramped.tick().reason
     assert "is given a server first. " in reason and "it asks for 40" in reason
-    Rollout.objects.update(created_at=timezone.now() - timedelta(days=1), started_at=None)
+    began_earlier(86_400, "gone_since")
     cramped.engine.cache.forget()
     assert cramped.tick().state == "cancelled" and "is given a server first" in cramped.rollout.reason
 
@@ -215,7 +215,7 @@ def test_a_candidate_that_has_a_server_already_is_told_that_its_stable_sleeps() 
     for _ in range(2):
         reason = cramped.tick().reason
     assert "has no serving server; waiting for it. r1, the rollback target, sleeps, and is given a server" in reason
-    Rollout.objects.update(created_at=timezone.now() - timedelta(days=1), started_at=None)
+    began_earlier(86_400, "stable_gone_since")
     cramped.engine.cache.forget()
     assert cramped.tick().state == "cancelled" and "tells what keeps it" in cramped.rollout.reason
 

@@ -176,6 +176,7 @@ ASKS: dict[str, Ask] = {
     "POST /gateways/{name}/remove": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "POST /gateways/{name}/resume": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "GET /nodes": Ask(SIGNED_IN),
+    "GET /nodes/memory": Ask(SIGNED_IN),
     "POST /nodes/{name}/remove": Ask(
         V.ADMINISTER, reason, lambda w: {"If-Match": "*"}, also=frozenset({409})
     ),  # in use

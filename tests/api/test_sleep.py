@@ -17,7 +17,15 @@ from serving.models import Sleep
 from sluicegate.cli.main import main
 from sluicegate.cli.sleep import _row
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
-from tests.factories import make_deployment, make_environment, make_model, make_release, make_server, make_user
+from tests.factories import (
+    make_deployment,
+    make_environment,
+    make_model,
+    make_release,
+    make_server,
+    make_user,
+    resealed,
+)
 from tests.pages.test_model_tabs import HOSTILE, signed_in
 from tests.rollout_setup import production, serves
 
@@ -101,16 +109,20 @@ def test_the_memory_of_each_model_is_listed(
     run: Run,  # noqa: F811
     release: Release,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("serving.queries.fleet.MOST_DEPLOYMENTS", 1)  # what one page names; sums are of all
+    resealed(release, envelope={"host": {"memory_mib_min": 512}})
     for deployment in (make_deployment(release, production(), state="ready", slot=1), make_deployment(state="loading")):
         make_server(deployment, memory_bytes=None if deployment.state == "loading" else 50 * 2**20)
     code, found = run("admin", "node", "memory")
-    assert code == 0 and [(one["model"], one["servers"], one["measured_mib"]) for one in found] == [
-        ("sentiment", 2, 350),
-        (found[1]["model"], 1, None),
-    ]
+    assert code == 0 and [
+        (one["model"], one["servers"], one["measured_mib"], one["declared_mib"]) for one in found
+    ] == [("sentiment", 2, 350, 1024), (found[1]["model"], 1, None, 0)]
     code, found = run("ada", "node", "memory")
-    assert code == 0 and {one["model"] for one in found} == {""}  # another team's: no model has a name in words
+    assert code == 0 and [(one["model"], one["declared_mib"]) for one in found] == [
+        ("", 0)
+    ]  # another team's: no model has a name in words
     assert main(["node", "memory"]) == 0 and "another team's\tproduction\t3\tunknown" in capsys.readouterr().out
 
 

@@ -54,8 +54,31 @@ def test_a_way_back_without_a_server_is_waited_for_as_long_as_a_candidate() -> N
     assert (early.action, early.code) == (Action.HOLD, Code.STABLE_NOT_READY)
     assert early.reason.endswith("has no serving server; waiting for it. No node has room.")
     assert (late.action, late.code) == (Action.CANCEL, Code.STABLE_NOT_READY)
-    assert f"no serving server after {limit:.0f} s. No node has room. No traffic was sent. `sluicegate" in late.reason
+    said = (
+        f"r1, the rollback target, has had no serving server for {limit:.0f} s. No node has room. No traffic was sent. "
+    )
+    assert said + "`sluicegate" in late.reason
     assert late.reason.endswith("bring it back, and start again.")
+
+
+def test_what_was_ready_all_night_is_waited_for_from_when_it_was_lost() -> None:
+    """A freeze or a gate holds a rollout for longer than a candidate may be prepared; then an arm's only server begins anew."""
+    limit, night = POLICY.prepare_deadline_s, {"waited_s": 32_400.0}
+    stable = {"candidate_servers": 1, "stable_servers": 0, **night}
+    blink = decide(preparing(stable_gone_s=0.0, **stable))
+    assert (blink.action, blink.code) == (Action.HOLD, Code.STABLE_NOT_READY)
+    gone = decide(preparing(stable_gone_s=limit, **stable))
+    assert gone.action is Action.CANCEL and f"has had no serving server for {limit:.0f} s." in gone.reason
+    assert decide(preparing(gone_s=limit - 0.1, **night)).code is Code.PREPARING
+    never = decide(preparing(gone_s=limit, **night))
+    assert (never.code, never.reason) == (Code.NEVER_READY, f"r2 has not been ready for {limit:.0f} s.")
+
+
+def test_what_was_missing_before_a_rollout_began_is_not_held_against_it() -> None:
+    """It may have waited for an approval for days."""
+    before = {"waited_s": 10.0, "gone_s": 1e6, "stable_gone_s": 1e6}
+    assert decide(preparing(**before)).code is Code.PREPARING
+    assert decide(preparing(**before, candidate_servers=1, stable_servers=0)).action is Action.HOLD
 
 
 def test_the_first_traffic_is_the_first_steps() -> None:

@@ -94,6 +94,27 @@ def test_one_look_without_a_server_is_not_gone_and_a_second_one_is() -> None:
     assert back.engine_state.gone_since is None
 
 
+def test_a_blink_of_an_arm_cancels_no_rollout_that_a_freeze_has_held_all_night() -> None:
+    def tick(number: int, state: EngineState, seconds: float, **servers: int) -> Tick:
+        seen = given(number, seconds=seconds, state=state, step_started_at=None, waited_s=32_400.0 + seconds, **servers)
+        return evaluate(replace(seen, desired=Desired(S.PREPARING), readings={}), gone_over_s=0.5)
+
+    limit = FAST.prepare_deadline_s
+    for arm, code in (("stable_servers", Code.STABLE_NOT_READY), ("candidate_servers", Code.NEVER_READY)):
+        first = tick(1, given().engine_state, 1.0, **{arm: 0})
+        assert first.decision.action is Action.HOLD
+        kept = EngineState.from_json(first.engine_state.to_json())
+        last = tick(2, kept, 1.0 + limit, **{arm: 0})
+        assert (last.decision.action, last.decision.code) == (Action.CANCEL, code)
+        back = tick(2, kept, limit, **{arm: 1})
+        assert (back.engine_state.gone_since, back.engine_state.stable_gone_since) == (None, None)
+        assert tick(3, back.engine_state, 1.0 + limit, **{arm: 0}).decision.action is Action.HOLD
+        unknown = evaluate(replace(given(2, state=kept), observed=Observed(AT + 9.0)), gone_over_s=60.0)
+        assert (unknown.engine_state.gone_since, unknown.engine_state.stable_gone_since) == (
+            kept.gone_since, kept.stable_gone_since,
+        )  # fmt: skip
+
+
 def test_a_candidate_that_failed_before_is_gone_at_the_first_look() -> None:
     failed = replace(given().engine_state, has_failed=True)
     assert evaluate(given(state=failed, candidate_servers=0), gone_over_s=60.0).decision.code is Code.SERVERS_GONE

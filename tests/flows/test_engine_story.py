@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from django.db import DatabaseError, OperationalError
-from django.db.models import F
 from django.utils import timezone
 
 from ledger.actions import leadership
@@ -26,7 +25,7 @@ from serving.models import Deployment, Environment, Server
 from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.factories import make_model, make_release
 from tests.gateway_rig import wait_until
-from tests.rollout_story import AT_ONCE, OBJECTIVES, POLICY, Story
+from tests.rollout_story import AT_ONCE, OBJECTIVES, POLICY, Story, began_earlier
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -406,7 +405,10 @@ def test_a_candidate_that_is_never_ready_is_cancelled_without_traffic() -> None:
     Deployment.objects.filter(release=story.candidate).update(state="loading")
     Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
     story.turn()
-    Rollout.objects.update(started_at=timezone.now() - timedelta(seconds=6), version=F("version") + 1)
+    began_earlier(6)
+    story.turn()
+    assert story.rollout.state == "preparing"  # it counts from when the server was lost
+    began_earlier(6, "gone_since")
     assert story.until("cancelled", turns=2).weight_bp == 0
     assert story.codes()[-1] == "never_ready" and story.route().candidate_id is None
 
@@ -416,7 +418,10 @@ def test_a_candidate_whose_way_back_has_no_server_is_cancelled_without_traffic()
     Server.objects.filter(deployment__release=story.stable).update(is_serving=False)
     story.turn()
     assert story.rollout.state == "preparing" and "waiting for it." in story.rollout.reason
-    Rollout.objects.update(started_at=timezone.now() - timedelta(seconds=61), version=F("version") + 1)
+    began_earlier(61)
+    story.turn()
+    assert story.rollout.state == "preparing"  # it counts from when the server was lost
+    began_earlier(61, "stable_gone_since")
     assert story.until("cancelled", turns=2).weight_bp == 0
     assert story.codes()[-1] == "stable_not_ready" and "start again" in story.rollout.reason
 

@@ -17,7 +17,6 @@ from serving.actions.nodes import cordon_node, uncordon_node
 from serving.actions.prefetch import FilesReport, record_prefetches
 from serving.core.prefetch import FilesStanding
 from serving.models import Deployment, Node, Server, Sleep
-from serving.queries.fleet import fleet_of
 from serving.queries.model_memory import memory_of_models
 from tests.factories import (
     events_of,
@@ -208,8 +207,8 @@ def test_what_each_model_holds_is_told_and_what_sleeps_stands_last(admin: User) 
     where = {"environment": make_environment("production"), "quiet_since": timezone.now()}
     Sleep.objects.create(model=slept.model, state="asleep", **where)
     Sleep.objects.create(model=small.model, unload_after_s=300, **where)
-    found = memory_of_models(make_admin(), fleet_of(make_admin()))
-    told = [(one.model, one.state, len(one.held), one.measured_mib, one.quiet_since is not None) for one in found]
+    found = memory_of_models(make_admin())
+    told = [(one.model, one.state, one.servers, one.measured_mib, one.quiet_since is not None) for one in found]
     assert told == [
         ("big", "awake", 2, 700, False),
         ("small", "awake", 1, 100, True),

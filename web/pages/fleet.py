@@ -45,12 +45,11 @@ def _page(request: HttpRequest) -> HttpResponse:
         Filter("fit", "Where would it fit?", hint="my-model/r6"),
     )
     given = {one.name: one.value for one in filters}
-    fleet = fleet_of(actor)
-    rows = [one for one in fleet if given["node"] in one.node.name and given["state"] in ("", one.state)]
+    rows = [one for one in fleet_of(actor) if given["node"] in one.node.name and given["state"] in ("", one.state)]
     is_admin = may(actor, Verb.ADMINISTER, EVERY_TEAM)
     facts: dict[str, Any] = {
         "filters": filters, "is_filtered": any(given.values()), "rows": rows, "plot": _map(rows),
-        "memory": [] if any(given.values()) else memory_of_models(actor, fleet),
+        "memory": [] if any(given.values()) else [one for one in memory_of_models(actor) if one.model],
         "may_cordon": is_admin, "fit": given["fit"], "invites": open_invites() if is_admin else (),
         "is_cut": sum(len(one.held) for one in rows) >= MOST_DEPLOYMENTS, "most": MOST_DEPLOYMENTS,
     }  # fmt: skip
