@@ -64,7 +64,7 @@ EVERY_S = 2.0
 WRITE_EVERY_S = 30.0
 #: What one look does at the most, in seconds by kind, one model at least; the next look begins where this one stopped. Those that
 #: somebody waits for come first.
-MOST_S = {"asleep": 3.0, "falling asleep": 1.0}
+MOST_S = {"waking": 3.0, "asleep": 1.0, "falling asleep": 1.0}
 
 
 @dataclass
@@ -84,6 +84,12 @@ class _SleepLook:
     def is_asked(self) -> bool:
         """A request was counted since the last look."""
         return is_demand(self.before, self.quiet, is_by_hand=is_by_hand(self.sleep))
+
+    @property
+    def is_to_wake(self) -> bool:
+        """Somebody waits for it, or will."""
+        is_called = bool(self.sleeper.needs) or (self.is_asked and self.sleep.loads_on_demand)
+        return self.sleep.state == S.WAKING or (self.sleep.state == S.ASLEEP and is_called)
 
     def why_awake(self, after_s: int | None, now: float) -> str:
         since = self.sleep.state_since
@@ -130,7 +136,6 @@ class SleepWatch:
         """One look at every model that may sleep, or does."""
         rows = watched_sleeps()
         self._quiet = {row.pk: self._known(row) for row in rows}
-        self._busy = InFlight(self.in_flight)
         if not rows:
             return
         gateways = gateways_in({row.environment_id for row in rows})
@@ -152,7 +157,11 @@ class SleepWatch:
             watched.append(_SleepLook(row, served[row.place], left, before, quiet))
         self._note_late([one for one in watched if one.sleep.state == S.ASLEEP and one.sleeper.is_loaded])
         awake = [one for one in watched if one.sleep.state == S.AWAKE]
-        self._each("asleep", [one for one in watched if one.sleep.state != S.AWAKE], self._look_asleep)
+        self._busy = InFlight(self.in_flight, (gateway for one in watched for gateway in one.gateways))
+        waking = [one for one in watched if one.is_to_wake]
+        asleep = [one for one in watched if one.sleep.state == S.ASLEEP and not one.is_to_wake]
+        self._each("waking", waking, self._look_asleep)
+        self._each("asleep", asleep, self._look_asleep)
         self._each("falling asleep", awake, partial(self._look_awake, now=now))
         self._guarded(partial(self._make_room, awake, now))
         for one in watched:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from django.utils import timezone
 from structlog.testing import capture_logs
 
 from rollouts.engine import sleep_watch
+from rollouts.engine.in_flight import InFlight
 from serving.actions.sleeping import put_to_sleep
 from serving.core.sleep import LEAST_S, MOST_S
-from serving.models import Deployment, Gateway, Route, RouteAck
+from serving.models import Deployment, Gateway, Route, RouteAck, Server
+from serving.ports import GatewayError
 from serving.queries.sleep import sleep_views
 from tests.factories import make_actor
 from tests.rollout_setup import stable_server
@@ -148,7 +151,7 @@ def test_a_look_ends_in_time_and_the_next_goes_on_behind_it(night: Night, monkey
     every = [night.one, *(stable_server() for _ in range(3))]
     for one in every[1:]:
         night.rule(one)
-    monkeypatch.setattr(sleep_watch, "MOST_S", {"asleep": 0.0, "falling asleep": 0.0})
+    monkeypatch.setattr(sleep_watch, "MOST_S", dict.fromkeys(sleep_watch.MOST_S, 0.0))
     night.later()
     asleep_after = []
     for _ in every:
@@ -211,16 +214,66 @@ def test_what_a_gateway_takes_while_it_is_asked_is_unloaded_at_the_next_look(
     route = Route.objects.get(model=night.model)
     ack = {"generation": route.generation, "acked_at": timezone.now()}
     RouteAck.objects.update_or_create(gateway=Gateway.objects.get(), route=route, defaults=ack)
-    reads = night.hosts.read_in_flight
+    on = InFlight.on
 
-    def told(**asked: Any) -> Any:
-        found = reads(**asked)
+    def told(*asked: Any) -> Any:
+        found = on(*asked)
         night.gateway.obey()
         return found
 
-    monkeypatch.setattr(night.hosts, "read_in_flight", told)
+    monkeypatch.setattr(InFlight, "on", told)
     night.later()
     assert night.replicas() == [] and len(night.replicas(other)) == 1
     assert "has not taken that yet" in night.sleep(other).trouble
     night.later()
     assert night.replicas(other) == []
+
+
+def test_all_gateways_are_asked_at_once_what_is_in_flight(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gateway-2", "gateway-3"):
+        add_gateway(night, name)
+    together, reads = Barrier(3), night.hosts.read_in_flight
+
+    def told(**asked: Any) -> Any:
+        try:
+            together.wait(timeout=20)
+        except BrokenBarrierError:
+            raise GatewayError("timeout", "they were asked one after another") from None
+        return reads(**asked)
+
+    monkeypatch.setattr(night.hosts, "read_in_flight", told)
+    night.idle()
+    assert (night.sleep().trouble, night.state()) == ("", "asleep")
+
+
+def test_what_one_gateway_tells_and_nobody_makes_out_is_unknown(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(**_: Any) -> Any:
+        raise ValueError("no number")
+
+    monkeypatch.setattr(night.hosts, "read_in_flight", fails)
+    night.idle()
+    assert night.state() == "awake" and "cannot be made out (ValueError: no number)" in night.sleep().trouble
+
+
+def test_who_somebody_waits_for_comes_before_who_is_unloaded(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = stable_server()
+    night.rule(last)
+    night.idle()
+    assert (night.state(), night.state(last)) == ("asleep", "asleep") and night.replicas()
+    night.gateway.obey()
+    Server.objects.filter(deployment=last).update(is_serving=False)
+    night.asked(of=last)
+    night.hosts.active = 1
+    seen: list[int] = []
+    continues = sleep_watch.continue_waking
+
+    def counted(**asked: Any) -> None:
+        seen.append(len(night.hosts.asked))
+        continues(**asked)
+
+    monkeypatch.setattr(sleep_watch, "continue_waking", counted)
+    for _ in range(2):  # as it is asked, and as it wakes
+        night.hosts.asked.clear()
+        night.later()
+        assert night.state(last) == "waking" and night.replicas() and night.hosts.asked
+    assert seen == [0, 0], "it is on its way before any gateway is waited for"
