@@ -23,6 +23,8 @@ _PLAIN = (
     "stage", "gone_since", "stable_gone_since", "asked_at", "is_promoting", "tick", "gap_at", "blind_since", "server_since", "server_base",
     "forgotten", "blind_at", "served_since", "drawn",
 )  # fmt: skip
+#: Of these, fields that are kept only where there is something to keep.
+_SELDOM = frozenset({"stable_gone_since"})
 
 
 class Aside(NamedTuple):
@@ -94,7 +96,7 @@ class EngineState:
             "harm": {name: [round(part, 4) for part in one] for name, one in self.harm.items()},
             "said": self.last_decision,
             **({} if self.aside is None else {"aside": [*self.aside[:-1], *self.aside.besides]}),
-            **{name: getattr(self, name) for name in _PLAIN},
+            **{name: value for name in _PLAIN if (value := getattr(self, name)) is not None or name not in _SELDOM},
         }
 
     @classmethod
