@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 from typing import Any
-from urllib.parse import quote
 
 from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.node_joining import add_joining, joined
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
+from sluicegate.client.names import node_path
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -122,7 +122,7 @@ def _or_unknown(size: int | None) -> str:
 
 
 def run_verb(arguments: argparse.Namespace, output: Output) -> int:
-    body, address = {"reason": arguments.reason}, f"/nodes/{quote(arguments.node, safe='')}/{arguments.verb}"
+    body, address = {"reason": arguments.reason}, f"{node_path(arguments.node)}/{arguments.verb}"
     with connect(arguments.server) as client:
         if arguments.verb == "cordon":
             node = client.post(address, body, is_any_version=True)
@@ -138,7 +138,7 @@ def run_verb(arguments: argparse.Namespace, output: Output) -> int:
 
 def run_remove(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        address = f"/nodes/{quote(arguments.node, safe='')}/remove"
+        address = f"{node_path(arguments.node)}/remove"
         found = client.post(address, {"reason": arguments.reason}, is_any_version=True)
     said = f"{arguments.node} is on no list any more. An agent of that name brings it back, cordoned."
     output.result(found, [said])
@@ -147,11 +147,16 @@ def run_remove(arguments: argparse.Namespace, output: Output) -> int:
 
 def run_drain(arguments: argparse.Namespace, output: Output) -> int:
     """The plan; with `--yes` what was done of it."""
-    address = f"/nodes/{quote(arguments.node, safe='')}/drain"
+    address = f"{node_path(arguments.node)}/drain"
     body = {"reason": arguments.reason, "is_confirmed": True, "deployment": arguments.deployment}
     with connect(arguments.server) as client:
         found = client.post(address, body, is_any_version=True) if arguments.yes else client.get(address)
     steps = [one for one in found["steps"] if arguments.deployment in (None, one["deployment"])]
+    if arguments.deployment is not None and not steps:
+        raise refuse(
+            f"Nothing like deployment {arguments.deployment} is on {arguments.node} now.",
+            f"See what is: sluicegate node drain {arguments.node}",
+        )
     lines = [f"{one['fate']}: {one['says']}" for one in steps] or [f"Nothing runs on {arguments.node}."]
     if not arguments.yes:
         lines.append("Nothing was done; add --yes.")

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
-from urllib.parse import quote
 
 from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
+from sluicegate.client.names import node_path
 
 
 def add_joining(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -81,11 +81,13 @@ def run_rotate(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def run_revoke(arguments: argparse.Namespace, output: Output) -> int:
-    if not arguments.yes:
-        said = f"The agent of {arguments.node} would be refused, and its replicas placed elsewhere. Nothing was done; add --yes."
-        output.result({"node": arguments.node, "is_done": False}, [said])
-        return exits.OK
     with connect(arguments.server) as client:
+        if not arguments.yes:
+            held = len(client.get(_address(arguments.node, "drain"))["steps"])
+            more = f", and what runs there ({held}) placed elsewhere" if held else ""
+            said = f"The agent of {arguments.node} would be refused{more}. Nothing was done; add --yes."
+            output.result({"node": arguments.node, "is_done": False}, [said])
+            return exits.OK
         node = client.post(_address(arguments.node, "revoke"), {"reason": arguments.reason}, is_any_version=True)
     output.result(
         node,
@@ -104,4 +106,4 @@ def joined(node: dict[str, Any]) -> str:
 
 
 def _address(node: str, verb: str) -> str:
-    return f"/nodes/{quote(node, safe='')}/{verb}"
+    return f"{node_path(node)}/{verb}"

@@ -83,6 +83,9 @@ def test_by_command(run: Run, tmp_path: Path) -> None:  # noqa: F811
     assert run("admin", "node", "rotate", "gpu-7")[0] == exits.OK and Node.objects.get(name="gpu-7").rotation_asked_at
     assert run("admin", "node", "revoke", "gpu-7") == (exits.OK, {"node": "gpu-7", "is_done": False})
     assert Node.objects.get(name="gpu-7").revoked_at is None
+    assert (
+        run("admin", "node", "revoke", "gpu-99")[0] == exits.REFUSED
+    )  # also where nothing is done yet: there is no such node
     assert run("admin", "node", "revoke", "gpu-7", "--yes", "--reason", "x")[1]["state"] == "revoked"
     assert words_of(run("admin", "node", "list")[1][0]) == "revoked by admin"
 
