@@ -7,7 +7,7 @@ Each port has one error family (see `PortError`), one adapter for each real syst
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -333,13 +333,6 @@ class HostCounts:
 
     def __add__(self, other: HostCounts) -> HostCounts:
         return HostCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
-
-    def since(self, before: HostCounts) -> HostCounts:
-        """What was counted after `before`; all, where counts began anew."""
-        if self.attempts < before.attempts:
-            return self
-        told = zip(astuple(self), astuple(before), strict=True)
-        return replace(HostCounts(*[max(0, now - then) for now, then in told]), active=self.active)
 
 
 class HostCounters(Protocol):

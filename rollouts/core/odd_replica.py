@@ -51,7 +51,7 @@ class OddReplica:
     replicas: int
 
     @property
-    def said(self) -> str:
+    def words(self) -> str:
         """Its name and what it failed, and what the others did."""
         nobody = f", {self.own.unreached} of which found nobody there" if self.own.unreached else ""
         mine = f"{self.name}, {self.own.bad} of {self.own.attempts} attempts{nobody}"

@@ -42,7 +42,7 @@ def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
     odd = odd_one_out(s.observed.replicas, tolerated=judged.guard.roll_back_over.of(usual), phi=judged.phi)
     if odd is None:
         return found
-    facts, theirs = odd.facts, f"of one replica of {odd.replicas}: {odd.said}."
+    facts, theirs = odd.facts, f"of one replica of {odd.replicas}: {odd.words}."
     if _may_hold(s, found, judged, odd):
         said = (
             f"Holding at {weight_text(s.desired.weight_bp)}: {judged.guard.words} of {s.identity.candidate_name} are at "

@@ -298,8 +298,8 @@ class Engine:
         if tick.decision.action in OPENING and needs_a_look(entry):
             given = looked_closer(entry, given)
             tick = evaluate(given, gone_over_s=self.timings.gone_over_s)
-        if (told := self._stables.told(entry, tick, given, world, self.hosts)) is not None:
-            tick = evaluate(told, gone_over_s=self.timings.gone_over_s)
+        if (more := self._stables.with_tallies(entry, tick, given, world, self.hosts)) is not None:
+            tick = evaluate(more, gone_over_s=self.timings.gone_over_s)
         if tick.is_effect or tick.warning:
             entry.mark_written(commit_tick(entry.rollout, tick, fence=world.fence))
             return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import structlog
 
@@ -53,7 +53,7 @@ class StableReplicas:
             if read:
                 self._begun[rollout.pk] = state.stage, read
 
-    def told(
+    def with_tallies(
         self, entry: RolloutEntry, tick: Tick, given: TickInput, world: WorldState, hosts: HostCounters | None
     ) -> TickInput | None:
         """What the tick rested on, with what each of stable's servers counted in this stage, where its decision rests on what stable fails.
@@ -95,8 +95,16 @@ def _tallies(entry: RolloutEntry, before: ByGateway, now: ByGateway) -> dict[str
     for gateway in now.keys() & before.keys():
         for address, counts in now[gateway].items():
             if (name := names.get(address)) is not None:
-                found[name] += counts.since(before[gateway].get(address, HostCounts()))
+                found[name] += _since(before[gateway].get(address, HostCounts()), counts)
     return {name: ReplicaTally(one.failed, one.attempts, one.unreached) for name, one in found.items() if one.attempts}
+
+
+def _since(before: HostCounts, now: HostCounts) -> HostCounts:
+    """What a gateway counted after `before`; all, where its counts began anew."""
+    if now.attempts < before.attempts:
+        return now
+    counted = zip(astuple(now), astuple(before), strict=True)
+    return HostCounts(*[max(0, later - then) for later, then in counted])
 
 
 def _ensure_replaced(entry: RolloutEntry, world: WorldState) -> None:
