@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -121,6 +122,9 @@ def _run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # who reads has enough, as `head` has; nor does the end of the program write there then
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as whoever SIGPIPE ends
 
 
 if __name__ == "__main__":
