@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -22,10 +22,12 @@ from accounts.api.requests import (
 )
 from accounts.api.responses import OnePage, versioned
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require
+from ledger.core.plans import plan_digest
 from serving.actions.draining import drain_node, drain_one
 from serving.actions.nodes import LONGEST_REASON, cordon_node, uncordon_node
 from serving.actions.removing import remove_node
 from serving.api.gpus import GpusOut, gpus_row
+from serving.api.plans import PlannedIn, PlanOut
 from serving.core.draining import Fate
 from serving.core.prefetch import FilesStanding
 from serving.models import Node
@@ -186,11 +188,7 @@ class RemoveView(APIView):
         )
 
 
-class DrainIn(StrictSerializer):
-    reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
-    is_confirmed = serializers.BooleanField(
-        required=False, default=False, help_text="needed where it touches what users get"
-    )
+class DrainIn(PlannedIn):
     deployment = serializers.IntegerField(
         required=False, allow_null=True, default=None, min_value=1, max_value=2**63 - 1, help_text="this one alone"
     )
@@ -203,7 +201,7 @@ class DrainStepOut(serializers.Serializer[Any]):
     serves_users = serializers.BooleanField()
 
 
-class DrainOut(serializers.Serializer[Any]):
+class DrainOut(PlanOut):
     """What becomes of each deployment of the node that is drained."""
 
     node = serializers.CharField()
@@ -211,11 +209,16 @@ class DrainOut(serializers.Serializer[Any]):
 
 
 class DrainView(APIView):
-    @extend_schema(operation_id="nodes_drain_plan", responses=DrainOut)
+    @extend_schema(
+        operation_id="nodes_drain_plan",
+        responses=DrainOut,
+        parameters=[OpenApiParameter("deployment", int, description="this one alone")],
+    )
     def get(self, request: Request, name: str) -> Response:
         """What draining the node would do now. Takes an administrator."""
         require(actor_of(request), Verb.ADMINISTER, EVERY_TEAM)
-        return _drained(name, drain_plan(deployments_on(get_node(name))))
+        node, one = get_node(name), request.query_params.get("deployment", "")
+        return _drained(name, drain_plan([deployment_on(node, one)] if one else deployments_on(node)))
 
     @extend_schema(operation_id="nodes_drain", request=DrainIn, responses=DrainOut, parameters=[IF_MATCH_OR_ANY])
     def post(self, request: Request, name: str) -> Response:
@@ -232,7 +235,9 @@ def _drained(name: str, steps: Iterable[DrainStep]) -> Response:
         {"deployment": one.deployment.pk, "fate": one.fate, "says": one.says, "serves_users": one.serves_users}
         for one in steps
     ]
-    return Response(DrainOut({"node": name, "steps": rows}).data)
+    return Response(
+        DrainOut({"node": name, "steps": rows, "plan_digest": plan_digest(row["says"] for row in rows)}).data
+    )
 
 
 def node_answer(actor: Actor, node: Node) -> Response:
