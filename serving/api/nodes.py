@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -33,7 +33,7 @@ from serving.core.prefetch import FilesStanding
 from serving.models import Node
 from serving.queries import get_node
 from serving.queries.draining import DrainStep, deployment_on, deployments_on, drain_plan
-from serving.queries.fleet import NodeView, OnNode, fleet_of
+from serving.queries.fleet import MOST_DEPLOYMENTS, NodeView, OnNode, fleet_of
 from serving.queries.model_memory import memory_of_models
 
 
@@ -112,7 +112,11 @@ class NodeOut(serializers.Serializer[Any]):
         "agent starts servers",
     )
     runtimes = serializers.ListField(child=serializers.CharField(), help_text="image@digest")
-    deployments = OnNodeOut(many=True)
+    measured_memory_mib = serializers.IntegerField(
+        allow_null=True, help_text="what all its servers hold; null: not all of them were measured"
+    )
+    deployment_count = serializers.IntegerField(help_text="all of them")
+    deployments = OnNodeOut(many=True, help_text=f"the newest of each node, {MOST_DEPLOYMENTS} of all nodes at most")
     kept = KeptOut(many=True, help_text="what may be placed here without a fetch, as its agent saw it last")
 
 
@@ -230,14 +234,13 @@ class DrainView(APIView):
         return _drained(name, drain_node(actor=actor, node=node, expected_version=version, **data))
 
 
-def _drained(name: str, steps: Iterable[DrainStep]) -> Response:
+def _drained(name: str, steps: Sequence[DrainStep]) -> Response:
     rows = [
         {"deployment": one.deployment.pk, "fate": one.fate, "says": one.says, "serves_users": one.serves_users}
         for one in steps
     ]
-    return Response(
-        DrainOut({"node": name, "steps": rows, "plan_digest": plan_digest(row["says"] for row in rows)}).data
-    )
+    named = plan_digest(one.says for one in steps)
+    return Response(DrainOut({"node": name, "steps": rows, "plan_digest": named}).data)
 
 
 def node_answer(actor: Actor, node: Node) -> Response:
@@ -255,9 +258,10 @@ def _node_row(one: NodeView) -> dict[str, Any]:
         **{name: getattr(node, name) for name in ("name", "version", "seen_at", "cordoned_at", "cordoned_by")},
         **{name: getattr(node, name) for name in _IDENTITY},
         "cordon_reason": node.cordon_reason, "state": one.state, "cpu_cores": known.cpu_cores,
-        "memory_mib": known.memory_mib, "declared_memory_mib": one.declared_mib, "disk_mib": known.disk_mib,
+        "memory_mib": known.memory_mib, "declared_memory_mib": one.sums.declared_mib, "disk_mib": known.disk_mib,
         "gpus": None if known.gpus is None else list(known.gpus), "gpus_read": gpus_row(one), "driver": known.driver,
         "containment": one.containment, "static_server": one.static.get("address"), "runtimes": [own["image"] for own in node.runtimes],
+        "measured_memory_mib": one.sums.whole_mib, "deployment_count": one.sums.deployments,
         "deployments": [_on(held) for held in one.held], "kept": one.kept,
     }  # fmt: skip
 

@@ -54,8 +54,8 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
             "unknown" if one["gpus"] is None else ", ".join(one["gpus"]) or "none",
             _gpu_faults(one["gpus_read"]),
             f"{one['declared_memory_mib']} of {one['memory_mib'] or 'unknown'}",
-            _or_unknown(_measured(one["deployments"])),
-            len(one["deployments"]),
+            _or_unknown(one["measured_memory_mib"]),
+            one["deployment_count"],
             _kept(one["kept"]),
             joined(one),
             one["cordon_reason"],
@@ -114,11 +114,6 @@ def run_memory(arguments: argparse.Namespace, output: Output) -> int:
     return exits.OK
 
 
-def _measured(deployments: list[dict[str, Any]]) -> int | None:
-    sizes = [one["measured_memory_mib"] for one in deployments]
-    return None if None in sizes else sum(sizes)
-
-
 def _or_unknown(size: int | None) -> str:
     return "unknown" if size is None else str(size)
 
@@ -157,12 +152,12 @@ def run_drain(arguments: argparse.Namespace, output: Output) -> int:
             f"Deployment {arguments.deployment} is drained." if of_one else f"{arguments.node} is cordoned and emptied."
         )
         if not is_agreed(arguments, output, plan, _steps_of(plan), what):
-
-
-def _steps_of(plan: dict[str, Any]) -> list[str]:
-    return [f"{one['fate']}: {one['says']}" for one in plan["steps"]] or [f"Nothing runs on {plan['node']}."]
             return exits.OK
         body = {"reason": arguments.reason, "plan_digest": plan["plan_digest"], **of_one}
         found = client.post(address, body, is_any_version=True)
     output.result({**found, "is_done": True}, [f"{what} As it stands:", *_steps_of(found)])
     return exits.OK
+
+
+def _steps_of(plan: dict[str, Any]) -> list[str]:
+    return [f"{one['fate']}: {one['says']}" for one in plan["steps"]] or [f"Nothing runs on {plan['node']}."]
