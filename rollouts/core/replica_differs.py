@@ -42,19 +42,7 @@ def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
     odd = odd_one_out(s.observed.replicas, tolerated=judged.guard.roll_back_over.of(usual), phi=judged.phi)
     if odd is None:
         return found
-    own, others = ([one.bad, one.attempts] for one in (odd.own, odd.others))
-    facts = {
-        "replica": odd.name,
-        "own": own,
-        "others": others,
-        "replicas": odd.replicas,
-        "unreached": odd.own.unreached,
-    }
-    nobody = f", {odd.own.unreached} of which found nobody there" if odd.own.unreached else ""
-    theirs = (
-        f"of one replica of {odd.replicas}: {odd.name}, {odd.own.bad} of {odd.own.attempts} attempts{nobody}; "
-        f"the others failed {odd.others.bad} of {odd.others.attempts}."
-    )
+    facts, theirs = odd.facts, f"of one replica of {odd.replicas}: {odd.words}."
     if _may_hold(s, found, judged, odd):
         said = (
             f"Holding at {weight_text(s.desired.weight_bp)}: {judged.guard.words} of {s.identity.candidate_name} are at "

@@ -144,6 +144,8 @@ class Observed:
     room: Room = UNKNOWN_ROOM  # what the servers of both arms can take
     replicas: Mapping[str, ReplicaTally] = field(default_factory=dict)  # of the candidate, where they were asked for
     is_replacing: bool = False  # fewer of the candidate answer than before one was set aside
+    stable_replicas: Mapping[str, ReplicaTally] = field(default_factory=dict)  # of stable in this stage, likewise
+    is_stable_replacing: bool = False  # stable's odd replica answers still, or fewer of stable do than before
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,10 @@ class StageEvidence:
     aside: str = ""  # the candidate's replica that was set aside in this rollout
     aside_s: float | None = None  # since then; None: none was
     is_replaced: bool = False  # another has answered in its place
+    stable_odd: str = ""  # stable's replica that was found to differ in this rollout
+    stable_odd_s: float | None = None  # since then; None: none was
+    is_stable_renewed: bool = False  # another has answered in its place, and evidence has begun afresh
+    stable_looks: int = 0  # how often stable's replicas were looked at in this rollout
 
 
 @dataclass(frozen=True)
@@ -316,6 +322,10 @@ def _evidence(
         aside=state.aside.replica if state.aside else "",
         aside_s=_since(now, state.aside.at) if state.aside else None,
         is_replaced=state.aside is not None and state.aside.is_replaced,
+        stable_odd=state.stable_odd.replica if state.stable_odd else "",
+        stable_odd_s=_since(now, state.stable_odd.at) if state.stable_odd else None,
+        is_stable_renewed=state.stable_odd is not None and state.stable_odd.is_renewed,
+        stable_looks=state.stable_looks or 0,
     )
 
 

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ from typing import Any
 
 def main() -> int:
     said = _said()
+    signal.signal(signal.SIGTERM, _interrupted)
+    signal.signal(signal.SIGINT, _interrupted)
     from tests.kills.databases import stores
 
     with stores() as folder:
@@ -32,6 +35,13 @@ def main() -> int:
         if said.takeover:
             return _takeover(said, folder)
         return _handful(said, folder) if said.handful else _campaign(said, folder)
+
+
+def _interrupted(*_: object) -> None:
+    """Once: what is done by then is told, and the stores are put away, whatever is sent after it."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _said() -> argparse.Namespace:
@@ -104,6 +114,8 @@ def _handful(said: argparse.Namespace, folder: Path) -> int:
                 return NOBODY
             continue
         found[name] = {**json.loads(mine.report.read_text()), "code": code}
+        if found[name]["is_cut_off"]:
+            break
     if said.report:
         said.report.write_text(json.dumps(found, indent=1))
     return max(one["code"] for name, one in found.items() if name != "torn")
@@ -144,9 +156,11 @@ def _campaign(said: argparse.Namespace, folder: Path, **recorded: Any) -> int:
         print(campaigns.by_site(campaign))
     print(campaigns.table(found))
     print(f"{len(found['wrong'])} wrong; {found['took_s']:g} s")
+    if found["is_cut_off"]:
+        print(f"Cut off: {found['not_run']} of {len(campaign.chosen)} runs were not done.", file=sys.stderr)
     missed = campaigns.missed(found)
     print("\n".join(missed), file=sys.stderr)
-    return 1 if found["wrong"] or missed else 0
+    return 1 if found["wrong"] or missed or found["is_cut_off"] else 0
 
 
 def changed_modules() -> list[str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ledger.adapters.linux_processes import die_with_parent
 from tests.kills import checks
 from tests.kills.points import AFTER, BEFORE, Point
 
@@ -74,25 +75,37 @@ class Campaign:
     outcomes: list[Outcome] = field(default_factory=list)
     undisturbed: dict[str, Played] = field(default_factory=dict)
     points: PointsOf = field(default_factory=dict)
+    chosen: list[Target] = field(default_factory=list)
+    is_cut_off: bool = False
     took_s: float = 0.0
 
     def run(self, choose: Callable[[PointsOf], list[Target]]) -> None:
-        """Records every victim's undisturbed run, lets `choose` pick from all points by victim, and plays what was picked."""
+        """Records every victim's undisturbed run, lets `choose` pick from all points by victim, and plays what was picked.
+
+        Whoever interrupts it cuts it off: what was played by then is kept.
+        """
         began = time.monotonic()
+        try:
+            self._run(choose)
+        except KeyboardInterrupt:
+            self.is_cut_off = True
+        self.took_s = time.monotonic() - began
+
+    def _run(self, choose: Callable[[PointsOf], list[Target]]) -> None:
         new = [victim for victim in self.victims if victim.name not in self.undisturbed]
         for victim in new:
             victim.make_template()
             _VICTIMS[victim.name] = victim
-        with multiprocessing.get_context("fork").Pool(self.lanes, _ignore_interrupts) as pool:
+        tie = die_with_parent(signal.SIGKILL)
+        with multiprocessing.get_context("fork").Pool(self.lanes, _stand_apart, [tie]) as pool:
             self._record(pool, new)
             points = {victim.name: self.points[victim.name] for victim in self.victims}
-            chosen = choose(points)
-            self.say(f"{sum(map(len, points.values()))} points in {len(self.victims)} stories; {len(chosen)} runs")
-            for outcome in self._play(pool, chosen):
+            self.chosen = choose(points)
+            self.say(f"{sum(map(len, points.values()))} points in {len(self.victims)} stories; {len(self.chosen)} runs")
+            for outcome in self._play(pool, self.chosen):
                 self.outcomes.append(outcome)
                 for problem in outcome.problems:
                     self.say(f"✗ {outcome.victim}, {outcome.point}: {problem}")
-        self.took_s = time.monotonic() - began
 
     def _record(self, pool: Any, victims: list[Victim]) -> None:
         """Twice each: what is not the same in both is no property of the story."""
@@ -208,8 +221,13 @@ def _judged(job: tuple[str, Path, Point, checks.History]) -> Outcome:
     return Outcome(victim.name, victim.kind, point, played)
 
 
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _stand_apart(tie: Callable[[], None]) -> None:
+    """A lane hears nothing of what ends its campaign, which is sent to all of its process group: it is ended by the campaign,
+    or with it."""
+    tie()
+    os.setpgid(0, 0)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 # --- what is told afterwards ------------------------------------------------------------------------------------------
@@ -243,7 +261,13 @@ def report(campaign: Campaign) -> dict[str, Any]:
         for one in campaign.outcomes
         if one.problems
     ]
-    return {"kinds": kinds, "took_s": round(campaign.took_s, 1), "wrong": wrong}
+    return {
+        "kinds": kinds,
+        "took_s": round(campaign.took_s, 1),
+        "is_cut_off": campaign.is_cut_off,
+        "not_run": len(campaign.chosen) - len(campaign.outcomes),
+        "wrong": wrong,
+    }
 
 
 def missed(found: dict[str, Any]) -> list[str]:
