@@ -1,7 +1,7 @@
 """How a run is shared among workers: whole files, those that start servers first, and some apart.
 
 A file's tests share servers and a database, so they stay together. What takes a minute, and what waits for servers or
-browsers, comes first, since a short file fills the end better than a long one. A file that
+browsers, comes first, then what is marked `slow`, since a short file fills the end better than a long one. A file that
 measures time comes last: beside others, on as many processor cores as workers, it would measure them. Those that wait more
 than they work may run beside one another (`QUIET`); what takes the whole machine runs when the other workers are gone
 (`ALONE`).
