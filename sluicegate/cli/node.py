@@ -9,7 +9,9 @@ from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.node_joining import add_joining, joined
 from sluicegate.cli.output import Output
+from sluicegate.cli.plans import is_agreed
 from sluicegate.cli.session import connect
+from sluicegate.cli.settings_values import add_yes
 from sluicegate.client.names import node_path
 
 
@@ -36,7 +38,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     drain.add_argument("node", metavar="NODE")
     drain.add_argument("--reason", default="", help="told in the log")
     drain.add_argument("--deployment", type=int, help="this deployment alone; the node takes new ones as before")
-    drain.add_argument("--yes", action="store_true", help="do it; without it the plan is printed and nothing happens")
+    add_yes(drain)
     drain.set_defaults(run=run_drain)
 
 
@@ -52,8 +54,8 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
             "unknown" if one["gpus"] is None else ", ".join(one["gpus"]) or "none",
             _gpu_faults(one["gpus_read"]),
             f"{one['declared_memory_mib']} of {one['memory_mib'] or 'unknown'}",
-            _or_unknown(_measured(one["deployments"])),
-            len(one["deployments"]),
+            _or_unknown(one["measured_memory_mib"]),
+            one["deployment_count"],
             _kept(one["kept"]),
             joined(one),
             one["cordon_reason"],
@@ -112,11 +114,6 @@ def run_memory(arguments: argparse.Namespace, output: Output) -> int:
     return exits.OK
 
 
-def _measured(deployments: list[dict[str, Any]]) -> int | None:
-    sizes = [one["measured_memory_mib"] for one in deployments]
-    return None if None in sizes else sum(sizes)
-
-
 def _or_unknown(size: int | None) -> str:
     return "unknown" if size is None else str(size)
 
@@ -146,19 +143,21 @@ def run_remove(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def run_drain(arguments: argparse.Namespace, output: Output) -> int:
-    """The plan; with `--yes` what was done of it."""
+    """Tells what would become of each deployment, and does that after a yes; nothing else, should it be another plan by then."""
     address = f"{node_path(arguments.node)}/drain"
-    body = {"reason": arguments.reason, "is_confirmed": True, "deployment": arguments.deployment}
+    of_one = {"deployment": arguments.deployment} if arguments.deployment is not None else {}
     with connect(arguments.server) as client:
-        found = client.post(address, body, is_any_version=True) if arguments.yes else client.get(address)
-    steps = [one for one in found["steps"] if arguments.deployment in (None, one["deployment"])]
-    if arguments.deployment is not None and not steps:
-        raise refuse(
-            f"Nothing like deployment {arguments.deployment} is on {arguments.node} now.",
-            f"See what is: sluicegate node drain {arguments.node}",
+        plan = client.get(address, **of_one)
+        what = (
+            f"Deployment {arguments.deployment} is drained." if of_one else f"{arguments.node} is cordoned and emptied."
         )
-    lines = [f"{one['fate']}: {one['says']}" for one in steps] or [f"Nothing runs on {arguments.node}."]
-    if not arguments.yes:
-        lines.append("Nothing was done; add --yes.")
-    output.result({**found, "steps": steps}, lines)
+        if not is_agreed(arguments, output, plan, _steps_of(plan), what):
+            return exits.OK
+        body = {"reason": arguments.reason, "plan_digest": plan["plan_digest"], **of_one}
+        found = client.post(address, body, is_any_version=True)
+    output.result({**found, "is_done": True}, [f"{what} As it stands:", *_steps_of(found)])
     return exits.OK
+
+
+def _steps_of(plan: dict[str, Any]) -> list[str]:
+    return [f"{one['fate']}: {one['says']}" for one in plan["steps"]] or [f"Nothing runs on {plan['node']}."]
