@@ -232,6 +232,21 @@ def test_an_address_or_a_token_that_is_none_is_refused(
     assert json.loads(capsys.readouterr().out)["next_step"]
 
 
+@pytest.mark.parametrize(("error", "code"), [(KeyError("plan_digest"), exits.INFRASTRUCTURE), (BrokenPipeError(), 141)])
+def test_what_breaks_a_command_says_nothing_of_a_release(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1 would: CI takes it for a gate that failed."""
+
+    def connect(_: str | None) -> Client:
+        raise error
+
+    monkeypatch.setattr("sluicegate.cli.node.connect", connect)
+    monkeypatch.setattr("sluicegate.cli.main.os.dup2", lambda *_: None)
+    assert main(["node", "list"]) == code
+    assert ("another version" in capfd.readouterr().err) is (code == exits.INFRASTRUCTURE)
+
+
 def test_a_user_without_a_password_is_told_how_to_get_in(
     run: Run, model: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
