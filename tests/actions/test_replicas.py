@@ -111,7 +111,7 @@ def test_fewer_are_let_go_and_stable_keeps_the_one_that_answers(stable: Deployme
     continue_placing(actor=AGENT)
     assert nodes_of(stable) == ["local"]  # the other did not answer yet
     left = Deployment.objects.get(node="b")
-    assert not left.is_wanted and left.reason == "1 are wanted, and there are 2."
+    assert not left.is_wanted and left.reason == "1 is wanted, and there are 2."
     assert stable.release.scales.get().version == 2
 
 
