@@ -14,9 +14,10 @@ import grpc
 from envoy.service.accesslog.v3 import als_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 
+from serving.control_plane.received import StreamAck
 from serving.control_plane.request_log import LoggedRequest, requests_in
 from serving.control_plane.snapshot import Snapshot, compile_listeners
-from serving.control_plane.stream import GatewayStream, StreamAck
+from serving.control_plane.stream import GatewayStream
 from serving.core.addresses import UNIX, TlsFiles, gateway_identity
 
 log = logging.getLogger(__name__)
@@ -55,13 +56,24 @@ class GatewayIdentity:
     is_drained: bool = False
 
 
+class Wake(asyncio.Event):
+    """There is something for a gateway's stream to look at. `is_sending`: the stream waits until the gateway takes what it was sent."""
+
+    is_sending = False
+
+    @property
+    def is_soon_heeded(self) -> bool:
+        """Whether the stream will look as soon as the loop has time, and not only when its gateway, which may be frozen, has."""
+        return self.is_set() and not self.is_sending
+
+
 class Plane(Protocol):
     """What the server asks of the control plane."""
 
     def gateway(self, name: str) -> GatewayIdentity | None: ...
     def snapshot(self, environment: str) -> Snapshot | None: ...
-    def subscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None: ...
-    def unsubscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None: ...
+    def subscribe(self, gateway: GatewayIdentity, wake: Wake) -> None: ...
+    def unsubscribe(self, gateway: GatewayIdentity, wake: Wake) -> None: ...
     def record_acks(self, gateway: GatewayIdentity, acks: list[StreamAck]) -> None: ...
     def record_refusal(self, gateway: GatewayIdentity, peer: str, reason: str) -> None: ...
     def record_requests(self, gateway: GatewayIdentity, requests: Iterable[LoggedRequest]) -> None: ...
@@ -77,7 +89,7 @@ class AdsServer:
         self._server: grpc.aio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._wants_certificates = False
-        self._wakes: set[asyncio.Event] = set()
+        self._wakes: set[Wake] = set()
         self._log_readers: set[asyncio.Task[None]] = set()
         self._live: set[str] = set()
 
@@ -155,7 +167,7 @@ class AdsServer:
             await context.abort(code, message)
             return
         log.info("gateway %s connected", gateway.name)
-        wake = asyncio.Event()
+        wake = Wake()
         own = compile_listeners(gateway.addresses, gateway.trusted, is_drained=gateway.is_drained)
         stream = GatewayStream(own, now=time.monotonic())
         stream.receive(first)
@@ -221,7 +233,7 @@ class AdsServer:
         return None
 
     async def _feed(
-        self, gateway: GatewayIdentity, stream: GatewayStream, wake: asyncio.Event, reader: asyncio.Task[None]
+        self, gateway: GatewayIdentity, stream: GatewayStream, wake: Wake, reader: asyncio.Task[None]
     ) -> AsyncIterator[discovery_pb2.DeltaDiscoveryResponse]:
         while not reader.done():
             await wake.wait()
@@ -233,14 +245,16 @@ class AdsServer:
             if snapshot is None:
                 continue
             for response in stream.due(snapshot, time.monotonic()):
+                wake.is_sending = True
                 yield response
+                wake.is_sending = False
             acks = stream.acks(snapshot)
             if acks:
                 self.plane.record_acks(gateway, acks)
 
 
 async def _read(
-    requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], stream: GatewayStream, wake: asyncio.Event
+    requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], stream: GatewayStream, wake: Wake
 ) -> None:
     try:
         async for request in requests:
