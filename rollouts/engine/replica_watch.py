@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.actions import append_event
-from ledger.models import Event
+from ledger.queries import events
 from rollouts.core.evidence import Tolerance
 from rollouts.core.odd_replica import OddReplica, odd_beside_others
 from rollouts.core.presets import ROLL_BACK_OVER
@@ -105,7 +105,7 @@ class ReplicaWatch:
 
 @transaction.atomic
 def _tell(route: Route, deployment: Deployment, odd: OddReplica) -> None:
-    told = Event.objects.filter(verb=VERB, subject_type="deployment", subject_id=str(deployment.pk))
+    told = events().filter(verb=VERB, subject_type="deployment", subject_id=str(deployment.pk))
     if told.filter(at__gt=timezone.now() - QUIET).exists():
         return
     release, where = route.stable, route.environment.slug
