@@ -17,7 +17,7 @@ from serving.actions import ensure_deployment, placement, release_deployment
 from serving.actions.deployments import record_state
 from serving.actions.draining import _release
 from serving.actions.nodes import cordon_node, uncordon_node
-from serving.actions.placement import continue_placing, scale_release, why_not_placed
+from serving.actions.replicas import continue_placing, scale_release, why_not_placed
 from serving.core.lifecycle import DeploymentState
 from serving.core.placement import Claim
 from serving.models import Deployment, Environment, Node, Scale, Server
@@ -376,7 +376,7 @@ def test_the_routes_are_not_locked_for_a_failed_replica_that_can_go_nowhere(
     def locked(*_: object) -> None:
         raise AssertionError("the routes are locked")
 
-    monkeypatch.setattr("serving.actions.placement.lock_routes", locked)
+    monkeypatch.setattr("serving.actions.replicas.lock_routes", locked)
     assert continue_placing(actor=AGENT) == []
 
 
