@@ -21,6 +21,8 @@ from serving.ports.counters import (
 )
 from serving.ports.errors import PortError
 from serving.ports.servers import (
+    GRPC,
+    HTTP,
     Inference,
     InferenceError,
     InferenceServer,
@@ -35,6 +37,8 @@ from serving.ports.servers import (
 )
 
 __all__ = [
+    "GRPC",
+    "HTTP",
     "ArmCounters",
     "CounterQuery",
     "CounterSample",
