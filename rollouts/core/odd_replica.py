@@ -112,6 +112,17 @@ def odd_one_out(
     return OddReplica(name, own, others, len(tallies))
 
 
+def odd_beside_others(
+    tallies: Mapping[str, ReplicaTally], *, tolerated: Callable[[float], float], phi: float, chance: float
+) -> OddReplica | None:
+    """The one replica that fails more than is `tolerated` beside the share that its others fail, beyond chance; whatever that share is."""
+    if len(tallies) < 2:
+        return None
+    _, _, others = worst_and_others(tallies)
+    most = tolerated(others.bad / max(1, others.attempts))
+    return odd_one_out(tallies, tolerated=most, phi=phi, chance=chance)
+
+
 def tail(least: int, drawn: int, bad: int, whole: int) -> float:
     """The chance that of `drawn` out of `whole` attempts, `bad` of which are bad, at least `least` are bad (hypergeometric)."""
     first, last = max(least, drawn + bad - whole, 0), min(drawn, bad)

@@ -14,7 +14,7 @@ from accounts.core.quantities import weight_text
 from rollouts.core.decision import Action, Code, Decision, hold
 from rollouts.core.inconclusive import late, overdue
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.odd_replica import CHANCE, OddReplica, odd_one_out, worst_and_others
+from rollouts.core.odd_replica import CHANCE, OddReplica, odd_beside_others
 from rollouts.core.snapshot import Judged, Snapshot
 
 _OPENING = frozenset({Action.ADVANCE, Action.BAKE, Action.PROMOTE})
@@ -51,13 +51,13 @@ def comparable(s: Snapshot, decided: Decision) -> Decision:
 
 def _odd(s: Snapshot, judged: Judged) -> OddReplica | None:
     """The replica of stable that would be taken back beside the others, were it a release."""
-    tallies = s.observed.stable_replicas
-    if len(tallies) < 2:
-        return None
-    _, _, others = worst_and_others(tallies)
-    tolerated = judged.guard.roll_back_over.of(others.bad / max(1, others.attempts))
     look = s.evidence.stable_looks + 1  # the shares 1/2, 1/6, 1/12 … of all looks add up to 1
-    return odd_one_out(tallies, tolerated=tolerated, phi=judged.phi, chance=CHANCE / (look * (look + 1)))
+    return odd_beside_others(
+        s.observed.stable_replicas,
+        tolerated=judged.guard.roll_back_over.of,
+        phi=judged.phi,
+        chance=CHANCE / (look * (look + 1)),
+    )
 
 
 def _others_hold_it(s: Snapshot, left: int) -> bool:

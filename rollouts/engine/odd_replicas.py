@@ -75,7 +75,7 @@ def _tallies(
     """Of each of the candidate's servers, by its name."""
     names = server_names(rollout.candidate_id, rollout.environment_id)
     found: dict[str, HostCounts] = defaultdict(HostCounts)
-    for told in counted_by_server(hosts, rollout, rollout.candidate, gateways, wait_s).values():
+    for told in counted_by_server(hosts, rollout.model.slug, rollout.candidate, gateways, wait_s).values():
         for address, counts in told.items():
             name = names.get(address)
             if name is not None and counts.attempts:  # one that is not known any more is none to look at
@@ -84,10 +84,10 @@ def _tallies(
 
 
 def counted_by_server(
-    hosts: HostCounters, rollout: Rollout, release: Release, gateways: Sequence[Gateway], wait_s: float
+    hosts: HostCounters, model: str, release: Release, gateways: Sequence[Gateway], wait_s: float
 ) -> ByGateway:
-    """What the gateways that answer in time counted of one arm's servers."""
-    model, digest = rollout.model.slug, str(release.digest)
+    """What the gateways that answer in time counted of the release's servers."""
+    digest = str(release.digest)
     pool = ThreadPoolExecutor(max_workers=max(1, len(gateways)), thread_name_prefix="hosts")
     asked = {
         one.name: pool.submit(
@@ -101,7 +101,7 @@ def counted_by_server(
         try:
             found |= {name: one.result()} if one in answered else {}
         except GatewayError as error:
-            log.info("hosts_not_read", rollout=rollout.pk, error=error.message)
+            log.info("hosts_not_read", model=model, error=error.message)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import defaultdict
 from dataclasses import astuple, replace
+from uuid import UUID
 
 import structlog
 
@@ -66,7 +67,8 @@ class StableReplicas:
         if stage != entry.engine_state.stage:
             return None
         try:
-            tallies = _tallies(entry, before, _read(entry, world, hosts))
+            rollout, now = entry.rollout, _read(entry, world, hosts)
+            tallies = tallies_since(before, now, rollout.stable_id, rollout.environment_id) if rollout.stable_id else {}
             if len(tallies) < 2:
                 return None
             entry.proven = entry.proven or proven_rates(entry.rollout)
@@ -81,16 +83,14 @@ def _read(entry: RolloutEntry, world: WorldState, hosts: HostCounters) -> ByGate
     rollout = entry.rollout
     if rollout.stable is None:
         return {}
-    return counted_by_server(hosts, rollout, rollout.stable, world.gateways[rollout.environment_id], WAIT_S)
+    gateways = world.gateways[rollout.environment_id]
+    return counted_by_server(hosts, rollout.model.slug, rollout.stable, gateways, WAIT_S)
 
 
-def _tallies(entry: RolloutEntry, before: ByGateway, now: ByGateway) -> dict[str, ReplicaTally]:
-    """Of each of stable's servers that run, by its name, as far as gateways told both times. One that began to count anew has all that
-    it tells."""
-    rollout = entry.rollout
-    if rollout.stable_id is None:
-        return {}
-    names = server_names(rollout.stable_id, rollout.environment_id)
+def tallies_since(before: ByGateway, now: ByGateway, release: UUID, environment: int) -> dict[str, ReplicaTally]:
+    """Of each of the release's servers that run, by its name, as far as gateways told both times. One that began to count anew has all
+    that it tells."""
+    names = server_names(release, environment)
     found: dict[str, HostCounts] = defaultdict(HostCounts)
     for gateway in now.keys() & before.keys():
         for address, counts in now[gateway].items():

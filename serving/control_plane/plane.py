@@ -158,11 +158,10 @@ class ControlPlane:
     async def _until_taken_up(self) -> None:
         """Until every stream has looked at what was published last, but those whose gateways take nothing at present."""
         until = time.monotonic() + TAKEN_UP_WITHIN_S
-        while time.monotonic() < until and self._is_behind():
+        while time.monotonic() < until and any(
+            wake.is_behind for streams in self._streams.values() for _, wake in streams
+        ):
             await asyncio.sleep(LOOK_S)
-
-    def _is_behind(self) -> bool:
-        return any(wake.is_soon_heeded for streams in self._streams.values() for _, wake in streams)
 
     async def _refresh(self) -> bool:
         """Reads, checks and publishes. False when the routes cannot be read: what is published stays."""
@@ -211,7 +210,7 @@ class ControlPlane:
             return
         self._snapshots[environment] = compile_table(admission.table, last)
         for _, wake in self._streams[environment]:
-            wake.set()
+            wake.publish()
 
     def _refuse_withheld(self, environment: str, problems: list[RouteProblem]) -> None:
         acks = [StreamAck(problem.route_id, problem.generation, problem.message) for problem in problems]

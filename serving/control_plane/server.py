@@ -57,14 +57,21 @@ class GatewayIdentity:
 
 
 class Wake(asyncio.Event):
-    """There is something for a gateway's stream to look at. `is_sending`: the stream waits until the gateway takes what it was sent."""
+    """There is something for a gateway's stream to look at. `has_snapshot`: one that it has not seen; `is_sending`: it waits until the
+    gateway takes what it was sent.
+    """
 
+    has_snapshot = False
     is_sending = False
 
+    def publish(self) -> None:
+        self.has_snapshot = True
+        self.set()
+
     @property
-    def is_soon_heeded(self) -> bool:
-        """Whether the stream will look as soon as the loop has time, and not only when its gateway, which may be frozen, has."""
-        return self.is_set() and not self.is_sending
+    def is_behind(self) -> bool:
+        """Whether it looks at a snapshot as soon as the loop has time: and not when its gateway, which may be frozen, has."""
+        return self.has_snapshot and not self.is_sending
 
 
 class Plane(Protocol):
@@ -244,6 +251,7 @@ class AdsServer:
             snapshot = self.plane.snapshot(gateway.environment)
             if snapshot is None:
                 continue
+            wake.has_snapshot = False
             for response in stream.due(snapshot, time.monotonic()):
                 wake.is_sending = True
                 yield response

@@ -125,6 +125,10 @@ def run_remove(arguments: argparse.Namespace, output: Output) -> int:
 def run_restore(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         address = f"{_path(arguments.environment)}/restore"
+        was = client.get(_path(arguments.environment))
+        if was["retired_at"] is None:
+            output.result(was, [f"Environment {was['slug']} is in use already; nothing was done."])
+            return exits.OK
         row = client.post(address, {"reason": arguments.reason}, is_any_version=True)
     servers = " A server of each release that was stable there is on its way." if row["routes"] else ""
     gateways = " Register its gateways: sluicegate gateway add --help" if row["is_routed"] else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from typing import Any
-from urllib.parse import quote
 
 from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
@@ -13,6 +12,7 @@ from sluicegate.cli.output import Output
 from sluicegate.cli.plans import is_agreed
 from sluicegate.cli.session import connect
 from sluicegate.cli.settings_values import add_yes
+from sluicegate.client.names import node_path
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -119,7 +119,7 @@ def _or_unknown(size: int | None) -> str:
 
 
 def run_verb(arguments: argparse.Namespace, output: Output) -> int:
-    body, address = {"reason": arguments.reason}, f"/nodes/{quote(arguments.node, safe='')}/{arguments.verb}"
+    body, address = {"reason": arguments.reason}, f"{node_path(arguments.node)}/{arguments.verb}"
     with connect(arguments.server) as client:
         if arguments.verb == "cordon":
             node = client.post(address, body, is_any_version=True)
@@ -135,7 +135,7 @@ def run_verb(arguments: argparse.Namespace, output: Output) -> int:
 
 def run_remove(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        address = f"/nodes/{quote(arguments.node, safe='')}/remove"
+        address = f"{node_path(arguments.node)}/remove"
         found = client.post(address, {"reason": arguments.reason}, is_any_version=True)
     said = f"{arguments.node} is on no list any more. An agent of that name brings it back, cordoned."
     output.result(found, [said])
@@ -144,7 +144,7 @@ def run_remove(arguments: argparse.Namespace, output: Output) -> int:
 
 def run_drain(arguments: argparse.Namespace, output: Output) -> int:
     """Tells what would become of each deployment, and does that after a yes; nothing else, should it be another plan by then."""
-    address = f"/nodes/{quote(arguments.node, safe='')}/drain"
+    address = f"{node_path(arguments.node)}/drain"
     of_one = {"deployment": arguments.deployment} if arguments.deployment is not None else {}
     with connect(arguments.server) as client:
         plan = client.get(address, **of_one)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
-from urllib.parse import quote
 
 from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
@@ -16,6 +15,7 @@ from sluicegate.cli.output import Output
 from sluicegate.cli.plans import is_agreed
 from sluicegate.cli.session import connect
 from sluicegate.cli.settings_values import add_yes
+from sluicegate.client.names import node_path
 
 
 def add_joining(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -84,13 +84,15 @@ def run_rotate(arguments: argparse.Namespace, output: Output) -> int:
 
 def run_revoke(arguments: argparse.Namespace, output: Output) -> int:
     """What shuts is never refused because something has changed: the plan has no digest."""
-    says = [
-        f"The agent of {arguments.node} is refused from its next heartbeat on, and its replicas are placed elsewhere."
-    ]
-    plan = {"node": arguments.node, "says": says}
-    if not is_agreed(arguments, output, plan, says, f"{arguments.node} is shut out."):
-        return exits.OK
     with connect(arguments.server) as client:
+        held = (
+            0 if arguments.yes else len(client.get(_address(arguments.node, "drain"))["steps"])
+        )  # of a node that is there
+        more = f", and what runs there ({held}) is placed elsewhere" if held else ""
+        says = [f"The agent of {arguments.node} is refused from its next heartbeat on{more}."]
+        plan = {"node": arguments.node, "says": says}
+        if not is_agreed(arguments, output, plan, says, f"{arguments.node} is shut out."):
+            return exits.OK
         node = client.post(_address(arguments.node, "revoke"), {"reason": arguments.reason}, is_any_version=True)
     output.result(
         {**node, "is_done": True},
@@ -109,4 +111,4 @@ def joined(node: dict[str, Any]) -> str:
 
 
 def _address(node: str, verb: str) -> str:
-    return f"/nodes/{quote(node, safe='')}/{verb}"
+    return f"{node_path(node)}/{verb}"

@@ -355,7 +355,7 @@ async def _readings(notices: int, wake: Wake | None, *, is_heeded_after: int | N
     async def refresh() -> bool:
         read.append(told)
         if wake is not None:
-            wake.set()
+            wake.publish()
         return True
 
     plane._refresh = refresh  # type: ignore[method-assign]
@@ -366,7 +366,7 @@ async def _readings(notices: int, wake: Wake | None, *, is_heeded_after: int | N
         plane.notice.set()
         await asyncio.sleep(0.001)
         if wake is not None and is_heeded_after is not None and told >= is_heeded_after:
-            wake.clear()
+            wake.has_snapshot = False
     while plane.notice.is_set():
         await asyncio.sleep(0.001)
     follows.cancel()

@@ -64,6 +64,11 @@ def test_the_command_line_prints_the_plan_of_a_drain_and_drains_only_when_told_t
     assert code == exits.OK and done["steps"][0]["deployment"] == deployment.pk and done["is_done"] is True
     assert Deployment.objects.get(node="other").release == release
     assert run("mara", "node", "drain", "local", "--yes")[0] == exits.REFUSED
+    code, told = run("admin", "node", "drain", "local", "--deployment", "99999")
+    assert code == exits.REFUSED and "Nothing like deployment 99999 is on local now" in told["error"]
+    for verb in ("cordon", "uncordon", "drain", "remove", "invite", "rotate", "revoke"):
+        code, told = run("admin", "node", verb, "a b")
+        assert code == exits.REFUSED and "'a b' is no name of a node" in told["error"], verb
 
 
 def test_a_drain_is_asked_for_and_does_what_was_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -123,6 +128,9 @@ def test_the_command_line_registers_drains_and_removes_gateways(run: Run, tmp_pa
     assert code == exits.OK and row["state"] == "never_seen"
     assert json.loads(file.read_text()) == row["envoy"] and row["envoy"]["node"]["id"] == "eu-1"
     assert run("admin", "gateway", "add", "eu-1", *where, "--relay", "10.0.0.1:1")[0] == exits.REFUSED
+    for bad in (tmp_path, tmp_path / "nowhere" / "envoy.json"):
+        assert run("admin", "gateway", "add", "eu-2", *where, "--out", str(bad))[0] == exits.REFUSED
+    assert not Gateway.objects.filter(name="eu-2").exists()  # it is not registered without a configuration
     Gateway.objects.update(seen_at=timezone.now() + timedelta(hours=1))
     assert run("admin", "gateway", "drain", "eu-1")[0] == exits.REFUSED  # the only one
     assert run("mara", "gateway", "drain", "eu-1", "--yes")[0] == exits.REFUSED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -50,10 +51,19 @@ def page_of(user: User, **query: str) -> str:
     return squeezed(signed_in(user).get(reverse("fleet"), query).content.decode())
 
 
+def test_where_a_table_becomes_cards_each_cell_says_what_it_is(admin: User) -> None:
+    make_server(make_deployment(make_release(), make_environment(), state="ready"))
+    (table,) = re.findall(r"<table[^>]*>(?:(?!<table).)*Recoveries.*?</table>", page_of(admin))
+    (row,) = re.findall("<tr>(?:(?!<tr>).)*</tr>", table.partition("<tbody>")[2])
+    cells = re.findall("<td[^>]*>", row)
+    assert len(cells) == 11 and all("data-label=" in one for one in cells[1:])
+
+
 def test_what_nobody_told_is_unknown_and_a_silent_node_is_said_to_be(admin: User) -> None:
     assert "No node has been heard of." in page_of(admin)
     node = make_node("local")
     page = page_of(admin)
+    assert "its servers hold 0 MiB" in page  # there are none
     assert (
         "unknown: its agent did not say" in page
         and "<dt>Disk</dt><dd>unknown</dd>" in page
