@@ -57,11 +57,6 @@ class Candidate:
         """The gate that judges it last: the one that stops it, or of a good one the last of all."""
         return self.gate or str(self.trial.policy["gates"][-1])
 
-    @property
-    def is_loaded(self) -> bool:
-        """Whether it is asked at a steady rate until it is judged."""
-        return self.judge in ("load", "resources")
-
 
 def _golden(compare: str, items: Callable[[], Sequence[GoldenItem]], stable: Make | None, **golden: Any) -> Trial:
     policy = {

@@ -45,8 +45,9 @@ FIRST = (
 QUIET = {
     "tests/real/test_candidates_under_load.py": "asks servers at steady rates, and is late where it does not run",
     "tests/real/test_gates.py": "measures how many requests a server takes",
-    "tests/real/test_bound.py": "counts what is in flight at a steady rate",
     "tests/real/test_gpu_gate.py": "asks servers at a steady rate, and is late where it does not run",
+    "tests/real/test_candidates_in_use.py": "asks servers at a steady rate, and is late where it does not run",
+    "tests/real/test_bound.py": "counts what is in flight at a steady rate",
 }
 #: Files that compare rates and short times with what the machine can do, and what any other beside them would spoil.
 ALONE = {
@@ -124,7 +125,7 @@ class Files(LoadScopeScheduling):
         return next(iter(self.workqueue))
 
     def _may_begin(self, node: WorkerController) -> bool:
-        """Whether the next file of the queue may be given to this worker now."""
+        """Whether the next file of the queue may be given to this worker now. One of `QUIET` is given to nobody before its last test."""
         if self._next() in ALONE:
             others = [work for other, work in self.assigned_work.items() if other is not node]
             return node is self._last() and not any(map(self._pending_of, others))
@@ -133,7 +134,8 @@ class Files(LoadScopeScheduling):
                 {path: tests for path, tests in work.items() if path not in QUIET}
                 for work in self.assigned_work.values()
             )
-            return all(self._pending_of(work) <= 1 for work in loud)
+            own = self._pending_of(self.assigned_work[node])
+            return own <= 1 and all(self._pending_of(work) <= 1 for work in loud)
         return True
 
     def _last(self) -> WorkerController | None:

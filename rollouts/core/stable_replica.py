@@ -69,7 +69,7 @@ def _others_hold_it(s: Snapshot, left: int) -> bool:
 def renewing(s: Snapshot) -> Decision | None:
     """A hold until another replica of stable answers in the place of the odd one, and evidence has begun afresh.
 
-    Deadlines go on; none of them takes a candidate back for stable's replica alone.
+    Deadlines go on. A stage's takes no candidate back for stable's replica alone; the whole rollout's does what the policy says.
     """
     if s.evidence.stable_odd_s is None or s.evidence.is_stable_renewed or s.desired.is_promoting:
         return None

@@ -102,7 +102,7 @@ def test_what_people_open_is_not_looked_at() -> None:
     assert doubted(snapshot(**PROVEN, state=S.PAUSED), proven) is None
 
 
-def test_it_waits_for_the_one_in_its_place_and_no_deadline_takes_the_candidate_back_for_it() -> None:
+def test_it_waits_for_the_one_in_its_place_and_no_stages_deadline_takes_the_candidate_back_for_it() -> None:
     waits = {"stable_replicas": {}, "stable_odd": "b:1", "stable_odd_s": 20.0}
     held = found(**waits)
     assert held.code is Code.STABLE_REPLICA_DIFFERS and "waiting for a replica of r1 in the place of b:1" in held.reason
@@ -111,6 +111,8 @@ def test_it_waits_for_the_one_in_its_place_and_no_deadline_takes_the_candidate_b
     assert (late.action, late.code, late.facts["is_late"]) == (Action.HOLD, Code.STABLE_REPLICA_DIFFERS, True)
     told = found(policy=strict, now=900.0 + 601.0)
     assert (told.action, told.facts["replace_stable"]) == (Action.HOLD, "b:1")
+    overdue = found(**waits, policy=strict, total_s=POLICY.deadline_s)
+    assert (overdue.action, overdue.code) == (Action.ROLL_BACK, Code.OVERDUE)
     assert found(**waits, is_stable_renewed=True).action is Action.ADVANCE
     assert found(**waits, is_promoting=True, state=S.BAKING, weight_bp=9500).code is Code.PROMOTING
 

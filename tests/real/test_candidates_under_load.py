@@ -10,7 +10,7 @@ from tests.candidate_rig import Stage, stage
 from tests.candidates import CANDIDATES, Candidate
 
 pytestmark = pytest.mark.real("triton", "onnx")
-CHOSEN = [one for one in CANDIDATES if one.in_tests and one.is_loaded]
+CHOSEN = [one for one in CANDIDATES if one.in_tests and one.judge == "load"]
 
 
 @pytest.fixture(scope="module")

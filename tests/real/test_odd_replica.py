@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from rollouts.core.odd_replica import ReplicaTally, odd_one_out
+from serving.adapters.envoy_admin import EnvoyAdmin
 from serving.adapters.envoy_hosts import EnvoyHosts
-from serving.core.routes import Arm, Limits
+from serving.core.routes import Arm, Limits, digest12
 from serving.ports import GatewayError, HostCounts
 from tests.gateway_rig import MODEL, UNBOUNDED, Rig, grpc_infer, rig, wait_until
 from tests.stub_server import Backend
@@ -46,6 +48,22 @@ def counts_of(parts: Rig) -> dict[tuple[str, int], HostCounts]:
     return EnvoyHosts().read_hosts(
         gateway="g", admin_url=parts.envoy.admin_url, timeout_s=20.0, model=MODEL, digest=Rig.STABLE
     )
+
+
+def test_a_gateway_is_asked_for_the_clusters_of_the_release_alone(parts: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts.apply(500, limits=Limits(attempt_timeout_s=2.0))
+    pages = list[str]()
+    get = EnvoyAdmin.get
+
+    def noted(self: EnvoyAdmin, path: str, deadline: float) -> str:
+        pages.append(get(self, path, deadline))
+        return pages[-1]
+
+    monkeypatch.setattr(EnvoyAdmin, "get", noted)
+    counts_of(parts)
+    (page,) = pages
+    named = {one["name"] for one in json.loads(page)["cluster_statuses"]}
+    assert {f"{MODEL}_{digest12(Rig.STABLE)}_{protocol}" for protocol in ("http", "grpc")} == named
 
 
 def test_one_that_is_gone_has_failed_what_found_nobody_there(parts: Rig) -> None:
