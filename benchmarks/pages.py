@@ -111,7 +111,7 @@ def costs(world: Any, requests: int, only: list[str] | None) -> Iterator[Cost]:
     for _, address in chosen:
         client.get(address)  # fills caches
     gc.collect()
-    gc.freeze()  # as `sluicegate.collection_middleware` does
+    gc.freeze()  # as `sluicegate.front.collection` does
     with connection.cursor() as cursor:  # a session's own clock has not the time of those that would help it
         cursor.execute("SET max_parallel_workers_per_gather = 0")
     for name, address in chosen:

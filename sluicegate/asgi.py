@@ -16,14 +16,14 @@ django_application = get_asgi_application()
 
 from django.conf import settings  # noqa: E402
 
-from sluicegate.asgi_messages import App  # noqa: E402
-from sluicegate.body_middleware import BodyMiddleware  # noqa: E402
 from sluicegate.checks import refuse_unsafe_start  # noqa: E402
-from sluicegate.collection_middleware import CollectionMiddleware  # noqa: E402
-from sluicegate.rate_limits import RateLimits  # noqa: E402
-from sluicegate.stream_middleware import StreamMiddleware  # noqa: E402
-from sluicegate.upload_middleware import UploadMiddleware  # noqa: E402
-from sluicegate.wait_middleware import WaitMiddleware  # noqa: E402
+from sluicegate.front.bodies import BodyMiddleware  # noqa: E402
+from sluicegate.front.collection import CollectionMiddleware  # noqa: E402
+from sluicegate.front.messages import App  # noqa: E402
+from sluicegate.front.rate_limits import RateLimits  # noqa: E402
+from sluicegate.front.streams import StreamMiddleware  # noqa: E402
+from sluicegate.front.uploads import UploadMiddleware  # noqa: E402
+from sluicegate.front.waits import WaitMiddleware  # noqa: E402
 
 application: App = BodyMiddleware(StreamMiddleware(UploadMiddleware(WaitMiddleware(django_application))))
 if settings.API_PER_MINUTE:

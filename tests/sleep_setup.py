@@ -14,7 +14,7 @@ from registry.models import Release, ServedModel
 from rollouts.engine.sleep_watch import SleepWatch
 from serving.actions import ensure_deployment
 from serving.actions.gateways import register_gateway
-from serving.actions.placement import scale_release
+from serving.actions.replicas import scale_release
 from serving.actions.sleeping import rule_sleep
 from serving.core.sleep import LEAST_S, SleepRule
 from serving.models import Deployment, Gateway, Node, Route, Server, Sleep

@@ -13,8 +13,8 @@ from typing import Any
 from django.test import Client
 
 from accounts.models import User
+from sluicegate.front.streams import StreamMiddleware
 from sluicegate.live.hub import Hub
-from sluicegate.stream_middleware import StreamMiddleware
 
 #: Generous: other work shares the machine.
 WITHIN_S = 60.0

@@ -15,10 +15,10 @@ import uvicorn
 from django.contrib.staticfiles import finders
 from django.core.asgi import get_asgi_application
 
-from sluicegate.body_middleware import BodyMiddleware
-from sluicegate.stream_middleware import StreamMiddleware
-from sluicegate.upload_middleware import UploadMiddleware
-from sluicegate.wait_middleware import WaitMiddleware
+from sluicegate.front.bodies import BodyMiddleware
+from sluicegate.front.streams import StreamMiddleware
+from sluicegate.front.uploads import UploadMiddleware
+from sluicegate.front.waits import WaitMiddleware
 from sluicegate.web_server import BoundedHttp
 from tests.gateway_rig import free_port
 from web.security_headers import CONTENT_SECURITY_POLICY

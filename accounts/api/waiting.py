@@ -1,6 +1,6 @@
 """What the addresses that end in `/wait` share: their query, and which answer says that there is nothing to tell yet.
 
-Such a view answers at once, 200 where what is waited for has come and 202 where it has not. `sluicegate.wait_middleware`, in front
+Such a view answers at once, 200 where what is waited for has come and 202 where it has not. `sluicegate.front.waits`, in front
 of Django, keeps the caller while the answer is 202, so that nobody who waits takes a thread or a database connection.
 """
 

@@ -23,7 +23,7 @@ from registry.storage import store
 from rollouts import actions
 from rollouts.models import Rollout
 from serving.actions.deployments import ensure_deployment
-from serving.actions.placement import scale_release
+from serving.actions.replicas import scale_release
 from serving.actions.routes import set_route
 from serving.adapters.envoy_hosts import EnvoyHosts
 from serving.models import Node, Route, Server

@@ -22,8 +22,8 @@ from rollouts.models import Rollout
 from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.room import proofs_for
 from serving.actions import ensure_deployment
-from serving.actions.placement import scale_release
 from serving.actions.replacing import replace_replica, set_aside_replica
+from serving.actions.replicas import scale_release
 from serving.actions.routes import lock_routes, set_route
 from serving.models import Deployment, Route
 from serving.queries.answering import deployment_by_name

@@ -7,7 +7,7 @@ from rollouts.actions.engine_effects import ask_for_replicas
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.room import Room, weight_ahead
 from rollouts.engine.world import RolloutEntry, SurgeAsk, WorldState
-from serving.actions.placement import why_not_placed
+from serving.actions.replicas import why_not_placed
 
 #: Servers that do not come are asked about again this often.
 RETRY_S = 10.0

@@ -64,7 +64,7 @@ def ensure_deployment(
     """A live deployment of the release in the environment, made if there was none, tried again if it had failed. A new one is placed on
     no node that `but` names.
 
-    Of several replicas the newest: the others come and go by themselves (`serving.actions.placement`). What nobody wants on a lost node
+    Of several replicas the newest: the others come and go by themselves (`serving.actions.replicas`). What nobody wants on a lost node
     is as if it were gone.
 
     Raises:

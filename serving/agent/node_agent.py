@@ -26,7 +26,7 @@ from ledger.core.errors import DomainError, Refused
 from registry.queries import manifest_of
 from serving import actions, queries
 from serving.actions.draining import continue_draining
-from serving.actions.placement import continue_placing
+from serving.actions.replicas import continue_placing
 from serving.adapters import tensorrt
 from serving.agent.drift import drift_of
 from serving.agent.gpu_meter import GpuMeter

@@ -15,7 +15,7 @@ from rollouts.models import Rollout
 from serving.actions.deployments import release_deployment
 from serving.actions.draining import continue_draining, drain_node, drain_one
 from serving.actions.nodes import uncordon_node
-from serving.actions.placement import continue_placing
+from serving.actions.replicas import continue_placing
 from serving.core.draining import Drainable, Fate, fate_of, serves_users
 from serving.models import Deployment, Node
 from serving.queries.draining import deployments_on, drain_plan

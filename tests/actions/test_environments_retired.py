@@ -20,7 +20,7 @@ from rollouts.queries import serving_history
 from serving.actions.deployments import ensure_deployment
 from serving.actions.environments import change_environment, create_environment
 from serving.actions.gateways import register_gateway
-from serving.actions.placement import continue_placing, scale_release
+from serving.actions.replicas import continue_placing, scale_release
 from serving.actions.routes import set_route
 from serving.actions.sleeping import rule_sleep
 from serving.control_plane import store

@@ -22,10 +22,10 @@ from serving.actions.deployments import (
 from serving.actions.draining import drain_node
 from serving.actions.gateways import register_gateway
 from serving.actions.nodes import cordon_node
-from serving.actions.placement import continue_placing
 from serving.actions.placing import place_replica
 from serving.actions.removing import remove_node
 from serving.actions.replacing import replace_replica, set_aside_replica
+from serving.actions.replicas import continue_placing
 from serving.actions.routes import lock_routes
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Environment, Gateway, Node, Server
@@ -157,7 +157,7 @@ def test_who_lets_go_of_several_and_their_agent_do_not_wait_for_each_other(
 ) -> None:
     replicas(make_node(), 0, 1, 2)
 
-    meeting = Meeting(monkeypatch, "serving.actions.placement.drain_deployment", leaves)
+    meeting = Meeting(monkeypatch, "serving.actions.replicas.drain_deployment", leaves)
     assert continue_placing(actor=SYSTEM) == []
     assert meeting.outcome() == ["state_changed"] and Deployment.objects.filter(is_wanted=True).count() == 1
 
@@ -180,7 +180,7 @@ def test_who_takes_a_lost_nodes_traffic_away_and_its_agent_do_not_wait_for_each_
     replicas(node, 0, 1)
     replicas(make_node(), 2, 3)
 
-    meeting = Meeting(monkeypatch, "serving.actions.placement.mark_serving", ends)
+    meeting = Meeting(monkeypatch, "serving.actions.replicas.mark_serving", ends)
     assert continue_placing(actor=SYSTEM) == [] and meeting.outcome() == ["done"]
     assert not Server.objects.filter(deployment__node=node, is_serving=True).exists()
 

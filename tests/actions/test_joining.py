@@ -24,7 +24,7 @@ from serving.actions.joining import (
     rotate_credential,
 )
 from serving.actions.nodes import uncordon_node
-from serving.actions.placement import continue_placing
+from serving.actions.replicas import continue_placing
 from serving.agent.identity import NodeIdentity
 from serving.core.joining import credential_file
 from serving.models import Deployment, Node, NodeInvite, Server

@@ -18,8 +18,8 @@ from ledger.core.errors import Refused
 from registry.models import Release
 from serving.actions.deployments import ensure_deployment
 from serving.actions.nodes import cordon_node
-from serving.actions.placement import continue_placing
 from serving.actions.prefetch import FilesReport, record_prefetches, record_progress
+from serving.actions.replicas import continue_placing
 from serving.agent import prefetcher
 from serving.agent.node_agent import Agent
 from serving.core.prefetch import FilesStanding, Reason

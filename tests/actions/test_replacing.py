@@ -9,8 +9,8 @@ from accounts.core.access import Actor, Role
 from ledger.core.errors import Invalid, Refused, StateChanged, Unavailable
 from serving.actions.deployments import mark_serving, record_probe
 from serving.actions.draining import continue_draining
-from serving.actions.placement import continue_placing
 from serving.actions.replacing import replace_replica, set_aside_replica
+from serving.actions.replicas import continue_placing
 from serving.models import Deployment, Node, Server
 from serving.queries.answering import HEARD_WITHIN
 from serving.queries.deployments import answering_servers

@@ -13,11 +13,11 @@ from django.utils import timezone
 from accounts.core.access import Actor, Role
 from ledger.core.errors import Invalid, Refused, Stale, Unavailable
 from registry.models import Release
-from serving.actions import ensure_deployment, placement, release_deployment
+from serving.actions import ensure_deployment, release_deployment, replicas
 from serving.actions.deployments import record_state
 from serving.actions.draining import _release
 from serving.actions.nodes import cordon_node, uncordon_node
-from serving.actions.placement import continue_placing, scale_release, why_not_placed
+from serving.actions.replicas import continue_placing, scale_release, why_not_placed
 from serving.core.lifecycle import DeploymentState
 from serving.core.placement import Claim
 from serving.models import Deployment, Environment, Node, Scale, Server
@@ -150,13 +150,13 @@ def test_a_lost_node_keeps_its_traffic_where_the_others_are_just_being_let_go(
     continue_placing(actor=AGENT)
     bring_up(stable)
     silence("local")
-    locked = placement.lock_routes
+    locked = replicas.lock_routes
 
     def wait_for(environment: Environment, *drained: Release) -> Environment:
         Deployment.objects.filter(node="b").update(is_wanted=False)
         return locked(environment, *drained)
 
-    monkeypatch.setattr(placement, "lock_routes", wait_for)
+    monkeypatch.setattr(replicas, "lock_routes", wait_for)
     continue_placing(actor=AGENT)
     assert [one.deployment.node_id for one in answering_servers()] == ["local"]
 
@@ -168,7 +168,7 @@ def test_one_too_many_is_not_let_go_as_the_other_fails(stable: Deployment, monke
     continue_placing(actor=AGENT)
     bring_up(stable)
     scale(stable, 1)
-    locked = placement.lock_routes
+    locked = replicas.lock_routes
 
     def wait_for(environment: Environment, *drained: Release) -> Environment:
         if drained:
@@ -176,7 +176,7 @@ def test_one_too_many_is_not_let_go_as_the_other_fails(stable: Deployment, monke
             Server.objects.filter(deployment=stable).update(is_serving=False, ended_at=timezone.now())
         return locked(environment, *drained)
 
-    monkeypatch.setattr(placement, "lock_routes", wait_for)
+    monkeypatch.setattr(replicas, "lock_routes", wait_for)
     assert continue_placing(actor=AGENT) == [] and nodes_of(stable) == ["b"]
 
 
@@ -376,7 +376,7 @@ def test_the_routes_are_not_locked_for_a_failed_replica_that_can_go_nowhere(
     def locked(*_: object) -> None:
         raise AssertionError("the routes are locked")
 
-    monkeypatch.setattr("serving.actions.placement.lock_routes", locked)
+    monkeypatch.setattr("serving.actions.replicas.lock_routes", locked)
     assert continue_placing(actor=AGENT) == []
 
 

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from ledger.core.errors import Unavailable
 from ledger.models import Event
-from serving.actions.placement import continue_placing
+from serving.actions.replicas import continue_placing
 from serving.core.sleep import LEAST_S
 from serving.models import Node, Sleep
 from tests.factories import resealed

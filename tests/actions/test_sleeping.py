@@ -17,7 +17,7 @@ from django.utils import timezone
 from accounts.core.access import Role
 from ledger.core.errors import Invalid, Refused, Stale, StateChanged
 from ledger.models import Event
-from serving.actions.placement import continue_placing
+from serving.actions.replicas import continue_placing
 from serving.actions.sleeping import put_to_sleep, rule_sleep, unload_asleep, wake_model
 from serving.control_plane import store
 from serving.core.routes import Asleep, admit

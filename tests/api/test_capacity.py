@@ -12,7 +12,7 @@ from django.test import Client
 from accounts.actions import actor_for, issue_token
 from accounts.core.access import Actor
 from registry.models import Release
-from serving.actions.placement import scale_release
+from serving.actions.replicas import scale_release
 from serving.models import Scale
 from sluicegate.cli import capacity as command
 from sluicegate.cli.capacity import lines, prices, write_into

@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from accounts.actions import issue_token
 from accounts.core.access import Actor
 from accounts.core.addresses import API
+from sluicegate.front.rate_limits import RateLimits
 from sluicegate.live.readers import reader_of
-from sluicegate.rate_limits import RateLimits
 from tests.factories import make_user
 
 

@@ -14,8 +14,8 @@ from django.db import connections
 
 import registry.tasks  # noqa: F401 - registers the handlers of its jobs
 from accounts.api.credentials import Unknown
-from sluicegate.body_middleware import BodyMiddleware
-from sluicegate.upload_middleware import UploadMiddleware
+from sluicegate.front.bodies import BodyMiddleware
+from sluicegate.front.uploads import UploadMiddleware
 from tests.registry_samples import sha256
 from tests.upload_setup import DATA, PART, dev, draft, refused, small_parts  # noqa: F401
 from tests.uploading import begin, pieces, put, sign, some_bytes
@@ -159,15 +159,15 @@ def test_a_strangers_body_is_not_read(door: Callable[..., httpx.Response], metho
 def test_a_body_that_does_not_come_is_told_so(
     door: Callable[..., httpx.Response], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluicegate.body_middleware.SILENT_S", 0.1)
+    monkeypatch.setattr("sluicegate.front.bodies.SILENT_S", 0.1)
 
     async def stalling() -> Any:
         yield b"x"
         await asyncio.sleep(5)
 
     refused(door("POST", "/api/v1/models", stalling(), KNOWN | {"Content-Length": "1000"}), 408, "too_slow")
-    monkeypatch.setattr("sluicegate.body_middleware.WHOLE_S", 0.2)
-    monkeypatch.setattr("sluicegate.body_middleware.SILENT_S", 5)
+    monkeypatch.setattr("sluicegate.front.bodies.WHOLE_S", 0.2)
+    monkeypatch.setattr("sluicegate.front.bodies.SILENT_S", 5)
 
     async def dripping() -> Any:
         for _ in range(1000):
@@ -179,7 +179,7 @@ def test_a_body_that_does_not_come_is_told_so(
 
 @pytest.mark.slow  # seconds
 def test_a_strangers_body_has_seconds(door: Callable[..., httpx.Response], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicegate.body_middleware.STRANGERS_S", 0.3)
+    monkeypatch.setattr("sluicegate.front.bodies.STRANGERS_S", 0.3)
 
     async def dripping() -> Any:
         for _ in range(40):

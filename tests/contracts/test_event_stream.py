@@ -23,7 +23,7 @@ from accounts.models import User
 from ledger.actions import append_event
 from ledger.queries import head_seq
 from rollouts.models import Rollout
-from sluicegate import stream_middleware
+from sluicegate.front import streams
 from sluicegate.live import hub, stream, watcher
 from tests.factories import make_admin, make_model, make_team, make_user
 from tests.rollout_setup import with_stable
@@ -234,7 +234,7 @@ def test_a_database_that_does_nothing_is_told_as_everywhere(
     def fails(*_: Any) -> Any:
         raise OperationalError("ended") from (cause("ended") if cause else None)
 
-    monkeypatch.setattr(stream_middleware, "reader_of", fails)
+    monkeypatch.setattr(streams, "reader_of", fails)
     told = rig.open(b"")
     until(lambda: told.is_over)
     problem = json.loads(told.body)
@@ -244,7 +244,7 @@ def test_a_database_that_does_nothing_is_told_as_everywhere(
 
 def test_a_slow_reader_is_cut_off_and_delays_nobody(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "MOST_WAITING", 5)
-    monkeypatch.setattr(stream_middleware, "LAST_WORD_S", 0.1)
+    monkeypatch.setattr(streams, "LAST_WORD_S", 0.1)
     make_model("m", team=make_team("search"))
     slow, quick = rig.open(cookie_of(member()), stalls=True), rig.open_live(cookie_of(member()))
     for number in range(40):
@@ -257,7 +257,7 @@ def test_a_slow_reader_is_cut_off_and_delays_nobody(rig: Rig, monkeypatch: pytes
 
 
 def test_without_the_log_there_is_no_sign_of_life(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_middleware, "BEAT_S", 0.05)
+    monkeypatch.setattr(streams, "BEAT_S", 0.05)
     monkeypatch.setattr(hub, "FRESH_S", 2.0)
     make_model("m", team=make_team("search"))
     reading = rig.open_live(cookie_of(member()))

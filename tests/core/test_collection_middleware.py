@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.collection_middleware import CollectionMiddleware
+from sluicegate.front.collection import CollectionMiddleware
 
 
 def test_after_so_many_requests_all_that_lives_is_frozen_once(monkeypatch: pytest.MonkeyPatch) -> None:

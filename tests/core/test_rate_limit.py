@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from accounts.api.requests import KNOWN
 from accounts.core import rate_limit
 from accounts.core.rate_limit import WINDOW_S, Buckets
-from sluicegate.rate_limits import RateLimits
+from sluicegate.front.rate_limits import RateLimits
 
 
 class TestBuckets:

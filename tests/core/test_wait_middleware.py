@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sluicegate import wait_middleware
-from sluicegate.wait_middleware import WaitMiddleware
+from sluicegate.front import waits
+from sluicegate.front.waits import WaitMiddleware
 
 PATH = "/api/v1/rollouts/5/wait"
 
@@ -105,12 +105,12 @@ def test_who_leaves_is_not_asked_for_any_more() -> None:
 
 
 def test_beyond_the_bound_nobody_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wait_middleware, "MOST_KEPT", 0)
+    monkeypatch.setattr(waits, "MOST_KEPT", 0)
     assert asyncio.run(ask(WaitMiddleware(App(202), no_pause))) == (202, b"1")
 
 
 def test_one_caller_does_not_take_the_places_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wait_middleware, "MOST_KEPT_OF_ONE", 2)
+    monkeypatch.setattr(waits, "MOST_KEPT_OF_ONE", 2)
 
     async def run() -> Any:
         app, leaves = App(202), asyncio.Event()

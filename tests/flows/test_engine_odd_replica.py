@@ -15,7 +15,7 @@ from rollouts.engine import loop, odd_replicas
 from rollouts.models import DecisionRecord
 from rollouts.queries import room
 from rollouts.queries.replay import history_of
-from serving.actions.placement import continue_placing
+from serving.actions.replicas import continue_placing
 from serving.models import Deployment, Scale, Server
 from serving.ports import GatewayError, HostCounts
 from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof

@@ -18,8 +18,8 @@ from rollouts.core.tick_history import rows_in
 from rollouts.engine import surge
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.replay import history_of
-from serving.actions.placement import continue_placing, scale_release
 from serving.actions.prefetch import FilesReport, record_prefetches
+from serving.actions.replicas import continue_placing, scale_release
 from serving.core.prefetch import FilesStanding
 from serving.models import Deployment, Node, Prefetch, Route, Scale, Server
 from serving.queries.admission import admissions_of

@@ -15,8 +15,8 @@ from registry.models import Release
 from serving.actions.draining import drain_node
 from serving.actions.joining import ask_rotation, revoke_node
 from serving.actions.nodes import uncordon_node
-from serving.actions.placement import scale_release
 from serving.actions.removing import remove_node
+from serving.actions.replicas import scale_release
 from serving.actions.routes import set_route
 from serving.models import Deployment, Environment, Node
 from serving.queries.deployments import get_node

@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from serving.actions.placement import continue_placing
+from serving.actions.replicas import continue_placing
 from serving.models import Deployment
 from tests.actions.test_replicas import AGENT, scale
 from tests.factories import make_node, make_user

@@ -8,8 +8,8 @@ from django.urls import reverse
 
 from accounts.api.requests import actor_of
 from ledger.core.errors import Invalid
-from serving.actions.placement import scale_release
 from serving.actions.replacing import replace_replica
+from serving.actions.replicas import scale_release
 from serving.core.replicas import MOST_REPLICAS
 from serving.queries import get_environment
 from serving.queries.replicas import replica_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from sluicegate.asgi_messages import App, Message, Receive, Send
+from sluicegate.front.messages import App, Message, Receive, Send
 
 #: By then a process has imported, compiled and kept what requests need: some hundred thousand objects, a tenth of a second.
 WARM_AFTER = 300

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 from accounts.api.waiting import PENDING, read_timeout
 from accounts.core.addresses import API
 from ledger.core.errors import Invalid
-from sluicegate.asgi_messages import App, Message, Receive, Send, credential
+from sluicegate.front.messages import App, Message, Receive, Send, credential
 
 PATH: Final = re.compile(API + r"/(?:gate-runs|rollouts)/\d+/wait")
 #: Who waits asks anew after this long; a rollout ticks once a second.

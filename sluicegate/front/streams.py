@@ -16,7 +16,7 @@ from django.db import Error as DatabaseError
 from accounts.api.credentials import Unknown
 from ledger.adapters.database_errors import unavailable
 from ledger.core.errors import DomainError, Refused, Unavailable
-from sluicegate.asgi_messages import App, Message, Receive, Send, header, refuse
+from sluicegate.front.messages import App, Message, Receive, Send, header, refuse
 from sluicegate.live import frames
 from sluicegate.live.hub import Hub
 from sluicegate.live.readers import reader_of

@@ -23,7 +23,7 @@ from accounts.core.addresses import API
 from ledger.adapters.database_errors import unavailable
 from ledger.core.errors import DomainError
 from registry.api import parts
-from sluicegate.asgi_messages import App, Message, Receive, Send, header, length_of, refuse, refuse_page
+from sluicegate.front.messages import App, Message, Receive, Send, header, length_of, refuse, refuse_page
 from sluicegate.web_server import know_sender
 
 log = logging.getLogger(__name__)

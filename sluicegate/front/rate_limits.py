@@ -18,7 +18,7 @@ from accounts.core.addresses import API
 from accounts.core.rate_limit import MOST_CALLERS, Allowance, Buckets
 from ledger.core.errors import Throttled
 from registry.api import parts
-from sluicegate.asgi_messages import App, Message, Receive, Send, credential, header, refuse
+from sluicegate.front.messages import App, Message, Receive, Send, credential, header, refuse
 
 #: What strangers get of a known caller's quota, and what a token or session that is not known costs the address that sent it.
 STRANGERS_SHARE: Final = 0.05

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 from ledger.core.errors import DomainError, Invalid, Unavailable
 from registry.api import parts
 from registry.storage.folder import PartWriter
-from sluicegate.asgi_messages import App, Message, Receive, Send, answer, length_of, refuse
+from sluicegate.front.messages import App, Message, Receive, Send, answer, length_of, refuse
 from sluicegate.web_server import know_sender
 
 log = logging.getLogger(__name__)
