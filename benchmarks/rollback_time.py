@@ -105,11 +105,12 @@ def one_run(
     failed_before, wrong_before = len(crowd.failed), len(crowd.wrong)
     time.sleep(PAUSE_S)
     number = shop.start(release, policy=policy)
-    shop.until(number, "shifting")
-    shop.until_acknowledged(number)
-    if replicas is not None:
+    if replicas is not None:  # before it gets traffic: a server that starts takes its time of the machine from those that answer
+        await_replicas(shop, release, 1)
         scale(shop, release, replicas)
         await_replicas(shop, release, replicas)
+    shop.until(number, "shifting")
+    shop.until_acknowledged(number)
     time.sleep(good_s)
     crowd.breaks = True
     try:
