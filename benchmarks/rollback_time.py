@@ -105,7 +105,8 @@ def one_run(
     failed_before, wrong_before = len(crowd.failed), len(crowd.wrong)
     time.sleep(PAUSE_S)
     number = shop.start(release, policy=policy)
-    if replicas is not None:  # before it gets traffic: a server that starts takes its time of the machine from those that answer
+    if replicas is not None:
+        # before it gets traffic: a server that starts takes its time of the machine from those that answer
         await_replicas(shop, release, 1)
         scale(shop, release, replicas)
         await_replicas(shop, release, replicas)
