@@ -16,7 +16,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: ## Install everything from wheels into .venv, .venv-serving and .venv-gateway (a second run does nothing)
-	@$(PYTHON) -I sluicegate/stack/install.py
+	@$(PYTHON) -I sluicegate/stack/install.py $(if $(filter setup,$(MAKECMDGOALS)),--again)
 
 up: setup ## Run everything on this machine until Ctrl-C (ARGS="--port 8700 -v")
 	@$(PY) -m sluicegate.cli up $(ARGS)

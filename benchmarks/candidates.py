@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 
 def is_as_stated(candidate: Candidate, judged: Judged) -> bool:
-    gate = candidate.gate or candidate.trial.policy["gates"][-1]
-    is_same = (judged.found.verdict, judged.gate) == (candidate.verdict, gate)
+    is_same = (judged.found.verdict, judged.gate) == (candidate.verdict, candidate.judge)
     return is_same and re.search(candidate.says, judged.found.reason) is not None
 
 

@@ -1,12 +1,15 @@
 """One bad replica beside a bad release: how often each is told, and what holding for a replica costs where the release is bad.
 
-Run `python -m benchmarks.odd_replica [--runs N] [--only held-out] [--workers N]`; 100 runs take about an hour on two busy cores. Each run
-feeds the engine's own evaluation one count for each second, as gateways that tell counts by replica would, and, where the rollout was held
-for a replica, again from the same seed as if they told none: then the candidate is taken back. One step at half of the traffic; preset
-`standard`. The candidate's replicas share its requests as `loads` says. One that is set aside gets traffic for a second more, and another
-takes its place after a minute: well where one replica was bad, bad where the release was.
+Run `python -m benchmarks.odd_replica [--runs N] [--only SET] [--scenario NAME] [--first-look] [--sigmas S] [--seed N]`; 100 runs of all
+take two hours on two busy cores, first looks alone far less. Each run feeds the engine's own evaluation one count for each second, as
+gateways that tell counts by replica would, and, where the rollout was held for a replica, again from the same seed as if they told none:
+then the candidate is taken back. One step at half of the traffic; preset `standard`. The candidate's replicas share its requests as
+`loads` says. One that is set aside gets traffic for a second more, and another takes its place after a minute: well where one replica was
+bad, bad where the release was.
 
-The scenarios of `TUNED` were looked at while the rule was made; those of `HELD_OUT` were written down before any was run, and run once.
+The scenarios of `TUNED` were looked at while the rule was made; those of `HELD_OUT` were written down before any was run, and run once. In
+those of `UNANSWERED` latency is judged, too, and what fails is given up unanswered, so it is slow at every threshold: `--sigmas` is what is
+allowed to chance there (`BY_CHANCE_SIGMAS`; as the engine has it, unless said).
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
-from rollouts.core.counter_deltas import ERRORS, Arms, Counts, Reading
+from rollouts.core import snapshot
+from rollouts.core.counter_deltas import ERRORS, TIMED, Arms, Counts, Reading
 from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import EngineState
 from rollouts.core.evaluate import TickInput, evaluate
@@ -34,6 +38,7 @@ from rollouts.core.snapshot import Desired, Identity, Observed
 LAST_S = 240
 REPLACED_S = 60
 NEVER_S = 50_000
+Shares = tuple[float, float, float]
 Fault = Callable[[float, int, np.random.Generator], float]  # seconds since it began, the replica: the share that fails
 
 
@@ -42,7 +47,7 @@ class Scenario:
     """`fault` begins after `good_s` seconds of the step. `is_release`: it is the release that is bad, not one replica.
 
     `loads`: how the candidate's requests are shared. `clump`: failures come so many at once, on one replica. `usual`: the share that
-    fails on either arm, all the time.
+    fails on either arm, all the time. `usual_slow`: likewise those that are slow, at the points of the guard; None: latency is not judged.
     """
 
     name: str
@@ -53,6 +58,8 @@ class Scenario:
     good_s: int = 60
     clump: int = 1
     usual: float = 0.002
+    usual_slow: Shares | None = None
+    slower: Shares = (0.0, 0.0, 0.0)  # what the fault adds to them, on all of the candidate's replicas
 
 
 def alike(share: float) -> Fault:
@@ -96,6 +103,21 @@ HELD_OUT = (
     Scenario("one replica of 2, 40 %, loads 1:4", False, only_first(0.40), loads=(1, 4), per_s=60),
 )
 
+#: Slow at 50, 100 and 250 ms: of a model that is seldom so, one that often is, and one of which a third is at the lowest.
+SELDOM, OFTEN, A_THIRD = (0.01, 0.005, 0.002), (0.10, 0.04, 0.005), (0.33, 0.12, 0.005)
+THREE, MANY = (1, 1, 1), 200
+UNANSWERED = (
+    Scenario("one replica of 3, 30 %, a third slow", False, only_first(0.30), THREE, usual_slow=A_THIRD),
+    Scenario("one replica of 3, all, many requests, seldom slow", False, only_first(1.0), THREE, MANY, usual_slow=SELDOM),
+    Scenario("one replica of 3, all, many requests, often slow", False, only_first(1.0), THREE, MANY, usual_slow=OFTEN),
+    Scenario("one replica of 3, all, many requests, a third slow", False, only_first(1.0), THREE, MANY, usual_slow=A_THIRD),
+    Scenario("all alike, 10 %, often slow", True, alike(0.10), THREE, usual_slow=OFTEN),
+    Scenario("all alike, 10 %, many requests, a third slow", True, alike(0.10), THREE, MANY, usual_slow=A_THIRD),
+    Scenario("all alike, all, many requests, a third slow", True, alike(1.0), THREE, MANY, usual_slow=A_THIRD),
+    Scenario("one of 3, all; slower everywhere, 33 → 45 %", True, only_first(1.0), THREE, MANY, 60, 1, 0.002, A_THIRD, (0.12, 0.08, 0.01)),
+    Scenario("one of 3, all; slower everywhere, 10 → 30 %", True, only_first(1.0), THREE, MANY, 60, 1, 0.002, OFTEN, (0.20, 0.10, 0.02)),
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -112,14 +134,16 @@ class Candidate:
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario, self.seed = scenario, seed
-        self.replicas = list(range(len(scenario.loads)))
+        self.replicas, self.points = list(range(len(scenario.loads))), points_of(policy(scenario))
         self.counts = {one: [0, 0] for one in self.replicas}
 
     def second(self, tick: int) -> Counts:
         loads = [self.scenario.loads[one % len(self.scenario.loads)] for one in self.replicas]
         counts = [self._of(tick, one, load / sum(loads)) for one, load in zip(self.replicas, loads, strict=True)]
         bad, attempts = (sum(one[i] for one in counts) for i in range(2))
-        return Counts(attempts, attempts, {ERRORS: bad})
+        more = self.scenario.slower if tick >= self.scenario.good_s else (0.0, 0.0, 0.0)
+        rng = np.random.default_rng((self.seed, tick, 20_000))
+        return Counts(attempts, attempts, {ERRORS: bad, **slow(self.scenario, self.points, attempts, bad, more, rng)})
 
     def _of(self, tick: int, one: int, load: float) -> tuple[int, int]:
         scenario, rng = self.scenario, np.random.default_rng((self.seed, tick, one))
@@ -146,14 +170,37 @@ class Candidate:
         self.counts = {one: [0, 0] for one in self.replicas}
 
 
-def policy() -> Policy:
+def slow(
+    scenario: Scenario, points: tuple[str, ...], attempts: int, bad: int, more: Shares, rng: np.random.Generator
+) -> dict[str, int]:
+    """How many of an arm's attempts were slow at each point, from the lowest threshold up: all that failed, and of the others the usual
+    shares and `more`. One that is over a threshold is over those below it."""
+    if scenario.usual_slow is None:
+        return {}
+    drawn, found = rng.random(attempts - bad), {TIMED: attempts}
+    for point, usual, added in zip(points, scenario.usual_slow, more, strict=True):
+        found[point] = bad + int((drawn < usual + added).sum())
+    return found
+
+
+@cache
+def policy(scenario: Scenario) -> Policy:
     step = {"weight_pct": 50, "min_s": NEVER_S // 2, "min_samples": 1, "deadline_s": NEVER_S}
-    asked = {"preset": "standard", "steps": [step], "guards": [{"indicator": "errors"}], "deadline_s": NEVER_S}
-    return parse_policy(asked, {"errors_max_frac": 0.01}).facing(has_stable=True)
+    guards = [{"indicator": "errors"}, *([{"indicator": "slow"}] if scenario.usual_slow is not None else [])]
+    asked = {"preset": "standard", "steps": [step], "guards": guards, "deadline_s": NEVER_S}
+    objectives = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.02}}
+    return parse_policy(asked, objectives).facing(has_stable=True)
 
 
-def run(scenario: Scenario, seed: int, *, is_told: bool) -> Outcome:
-    asked, candidate, state = policy(), Candidate(scenario, seed), EngineState()
+def points_of(asked: Policy) -> tuple[str, ...]:
+    """The counters of slow attempts, from the lowest threshold up."""
+    found = [point for guard in asked.guards if guard.indicator == "slow" for point in guard.points]
+    return tuple(sorted(found, key=lambda one: int("".join(filter(str.isdigit, one)))))
+
+
+def run(scenario: Scenario, seed: int, *, is_told: bool, ends_held: bool = False) -> Outcome:
+    """`ends_held`: the run is over once the rollout is held for a replica."""
+    asked, candidate, state = policy(scenario), Candidate(scenario, seed), EngineState()
     total, failed, held_for, held_at = Arms(), 0, None, 0
     for tick in range(scenario.good_s + LAST_S):
         if held_for is not None and tick == held_at + 2:
@@ -162,7 +209,9 @@ def run(scenario: Scenario, seed: int, *, is_told: bool) -> Outcome:
             candidate.come(held_for)
         rng = np.random.default_rng((seed, tick, 10_000))
         stable = int(rng.poisson(scenario.per_s / 2))
-        news = Arms(candidate.second(tick), Counts(stable, stable, {ERRORS: int(rng.binomial(stable, scenario.usual))}))
+        failed_beside = int(rng.binomial(stable, scenario.usual))
+        bad = {ERRORS: failed_beside, **slow(scenario, candidate.points, stable, failed_beside, (0.0, 0.0, 0.0), rng)}
+        news = Arms(candidate.second(tick), Counts(stable, stable, bad))
         total, now = total + news, tick + 1.0
         failed += news.candidate.bad[ERRORS]
         given = TickInput(
@@ -182,9 +231,17 @@ def run(scenario: Scenario, seed: int, *, is_told: bool) -> Outcome:
         state = done.engine_state
         if done.decision.code is Code.REPLICA_DIFFERS and "set_aside" in done.decision.facts:
             held_for, held_at = int(str(done.decision.facts["set_aside"])), tick
+            if ends_held:
+                break
         if done.decision.action is Action.ROLL_BACK:
             return Outcome(now - scenario.good_s, failed, held_for)
     return Outcome(None, failed, held_for)
+
+
+def allow(sigmas: float | None) -> None:
+    """In each process: what is allowed to chance where slowness is a replica's own."""
+    if sigmas is not None:
+        snapshot.BY_CHANCE_SIGMAS = sigmas
 
 
 def row(scenario: Scenario, seed: int, runs: int, pool: ProcessPoolExecutor) -> list[str]:
@@ -206,13 +263,31 @@ def row(scenario: Scenario, seed: int, runs: int, pool: ProcessPoolExecutor) -> 
     ]
 
 
+def first_look(scenario: Scenario, seed: int, runs: int, pool: ProcessPoolExecutor) -> list[str]:
+    """Only how many are held at all, and for the bad one; in a fraction of the time."""
+    seeds = range(seed, seed + runs)
+    done = list(pool.map(partial(looked_at, scenario.name), seeds, chunksize=8))
+    held, right = (
+        sum(test(one.held_for) for one in done) for test in (lambda one: one is not None, lambda one: one == 0)
+    )
+    return [scenario.name, f"{held} of {runs}" + ("" if scenario.is_release else f" ({right})")]
+
+
+def looked_at(name: str, seed: int) -> Outcome:
+    return run(named(name), seed, is_told=True, ends_held=True)
+
+
+def named(name: str) -> Scenario:
+    return next(one for one in (*TUNED, *HELD_OUT, *UNANSWERED) if one.name == name)
+
+
 def until(one: Outcome) -> float:
     return float(LAST_S) if one.rolled_back_s is None else one.rolled_back_s
 
 
 def both(name: str, seed: int) -> tuple[Outcome, Outcome]:
     """Without and with counts by replica; until the rollout is held for one they are the same."""
-    scenario = next(one for one in (*TUNED, *HELD_OUT) if one.name == name)
+    scenario = named(name)
     told = run(scenario, seed, is_told=True)
     return (told if told.held_for is None else run(scenario, seed, is_told=False)), told
 
@@ -220,27 +295,33 @@ def both(name: str, seed: int) -> tuple[Outcome, Outcome]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300, help="of each scenario (%(default)s)")
-    parser.add_argument("--only", choices=["tuned", "held-out"], default="")
+    parser.add_argument("--only", choices=["tuned", "held-out", "unanswered"], default="")
+    parser.add_argument("--scenario", default="", help="those with this in their name")
+    parser.add_argument("--first-look", action="store_true", help="only how many runs are held at all")
+    parser.add_argument("--sigmas", type=float, help="what is allowed to chance where slowness is a replica's own")
+    parser.add_argument("--seed", type=int, default=0, help="added to those of the published runs")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     asked = parser.parse_args()
-    sets = {"tuned": (TUNED, 1_000_000), "held-out": (HELD_OUT, 2_000_000)}
-    columns = (
+    sets = {"tuned": (TUNED, 1_000_000), "held-out": (HELD_OUT, 2_000_000), "unanswered": (UNANSWERED, 3_000_000)}
+    columns: tuple[str, ...] = (
         "fault → rollback, s, without: p50 / p95",
         "with",
         "held (for the bad one)",
         "later: runs, most",
         "more failed: mean, most",
+        "goes on",
     )
-    with ProcessPoolExecutor(asked.workers) as pool:
+    columns, told = (("held (for the bad one)",), first_look) if asked.first_look else (columns, row)
+    with ProcessPoolExecutor(asked.workers, initializer=allow, initargs=(asked.sigmas,)) as pool:
         for name, (scenarios, seed) in sets.items():
             if asked.only not in ("", name):
                 continue
             print(
-                f"\n{name}, {asked.runs} runs each\n\n| fault | {' | '.join(columns)} | goes on |\n|{'---|' * 7}",
+                f"\n{name}, {asked.runs} runs each\n\n| fault | {' | '.join(columns)} |\n|{'---|' * (1 + len(columns))}",
                 flush=True,
             )
-            for one in scenarios:
-                print(f"| {' | '.join(row(one, seed, asked.runs, pool))} |", flush=True)
+            for one in (each for each in scenarios if asked.scenario in each.name):
+                print(f"| {' | '.join(told(one, seed + asked.seed, asked.runs, pool))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -170,6 +170,7 @@ class LaunchSpec:
     folder: Path  # release-named; created by the launcher, removed by it
     devices: tuple[str, ...] = ()  # UUIDs of the GPUs and MIG slices that it was given; empty: whatever there is
     serving: dict[str, Any] | None = None  # in the place of the manifest's, for a server that no user reaches
+    alike: tuple[str, ...] = ()  # stable releases of the model for the same runtime, for a server of somebody else
 
 
 @dataclass(frozen=True)

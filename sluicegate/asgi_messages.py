@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from django.conf import settings
+from django.template.loader import render_to_string
 
 from ledger.core.errors import DomainError
 from sluicegate.api import CONTENT_TYPE, problem
+from web.security_headers import CONTENT_SECURITY_POLICY
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -42,17 +44,31 @@ def length_of(scope: Message) -> int | None:
 async def refuse(error: DomainError, path: str, send: Send) -> None:
     """The refusal as problem JSON. What is left of the body is not read: the connection ends with the answer."""
     body = problem(error.status, error.code, error.message, **error.facts) | {"instance": path}
-    await answer(error.status, body, send, CONTENT_TYPE, closes=True)
+    await _send(error.status, json.dumps(body).encode(), CONTENT_TYPE, send, _ends_with(error))
 
 
-async def answer(status: int, body: dict[str, Any], send: Send, content_type: str, *, closes: bool) -> None:
-    data = json.dumps(body).encode()
-    headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(data)).encode())]
-    if closes:
-        headers.append((b"connection", b"close"))
-    if status == 401:
+async def refuse_page(error: DomainError, send: Send) -> None:
+    """The same to a browser: a page with the sentence."""
+    policy = (b"content-security-policy", CONTENT_SECURITY_POLICY.encode())
+    page = render_to_string("web/refusal_bare.html", {"error": error}).encode()
+    await _send(error.status, page, "text/html; charset=utf-8", send, [policy, *_ends_with(error)])
+
+
+async def answer(body: dict[str, Any], send: Send) -> None:
+    """200, as JSON."""
+    await _send(200, json.dumps(body).encode(), "application/json", send, [])
+
+
+def _ends_with(error: DomainError) -> list[tuple[bytes, bytes]]:
+    headers = [(b"connection", b"close")]
+    if error.status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="sluicegate"'))
-    if status == 503:
-        headers.append((b"retry-after", str(body.get("retry_after_s", 2)).encode()))
+    if error.status == 503:
+        headers.append((b"retry-after", str(error.facts.get("retry_after_s", 2)).encode()))
+    return headers
+
+
+async def _send(status: int, data: bytes, content_type: str, send: Send, more: list[tuple[bytes, bytes]]) -> None:
+    headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(data)).encode()), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": data})

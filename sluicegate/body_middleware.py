@@ -23,7 +23,7 @@ from accounts.core.addresses import API
 from ledger.adapters.database_errors import unavailable
 from ledger.core.errors import DomainError
 from registry.api import parts
-from sluicegate.asgi_messages import App, Message, Receive, Send, header, length_of, refuse
+from sluicegate.asgi_messages import App, Message, Receive, Send, header, length_of, refuse, refuse_page
 from sluicegate.web_server import know_sender
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class BodyMiddleware:
                 await refuse(error, scope["path"], send)
             return
         except DomainError as error:
-            await refuse(error, scope["path"], send)
+            await _refuse(error, scope, send)
             return
         if length_of(scope):
             await _hand_on(self.app, scope, receive, send, within_s)
@@ -151,6 +151,10 @@ def _is_page(scope: Message) -> bool:
     return not scope["path"].startswith("/api/")
 
 
+async def _refuse(error: DomainError, scope: Message, send: Send) -> None:
+    await (refuse_page(error, send) if _is_page(scope) else refuse(error, scope["path"], send))
+
+
 async def _send_to_sign_in(scope: Message, send: Send) -> None:
     """As the page itself would: most often a form is sent after its session has ended. The body is not read."""
     back = "" if scope["path"] == _SIGN_OUT else "?" + urlencode({"next": scope["path"]}, safe="/")
@@ -188,4 +192,4 @@ async def _hand_on(app: App, scope: Message, receive: Receive, send: Send, withi
 
     await app(scope, in_time, noted)
     if is_late and not is_answered:
-        await refuse(TooSlow("too_slow", "The body did not arrive in time. Send it again."), scope["path"], send)
+        await _refuse(TooSlow("too_slow", "The body did not arrive in time. Send it again."), scope, send)

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import parse_qs
 
-from django.db import InterfaceError, OperationalError
+from django.db import Error as DatabaseError
 
 from accounts.api.credentials import Unknown
+from ledger.adapters.database_errors import unavailable
 from ledger.core.errors import DomainError, Refused, Unavailable
 from sluicegate.asgi_messages import App, Message, Receive, Send, header, refuse
 from sluicegate.live import frames
@@ -104,9 +105,12 @@ class StreamMiddleware:
             _refuse_without_room(hub.is_full)
             try:
                 found = await hub.in_thread(reader_of, scope["headers"])
-            except (OperationalError, InterfaceError) as error:
-                log.error("the database does not answer: %s", error)
-                raise _unavailable("database_unavailable", "The database does not answer. Come back soon.") from None
+            except DatabaseError as error:
+                refusal = unavailable(error)
+                if refusal is None:
+                    raise
+                log.error("%s: %s", refusal.code, error)
+                raise _unavailable(refusal.code, refusal.message) from None
             if found is None:
                 raise Unknown("not_authenticated", "Sign in again: the stream is for people who are signed in.")
             _refuse_without_room(hub.is_full or hub.is_full_for(found[0].user_id))

@@ -65,7 +65,7 @@ class UploadMiddleware:
             await self._write(writer, receive)
         finally:
             await self._in_thread(writer.close)
-        await answer(200, parts.answer(ticket), send, "application/json", closes=False)
+        await answer(parts.answer(ticket), send)
 
     async def _write(self, writer: PartWriter, receive: Receive) -> None:
         """The whole body; that of a part that was received before is read and discarded, as clients expect."""

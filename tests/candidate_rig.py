@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -84,6 +85,13 @@ class Stage:
         finally:
             served.stop()
         return Judged(gate, found, time.monotonic() - began)
+
+    def assert_fate(self, candidate: Candidate) -> None:
+        """Its gate says of it what is stated."""
+        judged = self.judged(candidate)
+        assert judged.found.verdict is candidate.verdict, judged
+        assert judged.gate == candidate.judge, judged
+        assert re.search(candidate.says, judged.found.reason), judged.found.reason
 
     def end(self) -> None:
         while self._stables:

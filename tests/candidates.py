@@ -52,6 +52,11 @@ class Candidate:
     def verdict(self) -> Verdict:
         return FAILED if self.gate else PASSED
 
+    @property
+    def judge(self) -> str:
+        """The gate that judges it last: the one that stops it, or of a good one the last of all."""
+        return self.gate or str(self.trial.policy["gates"][-1])
+
 
 def _golden(compare: str, items: Callable[[], Sequence[GoldenItem]], stable: Make | None, **golden: Any) -> Trial:
     policy = {

@@ -98,7 +98,8 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(trylast=True)  # after others have put the tests in an order of theirs
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     core = Path(__file__).parent / "core"
-    items.sort(key=lambda item: workers.begins_at(item.nodeid.partition("::")[0]))
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (workers.begins_at(item.nodeid.partition("::")[0]), item.path not in slow))
     for item in items:
         if core in item.path.parents and _uses_database(item):
             raise pytest.UsageError(

@@ -24,10 +24,10 @@ from tritonclient.grpc import service_pb2
 
 from serving.adapters.envoy_bootstrap import bootstrap
 from serving.adapters.envoy_counters import EnvoyCounters
+from serving.control_plane.received import StreamAck
 from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.server import AdsServer, GatewayIdentity
 from serving.control_plane.snapshot import Snapshot, compile_table
-from serving.control_plane.stream import StreamAck
 from serving.core.addresses import TlsFiles
 from serving.core.routes import Arm, ModelRoute, RoutingTable
 from serving.ports import GatewayCounters

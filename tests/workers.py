@@ -1,9 +1,10 @@
 """How a run is shared among workers: whole files, those that start servers first, and some apart.
 
 A file's tests share servers and a database, so they stay together. What takes a minute, and what waits for servers or
-browsers, comes first, since a short file fills the end better than a long one. A file that measures time comes last: beside
-others, on as many processor cores as workers, it would measure them. Those that wait more than they work may run beside one
-another (`QUIET`); what takes the whole machine runs when the other workers are gone (`ALONE`).
+browsers, comes first, then what is marked `slow`, since a short file fills the end better than a long one. A file that
+measures time comes last: beside others, on as many processor cores as workers, it would measure them. Those that wait more
+than they work may run beside one another (`QUIET`); what takes the whole machine runs when the other workers are gone
+(`ALONE`).
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ FIRST = (
     "tests/migrations",
     "tests/pages",
 )
-#: Files that measure, and leave most of a core to others: they begin when all else is done, but for each worker's last test.
+#: Files that measure, and leave most of a core to others: they begin when all else is done, but for each worker's last test; the
+#: longest first.
 QUIET = {
+    "tests/real/test_candidates_under_load.py": "asks servers at steady rates, and is late where it does not run",
     "tests/real/test_gates.py": "measures how many requests a server takes",
-    "tests/real/test_candidates.py": "asks servers at steady rates, and is late where it does not run",
-    "tests/real/test_bound.py": "counts what is in flight at a steady rate",
     "tests/real/test_gpu_gate.py": "asks servers at a steady rate, and is late where it does not run",
+    "tests/real/test_candidates_in_use.py": "asks servers at a steady rate, and is late where it does not run",
+    "tests/real/test_bound.py": "counts what is in flight at a steady rate",
 }
 #: Files that compare rates and short times with what the machine can do, and what any other beside them would spoil.
 ALONE = {
@@ -122,7 +125,7 @@ class Files(LoadScopeScheduling):
         return next(iter(self.workqueue))
 
     def _may_begin(self, node: WorkerController) -> bool:
-        """Whether the next file of the queue may be given to this worker now."""
+        """Whether the next file of the queue may be given to this worker now. One of `QUIET` is given to nobody before its last test."""
         if self._next() in ALONE:
             others = [work for other, work in self.assigned_work.items() if other is not node]
             return node is self._last() and not any(map(self._pending_of, others))
@@ -131,7 +134,8 @@ class Files(LoadScopeScheduling):
                 {path: tests for path, tests in work.items() if path not in QUIET}
                 for work in self.assigned_work.values()
             )
-            return all(self._pending_of(work) <= 1 for work in loud)
+            own = self._pending_of(self.assigned_work[node])
+            return own <= 1 and all(self._pending_of(work) <= 1 for work in loud)
         return True
 
     def _last(self) -> WorkerController | None:

@@ -23,7 +23,7 @@ from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.room import proofs_for
 from serving.actions import ensure_deployment
 from serving.actions.placement import scale_release
-from serving.actions.replacing import set_aside_replica
+from serving.actions.replacing import replace_replica, set_aside_replica
 from serving.actions.routes import lock_routes, set_route
 from serving.models import Deployment, Route
 from serving.queries.answering import deployment_by_name
@@ -165,6 +165,19 @@ def set_replica_aside(rollout: Rollout, name: str, *, fence: int) -> None:
     if found is not None:
         reason = f"Rollout {rollout.pk}: it fails where the other replicas do not."
         set_aside_replica(actor=ENGINE, deployment=found, reason=reason)
+
+
+@transaction.atomic
+def replace_stable_replica(rollout: Rollout, name: str, *, set_aside: bool, fence: int) -> None:
+    """Another in the place of stable's replica by this name, which answers until then, or gets no more traffic (`set_aside`). Nothing,
+    where it runs no more. Raises as `replace_replica`, and StateChanged."""
+    _lock(rollout, fence)
+    found = rollout.stable_id and deployment_by_name(rollout.stable_id, rollout.environment_id, name)
+    if found:
+        reason = (
+            f"Rollout {rollout.pk}: it fails where the other replicas do not, and the candidate is compared with it."
+        )
+        replace_replica(actor=ENGINE, deployment=found, reason=reason, set_aside=set_aside)
 
 
 def _lock(rollout: Rollout, fence: int) -> None:

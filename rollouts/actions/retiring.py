@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require, require_version
 from ledger.actions import append_event
-from ledger.core.canonical import digest_of
-from ledger.core.errors import Invalid, StateChanged
+from ledger.core import plans
+from ledger.core.errors import Invalid
 from ledger.core.verbs import EventVerb
 from registry.actions.releases import lock_release
 from rollouts.queries.removal import obstacles
@@ -39,7 +39,7 @@ class Removal:
     @property
     def plan_digest(self) -> str:
         """Names what it says, so that nothing else is done to who has read it."""
-        return digest_of(self.says)
+        return plans.plan_digest(self.says)
 
 
 @transaction.atomic
@@ -69,7 +69,7 @@ def remove_environment(
     releases = {one.release for one in _staying(found)}
     lock_routes(found, *releases)  # and their deployments and gateways, before the first event
     gateways = list(found.gateways.order_by("name").select_for_update(no_key=True))
-    _check_read(plan, plan_digest, is_confirmed=is_confirmed or not releases)
+    plans.require_read(plan.says, plan_digest, is_confirmed=is_confirmed or not releases)
     why = reason.strip() or f"{found.slug} is taken out of use."
     for one in _staying(found):
         drain_deployment(actor=actor, deployment=one, reason=why, is_spare=True)
@@ -144,19 +144,6 @@ def _plan(environment: Environment) -> Removal:
         else f"{slug} is retired: nothing is deployed or rolled out there any more. Its history, evidence and log stay, and its name."
     )
     return Removal(slug, is_deleted, (first, *what_goes(environment)))
-
-
-def _check_read(plan: Removal, digest: str, *, is_confirmed: bool) -> None:
-    facts = {"plan": list(plan.says), "plan_digest": plan.plan_digest}
-    told = " ".join(plan.says[:6])
-    if digest and digest != plan.plan_digest:
-        raise StateChanged(
-            "plan_changed",
-            f"What would be done has changed since it was read, and nothing was done. Now: {told}",
-            **facts,
-        )
-    if not digest and not is_confirmed:
-        raise Invalid("not_confirmed", f"{told} Confirm that this is meant.", **facts)
 
 
 def _staying(environment: Environment) -> list[Deployment]:

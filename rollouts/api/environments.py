@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -16,29 +16,22 @@ from registry.queries import visible_models
 from rollouts.actions.retiring import plan_removal, remove_environment, restore_environment
 from serving.actions.nodes import LONGEST_REASON
 from serving.api.environments import EnvironmentOut
+from serving.api.plans import PlannedIn, PlanOut
 from serving.queries import get_environment, get_environment_with_routes
 
 
-class RemovalOut(serializers.Serializer[Any]):
+class RemovalOut(PlanOut):
     environment = serializers.CharField()
     is_deleted = serializers.BooleanField(help_text="nothing ever ran there; otherwise it is retired")
     says = serializers.ListField(child=serializers.CharField(), help_text="what becomes of it, and what goes with it")
-    plan_digest = serializers.CharField(help_text="names what is said; sent along, it has nothing else done")
 
 
 class EnvironmentRestoreIn(StrictSerializer):
     reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
 
 
-class EnvironmentRemoveIn(EnvironmentRestoreIn):
+class EnvironmentRemoveIn(PlannedIn):
     is_confirmed = serializers.BooleanField(required=False, default=False, help_text="needed where servers go with it")
-    plan_digest = serializers.CharField(
-        required=False,
-        default="",
-        allow_blank=True,
-        max_length=71,
-        help_text="of the plan that was read; confirms it, and is refused (`plan_changed`) where it is another by then",
-    )
 
 
 class EnvironmentRemoveView(APIView):

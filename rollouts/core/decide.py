@@ -20,6 +20,7 @@ from rollouts.core.replica_differs import breach_or_replica, replacing
 from rollouts.core.rollback_rules import breach, is_fix
 from rollouts.core.shortage import shortage_at
 from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.stable_replica import comparable, renewing
 
 #: Nodes that a sentence names.
 MOST_NODES = 3
@@ -35,9 +36,9 @@ def decide(snapshot: Snapshot) -> Decision:
     if state in LIVE:
         found = breach_or_replica(snapshot, breach(snapshot))
         if found is not None:
-            return late(snapshot, found)
-        held = inconclusive_because(snapshot) or replacing(snapshot)
-        return held or _opened(snapshot, _progress(snapshot))
+            return comparable(snapshot, late(snapshot, found))
+        held = inconclusive_because(snapshot) or replacing(snapshot) or renewing(snapshot)
+        return comparable(snapshot, held or _opened(snapshot, _progress(snapshot)))
     if state in {RolloutState.ROLLING_BACK, RolloutState.STUCK}:
         return Decision(Action.HOLD, Code.ROLLING_BACK, f"Taking all traffic back to {snapshot.identity.stable_name}.")
     return Decision(Action.HOLD, Code.ENDED, "The rollout has ended.")

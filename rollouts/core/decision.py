@@ -56,6 +56,7 @@ class Code(StrEnum):
     NOT_ACKNOWLEDGED = "not_acknowledged"
     SHEDDING = "shedding"
     REPLICA_DIFFERS = "replica_differs"
+    STABLE_REPLICA_DIFFERS = "stable_replica_differs"
     # waiting
     PAUSED = "paused"
     FROZEN = "frozen"
@@ -78,7 +79,9 @@ class Code(StrEnum):
 
 
 #: Reasons for which proven evidence does not convict the release.
-EXCUSES = frozenset({Code.BOTH_ARMS_BAD, Code.MIX_SHIFT, Code.HARDWARE_DIFFERS, Code.COLD_START, Code.REPLICA_DIFFERS})
+EXCUSES = frozenset({
+    Code.BOTH_ARMS_BAD, Code.MIX_SHIFT, Code.HARDWARE_DIFFERS, Code.COLD_START, Code.REPLICA_DIFFERS, Code.STABLE_REPLICA_DIFFERS,
+})  # fmt: skip
 
 
 @dataclass(frozen=True)

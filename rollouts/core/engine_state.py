@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -21,10 +21,10 @@ SETTLES_S = 5.0
 _PLAIN = (
     "user_requests", "user_errors", "has_failed", "candidate_seen_at", "read_at", "commanded_at",
     "stage", "gone_since", "stable_gone_since", "asked_at", "is_promoting", "tick", "gap_at", "blind_since", "server_since", "server_base",
-    "forgotten", "blind_at", "served_since", "drawn",
+    "forgotten", "blind_at", "served_since", "drawn", "stable_looks",
 )  # fmt: skip
 #: Of these, fields that are kept only where there is something to keep.
-_SELDOM = frozenset({"stable_gone_since"})
+_SELDOM = frozenset({"stable_gone_since", "stable_looks"})
 
 
 class Aside(NamedTuple):
@@ -40,6 +40,18 @@ class Aside(NamedTuple):
     @property
     def guards(self) -> tuple[str, ...]:
         return (ERRORS, *self.besides)
+
+
+class StableOdd(NamedTuple):
+    """A replica of stable that failed where its others did not, when that was found, and how many answered then. `is_aside`: it gets no
+    more traffic; else it answers until another does. `gone_at`: since when another has; `is_renewed`: evidence has begun afresh since."""
+
+    replica: str
+    at: float
+    servers: int
+    is_aside: bool
+    gone_at: float | None = None
+    is_renewed: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,8 @@ class EngineState:
     aside: Aside | None = None  # the one that was set aside, as it failed where the others did not
     # stable's servers
     stable_gone_since: float | None = None  # as `gone_since`
+    stable_looks: int | None = None  # how often its replicas were looked at; None: never
+    stable_odd: StableOdd | None = None  # the one that failed where the others did not
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -96,6 +110,7 @@ class EngineState:
             "harm": {name: [round(part, 4) for part in one] for name, one in self.harm.items()},
             "said": self.last_decision,
             **({} if self.aside is None else {"aside": [*self.aside[:-1], *self.aside.besides]}),
+            **({} if self.stable_odd is None else {"stable_odd": list(self.stable_odd)}),
             **{name: value for name in _PLAIN if (value := getattr(self, name)) is not None or name not in _SELDOM},
         }
 
@@ -113,6 +128,7 @@ class EngineState:
             "harm": {name: (one[0], one[1]) for name, one in value.get("harm", {}).items()},
             "last_decision": value.get("said", ""),
             "aside": _aside(value["aside"]) if "aside" in value else None,
+            "stable_odd": StableOdd(*value["stable_odd"]) if "stable_odd" in value else None,
         }
         return cls(**arms, **read, **{name: value[name] for name in _PLAIN if name in value})
 
@@ -180,6 +196,23 @@ class EngineState:
         own = self.aside.guards
         fresh = {name: replace(one, evidence=Evidence()) for name, one in self.watches.items() if name in own}
         return replace(self, watches={**self.watches, **fresh})
+
+    def stable_settling(self, at: float, *, is_replacing: bool, guards: Iterable[str]) -> EngineState:
+        """With it taken in whether another replica of stable answers in the odd one's place; where it has for some seconds, `guards` are
+        compared with that stable from here on."""
+        odd = self.stable_odd
+        if odd is None or odd.is_renewed:
+            return self
+        if is_replacing or odd.gone_at is None:
+            return replace(self, stable_odd=odd._replace(gone_at=None if is_replacing else at))
+        if at - odd.gone_at <= SETTLES_S:
+            return self
+        fresh = {
+            name: replace(self.watches[name], evidence=self.watches[name].evidence.beside_another())
+            for name in guards
+            if name in self.watches
+        }
+        return replace(self, stable_odd=odd._replace(is_renewed=True), watches={**self.watches, **fresh})
 
     def blinded(self, at: float, *, is_blind: bool) -> EngineState:
         """With whether this tick could be judged taken in."""

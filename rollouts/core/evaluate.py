@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from rollouts.core.counter_deltas import Arms, Reading, difference
 from rollouts.core.decide import decide
-from rollouts.core.engine_state import EngineState, update_state
+from rollouts.core.engine_state import EngineState, StableOdd, update_state
 from rollouts.core.lifecycle import LIVE, RolloutState
-from rollouts.core.policy import Policy
+from rollouts.core.policy import Policy, Source
 from rollouts.core.snapshot import NOBODY, Desired, Identity, Observed, People, Snapshot, take_snapshot
 from rollouts.core.tick import Tick
 from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord, stage_name
@@ -54,6 +54,12 @@ def evaluate(given: TickInput, *, gone_over_s: float) -> Tick:
     record = _record(given, state, snapshot)
     if "forget" in decision.facts:
         state = state.forgetting(str(decision.facts["forget"]))
+    if given.observed.stable_replicas:
+        state = replace(state, stable_looks=(state.stable_looks or 0) + 1)
+    if "replace_stable" in decision.facts:
+        servers = given.observed.stable_servers or len(given.observed.stable_replicas)
+        name, is_aside = str(decision.facts["replace_stable"]), bool(decision.facts["is_aside"])
+        state = replace(state, stable_odd=StableOdd(name, given.observed.now, servers, is_aside))
     if "set_aside" in decision.facts:
         servers = given.observed.candidate_servers or len(given.observed.replicas)
         aside, besides = str(decision.facts["set_aside"]), list(decision.facts["besides"])
@@ -79,6 +85,8 @@ def _updated(given: TickInput) -> EngineState:
         external=given.external,
     )
     state = state.settling(seen.now).replaced(seen.now, is_replacing=seen.is_replacing)
+    counted = [one.name for one in given.policy.guards if one.source is Source.GATEWAY]
+    state = state.stable_settling(seen.now, is_replacing=seen.is_stable_replacing, guards=counted)
     state = state.blinded(seen.now, is_blind=bool(seen.problem)).met_server(seen.server_since)
     if seen.candidate_servers is not None and (not seen.candidate_servers or state.gone_since is not None):
         state = state.looked_for_servers(seen.now, seen.candidate_servers)
@@ -107,6 +115,8 @@ def _record(given: TickInput, state: EngineState, s: Snapshot) -> TickRecord:
         room=s.observed.room.as_json(),
         replicas={name: list(one) for name, one in s.observed.replicas.items()},
         is_replacing=s.observed.is_replacing,
+        stable_replicas={name: list(one) for name, one in s.observed.stable_replicas.items()},
+        is_stable_replacing=s.observed.is_stable_replacing,
         is_settling=any(not state.readings.get(name, read).is_settled for name, read in given.readings.items()),
     )
     external = {}

@@ -154,10 +154,11 @@ def is_late(s: Snapshot) -> bool:
 
 
 def undecided(s: Snapshot, said: str, code: Code, facts: dict[str, object]) -> Decision:
-    """Past the deadline without proof: what the policy says. What both arms share never rolls back."""
+    """Past the deadline without proof: what the policy says. What both arms share never rolls back, nor does what is stable's alone."""
     late = f"{said.rstrip('.')}; the deadline of {s.stage.deadline_s:.0f} s has passed"
     facts = {**facts, "is_late": True}
-    if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.identity.has_stable and code is not Code.BOTH_ARMS_BAD:
+    is_of_stable = code in {Code.BOTH_ARMS_BAD, Code.STABLE_REPLICA_DIFFERS}
+    if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.identity.has_stable and not is_of_stable:
         return Decision(Action.ROLL_BACK, Code.UNDECIDED, f"{late}, and the policy then rolls back.", facts)
     return Decision(Action.HOLD, code, f"{late}, so it waits for proof or for a person.", facts)
 

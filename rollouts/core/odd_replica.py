@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 #: Were all replicas alike, one would be named less often than this.
 CHANCE = 1e-3
@@ -50,6 +50,24 @@ class OddReplica:
     others: ReplicaTally
     replicas: int
 
+    @property
+    def words(self) -> str:
+        """Its name and what it failed, and what the others did."""
+        nobody = f", {self.own.unreached} of which found nobody there" if self.own.unreached else ""
+        mine = f"{self.name}, {self.own.bad} of {self.own.attempts} attempts{nobody}"
+        return f"{mine}; the others failed {self.others.bad} of {self.others.attempts}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        own, others = ([one.bad, one.attempts] for one in (self.own, self.others))
+        return {
+            "replica": self.name,
+            "own": own,
+            "others": others,
+            "replicas": self.replicas,
+            "unreached": self.own.unreached,
+        }
+
     def has_all(self, usual: float) -> bool:
         """Whether the failures beyond what is usual (a share of attempts) are as good as all its own."""
         own = self.own.bad - usual * self.own.attempts
@@ -60,18 +78,27 @@ class OddReplica:
         return self.own.bad <= IN_FLIGHT_RATIO * bad + IN_FLIGHT
 
 
-def odd_one_out(tallies: Mapping[str, ReplicaTally], *, tolerated: float, phi: float = 1.0) -> OddReplica | None:
+def worst_and_others(tallies: Mapping[str, ReplicaTally]) -> tuple[str, ReplicaTally, ReplicaTally]:
+    """The replica of the largest bad share, its tally, and that of the others together. Of one replica at least."""
+    name = max(tallies, key=lambda one: (tallies[one].bad / max(1, tallies[one].attempts), one))
+    rest = [one for host, one in tallies.items() if host != name]
+    return name, tallies[name], ReplicaTally(*map(sum, zip(ReplicaTally(0, 0), *rest, strict=True)))
+
+
+def odd_one_out(
+    tallies: Mapping[str, ReplicaTally], *, tolerated: float, phi: float = 1.0, chance: float = CHANCE
+) -> OddReplica | None:
     """The one replica that fails more than the others do, beyond chance, while these fail no more than `tolerated`.
 
     `tolerated`: a share of attempts, in [0, 1]. `phi`: how much the counts scatter beyond chance, 1 or more; all counts but those
-    of `unreached` attempts are divided by it. Source: the hypergeometric tail (Fisher's exact test), times the number of replicas
+    of `unreached` attempts are divided by it. `chance`: of naming one where all are alike, at the most.
+
+    Source: the hypergeometric tail (Fisher's exact test), times the number of replicas
     (Bonferroni), since it is the worst of them that is tested. Replicas need not have had the same number of attempts.
     """
     if len(tallies) < 2:
         return None
-    name = max(tallies, key=lambda one: (tallies[one].bad / max(1, tallies[one].attempts), one))
-    own, rest = tallies[name], [one for host, one in tallies.items() if host != name]
-    others = ReplicaTally(*map(sum, zip(*rest, strict=True)))
+    name, own, others = worst_and_others(tallies)
     if (
         others.attempts < LEAST_OTHERS
         or others.bad > tolerated * others.attempts
@@ -80,9 +107,20 @@ def odd_one_out(tallies: Mapping[str, ReplicaTally], *, tolerated: float, phi: f
         return None
     few, rest_few = own.thinned(phi, int), others.thinned(phi, math.ceil)
     bad, whole = few.bad + rest_few.bad, few.attempts + rest_few.attempts
-    if len(tallies) * tail(few.bad, few.attempts, bad, whole) > CHANCE:
+    if len(tallies) * tail(few.bad, few.attempts, bad, whole) > chance:
         return None
     return OddReplica(name, own, others, len(tallies))
+
+
+def odd_beside_others(
+    tallies: Mapping[str, ReplicaTally], *, tolerated: Callable[[float], float], phi: float, chance: float
+) -> OddReplica | None:
+    """The one replica that fails more than is `tolerated` beside the share that its others fail, beyond chance; whatever that share is."""
+    if len(tallies) < 2:
+        return None
+    _, _, others = worst_and_others(tallies)
+    most = tolerated(others.bad / max(1, others.attempts))
+    return odd_one_out(tallies, tolerated=most, phi=phi, chance=chance)
 
 
 def tail(least: int, drawn: int, bad: int, whole: int) -> float:

@@ -178,4 +178,6 @@ class ReplayedRollout:
             room=Room.from_json(mark.room),
             replicas={name: ReplicaTally(*one) for name, one in mark.replicas.items()},
             is_replacing=mark.is_replacing,
+            stable_replicas={name: ReplicaTally(*one) for name, one in mark.stable_replicas.items()},
+            is_stable_replacing=mark.is_stable_replacing,
         )

@@ -42,19 +42,7 @@ def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
     odd = odd_one_out(s.observed.replicas, tolerated=judged.guard.roll_back_over.of(usual), phi=judged.phi)
     if odd is None:
         return found
-    own, others = ([one.bad, one.attempts] for one in (odd.own, odd.others))
-    facts = {
-        "replica": odd.name,
-        "own": own,
-        "others": others,
-        "replicas": odd.replicas,
-        "unreached": odd.own.unreached,
-    }
-    nobody = f", {odd.own.unreached} of which found nobody there" if odd.own.unreached else ""
-    theirs = (
-        f"of one replica of {odd.replicas}: {odd.name}, {odd.own.bad} of {odd.own.attempts} attempts{nobody}; "
-        f"the others failed {odd.others.bad} of {odd.others.attempts}."
-    )
+    facts, theirs = odd.facts, f"of one replica of {odd.replicas}: {odd.words}."
     if _may_hold(s, found, judged, odd):
         said = (
             f"Holding at {weight_text(s.desired.weight_bp)}: {judged.guard.words} of {s.identity.candidate_name} are at "
@@ -86,11 +74,13 @@ def _may_hold(s: Snapshot, found: Decision, judged: Judged, odd: OddReplica) -> 
 
 def _is_its_own(slow: Judged, failing: Judged) -> bool:
     """Whether a guard's evidence of slowness is of the replica whose failures those in `failing` are: at none of its points
-    were more attempts slow, beyond stable's share, than failed. What is given up unanswered is both. Evidence that does not speak against
-    the candidate is nobody's; what does is wiped before its bar, too: it would reach it by what that replica has in flight."""
+    were more attempts slow, beyond stable's share and what chance adds to it, than failed. What is given up unanswered is both. Evidence
+    that does not speak against the candidate is nobody's; what does is wiped before its bar, too: it would reach it by what that replica
+    has in flight."""
     if slow.guard.indicator != "slow" or max(slow.log_e_worse, slow.log_e_over) <= 0:
         return False
-    return 0 < slow.excess <= failing.bad_candidate
+    surely = slow.excess if slow.beyond_chance is None else slow.beyond_chance
+    return slow.excess > 0 and surely <= failing.bad_candidate
 
 
 def _others_hold_it(s: Snapshot, left: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,9 @@ from rollouts.core.policy import Guard, Policy, Source, Step
 from rollouts.core.request_mix import SIZES, Mix, mix_of, mix_of_classes
 from rollouts.core.room import UNKNOWN_ROOM, Room
 
+#: An excess within so many standard deviations is chance's. Source: docs/rollouts.md, "One bad replica".
+BY_CHANCE_SIGMAS = 1.0
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -24,7 +28,7 @@ class Judged:
     enough to the reference, at the point where that is proven least. `log_e_better`: it fares better than stable.
     `log_e_over`, `log_e_stable_over`: the arm is over the objective, whatever the other does. Counts and `phi` are those of
     the guard's own name. `farthest` is the point at which the candidate's bad attempts are most over stable's share, and how many
-    of the candidate and of stable it counted.
+    of the candidate and of stable it counted; `beyond_chance`: by how many they are over it at some point, less what chance adds to that.
     """
 
     guard: Guard
@@ -39,13 +43,14 @@ class Judged:
     log_e_stable_over: float
     to_go: int | None  # further attempts of the candidate like those so far until it is proven fine; None: cannot tell
     farthest: tuple[str, int, int] | None = None
+    beyond_chance: float | None = None
     log_e_better: float = 0.0
 
     @property
     def excess(self) -> float:
         """The candidate's bad attempts beyond stable's share, at the point at which these are most."""
         _, bad, bad_stable = self.farthest or (self.guard.name, self.bad_candidate, self.bad_stable)
-        return bad - bad_stable * self.candidate / max(1, self.stable)
+        return excess_of(bad, self.candidate, bad_stable, self.stable)
 
     @property
     def rate_candidate(self) -> float:
@@ -59,6 +64,17 @@ class Judged:
     def limit(self) -> float:
         """The share over which the objective counts as broken."""
         return self.guard.roll_back_over.of(self.guard.max_frac)
+
+
+def excess_of(bad: float, candidate: int, bad_stable: int, stable: int) -> float:
+    """The candidate's bad attempts beyond stable's share."""
+    return bad - bad_stable * candidate / max(1, stable)
+
+
+def by_chance(candidate: int, bad_stable: int, stable: int, phi: float) -> float:
+    """The standard deviation of `excess_of` where the arms are alike; `phi`: how much stable's counts scatter beyond chance."""
+    share = bad_stable / max(1, stable)
+    return math.sqrt(max(0.0, phi * candidate * share * (1 - share) * (1 + candidate / max(1, stable))))
 
 
 def judge_guard(guard: Guard, watch: GuardTracker, *, has_stable: bool, bar_fine: float) -> Judged:
@@ -79,6 +95,11 @@ def judge_guard(guard: Guard, watch: GuardTracker, *, has_stable: bool, bar_fine
     log_e_fine = {one: mixed(sums, watch.dispersion.phi(one)) for one, sums in fine.items()}
     least = min(log_e_fine, key=log_e_fine.__getitem__)
     counted = [(one, seen.point(one).bad_candidate, seen.point(one).bad_stable) for one in points]
+    over = [excess_of(bad, seen.candidate, bad_stable, seen.stable) for _, bad, bad_stable in counted]
+    chance = [
+        BY_CHANCE_SIGMAS * by_chance(seen.candidate, bad, seen.stable, watch.dispersion.phi_stable(one))
+        for one, _, bad in counted
+    ]
     return Judged(
         guard,
         own.bad_candidate,
@@ -95,7 +116,8 @@ def judge_guard(guard: Guard, watch: GuardTracker, *, has_stable: bool, bar_fine
             fixed_sums(own.bad_stable, seen.stable, limit, Side.WORSE), watch.dispersion.phi_stable(name)
         ),
         to_go=attempts_to_go(fine[least], seen.candidate, watch.dispersion.phi(least), bar_fine),
-        farthest=max(counted, key=lambda one: one[1] - one[2] * seen.candidate / max(1, seen.stable)),
+        farthest=counted[over.index(max(over))],
+        beyond_chance=max(more - less for more, less in zip(over, chance, strict=True)),
         log_e_better=mixed(seen.better, phi) if has_stable else 0.0,
     )
 
@@ -144,6 +166,8 @@ class Observed:
     room: Room = UNKNOWN_ROOM  # what the servers of both arms can take
     replicas: Mapping[str, ReplicaTally] = field(default_factory=dict)  # of the candidate, where they were asked for
     is_replacing: bool = False  # fewer of the candidate answer than before one was set aside
+    stable_replicas: Mapping[str, ReplicaTally] = field(default_factory=dict)  # of stable in this stage, likewise
+    is_stable_replacing: bool = False  # stable's odd replica answers still, or fewer of stable do than before
 
 
 @dataclass(frozen=True)
@@ -182,6 +206,10 @@ class StageEvidence:
     aside: str = ""  # the candidate's replica that was set aside in this rollout
     aside_s: float | None = None  # since then; None: none was
     is_replaced: bool = False  # another has answered in its place
+    stable_odd: str = ""  # stable's replica that was found to differ in this rollout
+    stable_odd_s: float | None = None  # since then; None: none was
+    is_stable_renewed: bool = False  # another has answered in its place, and evidence has begun afresh
+    stable_looks: int = 0  # how often stable's replicas were looked at in this rollout
 
 
 @dataclass(frozen=True)
@@ -316,6 +344,10 @@ def _evidence(
         aside=state.aside.replica if state.aside else "",
         aside_s=_since(now, state.aside.at) if state.aside else None,
         is_replaced=state.aside is not None and state.aside.is_replaced,
+        stable_odd=state.stable_odd.replica if state.stable_odd else "",
+        stable_odd_s=_since(now, state.stable_odd.at) if state.stable_odd else None,
+        is_stable_renewed=state.stable_odd is not None and state.stable_odd.is_renewed,
+        stable_looks=state.stable_looks or 0,
     )
 
 

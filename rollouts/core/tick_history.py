@@ -47,6 +47,8 @@ class TickContext:
     # by the candidate's replicas: bad and all attempts, and those that found nobody there, at the tick that asked for them
     replicas: Mapping[str, Sequence[int]] = field(default_factory=dict)
     is_replacing: bool = False  # fewer of the candidate answered than before one was set aside
+    stable_replicas: Mapping[str, Sequence[int]] = field(default_factory=dict)  # likewise, of stable in this stage
+    is_stable_replacing: bool = False  # stable's odd replica answered still, or fewer of stable did than before
 
 
 _FIELDS = tuple(one.name for one in fields(TickContext))
@@ -299,8 +301,9 @@ def _one_row(first: TickRecord, then: TickRecord) -> TickRecord:
     mark = (
         replace(mark, is_settling=True) if first.mark.is_settling else mark
     )  # what is no evidence makes none of it one
-    if first.mark.replicas and not mark.replicas:  # what a hold rests on
-        mark = replace(mark, replicas=first.mark.replicas)
+    for name in ("replicas", "stable_replicas"):  # what a hold rests on
+        if getattr(first.mark, name) and not getattr(mark, name):
+            mark = replace(mark, **{name: getattr(first.mark, name)})
     read_at = first.read_at if then.read_at is None else then.read_at
     return TickRecord(mark, then.tick, then.at, read_at, first.arms + then.arms, external, first.ticks + then.ticks)
 

@@ -36,6 +36,7 @@ from rollouts.engine.latency import LatencyRecorder
 from rollouts.engine.odd_replicas import WAIT_S, ensure_set_aside, tallies_for
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.rollback import check_zero_acknowledged, continue_rollback
+from rollouts.engine.stable_replicas import StableReplicas
 from rollouts.engine.surge import ensure_replicas
 from rollouts.engine.tick_input import looked_closer, needs_a_look, tick_input, with_tallies
 from rollouts.engine.tick_writer import Hold, TickWriter
@@ -83,11 +84,11 @@ class Engine:
         self.writer = TickWriter(self.lead, self.cache, limits)
         self._latency = LatencyRecorder()
         self._readers, self._early_readers = CounterReaders(counters), CounterReaders(counters)
-        self._due = time.monotonic()
+        self._due = self._collected_at = time.monotonic()
         self._is_late_s = self._swept_at = 0.0
-        self._collected_at = time.monotonic()
         self._is_failing = False
         self._deferred: list[int] = []  # rollouts whose effects found no room in the last turn, in their order
+        self._stables = StableReplicas()
         self._wakeup = Wakeup()
         self._is_stopping = threading.Event()
 
@@ -295,7 +296,10 @@ class Engine:
             entry.mark_written(continue_rollback(entry, tick, world, counters, confirm_within_s=within_s))
             return []
         if tick.decision.action in OPENING and needs_a_look(entry):
-            tick = evaluate(looked_closer(entry, given), gone_over_s=self.timings.gone_over_s)
+            given = looked_closer(entry, given)
+            tick = evaluate(given, gone_over_s=self.timings.gone_over_s)
+        if (more := self._stables.with_tallies(entry, tick, given, world, self.hosts)) is not None:
+            tick = evaluate(more, gone_over_s=self.timings.gone_over_s)
         if tick.is_effect or tick.warning:
             entry.mark_written(commit_tick(entry.rollout, tick, fence=world.fence))
             return []
@@ -329,6 +333,7 @@ class Engine:
                 break
             with self.writer.one(one.rollout):
                 ensure_replicas(one, world)
+                self._stables.follow(one, world, self.hosts)
             self.lead.keep()
 
     def _room_until(self) -> float:

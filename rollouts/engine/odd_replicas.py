@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import structlog
 from django.db import connection
 
 from ledger.core.errors import StateChanged
+from registry.models import Release
 from rollouts.actions.engine_effects import set_replica_aside
 from rollouts.core.lifecycle import LIVE
 from rollouts.core.odd_replica import ReplicaTally
@@ -25,6 +26,8 @@ from serving.ports import GatewayError, HostCounters, HostCounts
 from serving.queries.answering import server_names
 
 log = structlog.get_logger(__name__)
+#: By gateway, and there by host and port.
+ByGateway = dict[str, dict[tuple[str, int], HostCounts]]
 #: All rollbacks of a turn together wait no longer than this for names.
 WAIT_S = 0.25
 
@@ -72,32 +75,34 @@ def _tallies(
     """Of each of the candidate's servers, by its name."""
     names = server_names(rollout.candidate_id, rollout.environment_id)
     found: dict[str, HostCounts] = defaultdict(HostCounts)
-    for (host, port), counts in _counted(hosts, rollout, gateways, wait_s):
-        name = names.get((host, port))
-        if name is not None and counts.attempts:  # one that is not known any more is none to look at
-            found[name] += counts
+    for told in counted_by_server(hosts, rollout.model.slug, rollout.candidate, gateways, wait_s).values():
+        for address, counts in told.items():
+            name = names.get(address)
+            if name is not None and counts.attempts:  # one that is not known any more is none to look at
+                found[name] += counts
     return {name: ReplicaTally(one.failed, one.attempts, one.unreached) for name, one in found.items()}
 
 
-def _counted(
-    hosts: HostCounters, rollout: Rollout, gateways: Sequence[Gateway], wait_s: float
-) -> Iterator[tuple[tuple[str, int], HostCounts]]:
-    """By server and gateway, from the gateways that answer in time."""
-    model, digest = rollout.model.slug, str(rollout.candidate.digest)
+def counted_by_server(
+    hosts: HostCounters, model: str, release: Release, gateways: Sequence[Gateway], wait_s: float
+) -> ByGateway:
+    """What the gateways that answer in time counted of the release's servers."""
+    digest = str(release.digest)
     pool = ThreadPoolExecutor(max_workers=max(1, len(gateways)), thread_name_prefix="hosts")
-    asked = [
-        pool.submit(
+    asked = {
+        one.name: pool.submit(
             hosts.read_hosts, gateway=one.name, admin_url=one.admin_url, timeout_s=wait_s, model=model, digest=digest
         )
         for one in gateways
-    ]
-    answered = wait(asked, timeout=wait_s).done
+    }
+    answered, found = wait(asked.values(), timeout=wait_s).done, ByGateway()
     pool.shutdown(wait=False)
-    for one in answered:
+    for name, one in asked.items():
         try:
-            yield from one.result().items()
+            found |= {name: one.result()} if one in answered else {}
         except GatewayError as error:
-            log.info("hosts_not_read", rollout=rollout.pk, error=error.message)
+            log.info("hosts_not_read", model=model, error=error.message)
+    return found
 
 
 def ensure_set_aside(entry: RolloutEntry, world: WorldState) -> None:

@@ -21,7 +21,7 @@ from rollouts.queries.prober_tallies import STALE_S
 from rollouts.queries.room import proven_rates
 from serving.core.hardware import difference as hardware_difference
 from serving.core.prefetch import FilesStanding
-from serving.queries.answering import Serving
+from serving.queries.answering import Serving, deployment_by_name
 from serving.queries.prefetch import files_on_nodes
 
 S = RolloutState
@@ -38,7 +38,7 @@ def tick_input(
     """What the rollout's next tick rests on.
 
     `prometheus`: by guard that counts there, its reading or why there is none. `desired`: what `ensure_desired_state`
-    found. Looks at the pinned report, which may verify its signature; besides, writes and reads nothing.
+    found. Looks at the pinned report, which may verify its signature, and for stable's odd replica; besides, writes and reads nothing.
     """
     rollout = entry.rollout
     external, source_problems = _external(entry, world, prometheus)
@@ -98,12 +98,23 @@ def _observed(
         deployment_problem=desired.deployment_problem,
         room=_room(entry, serving),
         is_replacing=_is_replacing(entry, serving[0]),
+        is_stable_replacing=_is_stable_replacing(entry, serving[1]),
     )
 
 
 def _is_replacing(entry: RolloutEntry, candidate: Serving) -> bool:
     aside = entry.engine_state.aside
     return aside is not None and candidate.count < min(aside.servers, candidate.wanted)
+
+
+def _is_stable_replacing(entry: RolloutEntry, stable: Serving) -> bool:
+    """Looks for the odd replica only while the rollout is held for it."""
+    odd, rollout = entry.engine_state.stable_odd, entry.rollout
+    if odd is None or odd.is_renewed or rollout.stable_id is None:
+        return False
+    found = deployment_by_name(rollout.stable_id, rollout.environment_id, odd.replica)
+    answers = found is not None and not found.is_set_aside
+    return answers or stable.count < min(odd.servers, stable.wanted)
 
 
 def _room(entry: RolloutEntry, serving: tuple[Serving, Serving]) -> Room:
@@ -128,7 +139,7 @@ def looked_closer(entry: RolloutEntry, given: TickInput) -> TickInput:
     For a tick that opens. Reads reports once in the entry's life, and the nodes once a second while the candidate is prepared.
     """
     entry.proven = entry.proven or proven_rates(entry.rollout)
-    room = _with_proofs(given.observed.room, entry)
+    room = with_proofs(given.observed.room, entry)
     if entry.rollout.state == S.PREPARING:
         room = _with_files(room, entry, given.observed)
     return replace(given, observed=replace(given.observed, room=room))
@@ -136,11 +147,11 @@ def looked_closer(entry: RolloutEntry, given: TickInput) -> TickInput:
 
 def with_tallies(entry: RolloutEntry, given: TickInput, tallies: Mapping[str, ReplicaTally]) -> TickInput:
     """The same with what each of the candidate's servers counted, and what one is proven for, as `tallies_for` found it."""
-    room = _with_proofs(given.observed.room, entry)
+    room = with_proofs(given.observed.room, entry)
     return replace(given, observed=replace(given.observed, replicas=tallies, room=room))
 
 
-def _with_proofs(room: Room, entry: RolloutEntry) -> Room:
+def with_proofs(room: Room, entry: RolloutEntry) -> Room:
     candidate, stable = entry.proven or (None, None)
     return replace(room, proven_candidate=candidate, proven_stable=stable)
 

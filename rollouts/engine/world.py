@@ -66,6 +66,7 @@ class RolloutEntry:
     proven: tuple[float | None, float | None] | None = None  # requests/s of a server, by arm; None: not looked at yet
     files: tuple[float, list[FilesOn]] | None = None  # on which nodes its files were, and when that was looked at
     is_set_aside: bool = False  # the replica that the rollout was held for gets no more traffic
+    stable_asked_at: float = 0.0  # when another in the place of stable's odd replica was last asked for
     surge: SurgeAsk | None = None  # the last time that servers of the candidate were asked for ahead of a weight
 
     @property

@@ -191,15 +191,24 @@ def mark_serving(*, actor: Actor, server: Server, is_serving: bool, reason: str)
     """Whether gateways may send traffic to the server. Nothing happens when that is known already, or it is set aside."""
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
     with transaction.atomic():
-        probed = {"probed_at": timezone.now()} if is_serving else {}
-        rows = Server.objects.filter(pk=server.pk, ended_at=None).exclude(is_serving=is_serving)
-        rows = rows.filter(deployment__is_set_aside=False) if is_serving else rows
-        if rows.update(is_serving=is_serving, **probed):
-            if not is_serving:
-                _append_server(server, "server.lost", actor, reason)
-            elif server.deployment.recoveries:
+        if is_serving:
+            if _serves_again(server) and server.deployment.recoveries:
                 _append_server(server, "server.recovered", actor, reason)
+        elif Server.objects.filter(pk=server.pk, ended_at=None, is_serving=True).update(is_serving=False):
+            _append_server(server, "server.lost", actor, reason)
             notify_routes()
+
+
+def _serves_again(server: Server) -> bool:
+    """Whether it got no traffic before, and gets some now. Under the lock of its deployment: somebody may just be setting that aside."""
+    deployment = Deployment.objects.select_for_update(no_key=True).filter(pk=server.deployment_id, is_set_aside=False)
+    if not deployment.exists():
+        return False
+    rows = Server.objects.filter(pk=server.pk, ended_at=None, is_serving=False)
+    if not rows.update(is_serving=True, probed_at=timezone.now()):
+        return False
+    notify_routes()
+    return True
 
 
 def hold_servers(servers: Iterable[Server]) -> None:
@@ -216,11 +225,9 @@ def record_probe(*, actor: Actor, server: Server) -> None:
     if Server.objects.filter(pk=server.pk, is_serving=True).update(probed_at=now) or is_lost(deployment.node):
         return
     with transaction.atomic():
-        rows = Server.objects.filter(pk=server.pk, ended_at=None, is_serving=False, deployment__is_set_aside=False)
-        if rows.update(is_serving=True, probed_at=now):
+        if _serves_again(server):
             why = f"Its node {deployment.node_id} is heard of again, and it answers."
             _append_server(server, "server.recovered", actor, why)
-            notify_routes()
 
 
 def record_memory(*, actor: Actor, measured: Mapping[int, int]) -> None:

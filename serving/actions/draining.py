@@ -15,6 +15,7 @@ from django.utils import timezone
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require
 from ledger.actions import append_event
 from ledger.core.errors import Invalid
+from ledger.core.plans import require_read
 from serving.actions.nodes import LONGEST_REASON, cordon_node, locked_node
 from serving.actions.placing import place_replica
 from serving.actions.routes import lock_routes
@@ -22,23 +23,30 @@ from serving.core.draining import Fate
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Node
 from serving.queries.deployments import live_deployments
-from serving.queries.draining import DrainStep, drain_plan
+from serving.queries.draining import DrainStep, deployments_on, drain_plan
 
 #: Deployments of whose fate the event tells.
 MOST_SAID = 50
 
 
 def drain_node(
-    *, actor: Actor, node: Node, reason: str, is_confirmed: bool, expected_version: int | None = None
+    *,
+    actor: Actor,
+    node: Node,
+    reason: str,
+    is_confirmed: bool,
+    plan_digest: str = "",
+    expected_version: int | None = None,
 ) -> list[DrainStep]:
     """Cordons the node and drains every deployment of it; what becomes of each. Idempotent: asked again it is told once.
 
-    Raises Refused, Stale, and Invalid("not_confirmed") where it touches what users get and `is_confirmed` is not said: its `plan` is
-    what will happen.
+    Raises Refused, Stale; StateChanged("plan_changed") where `plan_digest` is not that of what would happen now; and
+    Invalid("not_confirmed") where it touches what users get, and neither `is_confirmed` nor a plan is said.
     """
     with transaction.atomic():
         was = locked_node(actor, node, expected_version, reason)
-        plan = _confirmed(drain_plan(live_deployments().filter(node=was).order_by("pk")), is_confirmed, was.name)
+        plan = drain_plan(deployments_on(was))
+        _require_read(plan, plan_digest, is_confirmed)
         marked = _mark([step.deployment for step in plan], actor, reason)
         cordon_node(actor=actor, node=was, reason=reason)
         if marked or was.cordoned_at is None:
@@ -46,12 +54,15 @@ def drain_node(
     return _carried_out(actor, plan)
 
 
-def drain_one(*, actor: Actor, deployment: Deployment, reason: str, is_confirmed: bool) -> DrainStep:
+def drain_one(
+    *, actor: Actor, deployment: Deployment, reason: str, is_confirmed: bool, plan_digest: str = ""
+) -> DrainStep:
     """The same for one deployment; its node takes new ones as before. Raises as `drain_node`."""
     require(actor, Verb.ADMINISTER, EVERY_TEAM)
     if len(reason) > LONGEST_REASON:
         raise Invalid("reason_too_long", f"The reason has {len(reason)} characters; {LONGEST_REASON} are the most.")
-    plan = _confirmed(drain_plan([deployment]), is_confirmed, deployment.node_id)
+    plan = drain_plan([deployment])
+    _require_read(plan, plan_digest, is_confirmed)
     with transaction.atomic():
         if _mark([deployment], actor, reason):
             _append_node(deployment.node, actor, reason, plan)
@@ -65,12 +76,9 @@ def continue_draining(*, actor: Actor, node: str) -> list[DrainStep]:
     return _carried_out(actor, drain_plan(asked))
 
 
-def _confirmed(plan: list[DrainStep], is_confirmed: bool, node: str) -> list[DrainStep]:
-    said = [step.says for step in plan]
-    if not is_confirmed and any(step.serves_users for step in plan):
-        message = f"Draining {node} touches what users get. {' '.join(said[:5])} Confirm that this is meant."
-        raise Invalid("not_confirmed", message, plan=said)
-    return plan
+def _require_read(plan: Sequence[DrainStep], digest: str, is_confirmed: bool) -> None:
+    is_confirmed = is_confirmed or not any(step.serves_users for step in plan)
+    require_read([step.says for step in plan], digest, is_confirmed=is_confirmed)
 
 
 def _mark(deployments: Sequence[Deployment], actor: Actor, reason: str) -> int:

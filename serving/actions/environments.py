@@ -82,7 +82,7 @@ def _fill(row: Environment, values: dict[str, Any]) -> None:
         if name not in CHANGEABLE:
             raise field_error(name, "This cannot be set.", f"What can is {', '.join(CHANGEABLE)}.")
         setattr(row, name, value)
-    if not 1 <= len(row.title) <= 120 or not row.title.isprintable():
+    if not row.title.strip() or len(row.title) > 120 or not row.title.isprintable():
         raise field_error("title", "A title has 1 to 120 printable characters.", "Correct it.")
 
 

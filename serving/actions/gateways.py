@@ -27,7 +27,7 @@ def register_gateway(
 ) -> Gateway:
     """The gateway by this name, with these addresses; known ones are updated.
 
-    Raises Refused, Invalid, StateChanged (the environment is retired).
+    Raises Refused, Invalid, StateChanged: the environment is retired, or the gateway is another's.
     """
     with transaction.atomic():
         require(actor, Verb.ADMINISTER, "")
@@ -42,6 +42,7 @@ def register_gateway(
         gateway, is_new = Gateway.objects.get_or_create(name=name, defaults=wanted)
         if not is_new:  # perhaps since a moment ago, by who asked for the same at the same time
             gateway = Gateway.objects.select_for_update(no_key=True).get(pk=gateway.pk)
+            _refuse_to_move(gateway, environment)
             if all(getattr(gateway, key) == value for key, value in wanted.items()):
                 return gateway
             for key, value in {**wanted, "version": gateway.version + 1}.items():
@@ -183,6 +184,19 @@ def _tell(verb: str, gateway: Gateway, key: int, actor: Actor, reason: str) -> N
     append_event(verb=verb, subject_type="gateway", subject_id=key, actor=actor, reason=reason.strip(), facts=facts)
 
 
+def _refuse_to_move(gateway: Gateway, environment: Environment) -> None:
+    """What it routes is of its environment: one that went to another would go on serving users here, and no rollback would reach it."""
+    if gateway.environment_id == environment.pk:
+        return
+    was = gateway.environment.slug
+    raise StateChanged(
+        "gateway_in_use",
+        f"{gateway.name} is a gateway of {was}, and a name is of one gateway. Choose another name; or drain it, stop its Envoy, take it "
+        f"off the list (sluicegate gateway remove {gateway.name}), and register it for {environment.slug} then.",
+        gateway=gateway.name,
+    )
+
+
 def _check_addresses(admin_url: str, http_url: str, grpc_address: str) -> None:
     if admin_url.startswith(UNIX):
         try:
@@ -194,7 +208,8 @@ def _check_addresses(admin_url: str, http_url: str, grpc_address: str) -> None:
         try:
             parts = urlsplit(value)
             schemes = {"admin_url": {"http", "https"}, "http_url": {"http"}, "grpc_address": {""}}[field]
-            is_right = bool(parts.hostname and parts.port) and parts.scheme in schemes
+            more = parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None
+            is_right = bool(parts.hostname and parts.port) and parts.scheme in schemes and not more
         except ValueError:
             is_right = False
         if not is_right:

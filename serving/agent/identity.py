@@ -16,6 +16,7 @@ from ledger.core.errors import Refused
 from serving import actions
 from serving.actions.joining import digest_of, join_node, new_credential, record_refused_agent, rotate_credential
 from serving.models import Node
+from serving.queries.deployments import find_node
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class NodeIdentity:
     def _registered(self, told: dict[str, Any]) -> Node:
         refused: Refused | None = None
         let_in: Node | None = None
-        for credential in self._known():
+        for credential in self._known() if self._may_hold() else ():
             try:
                 node = actions.register_node(actor=self._actor, name=self._node, credential=credential, **told)
             except Refused as error:
@@ -77,6 +78,14 @@ class NodeIdentity:
         if refused is not None:
             raise refused
         return actions.register_node(actor=self._actor, name=self._node, **told)
+
+    def _may_hold(self) -> bool:
+        """Whether what it knows may be its node's: one that it only made to join with is none before the token was taken. It would let in,
+        as who comes without any, an agent whose token is refused."""
+        if not self._join_token or self._file is None or self._credential or self._file.exists():
+            return True
+        node = find_node(self._node)
+        return node is not None and bool(node.credential)
 
     def _known(self) -> list[str]:
         """Those that may hold, that which did first."""

@@ -37,6 +37,7 @@ from serving.core.lifecycle import DeploymentState
 from serving.core.placement import claim_of
 from serving.models import Deployment, Server
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
+from serving.queries.alike import stable_alike
 
 S = DeploymentState
 log = logging.getLogger(__name__)
@@ -130,6 +131,7 @@ class DeploymentReconciler:
             manifest_of(release),
             folder,
             devices=devices_of(deployment),
+            alike=() if self._launcher.runs_here else stable_alike(release),
         )
         began = time.monotonic()
         running = self._launcher.start(spec)

@@ -231,6 +231,7 @@ class StaticLauncher:
         if why := self._why_not_given():
             raise LaunchError("load_failed", why)
         if self._loads == NOTHING:
+            self._check_ambiguity(spec)
             return self._check_contract(spec.model, spec.manifest["serving"])
         if self._control.stamp_of(spec.model) == "":
             raise LaunchError(
@@ -248,6 +249,15 @@ class StaticLauncher:
             f"{self.server} is {name} {version}, which tells no model's configuration, so that what was loaded from here could "
             f"not be told from what its owner loaded. Let its owner put releases there, with SLUICEGATE_STATIC_LOADS={NOTHING}."
         )
+
+    def _check_ambiguity(self, spec: LaunchSpec) -> None:
+        """Tensors are all that is compared: a server that has the stable release would pass for one that has this."""
+        if spec.alike:
+            raise LaunchError(
+                "load_failed",
+                f"{' and '.join(spec.alike)} of {spec.model}, in use, was sealed for the same runtime as {spec.release_name}, and "
+                f"nothing tells which of them {self.server} has. Seal each for a runtime of its own (SLUICEGATE_STATIC_RUNTIME).",
+            )
 
     def _check_contract(self, model: str, serving: dict[str, Any]) -> None:
         client = TritonServer(self.server.host, self.server.http_port, self.server.grpc_port)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -22,16 +22,18 @@ from accounts.api.requests import (
 )
 from accounts.api.responses import OnePage, versioned
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require
+from ledger.core.plans import plan_digest
 from serving.actions.draining import drain_node, drain_one
 from serving.actions.nodes import LONGEST_REASON, cordon_node, uncordon_node
 from serving.actions.removing import remove_node
 from serving.api.gpus import GpusOut, gpus_row
+from serving.api.plans import PlannedIn, PlanOut
 from serving.core.draining import Fate
 from serving.core.prefetch import FilesStanding
 from serving.models import Node
 from serving.queries import get_node
 from serving.queries.draining import DrainStep, deployment_on, deployments_on, drain_plan
-from serving.queries.fleet import NodeView, OnNode, fleet_of
+from serving.queries.fleet import MOST_DEPLOYMENTS, NodeView, OnNode, fleet_of
 from serving.queries.model_memory import memory_of_models
 
 
@@ -110,7 +112,11 @@ class NodeOut(serializers.Serializer[Any]):
         "agent starts servers",
     )
     runtimes = serializers.ListField(child=serializers.CharField(), help_text="image@digest")
-    deployments = OnNodeOut(many=True)
+    measured_memory_mib = serializers.IntegerField(
+        allow_null=True, help_text="what all its servers hold; null: not all of them were measured"
+    )
+    deployment_count = serializers.IntegerField(help_text="all of them")
+    deployments = OnNodeOut(many=True, help_text=f"the newest of each node, {MOST_DEPLOYMENTS} of all nodes at most")
     kept = KeptOut(many=True, help_text="what may be placed here without a fetch, as its agent saw it last")
 
 
@@ -186,11 +192,7 @@ class RemoveView(APIView):
         )
 
 
-class DrainIn(StrictSerializer):
-    reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
-    is_confirmed = serializers.BooleanField(
-        required=False, default=False, help_text="needed where it touches what users get"
-    )
+class DrainIn(PlannedIn):
     deployment = serializers.IntegerField(
         required=False, allow_null=True, default=None, min_value=1, max_value=2**63 - 1, help_text="this one alone"
     )
@@ -203,7 +205,7 @@ class DrainStepOut(serializers.Serializer[Any]):
     serves_users = serializers.BooleanField()
 
 
-class DrainOut(serializers.Serializer[Any]):
+class DrainOut(PlanOut):
     """What becomes of each deployment of the node that is drained."""
 
     node = serializers.CharField()
@@ -211,11 +213,16 @@ class DrainOut(serializers.Serializer[Any]):
 
 
 class DrainView(APIView):
-    @extend_schema(operation_id="nodes_drain_plan", responses=DrainOut)
+    @extend_schema(
+        operation_id="nodes_drain_plan",
+        responses=DrainOut,
+        parameters=[OpenApiParameter("deployment", int, description="this one alone")],
+    )
     def get(self, request: Request, name: str) -> Response:
         """What draining the node would do now. Takes an administrator."""
         require(actor_of(request), Verb.ADMINISTER, EVERY_TEAM)
-        return _drained(name, drain_plan(deployments_on(get_node(name))))
+        node, one = get_node(name), request.query_params.get("deployment", "")
+        return _drained(name, drain_plan([deployment_on(node, one)] if one else deployments_on(node)))
 
     @extend_schema(operation_id="nodes_drain", request=DrainIn, responses=DrainOut, parameters=[IF_MATCH_OR_ANY])
     def post(self, request: Request, name: str) -> Response:
@@ -227,12 +234,13 @@ class DrainView(APIView):
         return _drained(name, drain_node(actor=actor, node=node, expected_version=version, **data))
 
 
-def _drained(name: str, steps: Iterable[DrainStep]) -> Response:
+def _drained(name: str, steps: Sequence[DrainStep]) -> Response:
     rows = [
         {"deployment": one.deployment.pk, "fate": one.fate, "says": one.says, "serves_users": one.serves_users}
         for one in steps
     ]
-    return Response(DrainOut({"node": name, "steps": rows}).data)
+    named = plan_digest(one.says for one in steps)
+    return Response(DrainOut({"node": name, "steps": rows, "plan_digest": named}).data)
 
 
 def node_answer(actor: Actor, node: Node) -> Response:
@@ -250,9 +258,10 @@ def _node_row(one: NodeView) -> dict[str, Any]:
         **{name: getattr(node, name) for name in ("name", "version", "seen_at", "cordoned_at", "cordoned_by")},
         **{name: getattr(node, name) for name in _IDENTITY},
         "cordon_reason": node.cordon_reason, "state": one.state, "cpu_cores": known.cpu_cores,
-        "memory_mib": known.memory_mib, "declared_memory_mib": one.declared_mib, "disk_mib": known.disk_mib,
+        "memory_mib": known.memory_mib, "declared_memory_mib": one.sums.declared_mib, "disk_mib": known.disk_mib,
         "gpus": None if known.gpus is None else list(known.gpus), "gpus_read": gpus_row(one), "driver": known.driver,
         "containment": one.containment, "static_server": one.static.get("address"), "runtimes": [own["image"] for own in node.runtimes],
+        "measured_memory_mib": one.sums.whole_mib, "deployment_count": one.sums.deployments,
         "deployments": [_on(held) for held in one.held], "kept": one.kept,
     }  # fmt: skip
 

@@ -17,10 +17,10 @@ from django import db
 
 from ledger.queries.clock import DatabaseClock
 from serving.control_plane import store
+from serving.control_plane.received import StreamAck
 from serving.control_plane.request_log import LoggedRequest
-from serving.control_plane.server import AdsServer, GatewayIdentity
+from serving.control_plane.server import AdsServer, GatewayIdentity, Wake
 from serving.control_plane.snapshot import Snapshot, compile_table
-from serving.control_plane.stream import StreamAck
 from serving.core.addresses import TlsFiles
 from serving.core.routes import RouteProblem, RoutingTable, TableRefused, admit
 
@@ -32,9 +32,11 @@ POLL_S = 2.0
 #: Connected gateways are marked as seen this often.
 HEARTBEAT_S = 2.0
 RETRY_S = 0.5
-#: Two readings are so far apart for each connected gateway. A change costs about half of that for each of them, in messages to it and back
-#: (`benchmarks.fleet_scale`): replicas that come and go faster than fifty gateways can be told go together.
-APART_PER_GATEWAY_S = 0.001
+#: A reading follows when every gateway's stream has looked at what came of the one before, and after this time in any case: replicas that
+#: come and go faster than the gateways can be told go together. Measured: docs/fleet.md (`benchmarks.fleet_scale`).
+TAKEN_UP_WITHIN_S = 1.0
+#: How often that is looked at.
+LOOK_S = 0.005
 #: Who has had no answer of the database for so long hears of no rollback, and leaves its gateways to another control plane.
 BLIND_AFTER_S = 5.0
 #: An event tells of refused streams, and of those that follow on one gateway's name not again before this time is over.
@@ -53,7 +55,7 @@ class ControlPlane:
         self._loaded: store.Loaded | None = None  # the last reading: what has not changed since is not made again
         self._snapshots: dict[str, Snapshot] = {}
         self._gateways: dict[str, GatewayIdentity] = {}
-        self._streams: defaultdict[str, set[tuple[GatewayIdentity, asyncio.Event]]] = defaultdict(set)
+        self._streams: defaultdict[str, set[tuple[GatewayIdentity, Wake]]] = defaultdict(set)
         self._acks: dict[tuple[int, int], store.AckRow] = {}
         self._has_acks = asyncio.Event()
         self._said: dict[str, str] = {}
@@ -108,10 +110,10 @@ class ControlPlane:
     def snapshot(self, environment: str) -> Snapshot | None:
         return self._snapshots.get(environment)
 
-    def subscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None:
+    def subscribe(self, gateway: GatewayIdentity, wake: Wake) -> None:
         self._streams[gateway.environment].add((gateway, wake))
 
-    def unsubscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None:
+    def unsubscribe(self, gateway: GatewayIdentity, wake: Wake) -> None:
         self._streams[gateway.environment].discard((gateway, wake))
 
     def record_acks(self, gateway: GatewayIdentity, acks: list[StreamAck]) -> None:
@@ -148,11 +150,18 @@ class ControlPlane:
                 async with asyncio.timeout(self._poll_s):  # `wait_for` loses a cancellation that comes with a notice
                     await self.notice.wait()
             self.notice.clear()
-            began = time.monotonic()
-            if not await self._refresh():
+            if await self._refresh():
+                await self._until_taken_up()
+            else:
                 await asyncio.sleep(RETRY_S)
-            apart_s = APART_PER_GATEWAY_S * sum(map(len, self._streams.values()))
-            await asyncio.sleep(max(0.0, began + apart_s - time.monotonic()))
+
+    async def _until_taken_up(self) -> None:
+        """Until every stream has looked at what was published last, but those whose gateways take nothing at present."""
+        until = time.monotonic() + TAKEN_UP_WITHIN_S
+        while time.monotonic() < until and any(
+            wake.is_behind for streams in self._streams.values() for _, wake in streams
+        ):
+            await asyncio.sleep(LOOK_S)
 
     async def _refresh(self) -> bool:
         """Reads, checks and publishes. False when the routes cannot be read: what is published stays."""
@@ -201,7 +210,7 @@ class ControlPlane:
             return
         self._snapshots[environment] = compile_table(admission.table, last)
         for _, wake in self._streams[environment]:
-            wake.set()
+            wake.publish()
 
     def _refuse_withheld(self, environment: str, problems: list[RouteProblem]) -> None:
         acks = [StreamAck(problem.route_id, problem.generation, problem.message) for problem in problems]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,13 +60,14 @@ class Resource:
     source: bytes
 
 
-def resource(type_url: str, name: str, body: dict[str, Any], before: Resource | None = None) -> Resource:
-    """The resource for a dictionary in protobuf's JSON form; `before` itself, which is of the same type and name, where it was made
+def resource(type_url: str, name: str, body: dict[str, Any], before: Iterable[Resource] = ()) -> Resource:
+    """The resource for a dictionary in protobuf's JSON form; that of `before`, which are of the same type and name, that was made
     from the same: to parse takes many times as long as to compare. Raises json_format.ParseError for an unknown field.
     """
     source = hashlib.sha256(json.dumps(body).encode()).digest()
-    if before is not None and before.source == source:
-        return before
+    for one in before:
+        if one.source == source:
+            return one
     value = json_format.ParseDict(body, _CLASSES[type_url]()).SerializeToString(deterministic=True)
     version = hashlib.sha256(value).hexdigest()[:16]
     return Resource(

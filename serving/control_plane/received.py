@@ -1,4 +1,4 @@
-"""What one gateway has of one kind of resource, and what it refused."""
+"""What one gateway has of one kind of resource, what it refused, and so its word on a route."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 
 from serving.control_plane.protos import SCOPE
+
+
+@dataclass(frozen=True)
+class StreamAck:
+    """What the gateway says of one route's generation. An empty `error` is an acknowledgement; with one, `follows` tells that
+    it had taken this generation before, and routes by it.
+    """
+
+    route_id: int
+    generation: int
+    error: str = ""
+    follows: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,11 @@ class Received:
     refused: dict[str, Refusal] = field(default_factory=dict)
     has_answered: bool = False  # since `answered_at`, when the last of its answers was known of
     answered_at: float = -math.inf
+
+    def forget(self, name: str) -> None:
+        """Which version it was sent, so that it is sent again; not that it may have one, and is to be told when it is gone."""
+        if name in self.sent:
+            self.sent[name] = ""
 
 
 def blamed(type_url: str, names: Set[str], error: str) -> Set[str]:

@@ -14,9 +14,10 @@ import grpc
 from envoy.service.accesslog.v3 import als_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 
+from serving.control_plane.received import StreamAck
 from serving.control_plane.request_log import LoggedRequest, requests_in
 from serving.control_plane.snapshot import Snapshot, compile_listeners
-from serving.control_plane.stream import GatewayStream, StreamAck
+from serving.control_plane.stream import GatewayStream
 from serving.core.addresses import UNIX, TlsFiles, gateway_identity
 
 log = logging.getLogger(__name__)
@@ -55,13 +56,31 @@ class GatewayIdentity:
     is_drained: bool = False
 
 
+class Wake(asyncio.Event):
+    """There is something for a gateway's stream to look at. `has_snapshot`: one that it has not seen; `is_sending`: it waits until the
+    gateway takes what it was sent.
+    """
+
+    has_snapshot = False
+    is_sending = False
+
+    def publish(self) -> None:
+        self.has_snapshot = True
+        self.set()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it looks at a snapshot as soon as the loop has time: and not when its gateway, which may be frozen, has."""
+        return self.has_snapshot and not self.is_sending
+
+
 class Plane(Protocol):
     """What the server asks of the control plane."""
 
     def gateway(self, name: str) -> GatewayIdentity | None: ...
     def snapshot(self, environment: str) -> Snapshot | None: ...
-    def subscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None: ...
-    def unsubscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None: ...
+    def subscribe(self, gateway: GatewayIdentity, wake: Wake) -> None: ...
+    def unsubscribe(self, gateway: GatewayIdentity, wake: Wake) -> None: ...
     def record_acks(self, gateway: GatewayIdentity, acks: list[StreamAck]) -> None: ...
     def record_refusal(self, gateway: GatewayIdentity, peer: str, reason: str) -> None: ...
     def record_requests(self, gateway: GatewayIdentity, requests: Iterable[LoggedRequest]) -> None: ...
@@ -77,7 +96,7 @@ class AdsServer:
         self._server: grpc.aio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._wants_certificates = False
-        self._wakes: set[asyncio.Event] = set()
+        self._wakes: set[Wake] = set()
         self._log_readers: set[asyncio.Task[None]] = set()
         self._live: set[str] = set()
 
@@ -155,7 +174,7 @@ class AdsServer:
             await context.abort(code, message)
             return
         log.info("gateway %s connected", gateway.name)
-        wake = asyncio.Event()
+        wake = Wake()
         own = compile_listeners(gateway.addresses, gateway.trusted, is_drained=gateway.is_drained)
         stream = GatewayStream(own, now=time.monotonic())
         stream.receive(first)
@@ -221,7 +240,7 @@ class AdsServer:
         return None
 
     async def _feed(
-        self, gateway: GatewayIdentity, stream: GatewayStream, wake: asyncio.Event, reader: asyncio.Task[None]
+        self, gateway: GatewayIdentity, stream: GatewayStream, wake: Wake, reader: asyncio.Task[None]
     ) -> AsyncIterator[discovery_pb2.DeltaDiscoveryResponse]:
         while not reader.done():
             await wake.wait()
@@ -232,15 +251,18 @@ class AdsServer:
             snapshot = self.plane.snapshot(gateway.environment)
             if snapshot is None:
                 continue
+            wake.has_snapshot = False
             for response in stream.due(snapshot, time.monotonic()):
+                wake.is_sending = True
                 yield response
+                wake.is_sending = False
             acks = stream.acks(snapshot)
             if acks:
                 self.plane.record_acks(gateway, acks)
 
 
 async def _read(
-    requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], stream: GatewayStream, wake: asyncio.Event
+    requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], stream: GatewayStream, wake: Wake
 ) -> None:
     try:
         async for request in requests:

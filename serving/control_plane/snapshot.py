@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
 from serving.control_plane.listener import listener
@@ -25,6 +26,21 @@ class CompiledModel:
     clusters: Mapping[str, Resource]
     endpoints: Mapping[str, Resource]
     scope: Resource
+    earlier: CompiledModel | None = field(
+        default=None, repr=False, compare=False
+    )  # what it was before, of which some may come again
+
+    @cached_property
+    def versions(self) -> Mapping[str, Mapping[str, str]]:
+        """By type, of clusters and of endpoints, by their names: to compare with what a gateway has."""
+        return {
+            type_url: {name: one.version for name, one in self.of(type_url).items()}
+            for type_url in (CLUSTER, ENDPOINTS)
+        }
+
+    def of(self, type_url: str) -> Mapping[str, Resource]:
+        """Its resources of one type, by name."""
+        return {CLUSTER: self.clusters, ENDPOINTS: self.endpoints, SCOPE: {self.scope.name: self.scope}}[type_url]
 
 
 @dataclass(frozen=True)
@@ -127,14 +143,23 @@ def compile_listeners(
 
 
 def _compile(route: ModelRoute, allows_forced: bool, last: CompiledModel | None) -> CompiledModel:
-    """With the very resources of `last` that are still as they were: most, where a replica comes or goes."""
-    had = (last.clusters, last.endpoints, last.scope) if last is not None else ({}, {}, None)
-    routes = scope(route.model, vhost(route, allows_forced=allows_forced))
+    """With the very resources of `last`, or of the one before it, that are so again: most, where a replica goes, and where it comes."""
+    had = [one for one in (last, last.earlier if last is not None else None) if one is not None]
+
+    def made(type_url: str, bodies: Mapping[str, dict[str, Any]]) -> dict[str, Resource]:
+        before = [one.of(type_url) for one in had]
+        return {
+            name: resource(type_url, name, body, [of[name] for of in before if name in of])
+            for name, body in bodies.items()
+        }
+
+    host = vhost_name(route.model)
     return CompiledModel(
         route=route,
-        clusters={name: resource(CLUSTER, name, body, had[0].get(name)) for name, body in clusters(route).items()},
-        endpoints={name: resource(ENDPOINTS, name, body, had[1].get(name)) for name, body in endpoints(route).items()},
-        scope=resource(SCOPE, vhost_name(route.model), routes, had[2]),
+        clusters=made(CLUSTER, clusters(route)),
+        endpoints=made(ENDPOINTS, endpoints(route)),
+        scope=made(SCOPE, {host: scope(route.model, vhost(route, allows_forced=allows_forced))})[host],
+        earlier=replace(last, earlier=None) if last is not None else None,
     )
 
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from envoy.service.discovery.v3 import discovery_pb2
 
 from serving.control_plane.flights import MOST_FLYING, Flights, Sent
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, OLDER_ROUTES, SCOPE, Resource
-from serving.control_plane.received import Received, Refusal, blamed
+from serving.control_plane.received import Received, Refusal, StreamAck, blamed
 from serving.control_plane.snapshot import CompiledModel, Snapshot
 
 #: A gateway that neither accepts nor refuses a response within this time is reported as a problem.
@@ -36,18 +36,6 @@ OLDER_CONNECTIONS = (
 )
 #: At the start the listener waits for clusters, but one broken model must not keep the port shut.
 START_S = 3.0
-
-
-@dataclass(frozen=True)
-class StreamAck:
-    """What the gateway says of one route's generation. An empty `error` is an acknowledgement; with one, `follows` tells that
-    it had taken this generation before, and routes by it.
-    """
-
-    route_id: int
-    generation: int
-    error: str = ""
-    follows: bool = False
 
 
 class GatewayStream:
@@ -118,8 +106,14 @@ class GatewayStream:
         flight = self._flights.end(nonce)
         if flight is None:
             return
-        self._touch(flight.type_url, flight.versions)
         kind, bad = self._kinds[flight.type_url], blamed(flight.type_url, flight.versions.keys(), error)
+        if bad or flight.type_url in (CLUSTER, LISTENER):
+            self._touch(flight.type_url, flight.versions)
+        else:  # what it was sent is what it has: something may follow only where that was in doubt, or where routes waited for endpoints
+            doubted = kind.refused.keys() & flight.versions.keys()
+            news = flight.versions.keys() - kind.accepted.keys() if flight.type_url == ENDPOINTS else set()
+            self._touch(flight.type_url, doubted | news)
+            self._untold |= flight.versions.keys() if flight.type_url == SCOPE else set()
         kind.has_answered = True
         if flight.type_url == SCOPE:
             self._alone |= bad
@@ -129,7 +123,7 @@ class GatewayStream:
                 kind.accepted[name] = version
                 kind.refused.pop(name, None)
             elif flight.type_url == SCOPE and len(flight.versions) > 1:
-                kind.sent.pop(name, None)  # so offer each alone
+                kind.forget(name)  # so offer each alone
             else:
                 kind.refused[name] = Refusal(version, error)
         if flight.type_url == LISTENER:
@@ -161,13 +155,12 @@ class GatewayStream:
         models = {name: snapshot.models[name] for name in self._touched if name in snapshot.models}
         self._untold |= self._touched
         self._touched = set()
-        changed = self._changed_in_turn(CLUSTER, {name: model.clusters for name, model in models.items()})
+        changed = self._changed_in_turn(CLUSTER, models)
         for name in changed:
             self._kinds[ENDPOINTS].sent.pop(name, None)  # a changed cluster warms until its endpoints come again
             self._kinds[ENDPOINTS].accepted.pop(name, None)
         out += self._offer(CLUSTER, changed, now)
-        homes = self._changed_in_turn(ENDPOINTS, {name: model.endpoints for name, model in models.items()})
-        out += self._offer(ENDPOINTS, homes, now)
+        out += self._offer(ENDPOINTS, self._changed_in_turn(ENDPOINTS, models), now)
         ready = {name: model for name, model in models.items() if self._is_ready(model)}
         self._has_begun |= len(ready) == len(snapshot.models) or now - self._began > START_S
         if self._has_begun or self._kinds[SCOPE].sent:
@@ -175,7 +168,7 @@ class GatewayStream:
             out += self._offer_vhosts(ready, snapshot, now, is_new=is_new)
         else:
             self._looks_at_all = True
-        out += self._remove_unused(models, snapshot, now, is_new=is_new)
+        out += self._remove_unused(snapshot, now, is_new=is_new)
         return out
 
     def _follow(self, snapshot: Snapshot) -> bool:
@@ -204,36 +197,37 @@ class GatewayStream:
             self._waiting.difference_update(first)
             self._touched.update(first)
 
-    def _changed_in_turn(self, type_url: str, wanted: Mapping[str, Mapping[str, Resource]]) -> dict[str, Resource]:
+    def _changed_in_turn(self, type_url: str, models: Mapping[str, CompiledModel]) -> dict[str, Resource]:
         """Of these models' resources what is to be sent now. Nothing while there is no room: they are looked at again once there is."""
-        changed = self._changed(type_url, {name: one for of_model in wanted.values() for name, one in of_model.items()})
+        sent, changed = self._kinds[type_url].sent.items(), dict[str, Resource]()
+        owners = set()
+        for name, model in models.items():
+            if not model.versions[type_url].items() <= sent:
+                some = self._changed(type_url, model.of(type_url))
+                owners |= {name} if some else set()
+                changed |= some
         if not changed or self._flights.room(type_url):
             return changed
-        self._behind[type_url] |= {name for name, of_model in wanted.items() if not changed.keys().isdisjoint(of_model)}
+        self._behind[type_url] |= owners
         return {}
 
     def acks(self, snapshot: Snapshot) -> list[StreamAck]:
         """What changed in the gateway's word on each route since the last call."""
         out = []
         self._untold |= self._touched
-        models = {name: snapshot.models[name] for name in self._untold if name in snapshot.models}
-        hosts, cluster_kind = self._kinds[SCOPE], self._kinds[CLUSTER]
-        shut = self._kinds[LISTENER].refused
-        of_all = [(shut.get(name), one.version) for name, one in self.listeners.items()]
-        for name, model in models.items():
-            route, version = model.route, model.scope.version
-            refusals = [(hosts.refused.get(name), version), *of_all]
-            refusals += [(cluster_kind.refused.get(one), body.version) for one, body in model.clusters.items()]
-            errors = [
-                refusal.words for refusal, wanted in refusals if refusal is not None and refusal.version == wanted
-            ]
-            if hosts.accepted.get(name) == version:
+        models = [snapshot.models[name] for name in self._untold if name in snapshot.models]
+        hosts, is_open = self._kinds[SCOPE], self._is_open()
+        has_refused = any(kind.refused for kind in self._kinds.values())
+        for model in models:
+            route, errors = model.route, self._errors(model) if has_refused else []
+            is_taken = hosts.accepted.get(model.scope.name) == model.scope.version
+            if is_taken:
                 self._followed[route.route_id] = route.generation
             if self._older:  # which weights those connections go by, nobody changes any more
                 word = (route.generation, OLDER_CONNECTIONS, False)
             elif errors:
                 word = (route.generation, errors[0], self._followed.get(route.route_id) == route.generation)
-            elif hosts.accepted.get(name) == version and hosts.is_asked and self._is_open():
+            elif is_taken and hosts.is_asked and is_open:
                 word = (route.generation, "", False)
             else:
                 continue
@@ -243,6 +237,16 @@ class GatewayStream:
         self._untold.clear()
         return out
 
+    def _errors(self, model: CompiledModel) -> list[str]:
+        """What the gateway said of what is wanted of this model: of its virtual host, of the listeners, of its clusters."""
+        wanted = [
+            (SCOPE, model.scope),
+            *((LISTENER, one) for one in self.listeners.values()),
+            *((CLUSTER, one) for one in model.clusters.values()),
+        ]
+        refusals = [(self._kinds[type_url].refused.get(one.name), one.version) for type_url, one in wanted]
+        return [refusal.words for refusal, version in refusals if refusal is not None and refusal.version == version]
+
     def _is_open(self) -> bool:
         """Whether the gateway took every listener. One that is offered anew after a refusal is no word on any route."""
         taken = self._kinds[LISTENER].accepted
@@ -251,9 +255,8 @@ class GatewayStream:
     def _is_ready(self, model: CompiledModel) -> bool:
         """Whether the gateway has every cluster of a model and, where they have their own, the endpoints too."""
         taken, homes = self._kinds[CLUSTER].accepted, self._kinds[ENDPOINTS].accepted
-        return all(taken.get(name) == one.version for name, one in model.clusters.items()) and all(
-            name in homes for name in model.endpoints
-        )
+        own, has = model.versions[CLUSTER], model.versions[ENDPOINTS]
+        return own.items() <= taken.items() and has.keys() <= homes.keys()
 
     def _changed(self, type_url: str, wanted: Mapping[str, Resource]) -> dict[str, Resource]:
         kind = self._kinds[type_url]
@@ -302,8 +305,9 @@ class GatewayStream:
             return []
         # An empty table takes nothing away: it may be a database that is not the one traffic was routed by.
         unknown = {snapshot.unknown.name: snapshot.unknown}
-        known = snapshot.models.keys() | snapshot.kept | unknown.keys()
-        gone = sorted(kind.sent.keys() - known) if is_new and snapshot.models else []
+        gone = []
+        if is_new and snapshot.models:
+            gone = sorted(kind.sent.keys() - (snapshot.models.keys() | snapshot.kept | unknown.keys()))
         changed = self._changed(SCOPE, {name: model.scope for name, model in ready.items()})
         of_none = self._changed(SCOPE, unknown)
         if gone:
@@ -333,12 +337,16 @@ class GatewayStream:
         return [name for name in by_age if name not in kept], [name for name in by_age if name in kept]
 
     def _remove_unused(
-        self, looked_at: Mapping[str, CompiledModel], snapshot: Snapshot, now: float, *, is_new: bool
+        self, snapshot: Snapshot, now: float, *, is_new: bool
     ) -> list[discovery_pb2.DeltaDiscoveryResponse]:
         """Clusters that no accepted route can name, once they have been so for the grace period."""
-        kind, hosts = self._kinds[CLUSTER], self._kinds[SCOPE]
-        taken = {name for name, one in looked_at.items() if hosts.accepted.get(name) == one.scope.version}
-        self._unsettled = (self._unsettled | looked_at.keys()) - taken
+        kind, taken = self._kinds[CLUSTER], self._kinds[SCOPE].accepted
+        for name in self._untold:  # those that something was said of since the last call, too
+            model = snapshot.models.get(name)
+            if model is None or taken.get(name) == model.scope.version:
+                self._unsettled.discard(name)
+            else:
+                self._unsettled.add(name)
         if is_new:
             self._unsettled &= snapshot.models.keys()
             unused = kind.sent.keys() - snapshot.clusters.keys() if snapshot.models else set()
@@ -365,7 +373,7 @@ class GatewayStream:
             again = [name for name, refusal in kind.refused.items() if refusal.until <= now]
             for name in again:
                 del kind.refused[name]
-                kind.sent.pop(name, None)
+                kind.forget(name)
             self._touch(type_url, again)
             if kind.has_answered:
                 kind.has_answered, kind.answered_at = False, now

@@ -40,19 +40,19 @@ class GatewaySetup:
         files = (self.certificate, self.key, self.authority)
         if any(files) and not all(files):
             raise ValueError("--certificate, --key and --authority go together.")
-        planes = [Address.at(one.strip()) for one in self.control_planes.split(",")]
+        planes = [_address("control-planes", one.strip()) for one in self.control_planes.split(",")]
         if self.tls is None and not all(one.is_of_this_machine for one in planes):
             raise ValueError(
                 f"A control plane on another machine wants to know who calls: give --certificate (for {gateway_identity(self.name)}), "
                 "--key and --authority."
             )
-        if self.relay and not Address.at(self.relay).path:
+        if self.relay and not _address("relay", self.relay).path:
             raise ValueError(f"--relay must be unix:/path, on the gateway's machine, not {self.relay}.")
         if self.heap_mib is not None and self.heap_mib < LEAST_HEAP_MIB:
             raise ValueError(f"--heap-mib must be {LEAST_HEAP_MIB} or more.")
         if self.counters:
-            Address.at(self.counters)
-        elif not Address.at(self.admin_address).is_of_this_machine:
+            _address("counters", self.counters)
+        elif not _address("admin", self.admin_address).is_of_this_machine:
             raise ValueError(
                 f"Nobody reads counters from {self.admin}, another machine's, without TLS: give --counters, and --admin unix:/path."
             )
@@ -81,3 +81,11 @@ class GatewaySetup:
             f"{self.admin}: every user of the gateway's machine can stop Envoy there, and read all that it was told. "
             "Give --admin unix:/path."
         )
+
+
+def _address(option: str, text: str) -> Address:
+    """Raises ValueError, in a sentence that says which of them is none."""
+    try:
+        return Address.at(text)
+    except ValueError as error:
+        raise ValueError(f"--{option}: {error}.") from None

@@ -96,7 +96,14 @@ def _too_many(wanted: int, kept: Sequence[Replica]) -> list[ReplicaStep]:
         if one.answers and spare <= 0:
             break
         spare -= one.answers
-        found.append(ReplicaStep(What.REMOVE, one.slot, one.key, f"{wanted} are wanted, and there are {len(kept)}"))
+        found.append(
+            ReplicaStep(
+                What.REMOVE,
+                one.slot,
+                one.key,
+                f"{wanted} {'is' if wanted == 1 else 'are'} wanted, and there are {len(kept)}",
+            )
+        )
     return found
 
 

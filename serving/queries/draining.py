@@ -36,9 +36,10 @@ def deployments_on(node: Node) -> QuerySet[Deployment]:
     return live_deployments().filter(node=node).order_by("pk")
 
 
-def deployment_on(node: Node, pk: int) -> Deployment:
-    """Raises NotFound."""
-    found = deployments_on(node).filter(pk=pk).first()
+def deployment_on(node: Node, pk: int | str) -> Deployment:
+    """Raises NotFound, also for what is no number."""
+    is_number = isinstance(pk, int) or (pk.isascii() and pk.isdigit() and len(pk) < 19)
+    found = deployments_on(node).filter(pk=int(pk)).first() if is_number else None
     if found is None:
         raise NotFound("no_such_deployment", f"Nothing like deployment {pk} is on {node.name} now.", deployment=pk)
     return found

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.db.models import Window
+from django.db.models.functions import RowNumber
 from django.utils import timezone
 
 from accounts.core.access import Actor
@@ -19,8 +21,9 @@ from serving.core.containment import of_facts, sentence_of
 from serving.core.gpu import GpuReading, faults, reading_of
 from serving.core.prefetch import FilesStanding
 from serving.models import Deployment, Node, NodeInvite, Server
-from serving.queries.deployments import current_servers, live_deployments, nodes
+from serving.queries.deployments import current_servers, live_deployments
 from serving.queries.kept import KeptOn, kept_on
+from serving.queries.memory_sums import NodeSums, nodes_with_sums
 
 #: A node whose agent was silent for so long is not said to be about.
 SILENT_AFTER = timedelta(seconds=30)
@@ -50,8 +53,7 @@ class OnNode:
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node. None in `known` is unknown, never “none” or “ok”. `declared_mib` sums what is declared; `undeclared` says of how
-    many deployments that is not known."""
+    """A node. None in `known` is unknown, never “none” or “ok”. `held` names some of its deployments, `sums` is of all."""
 
     node: Node
     known: NodeFacts
@@ -61,6 +63,7 @@ class NodeView:
     gpus_unknown: str
     gpus_read: GpuReading | None
     gpus_read_why_not: str  # nothing is known of their state; empty where it is
+    sums: NodeSums
     held: list[OnNode] = field(default_factory=list)
     kept: list[KeptOn] = field(default_factory=list)
 
@@ -75,14 +78,9 @@ class NodeView:
         return str(self.node.facts.get("missing", ""))
 
     @property
-    def declared_mib(self) -> int:
-        return sum(one.declared_mib or 0 for one in self.held)
-
-    @property
-    def measured_mib(self) -> int | None:
-        """What the servers that were measured hold together; None where none was."""
-        known = [one.measured_mib for one in self.held if one.measured_mib is not None]
-        return sum(known) if known else None
+    def unnamed(self) -> int:
+        """How many of its deployments `held` leaves out."""
+        return max(0, self.sums.deployments - len(self.held))
 
     @property
     def kept_ready(self) -> int:
@@ -100,19 +98,6 @@ class NodeView:
         return [f"{gpu.uuid}: {fault}" for gpu in read for fault in faults(gpu)]
 
     @property
-    def staying(self) -> int:
-        """Deployments that are to stay."""
-        return sum(one.deployment.is_wanted for one in self.held)
-
-    @property
-    def is_draining(self) -> bool:
-        return any(one.deployment.drain_asked_at is not None for one in self.held)
-
-    @property
-    def undeclared(self) -> int:
-        return sum(one.declared_mib is None for one in self.held)
-
-    @property
     def state(self) -> str:
         """revoked, cordoned, silent or reachable."""
         if self.node.revoked_at is not None:
@@ -121,10 +106,14 @@ class NodeView:
 
 
 def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
-    """Every node by name, with what runs there. Seven queries, however many there are."""
+    """Every node by name, with what runs there. Seven queries, however many there are.
+
+    The newest deployments of every node are named, as many of one as of another, `MOST_DEPLOYMENTS` in all.
+    """
     now = now or timezone.now()
     mine = set(visible_models(actor).values_list("pk", flat=True))
-    deployments = list(live_deployments().order_by("node_id", "-pk")[:MOST_DEPLOYMENTS])
+    newest_first = Window(RowNumber(), partition_by="node_id", order_by="-pk")
+    deployments = list(live_deployments().annotate(nth=newest_first).order_by("nth", "node_id")[:MOST_DEPLOYMENTS])
     servers: dict[int, Server] = {}
     for server in current_servers().filter(deployment__in=[one.pk for one in deployments]):
         servers.setdefault(server.deployment_id, server)  # the newest
@@ -135,9 +124,9 @@ def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
         told = _on_node(one, servers.get(one.pk), mine, manifests)
         state, why = attested(told.server, one.release, wrong.get(one.release_id))
         held.setdefault(one.node_id, []).append(replace(told, attested=state, attested_why=why))
-    every = list(nodes())
-    kept = kept_on((node.name for node in every), mine)
-    return [_view(node, held.get(node.name, []), kept[node.name], now) for node in every]
+    every = list(nodes_with_sums(actor))
+    kept = kept_on((node.name for node, _ in every), mine)
+    return [_view(node, sums, held.get(node.name, []), kept[node.name], now) for node, sums in every]
 
 
 def open_invites() -> list[NodeInvite]:
@@ -177,15 +166,15 @@ def _on_node(one: Deployment, server: Server | None, mine: set[int], manifests: 
     return OnNode(one, server, one.release.model.slug, one.release.name, one.release.number, declared)
 
 
-def _view(node: Node, held: list[OnNode], kept: list[KeptOn], now: datetime) -> NodeView:
+def _view(node: Node, sums: NodeSums, held: list[OnNode], kept: list[KeptOn], now: datetime) -> NodeView:
     known = from_agent(node.facts)
     why = str(node.facts.get("gpus_unknown") or "its agent did not say") if known.gpus is None else ""
     is_silent = node.seen_at is None or now - node.seen_at > SILENT_AFTER
     containment = str(of_facts(node.facts) or "unknown")
     reading = reading_of(node.gpus)
     return NodeView(
-        node, known, is_silent, containment, sentence_of(node.facts), why, reading, _why_not(reading, now), held, kept
-    )
+        node, known, is_silent, containment, sentence_of(node.facts), why, reading, _why_not(reading, now), sums, held, kept,
+    )  # fmt: skip
 
 
 def _why_not(reading: GpuReading | None, now: datetime) -> str:

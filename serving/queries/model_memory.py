@@ -7,31 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import (
-    BigIntegerField,
-    Case,
-    CharField,
-    Count,
-    DateTimeField,
-    F,
-    Func,
-    JSONField,
-    OuterRef,
-    Q,
-    Subquery,
-    Sum,
-    TextField,
-    Value,
-    When,
-)
-from django.db.models.fields.json import KeyTextTransform, KeyTransform
-from django.db.models.functions import Cast, Coalesce, NullIf
+from django.db.models import Case, CharField, Count, DateTimeField, F, Q, Sum, Value, When
+from django.db.models.functions import Coalesce
 
 from accounts.core.access import Actor
 from registry.queries import visible_models
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Sleep
-from serving.queries.deployments import current_servers, live_deployments
+from serving.queries.memory_sums import with_memory
 
 _COLUMNS = ("where", "title", "named", "running", "measured", "held_bytes", "declared_mib", "how", "quiet")
 
@@ -71,19 +54,12 @@ def memory_of_models(actor: Actor) -> list[ModelMemory]:
 def _rows(actor: Actor) -> Iterable[tuple[Any, ...]]:
     """`_COLUMNS` of what deployments that are not gone hold and their envelopes ask for, and of what was said of sleep (`how`)."""
     mine = visible_models(actor).order_by().values("pk")
-    newest = current_servers().filter(deployment=OuterRef("pk")).values("memory_bytes")[:1]
-    manifest = Cast(NullIf("release__manifest", Value("")), JSONField())
-    asked = KeyTextTransform("memory_mib_min", KeyTransform("host", KeyTransform("envelope", manifest)))
-    number = Func(asked, Value("^[0-9]{1,15}$"), function="SUBSTRING", output_field=TextField())
     sums = (
-        live_deployments()
-        .order_by()
+        with_memory()
         .annotate(
             where=F("environment__slug"),
             title=F("environment__title"),
             named=Case(When(release__model__in=mine, then="release__model__slug"), default=Value("")),
-            held=Subquery(newest),
-            asked=Cast(number, BigIntegerField()),
         )
         .values("where", "title", "named")
         .annotate(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 from urllib.parse import quote
 
 from sluicegate.cli import exits
 from sluicegate.cli.output import Output
+from sluicegate.cli.plans import is_agreed
 from sluicegate.cli.session import connect
-from sluicegate.cli.settings_values import add_file, add_yes, changed, require_yes, values_of
+from sluicegate.cli.settings_values import add_file, add_yes, changed, values_of
 
 HELP = "Environments, and the rules for entering them"
 RULES = {
@@ -113,13 +113,8 @@ def run_remove(arguments: argparse.Namespace, output: Output) -> int:
     address = f"{_path(arguments.environment)}/remove"
     with connect(arguments.server) as client:
         plan = client.get(address)
-        is_asked = sys.stdin.isatty() and not output.as_json
-        if not arguments.yes and not is_asked:
-            output.result({**plan, "is_done": False}, [*plan["says"], "Nothing was done; add --yes."])
+        if not is_agreed(arguments, output, plan, plan["says"], f"{arguments.environment} is taken out of use."):
             return exits.OK
-        for line in plan["says"]:
-            output.say(line)
-        require_yes(arguments, f"{arguments.environment} is taken out of use.")
         body = {"reason": arguments.reason, "plan_digest": plan["plan_digest"]}
         found = client.post(address, body, is_any_version=True)
     said = f"{arguments.environment} is {'deleted' if found['is_deleted'] else 'retired'}."
@@ -130,6 +125,10 @@ def run_remove(arguments: argparse.Namespace, output: Output) -> int:
 def run_restore(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         address = f"{_path(arguments.environment)}/restore"
+        was = client.get(_path(arguments.environment))
+        if was["retired_at"] is None:
+            output.result(was, [f"Environment {was['slug']} is in use already; nothing was done."])
+            return exits.OK
         row = client.post(address, {"reason": arguments.reason}, is_any_version=True)
     servers = " A server of each release that was stable there is on its way." if row["routes"] else ""
     gateways = " Register its gateways: sluicegate gateway add --help" if row["is_routed"] else ""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from sluicegate.cli import exits
+from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 
@@ -95,6 +97,8 @@ def run_add(arguments: argparse.Namespace, output: Output) -> int:
     named = [option.replace("-", "_") for option, _ in SETUP]
     given = {name: getattr(arguments, name) for name in ("environment", "http_url", "grpc_address", "heap_mib", *named)}
     body = {"name": arguments.gateway, **{name: value for name, value in given.items() if value is not None}}
+    if arguments.out is not None:
+        _refuse_unwritable(arguments.out)  # before it is registered
     with connect(arguments.server) as client:
         row = client.post("/gateways", body)
     text = json.dumps(row["envoy"], indent=1)
@@ -106,6 +110,11 @@ def run_add(arguments: argparse.Namespace, output: Output) -> int:
         row, [f"{row['name']} is registered for {row['environment']}.", f"Start it: envoy -c {arguments.out}"]
     )
     return exits.OK
+
+
+def _refuse_unwritable(path: Path) -> None:
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise refuse(f"{path} cannot be written.", "Name another file.")
 
 
 def run_verb(arguments: argparse.Namespace, output: Output) -> int:

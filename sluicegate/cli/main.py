@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
@@ -121,6 +123,16 @@ def _run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # who reads has enough, as `head` has; nor does the end of the program write there then
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as whoever SIGPIPE ends
+    except Exception:  # never 1, which says that a release is bad
+        traceback.print_exc()
+        print(
+            "The command line broke, or the server is of another version than it (pip show sluicegate).",
+            file=sys.stderr,
+        )
+        return exits.INFRASTRUCTURE
 
 
 if __name__ == "__main__":

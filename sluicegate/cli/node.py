@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 from typing import Any
-from urllib.parse import quote
 
 from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.node_joining import add_joining, joined
 from sluicegate.cli.output import Output
+from sluicegate.cli.plans import is_agreed
 from sluicegate.cli.session import connect
+from sluicegate.cli.settings_values import add_yes
+from sluicegate.client.names import node_path
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,7 +38,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     drain.add_argument("node", metavar="NODE")
     drain.add_argument("--reason", default="", help="told in the log")
     drain.add_argument("--deployment", type=int, help="this deployment alone; the node takes new ones as before")
-    drain.add_argument("--yes", action="store_true", help="do it; without it the plan is printed and nothing happens")
+    add_yes(drain)
     drain.set_defaults(run=run_drain)
 
 
@@ -52,8 +54,8 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
             "unknown" if one["gpus"] is None else ", ".join(one["gpus"]) or "none",
             _gpu_faults(one["gpus_read"]),
             f"{one['declared_memory_mib']} of {one['memory_mib'] or 'unknown'}",
-            _or_unknown(_measured(one["deployments"])),
-            len(one["deployments"]),
+            _or_unknown(one["measured_memory_mib"]),
+            one["deployment_count"],
             _kept(one["kept"]),
             joined(one),
             one["cordon_reason"],
@@ -112,17 +114,12 @@ def run_memory(arguments: argparse.Namespace, output: Output) -> int:
     return exits.OK
 
 
-def _measured(deployments: list[dict[str, Any]]) -> int | None:
-    sizes = [one["measured_memory_mib"] for one in deployments]
-    return None if None in sizes else sum(sizes)
-
-
 def _or_unknown(size: int | None) -> str:
     return "unknown" if size is None else str(size)
 
 
 def run_verb(arguments: argparse.Namespace, output: Output) -> int:
-    body, address = {"reason": arguments.reason}, f"/nodes/{quote(arguments.node, safe='')}/{arguments.verb}"
+    body, address = {"reason": arguments.reason}, f"{node_path(arguments.node)}/{arguments.verb}"
     with connect(arguments.server) as client:
         if arguments.verb == "cordon":
             node = client.post(address, body, is_any_version=True)
@@ -138,7 +135,7 @@ def run_verb(arguments: argparse.Namespace, output: Output) -> int:
 
 def run_remove(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        address = f"/nodes/{quote(arguments.node, safe='')}/remove"
+        address = f"{node_path(arguments.node)}/remove"
         found = client.post(address, {"reason": arguments.reason}, is_any_version=True)
     said = f"{arguments.node} is on no list any more. An agent of that name brings it back, cordoned."
     output.result(found, [said])
@@ -146,14 +143,21 @@ def run_remove(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def run_drain(arguments: argparse.Namespace, output: Output) -> int:
-    """The plan; with `--yes` what was done of it."""
-    address = f"/nodes/{quote(arguments.node, safe='')}/drain"
-    body = {"reason": arguments.reason, "is_confirmed": True, "deployment": arguments.deployment}
+    """Tells what would become of each deployment, and does that after a yes; nothing else, should it be another plan by then."""
+    address = f"{node_path(arguments.node)}/drain"
+    of_one = {"deployment": arguments.deployment} if arguments.deployment is not None else {}
     with connect(arguments.server) as client:
-        found = client.post(address, body, is_any_version=True) if arguments.yes else client.get(address)
-    steps = [one for one in found["steps"] if arguments.deployment in (None, one["deployment"])]
-    lines = [f"{one['fate']}: {one['says']}" for one in steps] or [f"Nothing runs on {arguments.node}."]
-    if not arguments.yes:
-        lines.append("Nothing was done; add --yes.")
-    output.result({**found, "steps": steps}, lines)
+        plan = client.get(address, **of_one)
+        what = (
+            f"Deployment {arguments.deployment} is drained." if of_one else f"{arguments.node} is cordoned and emptied."
+        )
+        if not is_agreed(arguments, output, plan, _steps_of(plan), what):
+            return exits.OK
+        body = {"reason": arguments.reason, "plan_digest": plan["plan_digest"], **of_one}
+        found = client.post(address, body, is_any_version=True)
+    output.result({**found, "is_done": True}, [f"{what} As it stands:", *_steps_of(found)])
     return exits.OK
+
+
+def _steps_of(plan: dict[str, Any]) -> list[str]:
+    return [f"{one['fate']}: {one['says']}" for one in plan["steps"]] or [f"Nothing runs on {plan['node']}."]

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
-from urllib.parse import quote
 
 from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
+from sluicegate.cli.plans import is_agreed
 from sluicegate.cli.session import connect
+from sluicegate.cli.settings_values import add_yes
+from sluicegate.client.names import node_path
 
 
 def add_joining(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,7 +30,7 @@ def add_joining(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     revoke = verbs.add_parser(
         "revoke", help="Shut a node's agent out, and place its replicas elsewhere (administrators)"
     )
-    revoke.add_argument("--yes", action="store_true", help="do it; without it nothing happens")
+    add_yes(revoke)
     revoke.set_defaults(run=run_revoke)
     for parser in (invite, rotate, revoke):
         parser.add_argument("node", metavar="NODE")
@@ -81,14 +83,19 @@ def run_rotate(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def run_revoke(arguments: argparse.Namespace, output: Output) -> int:
-    if not arguments.yes:
-        said = f"The agent of {arguments.node} would be refused, and its replicas placed elsewhere. Nothing was done; add --yes."
-        output.result({"node": arguments.node, "is_done": False}, [said])
-        return exits.OK
+    """What shuts is never refused because something has changed: the plan has no digest."""
     with connect(arguments.server) as client:
+        held = (
+            0 if arguments.yes else len(client.get(_address(arguments.node, "drain"))["steps"])
+        )  # of a node that is there
+        more = f", and what runs there ({held}) is placed elsewhere" if held else ""
+        says = [f"The agent of {arguments.node} is refused from its next heartbeat on{more}."]
+        plan = {"node": arguments.node, "says": says}
+        if not is_agreed(arguments, output, plan, says, f"{arguments.node} is shut out."):
+            return exits.OK
         node = client.post(_address(arguments.node, "revoke"), {"reason": arguments.reason}, is_any_version=True)
     output.result(
-        node,
+        {**node, "is_done": True},
         [f"{arguments.node} is revoked and cordoned. To let it join again: sluicegate node invite {arguments.node}"],
     )
     return exits.OK
@@ -104,4 +111,4 @@ def joined(node: dict[str, Any]) -> str:
 
 
 def _address(node: str, verb: str) -> str:
-    return f"/nodes/{quote(node, safe='')}/{verb}"
+    return f"{node_path(node)}/{verb}"

@@ -8,6 +8,7 @@ from typing import Any
 from sluicegate.cli import exits
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
+from sluicegate.client.names import model_path
 
 COLUMNS = ("environment", "state", "since", "unload after", "yields after", "wakes by", "memory", "note")
 
@@ -38,7 +39,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run_show(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        found = client.get(f"/models/{arguments.model}/sleep")["results"]
+        found = client.get(f"{model_path(arguments.model)}/sleep")["results"]
     output.table(
         found, COLUMNS, map(_row, found), empty=f"{arguments.model} is served nowhere. A rollout brings it there."
     )
@@ -53,7 +54,7 @@ def run_rule(arguments: argparse.Namespace, output: Output) -> int:
         "loads_on_demand": not arguments.by_hand,
     }
     with connect(arguments.server) as client:
-        found = client.post(f"/models/{arguments.model}/sleep", body, is_any_version=True)
+        found = client.post(f"{model_path(arguments.model)}/sleep", body, is_any_version=True)
     after = found["unload_after_s"]
     said = (
         f"is unloaded in {found['environment']} after {after} s without a request"
@@ -69,7 +70,7 @@ def run_rule(arguments: argparse.Namespace, output: Output) -> int:
 
 def run_begin(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        found = client.post(f"/models/{arguments.model}/sleep/begin", _where(arguments))
+        found = client.post(f"{model_path(arguments.model)}/sleep/begin", _where(arguments))
     asked = (
         f"callers are told to ask again after {found['retry_after_s']} s"
         if found["loads_on_demand"]
@@ -81,7 +82,7 @@ def run_begin(arguments: argparse.Namespace, output: Output) -> int:
 
 def run_end(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        found = client.post(f"/models/{arguments.model}/sleep/end", _where(arguments))
+        found = client.post(f"{model_path(arguments.model)}/sleep/end", _where(arguments))
     said = f"{arguments.model} is {found['state']} in {found['environment']}."
     output.result(found, [said, f"See it answer: sluicegate sleep show {arguments.model}"])
     return exits.OK

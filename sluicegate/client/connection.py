@@ -10,7 +10,7 @@ from typing import Any, Self
 import httpx
 
 from accounts.core.addresses import API
-from sluicegate.client.errors import Problem, Unreachable
+from sluicegate.client.errors import Problem, Unreachable, refuse
 
 #: Reads, and posts that do the same when repeated, are repeated while the server restarts; all else is sent once.
 READ_TRIES, READ_PAUSE_S = 4, 0.5
@@ -29,9 +29,16 @@ class Connection:
         headers = {"Accept": "application/json", "User-Agent": "sluicegate-client"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        self.http = httpx.Client(
-            base_url=f"{self.url}{API}", headers=headers, timeout=timeout_s, transport=transport, trust_env=False
-        )
+        try:
+            self.http = httpx.Client(
+                base_url=f"{self.url}{API}", headers=headers, timeout=timeout_s, transport=transport, trust_env=False
+            )
+        except UnicodeEncodeError:
+            raise refuse(
+                "The token has characters that no token has.", "Run `sluicegate login`, or set SLUICEGATE_TOKEN."
+            ) from None
+        except httpx.InvalidURL as error:
+            raise refuse(f"{url} is no address of a server: {error}.", "Write http://host:port.") from None
         parts = httpx.Timeout(60, write=300, read=300)
         self._bare = httpx.Client(
             transport=transport, trust_env=False, timeout=parts, limits=httpx.Limits(max_connections=64)
@@ -132,6 +139,10 @@ class Connection:
             return self.http.request(method, self._address(path), **arguments)
         except httpx.TransportError as error:
             raise Unreachable(self.url, str(error) or type(error).__name__) from error
+        except (ValueError, httpx.InvalidURL) as error:  # of a body that is no JSON: NaN, half a character
+            raise refuse(
+                f"What was given cannot be sent: {error}.", "Write finite numbers, and text in UTF-8."
+            ) from error
 
     @staticmethod
     def _answer(response: httpx.Response) -> Any:

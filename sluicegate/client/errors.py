@@ -106,7 +106,7 @@ class Unreachable(ClientError):
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(
-            f"No answer from {url}: {why}.",
+            f"No answer from {url}: {why.rstrip('.')}.",
             next_step="Start it with `sluicegate up`, or name the right one with --server or SLUICEGATE_URL.",
         )
 

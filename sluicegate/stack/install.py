@@ -2,7 +2,7 @@
 
 Makes `.venv` (service and development), `.venv-serving` (the inference server, whose numpy must be below 2) and `.venv-gateway`
 (Envoy), with an installer of its own in `.build/`, where what only tests need is as well. A second run does nothing until a lock file
-changes.
+changes; but `make setup` itself (`--again`) tries anew, at most once an hour, what only tests need and could not be had.
 """
 
 # ruff: noqa: T201 - it talks to a terminal
@@ -25,6 +25,8 @@ UV = INSTALLER / "bin" / "uv"
 PROMETHEUS = BUILD / "prometheus"
 MLSERVER, KSERVE = BUILD / "mlserver", BUILD / "kserve"
 OLDEST_PYTHON = (3, 11)
+#: What was left out is not tried again sooner: a machine without a network would wait for it each time.
+AGAIN_AFTER_S = 3600
 
 Words = Sequence[str | Path]
 
@@ -153,7 +155,6 @@ def _install_for_tests(venv: Path) -> None:
         _make_venv(venv)
         _install(venv, ROOT / "tests" / f"{venv.name}.lock", within_s=180)
     except SetupFailed as failed:
-        shutil.rmtree(venv, ignore_errors=True)
         raise LeftOut(str(failed).splitlines()[-1][:160]) from failed
 
 
@@ -210,11 +211,14 @@ PARTS: list[tuple[str, Callable[[], None], Path, list[str]]] = [
 ]
 
 
-def _is_done(proof: Path, stamp: Path, fingerprint: str) -> bool:
-    return proof.exists() and stamp.exists() and stamp.read_text() == fingerprint
+def _is_done(proof: Path, stamp: Path, fingerprint: str, *, tries_again: bool) -> bool:
+    if not proof.exists() or not stamp.exists() or stamp.read_text() != fingerprint:
+        return False
+    is_left_out = proof.is_dir() and not any(proof.iterdir())
+    return not (is_left_out and tries_again and time.time() - stamp.stat().st_mtime > AGAIN_AFTER_S)
 
 
-def main() -> int:
+def main(*, tries_again: bool = False) -> int:
     if sys.version_info < OLDEST_PYTHON:
         print(
             f"make setup: this is Python {sys.version.split()[0]}; 3.11 or newer is needed (set PYTHON=…).",
@@ -229,7 +233,7 @@ def main() -> int:
             stamp = BUILD / f"{name.replace(' ', '-')}.stamp"
             content = b"".join((ROOT / path).read_bytes() for path in inputs)
             fingerprint = hashlib.sha256(sys.version.encode() + content).hexdigest()
-            if _is_done(proof, stamp, fingerprint):
+            if _is_done(proof, stamp, fingerprint, tries_again=tries_again):
                 continue
             print(f"setup: {name} …", flush=True)
             began = time.monotonic()
@@ -237,7 +241,8 @@ def main() -> int:
                 install()
             except LeftOut as why:
                 print(f"setup: {name} left out ({why}); tests that need it will say so", flush=True)
-                proof.mkdir(exist_ok=True)  # asked once: a run without the network does not wait for it every time
+                shutil.rmtree(proof, ignore_errors=True)
+                proof.mkdir()  # empty: left out
                 stamp.write_text(fingerprint)
                 continue
             except SetupFailed as failed:
@@ -249,4 +254,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(tries_again="--again" in sys.argv[1:]))

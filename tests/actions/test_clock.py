@@ -13,8 +13,8 @@ from rollouts import actions
 from serving.actions.routes import set_route
 from serving.control_plane import plane as plane_module
 from serving.control_plane import store
+from serving.control_plane.received import StreamAck
 from serving.control_plane.server import GatewayIdentity
-from serving.control_plane.stream import StreamAck
 from serving.queries.routes import acknowledged
 from tests.factories import make_admin
 from tests.rollout_setup import started, with_stable

@@ -12,14 +12,20 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from registry.models import Release
 from rollouts.actions.retiring import restore_environment
-from serving.actions.deployments import end_server, record_state, release_deployment
+from serving.actions.deployments import (
+    end_server,
+    mark_serving,
+    record_probe,
+    record_state,
+    release_deployment,
+)
 from serving.actions.draining import drain_node
 from serving.actions.gateways import register_gateway
 from serving.actions.nodes import cordon_node
 from serving.actions.placement import continue_placing
 from serving.actions.placing import place_replica
 from serving.actions.removing import remove_node
-from serving.actions.replacing import replace_replica
+from serving.actions.replacing import replace_replica, set_aside_replica
 from serving.actions.routes import lock_routes
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Environment, Gateway, Node, Server
@@ -111,6 +117,28 @@ def replicas(node: Node, *slots: int) -> None:
     where = {"release": Release.objects.get(), "environment": make_environment("production"), "node": node}
     for slot in slots:
         make_server(Deployment.objects.create(**where, state="ready", slot=slot))
+
+
+@pytest.mark.parametrize("how", ["warm", "probed"])
+def test_a_server_that_answers_as_its_replica_is_set_aside_gets_no_traffic(node: Node, how: str) -> None:
+    """Its agent had looked at the replica before it was set aside, and waited for the server's row alone."""
+    here = make_node()
+    replicas(here, 0, 1)
+    server = Server.objects.order_by("pk")[0]
+    Server.objects.filter(pk=server.pk).update(is_serving=False)
+    server.refresh_from_db()
+
+    def answers() -> None:
+        if how == "warm":
+            mark_serving(actor=SYSTEM, server=server, is_serving=True, reason="it answered its warm-up requests")
+        else:
+            record_probe(actor=SYSTEM, server=server)
+
+    aside = server.deployment
+    assert behind(lambda: set_aside_replica(actor=SYSTEM, deployment=aside, reason="It fails."), answers) == "done"
+    server.refresh_from_db()
+    assert Deployment.objects.get(pk=aside.pk).is_set_aside and not server.is_serving
+    assert not events_of("server", server.pk).filter(verb="server.recovered").exists()
 
 
 def leaves(said: dict[Any, Any]) -> None:

@@ -19,7 +19,7 @@ from ledger.core.errors import Invalid, Refused, Stale, StateChanged
 from serving.actions.gateways import drain_gateway, register_gateway, remove_gateway, resume_gateway
 from serving.control_plane import plane as plane_module
 from serving.control_plane import store
-from serving.models import Gateway
+from serving.models import Environment, Gateway
 from tests.routing_setup import ENGINE, World, events, world  # noqa: F401
 
 
@@ -40,9 +40,10 @@ def test_registering_again_updates_and_the_same_changes_nothing(world: World) ->
     ("field", "value"),
     [("admin_url", "127.0.0.1:1"), ("admin_url", "unix:admin.sock"), ("admin_url", "unix:/" + "a" * 107),
      ("http_url", "http://127.0.0.1"), ("grpc_address", "localhost"),
-     ("http_url", "http://127.0.0.1:99999")],
+     ("http_url", "http://127.0.0.1:99999"), ("http_url", "http://me:secret@127.0.0.1:2"), ("http_url", "http://127.0.0.1:2/v2"),
+     ("http_url", "http://127.0.0.1:2?a=b"), ("grpc_address", "127.0.0.1:2/v2"), ("grpc_address", "me@127.0.0.1:2")],
 )  # fmt: skip
-def test_an_address_without_host_or_port_is_refused(world: World, field: str, value: str) -> None:
+def test_an_address_that_is_not_a_host_and_a_port_is_refused(world: World, field: str, value: str) -> None:
     addresses = {
         "admin_url": "http://127.0.0.1:1", "http_url": "http://127.0.0.1:2", "grpc_address": "127.0.0.1:2",
     }  # fmt: skip
@@ -151,6 +152,21 @@ def test_registering_a_drained_gateway_again_leaves_it_drained(world: World) -> 
         http_url="http://127.0.0.1:8100", grpc_address="127.0.0.1:8100",
     )  # fmt: skip
     assert (found.drained_at is None, found.version) == (False, 3)
+
+
+def test_a_gateway_goes_to_no_other_environment_while_it_is_on_the_list(world: World) -> None:
+    """It would go on routing users of the first by what it last heard, and no rollback there would wait for it."""
+    canary = Environment.objects.create(slug="canary", title="Canary")
+    same = {"admin_url": "http://127.0.0.1:9901", "http_url": "http://127.0.0.1:8000", "grpc_address": "127.0.0.1:8000"}
+    with pytest.raises(
+        StateChanged, match="gateway-1 is a gateway of production-of-test.*sluicegate gateway remove gateway-1"
+    ) as refused:
+        register_gateway(actor=ENGINE, environment=canary, name="gateway-1", **same)
+    assert refused.value.code == "gateway_in_use"
+    assert Gateway.objects.get().environment == world.environment and len(events("gateway.registered")) == 1
+    Gateway.objects.update(seen_at=timezone.now() - timedelta(minutes=1))
+    remove_gateway(actor=ENGINE, gateway=world.gateway, reason="")
+    assert register_gateway(actor=ENGINE, environment=canary, name="gateway-1", **same).environment == canary
 
 
 def test_a_gateway_that_speaks_is_not_removed_and_a_silent_one_is(world: World) -> None:

@@ -114,9 +114,11 @@ def test_a_node_that_joins_is_told_once_with_what_it_can_run_whoever_was_killed_
 )
 def test_a_token_that_is_none_joins_nobody(tmp_path: Path, spoil: Any, why: str) -> None:
     token = spoil(invited())
-    with pytest.raises(Refused, match=why) as refused:
-        identity(tmp_path, token).introduce(runtimes=[], facts={})
-    assert refused.value.code == "join_refused" and token not in refused.value.message
+    agent = identity(tmp_path, token)
+    for again in (agent, agent, identity(tmp_path, token)):  # at its next heartbeat, and when it is started again, too
+        with pytest.raises(Refused, match=why) as refused:
+            again.introduce(runtimes=[], facts={})
+        assert refused.value.code == "join_refused" and token not in refused.value.message
     assert not Node.objects.exists()
     event = Event.objects.get(verb="node.refused")
     assert event.facts == {"code": "join_refused"} and token not in event.reason

@@ -90,7 +90,7 @@ def test_what_the_envelope_declares_is_wanted_where_nobody_says_otherwise(stable
     assert nodes_of(stable) == ["local"]
     with pytest.raises(Invalid, match="between 1 and 3: its envelope declares no more"):
         scale(stable, 4)
-    with pytest.raises(Invalid, match="To take a release out of service, drain it"):
+    with pytest.raises(Invalid, match="let its model sleep: sluicegate sleep begin"):
         scale(stable, 0)
 
 
@@ -111,7 +111,7 @@ def test_fewer_are_let_go_and_stable_keeps_the_one_that_answers(stable: Deployme
     continue_placing(actor=AGENT)
     assert nodes_of(stable) == ["local"]  # the other did not answer yet
     left = Deployment.objects.get(node="b")
-    assert not left.is_wanted and left.reason == "1 are wanted, and there are 2."
+    assert not left.is_wanted and left.reason == "1 is wanted, and there are 2."
     assert stable.release.scales.get().version == 2
 
 

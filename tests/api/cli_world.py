@@ -49,7 +49,7 @@ def run(
     settings: Any,
     tmp_path: Path,
 ) -> Run:
-    """run("ada", "model", "list") → (exit code, the JSON that it printed)."""
+    """run("ada", "model", "list") → (exit code, the JSON that it printed, or the text with plain=True)."""
     settings.BLOB_STORE, settings.STATIC_ROOT = str(tmp_path / "blobs"), str(tmp_path)
     monkeypatch.setenv("SLUICEGATE_URL", "http://testserver")
     # the test's own connection must outlive each request; Django's test client does the same
@@ -58,12 +58,12 @@ def run(
     transport = httpx.WSGITransport(app=WSGIHandler())
     monkeypatch.setattr(session, "Client", functools.partial(Client, transport=transport))
 
-    def command(user: str, *words: str) -> tuple[int, Any]:
+    def command(user: str, *words: str, plain: bool = False) -> tuple[int, Any]:
         monkeypatch.setenv("SLUICEGATE_TOKEN", tokens[user])
         capsys.readouterr()
-        code = main([*words, "--json"])
+        code = main([*words, *([] if plain else ["--json"])])
         out = capsys.readouterr().out
-        return code, json.loads(out) if out.strip() else None
+        return code, out if plain else json.loads(out) if out.strip() else None
 
     return command
 

@@ -212,6 +212,41 @@ def test_no_server_is_an_infrastructure_error(run: Run, monkeypatch: pytest.Monk
     assert main(["model", "list", "--server", "http://127.0.0.1:9", "--json"]) == exits.INFRASTRUCTURE
 
 
+@pytest.mark.parametrize(
+    "words", [["invite", "gpu-7", "--hours", "nan"], ["cordon", "gpu-7", "--reason", "half a character: \udcff"]]
+)
+def test_what_is_no_json_is_refused_before_it_is_sent(run: Run, words: list[str]) -> None:
+    code, told = run("admin", "node", *words)
+    assert code == exits.REFUSED and "cannot be sent" in told["error"]
+
+
+@pytest.mark.parametrize(
+    ("url", "token"),
+    [("http://[::1", "sg_any"), ("http://a\u1f4a5\ufffd b:x", "sg_any"), ("http://127.0.0.1:9", "sg_ä")],
+)
+def test_an_address_or_a_token_that_is_none_is_refused(
+    url: str, token: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICEGATE_TOKEN", token)
+    assert main(["node", "list", "--server", url, "--json"]) == exits.REFUSED
+    assert json.loads(capsys.readouterr().out)["next_step"]
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyError("plan_digest"), exits.INFRASTRUCTURE), (BrokenPipeError(), 141)])
+def test_what_breaks_a_command_says_nothing_of_a_release(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1 would: CI takes it for a gate that failed."""
+
+    def connect(_: str | None) -> Client:
+        raise error
+
+    monkeypatch.setattr("sluicegate.cli.node.connect", connect)
+    monkeypatch.setattr("sluicegate.cli.main.os.dup2", lambda *_: None)
+    assert main(["node", "list"]) == code
+    assert ("another version" in capfd.readouterr().err) is (code == exits.INFRASTRUCTURE)
+
+
 def test_a_user_without_a_password_is_told_how_to_get_in(
     run: Run, model: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Rules of the whole API: who asks, problems, pages of lists, and the schema."""
+"""Rules of the whole API: who asks, versions, pages of lists, and the schema."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
-from django.core.exceptions import ImproperlyConfigured, PermissionDenied
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
-from django.db import InternalError, OperationalError, connection, transaction
-from django.http import Http404
+from django.db import transaction
 from django.test import RequestFactory
-from psycopg.errors import DeadlockDetected, IdleInTransactionSessionTimeout, ReadOnlySqlTransaction
 from rest_framework import exceptions
 from rest_framework.test import APIClient
 
@@ -22,11 +19,11 @@ from accounts import actions
 from accounts.api.requests import actor_of, expected_version
 from accounts.core.access import Actor, Role
 from accounts.core.addresses import API
-from accounts.models import Team, User
-from ledger.actions import append_event, events
+from accounts.models import User
+from ledger.actions import append_event
 from ledger.core import errors
-from sluicegate.api import FIXES, OTHER_FIX, problem_handler
 from sluicegate.checks import refuse_unsafe_start
+from tests.api.problems import assert_problem
 from tests.api_schema import bare_objects
 from tests.architecture import sources
 from tests.factories import make_model, make_team, make_user
@@ -34,16 +31,6 @@ from tests.factories import make_model, make_team, make_user
 pytestmark = pytest.mark.django_db
 ROOT = Path(__file__).resolve().parents[2]
 Api = Callable[..., APIClient]
-
-
-def assert_problem(response: Any, status: int, code: str) -> dict[str, Any]:
-    """The answer is problem JSON with the members that every problem has."""
-    assert response.status_code == status
-    assert response["Content-Type"] == "application/problem+json"
-    body: dict[str, Any] = json.loads(response.content)
-    assert {"type", "title", "status", "detail", "code", "instance"} <= set(body)
-    assert (body["status"], body["code"]) == (status, code)
-    return body
 
 
 class TestWhoAsks:
@@ -143,174 +130,6 @@ class TestPeople:
         found = assert_problem(root.post("/api/v1/users", body, format="json"), 422, "invalid")
         assert found["errors"][0]["field"] == "team"
         assert not User.objects.filter(username="ci").exists()
-
-
-class TestProblems:
-    @pytest.mark.parametrize(
-        ("method", "path", "status", "code"),
-        [
-            ("get", "/api/v1/nowhere", 404, "not_found"),
-            ("get", "/api/", 404, "not_found"),
-            ("delete", "/api/v1/me", 405, "method_not_allowed"),
-        ],
-    )
-    def test_addresses_and_methods_that_are_not_there(
-        self, api: Api, method: str, path: str, status: int, code: str
-    ) -> None:
-        body = assert_problem(getattr(api(make_user()), method)(path), status, code)
-        assert body["instance"] == path
-
-    def test_a_body_that_is_no_json(self, api: Api) -> None:
-        response = api().post("/api/v1/tokens", "{", content_type="application/json")
-        assert_problem(response, 400, "parse_error")
-
-    def test_a_body_of_another_kind(self, api: Api) -> None:
-        assert_problem(api().post("/api/v1/tokens", "<a/>", content_type="text/xml"), 415, "unsupported_media_type")
-
-    def test_a_body_that_is_no_object(self, api: Api) -> None:
-        root = api(make_user("root", is_admin=True))
-        for path in ("/api/v1/tokens", "/api/v1/teams", "/api/v1/users", "/api/v1/users/root/tokens"):
-            assert_problem(root.post(path, [1], format="json"), 422, "not_an_object")
-
-    def test_missing_fields_are_named(self, api: Api) -> None:
-        body = assert_problem(api().post("/api/v1/tokens", {}, format="json"), 422, "invalid")
-        assert {error["field"] for error in body["errors"]} == {"username", "password"}
-        assert all(error["message"] for error in body["errors"])
-
-    @pytest.mark.parametrize("cls", errors.DomainError.__subclasses__())
-    def test_every_error_of_ours(self, cls: type[errors.DomainError]) -> None:
-        response = problem_handler(cls("some_code", "The valve is shut; open it.", valve=3), {})
-        assert response.status_code == cls.status
-        assert response.data | {"title": ""} == {
-            "type": "/errors/some_code/", "title": "", "status": cls.status, "code": "some_code",
-            "detail": "The valve is shut; open it.", "valve": 3,
-        }  # fmt: skip
-
-    def test_facts_cannot_hide_what_every_problem_has(self) -> None:
-        response = problem_handler(
-            errors.Invalid("some_code", "Wrong.", title="mine", type="mine", instance="mine"), {}
-        )
-        assert (response.data["title"], response.data["type"]) == ("Invalid", "/errors/some_code/")
-
-    @pytest.mark.parametrize(
-        ("error", "status", "code"),
-        [
-            (Http404(), 404, "not_found"),
-            (PermissionDenied(), 403, "forbidden"),
-            (exceptions.Throttled(wait=7), 429, "throttled"),
-            (exceptions.NotAcceptable(), 406, "not_acceptable"),
-        ],
-    )
-    def test_errors_of_django_and_rest_framework(self, error: Exception, status: int, code: str) -> None:
-        response = problem_handler(error, {})
-        assert (response.status_code, response.data["code"]) == (status, code)
-        assert response.headers.get("Retry-After") == ("7" if status == 429 else None)
-
-    def test_nested_validation_errors_say_where(self) -> None:
-        error = exceptions.ValidationError({"roles": [{}, {"role": ["no such role"]}], "name": ["too long"]})
-        response = problem_handler(error, {})
-        assert response.data["errors"] == [
-            {"field": "roles[1].role", "message": "no such role", "fix": OTHER_FIX},
-            {"field": "name", "message": "too long", "fix": OTHER_FIX},
-        ]
-
-    def test_a_list_that_is_none_is_named_as_its_field(self, api: Api) -> None:
-        root = api(make_user("root", is_admin=True))
-        body = assert_problem(
-            root.post("/api/v1/users", {"username": "u", "roles": "ci"}, format="json"), 422, "invalid"
-        )
-        assert [found["field"] for found in body["errors"]] == ["roles"]
-
-    @pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
-    @pytest.mark.parametrize("path", ["/api/v1/nowhere", "/api/v1/releases/x/files/", "/api/v1/models/a/b%0Ac"])
-    def test_an_unknown_address_is_a_problem_for_every_method(self, method: str, path: str) -> None:
-        client = APIClient(enforce_csrf_checks=True)
-        assert_problem(getattr(client, method)(path, {}, format="json"), 404, "not_found")
-
-    @pytest.mark.parametrize(
-        ("body", "says"),
-        [
-            ("{", "Send one JSON object"),
-            ('{"a":' * 100_000 + "1" + "}" * 100_000, "flatter"),
-            ('{"slug": "search", "slug": "ads"}', "'slug' occurs twice"),
-            ('{"slug": NaN}', "NaN is no JSON number"),
-            (b'{"slug": "\xff"}', "UTF-8"),
-        ],
-    )
-    def test_a_body_that_others_may_read_otherwise(self, api: Api, body: str | bytes, says: str) -> None:
-        root = api(make_user("root", is_admin=True))
-        answer = root.post("/api/v1/teams", body, content_type="application/json")
-        assert says in assert_problem(answer, 400, "parse_error")["detail"]
-
-    def test_half_a_character_is_the_callers_mistake(self) -> None:
-        with pytest.raises(UnicodeEncodeError) as raised:
-            "\ud800".encode()
-        assert problem_handler(raised.value, {}).data["code"] == "invalid"
-
-    @pytest.mark.parametrize(
-        ("path", "body", "field"),
-        [
-            ("/api/v1/teams", {"slug": "search", "titel": "Search"}, "titel"),
-            ("/api/v1/users", {"username": "ci", "is_admn": True}, "is_admn"),
-            ("/api/v1/users", {"username": "ci", "roles": [{"team": "a", "role": "ci", "x": 1}]}, "roles[0].x"),
-            ("/api/v1/users/root/tokens", {"nme": "ci"}, "nme"),
-            ("/api/v1/teams/search/members", {"username": "root", "role": "ci", "x": 1}, "x"),
-            ("/api/v1/tokens", {"username": "root", "password": "x", "x": 1}, "x"),
-        ],
-    )
-    def test_a_field_that_is_not_there_is_named(self, api: Api, path: str, body: dict[str, Any], field: str) -> None:
-        root = api(make_user("root", is_admin=True))
-        found = assert_problem(root.post(path, body, format="json"), 422, "invalid")["errors"]
-        assert [(error["field"], error["fix"]) for error in found] == [(field, FIXES["unknown_field"])]
-
-    def test_nobody_is_told_how_to_sign_in(self, api: Api) -> None:
-        assert "sluicegate login" in assert_problem(api().get("/api/v1/me"), 401, "not_authenticated")["detail"]
-
-    def test_the_unexpected_gets_an_id_and_no_traceback(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        from accounts import actions
-
-        def broken(**_: Any) -> None:
-            raise ZeroDivisionError("secret detail")
-
-        monkeypatch.setattr(actions, "create_team", broken)
-        response = api(make_user("root", is_admin=True)).post("/api/v1/teams", {"slug": "x"}, format="json")
-        body = assert_problem(response, 500, "internal")
-        assert body["error_id"] in body["detail"]
-        assert "secret" not in str(body) and "Zero" not in str(body)
-
-    @pytest.mark.django_db(transaction=True)
-    def test_what_another_change_holds_is_told_apart_from_a_database_that_is_away(self, api: Api) -> None:
-        root = api(make_user("root", is_admin=True))
-        here = connection.settings_dict
-        other = psycopg.connect(
-            dbname=here["NAME"], user=here["USER"], password=here["PASSWORD"], host=here["HOST"], port=here["PORT"]
-        )
-        with other, connection.cursor() as cursor:
-            other.execute("SELECT pg_advisory_xact_lock(%s)", [events._CHAIN_LOCK])
-            cursor.execute("SET lock_timeout = '50ms'")
-            response = root.post("/api/v1/teams", {"slug": "search"}, format="json")
-            cursor.execute("RESET lock_timeout")
-        assert "Nothing was changed" in assert_problem(response, 503, "locked")["detail"]
-        assert response["Retry-After"] == "2" and not Team.objects.exists()
-
-    @pytest.mark.parametrize(
-        ("raised", "cause", "code"),
-        [
-            (InternalError, IdleInTransactionSessionTimeout, "database_unavailable"),
-            (InternalError, ReadOnlySqlTransaction, "database_unavailable"),
-            (OperationalError, DeadlockDetected, "locked"),
-        ],
-    )
-    def test_what_the_database_ends_may_be_tried_again(
-        self, raised: type[Exception], cause: type[Exception], code: str
-    ) -> None:
-        error = raised("ended")
-        error.__cause__ = cause("ended")
-        answer = problem_handler(error, {})
-        assert (answer.status_code, answer.data["code"], answer["Retry-After"]) == (503, code, "2")
-
-    def test_other_trouble_inside_the_database_is_ours(self) -> None:
-        assert problem_handler(InternalError("something else"), {}).status_code == 500
 
 
 class TestIfMatch:

@@ -81,9 +81,13 @@ def test_by_command(run: Run, tmp_path: Path) -> None:  # noqa: F811
     assert [words_of(row) for row in run("admin", "node", "list")[1]] == ["invited by admin", "without a token"]
     assert run("admin", "node", "rotate", "plain")[0] == exits.REFUSED
     assert run("admin", "node", "rotate", "gpu-7")[0] == exits.OK and Node.objects.get(name="gpu-7").rotation_asked_at
-    assert run("admin", "node", "revoke", "gpu-7") == (exits.OK, {"node": "gpu-7", "is_done": False})
+    code, told = run("admin", "node", "revoke", "gpu-7")
+    assert (code, told["node"], told["is_done"]) == (exits.OK, "gpu-7", False) and "is refused" in told["says"][0]
     assert Node.objects.get(name="gpu-7").revoked_at is None
-    assert run("admin", "node", "revoke", "gpu-7", "--yes", "--reason", "x")[1]["state"] == "revoked"
+    code, _ = run("admin", "node", "revoke", "gpu-99")
+    assert code == exits.REFUSED  # also where nothing is done yet: there is no such node
+    done = run("admin", "node", "revoke", "gpu-7", "--yes", "--reason", "x")[1]
+    assert (done["state"], done["is_done"]) == ("revoked", True)
     assert words_of(run("admin", "node", "list")[1][0]) == "revoked by admin"
 
 

@@ -15,7 +15,7 @@ from accounts.core.access import Role
 from accounts.models import Token, User
 from sluicegate.cli import exits, session
 from tests.api.cli_world import Run, run, tokens  # noqa: F401  # fixtures
-from tests.api.test_house import assert_problem
+from tests.api.problems import assert_problem
 from tests.factories import make_model, make_team, make_user
 
 # ruff: noqa: F811 - fixtures are named as they are used

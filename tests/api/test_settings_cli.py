@@ -132,6 +132,7 @@ def test_environments(run: Run, tmp_path: Path) -> None:
     assert "canary\tCanary" in run("ann", "environment", "list", plain=True)[1]
     assert "a passed report" in run("ann", "environment", "show", "canary", plain=True)[1]
     assert run("ann", "environment", "change", "canary", "--title", "x", plain=True)[0] == exits.REFUSED
+    assert "printable characters" in run("root", "environment", "change", "canary", "--title", " ", plain=True)[1]
 
 
 def test_an_environment_is_taken_out_of_use_and_brought_back(run: Run) -> None:
@@ -150,6 +151,7 @@ def test_an_environment_is_taken_out_of_use_and_brought_back(run: Run) -> None:
     assert "(retired)" in run("ann", "environment", "show", "production", plain=True)[1]
     make_node()
     assert "in use again" in run("root", "environment", "restore", "production", plain=True)[1]
+    assert "in use already; nothing was done" in run("root", "environment", "restore", "production", plain=True)[1]
     assert len(run("ann", "environment", "list")[1]) == 1
 
 

@@ -99,6 +99,13 @@ FILES = "/api/v1/releases/12345678-1234-1234-1234-123456789012/files/artifact"
 KNOWN = {"Authorization": "Bearer known"}
 
 
+def refused_by_a_page(answer: httpx.Response, status: int, code: str, said: str) -> None:
+    """As a browser shows it: with the sentence, a way to what the code means, and no script or style of its own."""
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8"), answer.text
+    assert answer.headers["connection"] == "close" and "default-src 'none'" in answer.headers["content-security-policy"]
+    assert said in answer.text and f'href="/errors/{code}/"' in answer.text and f"<title>{status} · " in answer.text
+
+
 async def unending() -> Any:
     raise AssertionError("the body was read")
     yield b""
@@ -116,11 +123,13 @@ def test_every_body_is_bounded_before_it_is_read(door: Callable[..., httpx.Respo
         (f"/api/v1/upload-parts/{'0' * 32}/99999999", 1 << 20),
         ("/api/v1/models/a/releases", 16 << 20),
         ("/api/v1/rollouts", 1 << 20),
-        ("/", 1 << 20),
-        ("/nowhere", 1 << 20),
     ):
         refused(door("POST", address, unending(), KNOWN | {"Content-Length": str(most + 1)}), 413, "too_large")
         refused(door("PUT", address, unending()), 411, "length_needed")  # in chunks
+    for address, most in (("/", 1 << 20), ("/nowhere", 1 << 20), ("/models/a/golden-sets/add/", 16 << 20)):
+        told = door("POST", address, unending(), KNOWN | {"Content-Length": str(most + 1)})
+        refused_by_a_page(told, 413, "too_large", f"{most + 1} bytes are more than the {most} that one request")
+        refused_by_a_page(door("PUT", address, unending()), 411, "length_needed", "without a Content-Length")
     assert door("PUT", f"{folder}/model.onnx", b"x" * 10, KNOWN).status_code == 299
     assert door("POST", "/api/v1/models", b"x" * 1000, KNOWN).status_code == 299
     assert door("GET", "/api/v1/models").status_code == 299
@@ -140,7 +149,8 @@ def test_a_strangers_body_is_not_read(door: Callable[..., httpx.Response], metho
         told = door(method, address, unending(), {"Content-Length": "5000"})
         assert (told.status_code, told.headers["location"]) == (303, f"/sign-in/{sent_to}")
     # where signing in begins: little, and in memory
-    refused(door(method, "/sign-in/", unending(), {"Content-Length": "70000"}), 413, "too_large")
+    told = door(method, "/sign-in/", unending(), {"Content-Length": "70000"})
+    refused_by_a_page(told, 413, "too_large", "70000 bytes")
     for address in ("/api/v1/tokens", "/api/v1/tokens:exchange"):
         assert door(method, address, b"x" * 5000).status_code == 299, address
     assert door(method, "/sign-in/", b"x" * 5000).status_code == 299
@@ -177,6 +187,6 @@ def test_a_strangers_body_has_seconds(door: Callable[..., httpx.Response], monke
             await asyncio.sleep(0.02)
 
     length = {"Content-Length": "40"}
-    for address in ("/sign-in/", "/api/v1/tokens"):
-        refused(door("POST", address, dripping(), length), 408, "too_slow")
+    refused(door("POST", "/api/v1/tokens", dripping(), length), 408, "too_slow")
+    refused_by_a_page(door("POST", "/sign-in/", dripping(), length), 408, "too_slow", "did not arrive in time")
     assert door("POST", "/webhooks/new/", dripping(), KNOWN | length).status_code == 299

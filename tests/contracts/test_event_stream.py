@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,8 +13,9 @@ from typing import Any
 import httpx
 import pytest
 from django.contrib.sessions.models import Session
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.utils import timezone
+from psycopg.errors import LockNotAvailable
 
 from accounts import actions
 from accounts.core.access import Actor, Role
@@ -223,6 +225,21 @@ def test_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rig.open(cookie_of(member())).status == 503
         rig.leave(two[0])
         assert rig.open(cookie_of(member())).status == 200
+
+
+@pytest.mark.parametrize(("cause", "code"), [(None, "database_unavailable"), (LockNotAvailable, "locked")])
+def test_a_database_that_does_nothing_is_told_as_everywhere(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, cause: type[Exception] | None, code: str
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise OperationalError("ended") from (cause("ended") if cause else None)
+
+    monkeypatch.setattr(stream_middleware, "reader_of", fails)
+    told = rig.open(b"")
+    until(lambda: told.is_over)
+    problem = json.loads(told.body)
+    assert (told.status, told.headers["retry-after"], problem["code"]) == (503, "15", code)
+    assert "Nothing was changed; try again soon." in problem["detail"]
 
 
 def test_a_slow_reader_is_cut_off_and_delays_nobody(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

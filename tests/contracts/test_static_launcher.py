@@ -288,6 +288,9 @@ def test_where_nothing_may_be_loaded_what_is_served_is_compared_and_left(
     error = refusal(launcher, wider)
     assert error.reason == "load_failed" and "output y is FP32[4], and FP64[4] is declared" in error.message
     assert refusal(launcher, made.words(blobs)).reason == "load_failed"  # it knows no such model
+    spec = launch_spec(made.doubling(blobs), launcher.folder_for(1, "doubling", "r1"))
+    with pytest.raises(LaunchError, match="r7 of doubling, in use, was sealed for the same runtime as r1"):
+        launcher.start(replace(spec, alike=("r7",)))
     launcher.stop(running, grace_s=5)
     assert not running.folder.exists() and answers(launcher.server)
     other.kill()

@@ -128,6 +128,29 @@ def test_values_that_do_not_fit_name_their_input(values: dict[str, Any], says: s
         item_arrays([Tensor("n", "INT64", (1,))], {"n": [2**70]})
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "became"),
+    [
+        ("UINT8", 300, "300 would become 44"), ("UINT8", [[1, -1]], "-1 would become 255"), ("INT8", 128, "128 would become -128"),
+        ("INT64", 2**63, "9223372036854775808 would become -9"), ("UINT64", -1, "-1 would become 18446744073709551615"),
+        ("INT32", 1.5, "1.5 would become 1"), ("INT32", float("nan"), "nan would become"), ("BOOL", 5, "5 would become True"),
+        ("FP16", 70000, "70000 would become inf"), ("FP32", -1e39, r"-1e\+39 would become -inf"),
+    ],
+)  # fmt: skip
+def test_a_number_that_its_type_cannot_hold_is_refused_and_not_made_another(kind: str, value: Any, became: str) -> None:
+    with pytest.raises(ValueError, match=f"the value of n is not {kind}: {became}"):
+        item_arrays([Tensor("n", kind, (1, -1))], {"n": value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("UINT8", 255), ("INT8", -128), ("INT32", 2.0), ("UINT64", 2**64 - 1), ("BOOL", 1), ("BOOL", True), ("FP16", 0.1),
+     ("FP32", float("inf")), ("FP32", 2**40)],
+)  # fmt: skip
+def test_a_number_that_its_type_can_hold_stays_what_it_is(kind: str, value: Any) -> None:
+    assert item_arrays([Tensor("n", kind, (1,))], {"n": value})["n"].item() == pytest.approx(value, rel=1e-3)
+
+
 def test_a_made_up_item_fits_any_declaration() -> None:
     tensors = [
         Tensor("a", "BYTES", (1,)),

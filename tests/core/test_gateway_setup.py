@@ -30,11 +30,13 @@ def test_who_can_reach_the_admin_interface_is_told() -> None:
         ({"name": ""}, "no name of a gateway"),
         ({"certificate": "/c"}, "go together"),
         ({"control_planes": "10.0.0.1:1"}, "spiffe://sluicegate/gateway/eu-1"),
-        ({"control_planes": "nowhere"}, "neither host:port"),
+        ({"control_planes": "nowhere"}, "--control-planes: 'nowhere' is neither host:port"),
         ({"relay": "10.0.0.1:1"}, "--relay must be unix:/path"),
         ({"heap_mib": 255}, "--heap-mib must be 256 or more"),
         ({"admin": "10.0.0.9:9901"}, "without TLS"),
-        ({"counters": "here"}, "neither host:port"),
+        ({"counters": "here"}, "--counters: 'here' is neither host:port"),
+        ({"admin": "here"}, "--admin: 'here' is neither host:port"),
+        ({"relay": "here"}, "--relay: 'here' is neither host:port"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(told: dict[str, str], why: str) -> None:

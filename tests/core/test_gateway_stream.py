@@ -7,15 +7,9 @@ import dataclasses
 from envoy.service.discovery.v3 import discovery_pb2
 
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, OLDER_ROUTES, SCOPE
+from serving.control_plane.received import StreamAck
 from serving.control_plane.snapshot import compile_listeners, compile_table
-from serving.control_plane.stream import (
-    ACK_TIMEOUT_S,
-    GRACE_S,
-    OLDER_CONNECTIONS,
-    RETRY_S,
-    STUCK_S,
-    StreamAck,
-)  # fmt: skip
+from serving.control_plane.stream import ACK_TIMEOUT_S, GRACE_S, OLDER_CONNECTIONS, RETRY_S, STUCK_S
 from serving.core.routes import RoutingTable
 from tests.gateway_peer import B, C, Peer, route, snapshot
 
@@ -83,6 +77,33 @@ def test_clusters_that_are_gone_are_forgotten() -> None:
         peer.settle(last, now=now)
     assert len(peer.removed) == 4 * (4 + 6)
     assert peer.stream._unused == set() and peer.stream._unused_since == {}
+
+
+def test_a_model_that_goes_when_its_routes_are_to_be_offered_again_is_taken_away() -> None:
+    peer, both = Peer(), snapshot(route(), route(model="other", candidate=None, bp=0))
+    peer.settle(both)
+    peer.is_silent_on = {SCOPE}
+    changed = snapshot(route(), route(model="other", candidate=None, bp=0, generation=2), last=both)
+    assert peer.settle(changed, now=1.0) == ["SRDS"]
+    peer.settle(changed, now=1.1 + ACK_TIMEOUT_S)  # no answer: it is in doubt what the gateway has
+    peer.settle(snapshot(route(), last=changed), now=1.1 + RETRY_S)
+    assert "gateway/other" in peer.removed
+
+
+def test_what_was_in_doubt_and_is_wanted_again_is_sent_again_when_it_is_taken_late() -> None:
+    peer, first = Peer(), snapshot(route())
+    peer.settle(first)
+    peer.is_silent_on = {SCOPE}
+    second = snapshot(route(bp=700, generation=2), last=first)
+    peer.settle(second, now=1.0)
+    (late,) = [nonce for nonce, _ in peer.stream._flights]
+    peer.settle(second, now=1.1 + ACK_TIMEOUT_S)
+    third = snapshot(route(bp=0, generation=3), last=second)
+    again = snapshot(route(bp=700, generation=2), last=third)
+    assert peer.settle(third, now=7.0) == ["SRDS"]
+    assert peer.settle(again, now=7.1) == []  # what it said nothing of is not offered again at once
+    peer.stream.receive(discovery_pb2.DeltaDiscoveryRequest(type_url=SCOPE, response_nonce=late))
+    assert peer.settle(again, now=7.2) == ["SRDS"]
 
 
 def test_an_empty_snapshot_takes_nothing_away() -> None:

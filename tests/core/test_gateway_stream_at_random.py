@@ -11,8 +11,9 @@ import pytest
 from envoy.service.discovery.v3 import discovery_pb2
 
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
+from serving.control_plane.received import StreamAck
 from serving.control_plane.snapshot import MOST_STEPS, Snapshot, compile_listeners, compile_table
-from serving.control_plane.stream import GatewayStream, StreamAck
+from serving.control_plane.stream import GatewayStream
 from serving.core.routes import Arm, Endpoint, ModelRoute, RoutingTable
 
 Response, Request = discovery_pb2.DeltaDiscoveryResponse, discovery_pb2.DeltaDiscoveryRequest

@@ -59,6 +59,10 @@ def test_what_is_given_up_unanswered_is_slow_too_and_does_not_take_it_back() -> 
     slower = judged(1, bad_candidate=53, bad_stable=3, log_e_worse=30.0)  # one of a thousand of stable's
     assert held(judged=(WORSE[0], replace(slower, bad_candidate=51))).code is Code.REPLICA_DIFFERS
     assert held(judged=(WORSE[0], slower)).action is Action.ROLL_BACK
+    assert held(judged=(WORSE[0], replace(slower, beyond_chance=50.0))).facts["besides"] == [
+        SLOW
+    ]  # chance adds the rest
+    assert held(judged=(WORSE[0], replace(slower, beyond_chance=50.1))).action is Action.ROLL_BACK
     other_point = replace(unanswered["judged"][1], farthest=("slow_100", 90, 0))
     assert held(judged=(WORSE[0], other_point)).action is Action.ROLL_BACK
     assert held(judged=(WORSE[0], replace(slower, log_e_worse=0.0))).facts["besides"] == []

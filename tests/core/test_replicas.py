@@ -65,7 +65,7 @@ def test_none_goes_whose_answer_is_needed() -> None:
     every = [replica(0), replica(1), replica(2, answers=False), replica(3, answers=False)]
     assert sorted(one.key for one in steps_to(2, every)) == [3, 4]
     assert steps_to(1, [replica(0), replica(1, answers=False)]) == [
-        ReplicaStep(What.REMOVE, 1, 2, "1 are wanted, and there are 2")
+        ReplicaStep(What.REMOVE, 1, 2, "1 is wanted, and there are 2")
     ]
 
 

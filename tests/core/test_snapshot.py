@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from rollouts.core.snapshot import (
     Observed,
     Snapshot,
     StageEvidence,
+    by_chance,
     judge_guard,
     take_snapshot,
 )
@@ -193,6 +195,23 @@ def test_the_point_farthest_over_stables_share_need_not_be_the_one_that_speaks_m
     assert kept.log_e_worse(guard.name) > kept.log_e_worse(guard.points[0])
     assert (found.farthest, found.excess) == ((guard.points[0], 440, 120), 200.0)
     assert replace(found, farthest=None).excess == 100.0
+    chance = math.sqrt(2000 * 0.12 * 0.88 * 3)  # of 2,000, beside 1,000 of which 12 % were
+    assert found.beyond_chance == pytest.approx(200 - chance) and chance == pytest.approx(25.17, abs=0.01)
+
+
+def test_chance_is_allowed_for_at_each_point_and_as_much_more_as_stable_scatters() -> None:
+    """Where stable is never slow chance adds nothing, so the point with the smaller excess may be the one that is surely over."""
+    guard = POLICY.guards[1]
+    bad = {guard.points[0]: (301, 300), guard.name: (60, 0)}
+    kept = Evidence().after(
+        [Part(1000, 1250, bad)], worse=guard.roll_back_over, fine=guard.promote_within, name=guard.name
+    )
+    dispersion = Dispersion()
+    vars(dispersion)["phis"] = {guard.name: (1.0, 1.0), guard.points[0]: (9.0, 4.0)}
+    found = judge_guard(guard, GuardTracker(evidence=kept, dispersion=dispersion), has_stable=True, bar_fine=3.0)
+    assert found.excess == 61.0 and found.beyond_chance == 60.0
+    assert by_chance(1000, 300, 1250, 4.0) == pytest.approx(2 * by_chance(1000, 300, 1250, 1.0))
+    assert by_chance(0, 0, 0, 1.0) == 0.0
 
 
 def test_without_a_stable_only_the_objective_at_the_guards_own_threshold_counts() -> None:

@@ -110,6 +110,16 @@ def test_a_quiet_file_waits_though_its_worker_has_nothing_else() -> None:
     assert one.shutting_down
 
 
+def test_a_quiet_file_is_for_whoever_comes_to_its_last_test_first() -> None:
+    files_of = zip(list(QUIET)[:3], (4, 2, 1), strict=True)
+    files, (one, two) = started([f"{file}::test_{n}" for file, count in files_of for n in range(count)])
+    for test in (0, 1):
+        done(files, one, test)
+    assert (one.given, two.given) == ([0, 1, 2, 3], [4, 5]), "nobody has it in advance, behind a test of a minute"
+    done(files, two, 4)
+    assert two.given == [4, 5, 6]
+
+
 def test_servers_begin_first_and_what_measures_ends_the_run() -> None:
     paths = ["tests/core/test_a.py", LONE, "tests/real/test_agent.py", "tests/api/test_b.py", "tests/flows/test_c.py"]
     assert sorted(paths, key=begins_at) == [paths[2], paths[4], paths[0], paths[3], LONE]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -9,6 +10,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from accounts.actions import actor_for
 from accounts.core.access import Actor, Role
 from accounts.models import User
 from ledger.core.errors import Refused, Stale, Unavailable
@@ -17,6 +19,7 @@ from serving.actions.nodes import cordon_node, uncordon_node
 from serving.actions.prefetch import FilesReport, record_prefetches
 from serving.core.prefetch import FilesStanding
 from serving.models import Deployment, Node, Server, Sleep
+from serving.queries.fleet import fleet_of
 from serving.queries.model_memory import memory_of_models
 from tests.factories import (
     events_of,
@@ -30,6 +33,7 @@ from tests.factories import (
     make_server,
     make_team,
     make_user,
+    resealed,
 )
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import HOSTILE, MOST_QUERIES, queries_of, signed_in
@@ -47,10 +51,19 @@ def page_of(user: User, **query: str) -> str:
     return squeezed(signed_in(user).get(reverse("fleet"), query).content.decode())
 
 
+def test_where_a_table_becomes_cards_each_cell_says_what_it_is(admin: User) -> None:
+    make_server(make_deployment(make_release(), make_environment(), state="ready"))
+    (table,) = re.findall(r"<table[^>]*>(?:(?!<table).)*Recoveries.*?</table>", page_of(admin))
+    (row,) = re.findall("<tr>(?:(?!<tr>).)*</tr>", table.partition("<tbody>")[2])
+    cells = re.findall("<td[^>]*>", row)
+    assert len(cells) == 11 and all("data-label=" in one for one in cells[1:])
+
+
 def test_what_nobody_told_is_unknown_and_a_silent_node_is_said_to_be(admin: User) -> None:
     assert "No node has been heard of." in page_of(admin)
     node = make_node("local")
     page = page_of(admin)
+    assert "its servers hold 0 MiB" in page  # there are none
     assert (
         "unknown: its agent did not say" in page
         and "<dt>Disk</dt><dd>unknown</dd>" in page
@@ -160,6 +173,41 @@ def test_the_page_asks_few_questions_however_many_nodes(admin: User) -> None:
             make_node(f"node-{number}-{one}")
         make_server(make_deployment(state="ready"))
         assert queries_of(client, address) <= MOST_QUERIES
+
+
+def test_sums_are_of_all_deployments_however_few_are_named(admin: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.queries.fleet.MOST_DEPLOYMENTS", 3)
+    told = resealed(make_release(make_model("told")), envelope={"host": {"memory_mib_min": 512}})
+    untold = make_release(make_model("untold", team=make_team("vision")))
+    for node, releases in (("a", (told, told, untold, told)), ("b", (told,)), ("c", ())):
+        make_node(node)
+        for release in releases:
+            slot = Deployment.objects.count()
+            where = {"node_id": node, "environment": make_environment("production")}
+            one = Deployment.objects.create(release=release, state="ready", slot=slot, **where)
+            make_server(one, memory_bytes=None if slot == 3 else 100 * 2**20)
+    Deployment.objects.filter(node="a", slot=0).update(drain_asked_at=timezone.now())
+    a, b, c = fleet_of(make_admin())
+    assert [len(one.held) for one in (a, b, c)] == [2, 1, 0]  # the newest of each, before the second of any
+    assert (a.sums.deployments, a.unnamed, a.sums.declared_mib, a.sums.undeclared) == (4, 2, 1536, 1)
+    assert (a.sums.measured_mib, a.sums.whole_mib, a.sums.staying, a.sums.draining) == (300, None, 4, 1)
+    assert (b.sums.whole_mib, b.unnamed, c.sums.whole_mib, c.sums.measured_mib, c.sums.deployments) == (
+        100,
+        0,
+        0,
+        None,
+        0,
+    )
+    page = page_of(admin)
+    assert "Of 4 deployments the newest 2 are named" in page and "and 2 more" in page and "1536 MiB declared" in page
+    other = fleet_of(actor_for(make_user("zoe", team="vision", role=Role.MODEL_TEAM)))[0]
+    assert (other.sums.declared_mib, other.sums.undeclared, other.sums.deployments) == (0, 4, 4)
+    monkeypatch.setattr("serving.queries.fleet.MOST_DEPLOYMENTS", 1)
+    assert "Of 1 deployment the newest 0 are named" in page_of(admin) and "Nothing runs here" in page_of(admin)
+    listed = signed_in(admin).get("/api/v1/nodes").json()["results"]
+    assert [(one["measured_memory_mib"], one["deployment_count"], len(one["deployments"])) for one in listed] == [
+        (None, 4, 1), (100, 1, 0), (0, 0, 0),
+    ]  # fmt: skip
 
 
 def test_what_a_node_keeps_ready_is_shown_there_and_on_the_releases_tab(admin: User) -> None:

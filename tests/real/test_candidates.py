@@ -1,8 +1,10 @@
-"""Releases with a stated fate meet it on real servers. `python -m benchmarks.candidates` runs all of them, three times in a row."""
+"""Releases with a stated fate that their answers decide meet it on real servers, however busy the machine is.
+
+`python -m benchmarks.candidates` runs all of them, three times in a row.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,8 +12,8 @@ import pytest
 from tests.candidate_rig import Stage, stage
 from tests.candidates import CANDIDATES, Candidate
 
-pytestmark = pytest.mark.real("triton", "onnx")
-CHOSEN = [one for one in CANDIDATES if one.in_tests]
+pytestmark = [pytest.mark.real("triton", "onnx"), pytest.mark.timeout(900)]
+CHOSEN = [one for one in CANDIDATES if one.in_tests and one.judge not in ("load", "resources")]  # in files of their own
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +24,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.mark.parametrize("candidate", CHOSEN, ids=[one.name for one in CHOSEN])
 def test_a_candidate_meets_its_fate(servers: Stage, candidate: Candidate) -> None:
-    judged = servers.judged(candidate)
-    assert judged.found.verdict is candidate.verdict, judged
-    assert judged.gate == (candidate.gate or candidate.trial.policy["gates"][-1]), judged
-    assert re.search(candidate.says, judged.found.reason), judged.found.reason
+    servers.assert_fate(candidate)
 
 
 def test_every_candidate_has_a_name_of_its_own() -> None:

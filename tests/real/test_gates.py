@@ -110,7 +110,8 @@ def test_a_load_is_judged_alike_over_either_protocol_and_from_several_processes(
     found = context(launcher, clients, made.misbehaving(blobs), items=items)
     judged = []
     for how in ({"protocol": "grpc"}, {"protocol": "http"}, {"protocol": "http", "generators": 2}):
-        policy = parse_policy({"load": {"rate_per_s": 40, "duration_s": 1.5, "slo_quantile": 0.9, "burst_s": 0, **how}})
+        load = {"rate_per_s": 40, "duration_s": 1.5, "slo_quantile": 0.9, "max_lag_ms": 60_000, "burst_s": 0, **how}
+        policy = parse_policy({"load": load})
         judged.append(run_gate("load", GateContext(**{**found.__dict__, "policy": policy})))
     assert {one.verdict for one in judged} == {Verdict.PASSED if number == 1 else Verdict.FAILED}, judged
     assert len({one.evidence["error_examples"] for one in judged}) == 1

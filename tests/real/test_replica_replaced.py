@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ from ledger.queries.clock import DatabaseClock
 from registry.models import Release
 from rollouts import actions
 from rollouts.core import engine_state
-from rollouts.engine import loop
+from rollouts.engine import loop, stable_replicas
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord
@@ -92,19 +92,28 @@ class Stubs(FakeLauncher):
 class Site:
     """One model on three nodes, each with an agent, behind one gateway; a rollout whose turns are taken one by one."""
 
-    def __init__(self, parts: Rig, agents: dict[str, Stubs]) -> None:
+    def __init__(
+        self,
+        parts: Rig,
+        agents: dict[str, Stubs],
+        *,
+        replicas: tuple[int, int] = (1, 2),
+        max_frac: float = 0.01,
+        **policy: object,
+    ) -> None:
+        """`replicas`: of stable and of the candidate."""
         self.parts, self.agents, self.last, self.clock = parts, agents, None, Seconds()
-        self.model = make_model(MODEL, objectives={"errors_max_frac": 0.01}, rollout_policy=POLICY)
+        self.model = make_model(MODEL, objectives={"errors_max_frac": max_frac}, rollout_policy={**POLICY, **policy})
         self.environment = make_environment("production", needs_passed_report=False)
         Gateway.objects.create(
             environment=self.environment, name="gateway-1", admin_url=parts.envoy.admin_url,
             http_url=f"http://127.0.0.1:{parts.envoy.port}", grpc_address=f"127.0.0.1:{parts.envoy.port}",
         )  # fmt: skip
         self.stable, self.candidate = (resealed(make_release(self.model), serving=serving()) for _ in range(2))
-        Scale.objects.create(release=self.candidate, environment=self.environment, replicas=2)
-        for release, replicas in ((self.stable, 1), (self.candidate, 2)):
+        for release, many in zip((self.stable, self.candidate), replicas, strict=True):
+            Scale.objects.create(release=release, environment=self.environment, replicas=many)
             ensure_deployment(actor=SYSTEM, release=release, environment=self.environment, reason="It serves.")
-            self.wait_for(lambda one=release, n=replicas: len(self.answering(one)) == n, f"{release.name} answers")
+            self.wait_for(lambda one=release, n=many: len(self.answering(one)) == n, f"{release.name} answers")
         set_route(actor=SYSTEM, environment=self.environment, model=self.model, stable=self.stable, reason="It serves.")
         self.obey()
         self.rollout = actions.start_rollout(actor=make_admin(), candidate=self.candidate, environment=self.environment)
@@ -142,15 +151,14 @@ class Site:
         word = store.AckRow(Gateway.objects.get().pk, route.route_id, route.generation, "", self.clock.now())
         store.write_acks([word])
 
-    def turn(self, requests: int = REQUESTS, *, fails: Backend | None = None) -> None:
-        """Users' requests, of which `fails` fails the first few that it gets; a tick of the engine; and the gateway follows."""
-        left = FAILURES if fails is not None else 0
-        for _ in range(requests):
-            before = fails.hits if fails is not None else 0
-            if fails is not None:
-                fails.mode = "error" if left else "ok"
+    def turn(self, *, fails: Sequence[tuple[Backend, int]] = ()) -> None:
+        """Users' requests, of which each of `fails` fails a few; a tick of the engine; and the gateway follows."""
+        until = [(one, one.hits + few) for one, few in fails]
+        for _ in range(REQUESTS):
+            failing = next((one for one, hits in until if one.hits < hits), None)
+            for one, _ in until:
+                one.mode = "error" if one is failing else "ok"  # one at a time, so that a second attempt meets none
             assert self.parts.envoy.http().status == 200  # a failed first attempt is answered by stable
-            left -= fails.hits - before if fails is not None and left else 0
         self.parts.envoy.flushed()
         self.clock.turns += 1
         store.write_seen([Gateway.objects.get().pk], self.clock.now())
@@ -158,13 +166,11 @@ class Site:
         self.obey()
         self.rollout.refresh_from_db()
 
-    def until(
-        self, is_so: Callable[[], bool], what: str, *, requests: int = REQUESTS, fails: Backend | None = None
-    ) -> None:
+    def until(self, is_so: Callable[[], bool], what: str, *, fails: Sequence[tuple[Backend, int]] = ()) -> None:
         for _ in range(MOST_TURNS):
             if is_so():
                 return
-            self.turn(requests, fails=fails)
+            self.turn(fails=fails)
         told = [(one.action, one.code, one.reason) for one in DecisionRecord.objects.order_by("pk")]
         raise AssertionError(f"not: {what}. {self.rollout.state}: {self.rollout.reason} {told}")
 
@@ -182,9 +188,11 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Rig, dict[str, Stubs]]]:
+    """A gateway, and three nodes, each with an agent."""
     monkeypatch.setattr(engine_state, "SETTLES_S", 0.0)  # nothing is in flight between two turns
     monkeypatch.setattr(loop, "WAIT_S", 60.0)  # a busy machine is given time to tell
+    monkeypatch.setattr(stable_replicas, "WAIT_S", 60.0)
     monkeypatch.setattr(node_agent, "BEAT_EVERY_S", 0.2)
     monkeypatch.setattr(node_agent, "LOOK_EVERY_S", 0.05)
     with ExitStack() as held:
@@ -201,14 +209,19 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
             held.callback(running.join, 60)
             held.callback(agent.stop)
             running.start()
-        yield Site(parts, agents)
+        yield parts, agents
+
+
+@pytest.fixture
+def site(nodes: tuple[Rig, dict[str, Stubs]]) -> Site:
+    return Site(*nodes)
 
 
 def test_the_rollout_holds_the_replica_is_set_aside_and_another_takes_its_place(site: Site) -> None:
     good, bad = site.answering(site.candidate)
     backend = site.backend_of(bad)
     ended = {"replica_differs", "worse_than_stable", "objective_breached"}
-    site.until(lambda: bool(ended & {*site.codes()}), "it is told", fails=backend)
+    site.until(lambda: bool(ended & {*site.codes()}), "it is told", fails=[(backend, FAILURES)])
 
     assert "replica_differs" in site.codes(), site.rollout.reason
     decided = DecisionRecord.objects.get(rollout=site.rollout, code="replica_differs")

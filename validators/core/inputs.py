@@ -109,12 +109,22 @@ def _array(tensor: Tensor, values: Mapping[str, Any]) -> npt.NDArray[Any]:
             flat = [_text(value) for value in array.ravel()]
             array = np.array([*flat, None], dtype=object)[:-1].reshape(array.shape)
         else:
-            array = np.asarray(values[tensor.name]).astype(
-                kind, casting="same_kind" if kind.startswith("float") else "unsafe"
-            )
+            array = _numbers(np.asarray(values[tensor.name]), np.dtype(kind))
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"the value of {tensor.name} is not {tensor.data_type}: {error}") from None
     return _shaped(tensor, array)
+
+
+def _numbers(given: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    """As this type. Raises ValueError for a number that it cannot hold: numpy would make another of it."""
+    is_float = kind.kind == "f"
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = given.astype(kind, casting="same_kind" if is_float else "unsafe")
+    if given.dtype.kind in "iuf":
+        wrong = np.isinf(made) & np.isfinite(given) if is_float else made != given
+        if wrong.any():
+            raise ValueError(f"{given[wrong].flat[0]} would become {made[wrong].flat[0]}")
+    return made
 
 
 def _shaped(tensor: Tensor, array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -12,7 +12,8 @@ from django.utils import timezone
 
 from accounts.api.requests import actor_of
 from accounts.core.access import EVERY_TEAM, Verb, require
-from ledger.core.errors import DomainError, NotFound
+from ledger.core.errors import DomainError
+from ledger.core.plans import plan_digest
 from serving.actions.draining import drain_node, drain_one
 from serving.core.draining import Fate
 from serving.models import Deployment, Node
@@ -50,21 +51,19 @@ def drain(request: HttpRequest, name: str) -> HttpResponse:
 
 def _asked_for(request: HttpRequest, node: Node) -> Deployment | None:
     given = (request.POST if request.method == "POST" else request.GET).get("deployment", "")
-    if not given:
-        return None
-    if not given.isascii() or not given.isdigit() or len(given) > 18:
-        raise NotFound("no_such_deployment", f"Nothing like that is on {node.name} now.")
-    return deployment_on(node, int(given))
+    return deployment_on(node, given) if given else None
 
 
 def _done(request: HttpRequest, node: Node, one: Deployment | None) -> list[DrainStep]:
     actor, reason = actor_of(request), optional_reason_in(request) or NO_REASON
     is_confirmed = request.POST.get("confirmed") == "yes"
+    read = request.POST.get("plan_digest", "") if is_confirmed else ""  # a plan that is named is confirmed
     if one is not None:
-        return [drain_one(actor=actor, deployment=one, reason=reason, is_confirmed=is_confirmed)]
+        return [drain_one(actor=actor, deployment=one, reason=reason, is_confirmed=is_confirmed, plan_digest=read)]
     return drain_node(
-        actor=actor, node=node, reason=reason, is_confirmed=is_confirmed, expected_version=version_in(request)
-    )
+        actor=actor, node=node, reason=reason, is_confirmed=is_confirmed, plan_digest=read,
+        expected_version=version_in(request),
+    )  # fmt: skip
 
 
 def _page(request: HttpRequest, node: Node, one: Deployment | None) -> HttpResponse:
@@ -77,6 +76,7 @@ def _page(request: HttpRequest, node: Node, one: Deployment | None) -> HttpRespo
         "node": node,
         "one": one.pk if one is not None else None,
         "steps": steps,
+        "plan_digest": plan_digest(step.says for step in plan),
         "touches_users": any(step.serves_users for step in plan),
         "is_silent": node.seen_at is None or timezone.now() - node.seen_at > SILENT_AFTER,
     }

@@ -20,7 +20,7 @@ from serving.actions.joining import ask_rotation, invite_node, revoke_node
 from serving.actions.nodes import cordon_node, uncordon_node
 from serving.actions.removing import remove_node
 from serving.queries import get_node
-from serving.queries.fleet import MOST_DEPLOYMENTS, NodeView, fleet_of, open_invites
+from serving.queries.fleet import NodeView, fleet_of, open_invites
 from serving.queries.model_memory import memory_of_models
 from serving.queries.node_fit import fits_of
 from web.listing import Filter, asked
@@ -51,7 +51,6 @@ def _page(request: HttpRequest) -> HttpResponse:
         "filters": filters, "is_filtered": any(given.values()), "rows": rows, "plot": _map(rows),
         "memory": [] if any(given.values()) else [one for one in memory_of_models(actor) if one.model],
         "may_cordon": is_admin, "fit": given["fit"], "invites": open_invites() if is_admin else (),
-        "is_cut": sum(len(one.held) for one in rows) >= MOST_DEPLOYMENTS, "most": MOST_DEPLOYMENTS,
     }  # fmt: skip
     if given["fit"]:
         slug, _, name = given["fit"].partition("/")
@@ -77,7 +76,14 @@ def _map(rows: list[NodeView]) -> Plot:
         return None if mib is None else float(mib) * 1024 * 1024
 
     nodes = [
-        NodeRow(one.node.name, cells(one), bytes_of(one.declared_mib), bytes_of(one.known.memory_mib), one.state)
+        NodeRow(
+            one.node.name,
+            cells(one),
+            bytes_of(one.sums.declared_mib),
+            bytes_of(one.known.memory_mib),
+            one.state,
+            one.unnamed,
+        )
         for one in rows
     ]
     said = "The bar is the memory that envelopes declare, against what the node has. What servers really hold stands below."

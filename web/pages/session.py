@@ -221,7 +221,7 @@ class RefusalPages:
             return None
         if (refusal := unavailable(error)) is not None:
             log.error("%s: %s", refusal.code, error)
-            page = render_to_string("web/unavailable.html", {"error": refusal})  # without a person: it may ask nothing
+            page = render_to_string("web/refusal_bare.html", {"error": refusal})  # without a person: it may ask nothing
             return HttpResponse(
                 page, status=refusal.status, headers={"Retry-After": str(refusal.facts["retry_after_s"])}
             )

@@ -1,0 +1,57 @@
+"""`make setup`: what could not be had is left out, and tried again when somebody asks for it, and not each time."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from sluicegate.stack import install
+
+
+class Part:
+    """Something that only tests need; there is a network where `can` says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.can, self.tries = folder, False, 0
+
+    def install(self) -> None:
+        self.tries += 1
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / "half").touch()
+        if not self.can:
+            raise install.LeftOut("no network")
+
+
+@pytest.fixture
+def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Part:
+    made = Part(tmp_path / "kserve")
+    monkeypatch.setattr(install, "BUILD", tmp_path)
+    monkeypatch.setattr(install, "PARTS", [("kserve", made.install, made.folder, [])])
+    return made
+
+
+def an_hour_later(part: Part) -> None:
+    at = time.time() - install.AGAIN_AFTER_S - 1
+    os.utime(part.folder.with_name("kserve.stamp"), (at, at))
+
+
+def test_what_was_left_out_is_tried_again_once_an_hour(part: Part, capsys: pytest.CaptureFixture[str]) -> None:
+    assert install.main() == 0 and part.tries == 1 and list(part.folder.iterdir()) == []
+    assert "kserve left out (no network)" in capsys.readouterr().out
+    assert install.main(tries_again=True) == 0 and part.tries == 1
+    an_hour_later(part)
+    assert install.main() == 0 and part.tries == 1  # a target that rests on `setup`
+    assert install.main(tries_again=True) == install.main(tries_again=True) == 0 and part.tries == 2
+    an_hour_later(part)
+    part.can = True
+    assert install.main(tries_again=True) == 0 and part.tries == 3 and (part.folder / "half").exists()
+    an_hour_later(part)
+    assert install.main(tries_again=True) == 0 and part.tries == 3
+
+
+def test_only_make_setup_itself_tries_again() -> None:
+    recipe = (install.ROOT / "Makefile").read_text().split("\nsetup:")[1].split("\n\n")[0]
+    assert "$(if $(filter setup,$(MAKECMDGOALS)),--again)" in recipe

@@ -1,0 +1,24 @@
+"""Releases with a stated fate that their use of memory and time decides meet it on real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.candidate_rig import Stage, stage
+from tests.candidates import CANDIDATES, Candidate
+
+pytestmark = pytest.mark.real("triton", "onnx")
+CHOSEN = [one for one in CANDIDATES if one.in_tests and one.judge == "resources"]
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with stage(tmp_path_factory.mktemp("node")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("candidate", CHOSEN, ids=[one.name for one in CHOSEN])
+def test_a_candidate_meets_its_fate_in_use(servers: Stage, candidate: Candidate) -> None:
+    servers.assert_fate(candidate)
