@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -138,7 +137,7 @@ class Asked(Tended):
         """The process that was asked, once it is over or frozen."""
         torn_after = "UPDATE serving_" if self.victim.is_torn and at else None
         points = Points(str(self.place / f"trace {name}"), at, torn_after=torn_after)
-        let_go_s = LET_GO_S if at is not None and at.how == signal.SIGSTOP else None
+        let_go_s = LET_GO_S if at is not None and at.is_freeze else None
         work = partial(web, points, let_go_s, *self.asked, _TOKENS[self.victim.name], self.place / f"answer {name}")
         child = self.begin(fork(name, work, self.log))
         self._until(lambda _: "" if child.is_over or child.is_frozen else f"no answer to the {name} request")
@@ -148,7 +147,7 @@ class Asked(Tended):
         """Or the database ended its transaction before it was frozen, on a machine that let it wait for so long."""
         if not first.is_over or first.was_killed:
             return False
-        was_let_go = self.at is not None and self.at.how == signal.SIGSTOP and self._answer("first")[0] >= 500
+        was_let_go = self.at is not None and self.at.is_freeze and self._answer("first")[0] >= 500
         return not was_let_go
 
     def _answer(self, name: str) -> tuple[int, str]:

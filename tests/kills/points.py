@@ -55,8 +55,12 @@ class Point:
     side: str
     how: int = int(signal.SIGKILL)
 
+    @property
+    def is_freeze(self) -> bool:
+        return self.how == signal.SIGSTOP
+
     def __str__(self) -> str:
-        word = "killed" if self.how == signal.SIGKILL else "frozen"
+        word = "frozen" if self.is_freeze else "killed"
         return f"{word} {self.side} write {self.nth} of {self.site}"
 
     def to_json(self) -> dict[str, Any]:

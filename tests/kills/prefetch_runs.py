@@ -68,7 +68,8 @@ class Caching(Machine):
 def agent(trace: Path, at: Point | None, place: Path) -> None:
     """`manage.py agent` in this process; there is room for the copies of two releases."""
     Lines(str(trace), at, WRITERS).watch()
-    databases.let_go_after(LET_GO_S)
+    if at is not None and at.is_freeze:
+        databases.let_go_after(LET_GO_S)
     blob_cache.RANGE_BYTES = RANGE_BYTES
     prefetcher._LOOK_EVERY_S, prefetcher._TELL_EVERY_S = 0.03, 0.0
     node_agent.LOOK_EVERY_S, node_agent.BEAT_EVERY_S = 0.03, 0.25

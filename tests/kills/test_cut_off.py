@@ -43,16 +43,21 @@ class _Waits:
 def _run(folder: Path) -> None:
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, _interrupted)
-    ours = campaign.Campaign([_Waits()], folder, lanes=2)
+    ours = campaign.Campaign([_Waits()], folder, lanes=2, say=lambda line: os.write(1, line.encode()))
     ours.run(campaign.every)
     found = {**campaign.report(ours), "left": len(children_of(os.getpid()))}
     (folder / "whole").write_text(json.dumps(found))
 
 
+def _is_in_the_midst(folder: Path) -> bool:
+    log = folder / "log"
+    return (folder / "waiting").exists() and log.exists() and log.read_text().count("✗") == 2
+
+
 @pytest.mark.parametrize("times", [1, 2])  # `timeout` sends it to the process, and then to its group
 def test_a_campaign_that_is_terminated_tells_what_it_has(times: int, tmp_path: Path) -> None:
     child = fork("campaign", lambda: _run(tmp_path), tmp_path / "log")
-    wait_until((tmp_path / "waiting").exists, "a run that does not end", timeout_s=60)
+    wait_until(lambda: _is_in_the_midst(tmp_path), "two runs that ended and one that does not", timeout_s=60)
     for _ in range(times):
         os.killpg(child.pid, signal.SIGTERM)
     wait_until(lambda: child.is_over, "the end of the campaign", timeout_s=60)

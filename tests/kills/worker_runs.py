@@ -188,7 +188,7 @@ def worker(trace: Path, at: Point | None, job_id: str, prepare: Callable[[], obj
     Points(str(trace), at).watch()
     settings.JOB_LEASE_S = LEASE_S
     validators.execution.exclusive._TERM_S, validators.execution.exclusive._RENEW_EVERY_S = LEASE_S, LEASE_S / 4
-    if at is not None:  # who goes on after it may wait for its processor for longer
+    if at is not None and at.is_freeze:  # who goes on after it may wait for its processor for longer
         databases.let_go_after(0.8)
     validators.execution.run.inference_server = client
     validators.execution.run.readings_of = steady
