@@ -158,8 +158,8 @@ class ControlPlane:
     async def _until_taken_up(self) -> None:
         """Until every stream has looked at what was published last, but those whose gateways take nothing at present."""
         until = time.monotonic() + TAKEN_UP_WITHIN_S
-        while time.monotonic() < until and any(
-            wake.is_behind for streams in self._streams.values() for _, wake in streams
+        while (now := time.monotonic()) < until and any(
+            wake.is_behind(now) for streams in self._streams.values() for _, wake in streams
         ):
             await asyncio.sleep(LOOK_S)
 

@@ -39,6 +39,8 @@ OPTIONS = (
 )
 #: Time-outs and delayed removals are looked at this often.
 TICK_S = 0.5
+#: Who has not taken a response for so long is not waited for before the routes are read again.
+HELD_UP_S = 0.1
 #: Streams have this long to end by themselves. Shorter than the supervisor waits for the process.
 GRACE_S = 3.0
 
@@ -57,21 +59,21 @@ class GatewayIdentity:
 
 
 class Wake(asyncio.Event):
-    """There is something for a gateway's stream to look at. `has_snapshot`: one that it has not seen; `is_sending`: it waits until the
-    gateway takes what it was sent.
+    """There is something for a gateway's stream to look at. `has_snapshot`: one that it has not seen; `sending_since`: it waits until the
+    gateway takes what it was sent (monotonic seconds).
     """
 
     has_snapshot = False
-    is_sending = False
+    sending_since: float | None = None
 
     def publish(self) -> None:
         self.has_snapshot = True
         self.set()
 
-    @property
-    def is_behind(self) -> bool:
+    def is_behind(self, now: float) -> bool:
         """Whether it looks at a snapshot as soon as the loop has time: and not when its gateway, which may be frozen, has."""
-        return self.has_snapshot and not self.is_sending
+        is_held_up = self.sending_since is not None and now - self.sending_since > HELD_UP_S
+        return self.has_snapshot and not is_held_up
 
 
 class Plane(Protocol):
@@ -253,9 +255,9 @@ class AdsServer:
                 continue
             wake.has_snapshot = False
             for response in stream.due(snapshot, time.monotonic()):
-                wake.is_sending = True
+                wake.sending_since = time.monotonic()
                 yield response
-                wake.is_sending = False
+            wake.sending_since = None
             acks = stream.acks(snapshot)
             if acks:
                 self.plane.record_acks(gateway, acks)

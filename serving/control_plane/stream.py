@@ -168,7 +168,7 @@ class GatewayStream:
             out += self._offer_vhosts(ready, snapshot, now, is_new=is_new)
         else:
             self._looks_at_all = True
-        out += self._remove_unused(snapshot, now, is_new=is_new)
+        out += self._remove_unused(models, snapshot, now, is_new=is_new)
         return out
 
     def _follow(self, snapshot: Snapshot) -> bool:
@@ -337,21 +337,19 @@ class GatewayStream:
         return [name for name in by_age if name not in kept], [name for name in by_age if name in kept]
 
     def _remove_unused(
-        self, snapshot: Snapshot, now: float, *, is_new: bool
+        self, looked_at: Iterable[str], snapshot: Snapshot, now: float, *, is_new: bool
     ) -> list[discovery_pb2.DeltaDiscoveryResponse]:
         """Clusters that no accepted route can name, once they have been so for the grace period."""
         kind, taken = self._kinds[CLUSTER], self._kinds[SCOPE].accepted
-        for name in self._untold:  # those that something was said of since the last call, too
-            model = snapshot.models.get(name)
-            if model is None or taken.get(name) == model.scope.version:
-                self._unsettled.discard(name)
-            else:
-                self._unsettled.add(name)
+        self._unsettled.update(looked_at)
         if is_new:
             self._unsettled &= snapshot.models.keys()
             unused = kind.sent.keys() - snapshot.clusters.keys() if snapshot.models else set()
             self._unused = {name for name in unused if not snapshot.keeps(name)}
         self._unused &= kind.sent.keys()  # without those that are gone: streams live for weeks
+        if self._unused:
+            models = {name: snapshot.models[name] for name in self._unsettled if name in snapshot.models}
+            self._unsettled = {name for name, one in models.items() if taken.get(name) != one.scope.version}
         unused = set() if self._unsettled else self._unused
         self._unused_since = {name: self._unused_since.get(name, now) for name in unused}
         gone = [name for name, since in self._unused_since.items() if now - since >= self._grace_s]

@@ -350,7 +350,7 @@ async def _readings(notices: int, wake: Wake | None, *, is_heeded_after: int | N
     """At which of so many notices, a millisecond apart, the database was read. Each reading gives a gateway's stream something to look at:
     `wake`, which it does at once, or only after so many notices.
     """
-    plane, read, told = plane_module.ControlPlane(), list[int](), 0
+    plane, read, told = plane_module.ControlPlane(poll_s=3600), list[int](), 0
 
     async def refresh() -> bool:
         read.append(told)
@@ -382,7 +382,7 @@ def test_changes_that_come_faster_than_gateways_can_be_told_are_read_together(mo
 def test_a_frozen_gateway_keeps_no_other_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plane_module, "TAKEN_UP_WITHIN_S", 60.0)
     wake = Wake()
-    wake.is_sending = True
+    wake.sending_since = 0.0
     assert asyncio.run(_readings(20, wake)) == list(range(1, 21))
 
 

@@ -105,6 +105,8 @@ class Gateway:
         snapshot = self._world.current
         assert snapshot is not None
         self.sent += self.stream.due(snapshot, now)
+        if self.sent and self._chance.random() < 0.2:
+            self.answer(self.sent[0])  # a stream hears while it sends
         for word in self.stream.acks(snapshot):
             self.words[word.route_id] = word
             if not word.error:
