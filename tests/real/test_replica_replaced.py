@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -49,8 +50,8 @@ POLICY = {
     "no_data_s": 600,
     "instant_window_s": 0,
 }
-#: Looks of the agents and turns of the engine, each with requests, within which all comes to pass.
-MOST_TURNS = 400
+#: Turns are taken for so long, however many that are: agents look by the clock.
+WITHIN_S = 150.0
 #: Users' requests of a turn, and how many of them the bad replica fails: as many in each, so that nothing looks like a clump.
 REQUESTS, FAILURES = 60, 4
 
@@ -167,7 +168,8 @@ class Site:
         self.rollout.refresh_from_db()
 
     def until(self, is_so: Callable[[], bool], what: str, *, fails: Sequence[tuple[Backend, int]] = ()) -> None:
-        for _ in range(MOST_TURNS):
+        deadline = time.monotonic() + WITHIN_S
+        while time.monotonic() < deadline:
             if is_so():
                 return
             self.turn(fails=fails)

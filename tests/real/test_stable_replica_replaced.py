@@ -14,8 +14,9 @@ from tests.stub_server import Backend
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("envoy"), pytest.mark.timeout(600)]
 CODE = "stable_replica_differs"
 STEP = {"min_s": 0, "min_samples": 200, "deadline_s": 100_000}
-#: Of 60 requests 42 are stable's, 14 of them the bad replica's, which fails 4. The candidate fails 2 of 18: as much as stable does.
-OF_STABLE, OF_CANDIDATE = 4, 2
+#: Of 60 requests about 42 are stable's, 14 of them the bad replica's, which fails 4. The candidate fails 1 of about 18: less than stable
+#: does, far more than its others do. However Envoy shares a turn's requests out, the sums of many turns say so.
+OF_STABLE, OF_CANDIDATE = 4, 1
 #: The second weight is kept: one server will do for both.
 WEIGHTS = {
     "preset": "fast",
@@ -35,7 +36,7 @@ def backends(site: Site) -> tuple[Deployment, Backend, Backend]:
     return bad, site.backend_of(bad), site.backend_of(candidate)
 
 
-def test_a_candidate_as_bad_as_stable_looks_waits_for_another_replica_and_is_taken_back(site: Site) -> None:
+def test_a_candidate_no_worse_than_stable_looks_waits_for_another_replica_and_is_taken_back(site: Site) -> None:
     bad, of_stable, of_candidate = backends(site)
     site.until(
         lambda: CODE in site.codes() or site.rollout.step_index > 0 or "worse_than_stable" in site.codes(),
