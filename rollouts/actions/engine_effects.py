@@ -15,12 +15,14 @@ from rollouts.actions.seen_sizes import keep_sizes_of
 from rollouts.actions.tick_records import ENGINE, decision_of, write
 from rollouts.actions.transitions import drain_release, move, named, record, shut
 from rollouts.core.decision import Action, Code
+from rollouts.core.engine_state import StableOdd
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import FULL_BP
 from rollouts.core.tick import Outcome, Tick, outcome_of
 from rollouts.models import Rollout
 from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.room import proofs_for
+from rollouts.queries.stable_odd import stable_odd_of
 from serving.actions import ensure_deployment
 from serving.actions.replacing import replace_replica, set_aside_replica
 from serving.actions.replicas import scale_release
@@ -168,16 +170,16 @@ def set_replica_aside(rollout: Rollout, name: str, *, fence: int) -> None:
 
 
 @transaction.atomic
-def replace_stable_replica(rollout: Rollout, name: str, *, set_aside: bool, fence: int) -> None:
-    """Another in the place of stable's replica by this name, which answers until then, or gets no more traffic (`set_aside`). Nothing,
-    where it runs no more. Raises as `replace_replica`, and StateChanged."""
+def replace_stable_replica(rollout: Rollout, odd: StableOdd, *, fence: int) -> None:
+    """Another in the place of stable's odd replica, which answers until then, or gets no more traffic. Nothing, where it runs no more.
+    Raises as `replace_replica`, and StateChanged."""
     _lock(rollout, fence)
-    found = rollout.stable_id and deployment_by_name(rollout.stable_id, rollout.environment_id, name)
+    found = stable_odd_of(rollout, odd)
     if found:
         reason = (
             f"Rollout {rollout.pk}: it fails where the other replicas do not, and the candidate is compared with it."
         )
-        replace_replica(actor=ENGINE, deployment=found, reason=reason, set_aside=set_aside)
+        replace_replica(actor=ENGINE, deployment=found, reason=reason, set_aside=odd.is_aside)
 
 
 def _lock(rollout: Rollout, fence: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -44,7 +44,8 @@ class Aside(NamedTuple):
 
 class StableOdd(NamedTuple):
     """A replica of stable that failed where its others did not, when that was found, and how many answered then. `is_aside`: it gets no
-    more traffic; else it answers until another does. `gone_at`: since when another has; `is_renewed`: evidence has begun afresh since."""
+    more traffic; else it answers until another does. `gone_at`: since when another has; `is_renewed`: evidence has begun afresh since.
+    `deployment`: its own, as another may come to the same node and port; None: an older version did not keep it."""
 
     replica: str
     at: float
@@ -52,6 +53,10 @@ class StableOdd(NamedTuple):
     is_aside: bool
     gone_at: float | None = None
     is_renewed: bool = False
+    deployment: int | None = None
+
+    def to_json(self) -> list[Any]:
+        return list(self if self.deployment is not None else self[:-1])
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ class EngineState:
             "harm": {name: [round(part, 4) for part in one] for name, one in self.harm.items()},
             "said": self.last_decision,
             **({} if self.aside is None else {"aside": [*self.aside[:-1], *self.aside.besides]}),
-            **({} if self.stable_odd is None else {"stable_odd": list(self.stable_odd)}),
+            **({} if self.stable_odd is None else {"stable_odd": self.stable_odd.to_json()}),
             **{name: value for name in _PLAIN if (value := getattr(self, name)) is not None or name not in _SELDOM},
         }
 
@@ -197,9 +202,9 @@ class EngineState:
         fresh = {name: replace(one, evidence=Evidence()) for name, one in self.watches.items() if name in own}
         return replace(self, watches={**self.watches, **fresh})
 
-    def stable_settling(self, at: float, *, is_replacing: bool, guards: Iterable[str]) -> EngineState:
-        """With it taken in whether another replica of stable answers in the odd one's place; where it has for some seconds, `guards` are
-        compared with that stable from here on."""
+    def stable_settling(self, at: float, *, is_replacing: bool) -> EngineState:
+        """With it taken in whether another replica of stable answers in the odd one's place; where it has for some seconds, errors of both
+        arms are counted from here on: none of before is compared with one of after. Other guards were not of that replica."""
         odd = self.stable_odd
         if odd is None or odd.is_renewed:
             return self
@@ -207,11 +212,7 @@ class EngineState:
             return replace(self, stable_odd=odd._replace(gone_at=None if is_replacing else at))
         if at - odd.gone_at <= SETTLES_S:
             return self
-        fresh = {
-            name: replace(self.watches[name], evidence=self.watches[name].evidence.beside_another())
-            for name in guards
-            if name in self.watches
-        }
+        fresh = {name: replace(one, evidence=Evidence()) for name, one in self.watches.items() if name == ERRORS}
         return replace(self, stable_odd=odd._replace(is_renewed=True), watches={**self.watches, **fresh})
 
     def blinded(self, at: float, *, is_blind: bool) -> EngineState:

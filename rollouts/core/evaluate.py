@@ -12,7 +12,7 @@ from rollouts.core.counter_deltas import Arms, Reading, difference
 from rollouts.core.decide import decide
 from rollouts.core.engine_state import EngineState, StableOdd, update_state
 from rollouts.core.lifecycle import LIVE, RolloutState
-from rollouts.core.policy import Policy, Source
+from rollouts.core.policy import Policy
 from rollouts.core.snapshot import NOBODY, Desired, Identity, Observed, People, Snapshot, take_snapshot
 from rollouts.core.tick import Tick
 from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord, stage_name
@@ -59,7 +59,9 @@ def evaluate(given: TickInput, *, gone_over_s: float) -> Tick:
     if "replace_stable" in decision.facts:
         servers = given.observed.stable_servers or len(given.observed.stable_replicas)
         name, is_aside = str(decision.facts["replace_stable"]), bool(decision.facts["is_aside"])
-        state = replace(state, stable_odd=StableOdd(name, given.observed.now, servers, is_aside))
+        deployment = given.observed.stable_deployments.get(name)
+        odd = StableOdd(name, given.observed.now, servers, is_aside, deployment=deployment)
+        state = replace(state, stable_odd=odd)
     if "set_aside" in decision.facts:
         servers = given.observed.candidate_servers or len(given.observed.replicas)
         aside, besides = str(decision.facts["set_aside"]), list(decision.facts["besides"])
@@ -85,8 +87,7 @@ def _updated(given: TickInput) -> EngineState:
         external=given.external,
     )
     state = state.settling(seen.now).replaced(seen.now, is_replacing=seen.is_replacing)
-    counted = [one.name for one in given.policy.guards if one.source is Source.GATEWAY]
-    state = state.stable_settling(seen.now, is_replacing=seen.is_stable_replacing, guards=counted)
+    state = state.stable_settling(seen.now, is_replacing=seen.is_stable_replacing)
     state = state.blinded(seen.now, is_blind=bool(seen.problem)).met_server(seen.server_since)
     if seen.candidate_servers is not None and (not seen.candidate_servers or state.gone_since is not None):
         state = state.looked_for_servers(seen.now, seen.candidate_servers)

@@ -351,16 +351,6 @@ class Evidence:
                 windows[at] = Window(part.own[0], part.candidate, part.own[1], part.stable)
         return scatter.of(windows, worse)
 
-    def beside_another(self) -> Evidence:
-        """As if stable were another from here on. What speaks against the candidate at some point stays: it was found beside a stable that
-        looked worse than it is. So do the candidate's own counts, which the objective is held against."""
-        is_kept = any(self.log_e_worse(name) > 0 for name in self.points)
-        points = {
-            name: Point(one.worse if is_kept else (), bad_candidate=one.bad_candidate)
-            for name, one in self.points.items()
-        }
-        return Evidence(points, self.candidate, ticks=self.ticks if is_kept else 0)
-
     def point(self, name: str) -> Point:
         """One counter's evidence; nothing known where it never counted."""
         return self.points.get(name, _NOTHING)

@@ -167,6 +167,7 @@ class Observed:
     replicas: Mapping[str, ReplicaTally] = field(default_factory=dict)  # of the candidate, where they were asked for
     is_replacing: bool = False  # fewer of the candidate answer than before one was set aside
     stable_replicas: Mapping[str, ReplicaTally] = field(default_factory=dict)  # of stable in this stage, likewise
+    stable_deployments: Mapping[str, int] = field(default_factory=dict)  # likewise; not told to a replay
     is_stable_replacing: bool = False  # stable's odd replica answers still, or fewer of stable do than before
 
 

@@ -38,7 +38,7 @@ def comparable(s: Snapshot, decided: Decision) -> Decision:
     odd = _odd(s, judged) if judged is not None else None
     if judged is None or odd is None:
         return decided
-    is_aside = _others_hold_it(s, odd.replicas - 1)
+    is_aside = _others_hold_it(s, min(odd.replicas, s.observed.room.stable) - 1)  # some that told may be leaving
     more = "It gets no more traffic, and another" if is_aside else "Another"
     said = (
         f"Holding at {weight_text(s.desired.weight_bp)}: {judged.guard.words} of {s.identity.stable_name} are of one replica of "

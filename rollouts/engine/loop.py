@@ -36,7 +36,7 @@ from rollouts.engine.latency import LatencyRecorder
 from rollouts.engine.odd_replicas import WAIT_S, ensure_set_aside, tallies_for
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.rollback import check_zero_acknowledged, continue_rollback
-from rollouts.engine.stable_replicas import StableReplicas
+from rollouts.engine.stable_replicas import StableReplicas, ensure_replaced
 from rollouts.engine.surge import ensure_replicas
 from rollouts.engine.tick_input import looked_closer, needs_a_look, tick_input, with_tallies
 from rollouts.engine.tick_writer import Hold, TickWriter
@@ -325,15 +325,14 @@ class Engine:
                     left.remove(one)
 
     def _ask_ahead(self, entries: list[RolloutEntry], world: WorldState) -> None:
-        """Last in a turn, since nothing becomes safer by it. Who finds no room is asked for in the next one: an ask that was
-        heard is not repeated."""
-        until = self._room_until()
-        for one in entries:
+        """Last in a turn: nothing becomes safer by it. Who finds no room is asked for in the next; gateways, which may hang, come last."""
+        until, follow = self._room_until(), lambda one, now: self._stables.follow(one, now, self.hosts)
+        asks = [(one, ask) for ask in (ensure_replicas, ensure_replaced) for one in entries]
+        for one, ask in [*asks, *((one, follow) for one in self._stables.untold(entries, world))]:
             if time.monotonic() > until:
                 break
             with self.writer.one(one.rollout):
-                ensure_replicas(one, world)
-                self._stables.follow(one, world, self.hosts)
+                ask(one, world)
             self.lead.keep()
 
     def _room_until(self) -> float:
@@ -359,11 +358,12 @@ class Engine:
         """Stores windows of latency, joins old blocks, and releases what nobody can go back to any more."""
         self.external.follow([one.rollout for one in everyone if one.counts_in_prometheus], fence=self.lead.fence)
         self._latency.flush({one.rollout.pk for one in everyone}, self.clock.now().timestamp(), fence=self.lead.fence)
-        limits = self.limits
-        grown = [one for one in everyone if one.blocks > limits.most_blocks + limits.blocks_over]
-        for one in grown[: limits.joined_at_once]:
+        self._stables.keep({one.rollout.pk for one in everyone})
+        most = self.limits.most_blocks
+        grown = [one for one in everyone if one.blocks > most + self.limits.blocks_over]
+        for one in grown[: self.limits.joined_at_once]:
             with self.writer.one(one.rollout):
-                one.blocks = join_old_blocks(one.rollout, fence=self.lead.fence, most=limits.most_blocks)
+                one.blocks = join_old_blocks(one.rollout, fence=self.lead.fence, most=most)
             self.lead.keep()
         if time.monotonic() - self._swept_at < self.timings.sweep_every_s:
             return

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 VERB = "deployment.differs"
 EVERY_S, STRETCH_S = 30.0, 600.0
 READ_TIMEOUT_S = 1.0
-#: So many models are watched at a time, for so long; then the others take their turn.
+#: Of stable releases in replicas so many are watched at a time, for so long; then the others take their turn.
 AT_ONCE, IN_TURN_S = 100, 2 * STRETCH_S
 #: The chance to name one of replicas that are alike, for one look: 144 a day and model.
 CHANCE = 1e-6
@@ -59,6 +59,8 @@ class ReplicaWatch:
     def __init__(self, hosts: HostCounters, leads: Callable[[float], bool]) -> None:
         self.hosts, self.leads = hosts, leads
         self._begun: dict[int, _Begun] = {}  # by route
+        self._turn: set[int] = set()  # routes that are watched now, where they are too many at once
+        self._turned_at, self._last = -IN_TURN_S, 0
 
     def run(self, stopping: threading.Event) -> None:
         """Until `stopping` is set."""
@@ -76,19 +78,28 @@ class ReplicaWatch:
 
     def turn(self, now: float) -> None:
         """Begins stretches, and looks at those that are over. `now` in monotonic seconds."""
-        routes = list(all_routes())
-        if len(routes) > AT_ONCE:
-            start = int(now // IN_TURN_S) * AT_ONCE % len(routes)
-            routes = (routes + routes)[start : start + AT_ONCE]
+        found = list(all_routes())
+        serving = serving_of({str(route.stable_id) for route in found})
+        places = {route.pk: (route.environment_id, str(route.stable_id)) for route in found}
+        many = {pk for pk, place in places.items() if serving.get(place, NONE_SERVING).count > 1}
+        routes = self._in_turn([route for route in found if route.pk in many or route.pk in self._begun], now)
         begun, self._begun = self._begun, {}
         gateways = gateways_in({route.environment_id for route in routes})
-        serving = serving_of({str(route.stable_id) for route in routes})
         for route in routes:
             before = begun.get(route.pk)
             if before is not None and before.stable == route.stable.digest and now - before.at < STRETCH_S:
                 self._begun[route.pk] = before
-            elif serving.get((route.environment_id, str(route.stable_id)), NONE_SERVING).count > 1:
+            elif route.pk in many:
                 self._look(route, gateways.get(route.environment_id, []), before, now)
+
+    def _in_turn(self, routes: list[Route], now: float) -> list[Route]:
+        """All, or those whose turn it is, by their keys, as which are in replicas changes."""
+        if len(routes) <= AT_ONCE:
+            return routes
+        if now - self._turned_at >= IN_TURN_S:
+            chosen = ([one for one in routes if one.pk > self._last] + routes)[:AT_ONCE]
+            self._last, self._turn, self._turned_at = chosen[-1].pk, {one.pk for one in chosen}, now
+        return [one for one in routes if one.pk in self._turn]
 
     def _look(self, route: Route, gateways: list[Gateway], before: _Begun | None, now: float) -> None:
         digest, model = str(route.stable.digest), route.model.slug

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 from collections import defaultdict
-from dataclasses import astuple, replace
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, replace
 from uuid import UUID
 
 import structlog
@@ -20,12 +21,23 @@ from rollouts.engine.odd_replicas import WAIT_S, ByGateway, counted_by_server
 from rollouts.engine.tick_input import with_proofs
 from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.queries.room import proven_rates
+from serving.models import Gateway
 from serving.ports import HostCounters, HostCounts
-from serving.queries.answering import server_names
+from serving.queries.answering import deployments_by_name, server_names
 
 log = structlog.get_logger(__name__)
-#: Another in the place of the odd one is asked for again this often, where none was to be had.
+#: Another in the place of the odd one is asked for again this often, where none was to be had; and a gateway that did not tell, too.
 RETRY_S = 10.0
+
+
+@dataclass
+class _AtFirst:
+    """What stable's servers had counted when the rollout's stage began; at a gateway that told later, when it told."""
+
+    stage: str = ""
+    counts: ByGateway = field(default_factory=dict)
+    asked_at: float = 0.0
+    is_warned: bool = False
 
 
 class StableReplicas:
@@ -35,24 +47,49 @@ class StableReplicas:
     """
 
     def __init__(self) -> None:
-        self._begun: dict[int, tuple[str, ByGateway]] = {}  # by rollout: the stage, and the counts at its beginning
+        self._begun: dict[int, _AtFirst] = {}  # by rollout
+        self._silent: dict[str, float] = {}  # by gateway: when it was last asked in vain
+
+    def keep(self, active: set[int]) -> None:
+        """Forgets all rollouts but these."""
+        self._begun = {pk: one for pk, one in self._begun.items() if pk in active}
+
+    def untold(self, entries: Sequence[RolloutEntry], world: WorldState) -> list[RolloutEntry]:
+        """Those of which some gateway has not told yet; who was last asked for longest ago comes first."""
+        return sorted(
+            (one for one in entries if self._to_ask(one, world)), key=lambda one: self._begun_of(one).asked_at
+        )
 
     def follow(self, entry: RolloutEntry, world: WorldState, hosts: HostCounters | None) -> None:
-        """For the end of a turn: a rollback waits for nobody here. Asks gateways once in a stage, where stable is in replicas."""
-        rollout, state = entry.rollout, entry.engine_state
-        if rollout.state not in LIVE:
-            self._begun.pop(rollout.pk, None)
+        """For the very end of a turn, as it may wait: asks the gateways that have not told yet. One that does not tell in time is asked by
+        no rollout for a while."""
+        gateways = self._to_ask(entry, world)
+        if hosts is None or not gateways:
             return
-        _ensure_replaced(entry, world)
+        begun = self._begun[entry.rollout.pk] = self._begun_of(entry)
+        begun.asked_at = world.at
+        told = _read(entry, gateways, hosts)
+        begun.counts |= told
+        self._silent |= {one.name: world.at for one in gateways if one.name not in told}
+
+    def _begun_of(self, entry: RolloutEntry) -> _AtFirst:
+        begun, stage = self._begun.get(entry.rollout.pk), entry.engine_state.stage
+        return begun if begun is not None and begun.stage == stage else _AtFirst(stage)
+
+    def _to_ask(self, entry: RolloutEntry, world: WorldState) -> list[Gateway]:
+        """Where stable is in replicas: the gateways that have not told in this stage yet, but for those that are silent."""
+        rollout = entry.rollout
         is_under_way = (
             rollout.state in {RolloutState.SHIFTING, RolloutState.BAKING} and rollout.step_started_at is not None
         )
-        if hosts is None or not is_under_way or state.stable_odd is not None:
-            return
-        if self._begun.get(rollout.pk, ("",))[0] != state.stage and world.serving_at(entry.places[1]).count > 1:
-            read = _read(entry, world, hosts)
-            if read:
-                self._begun[rollout.pk] = state.stage, read
+        if not is_under_way or entry.engine_state.stable_odd is not None or not _is_in_replicas(entry, world):
+            return []
+        counts, now = self._begun_of(entry).counts, world.at
+        return [
+            one
+            for one in world.gateways[rollout.environment_id]
+            if one.name not in counts and not 0 <= now - self._silent.get(one.name, -RETRY_S) < RETRY_S
+        ]
 
     def with_tallies(
         self, entry: RolloutEntry, tick: Tick, given: TickInput, world: WorldState, hosts: HostCounters | None
@@ -61,30 +98,42 @@ class StableReplicas:
 
         None elsewhere, or where nobody tells: then the decision stands.
         """
-        if hosts is None or doubted(tick.snapshot, tick.decision) is None:
+        rollout = entry.rollout
+        if hosts is None or doubted(tick.snapshot, tick.decision) is None or rollout.stable is None:
             return None
-        stage, before = self._begun.get(entry.rollout.pk, ("", {}))
-        if stage != entry.engine_state.stage:
-            return None
+        begun, gateways = self._begun_of(entry), world.gateways[rollout.environment_id]
         try:
-            rollout, now = entry.rollout, _read(entry, world, hosts)
-            tallies = tallies_since(before, now, rollout.stable_id, rollout.environment_id) if rollout.stable_id else {}
+            now = _read(entry, [one for one in gateways if one.name in begun.counts], hosts) if begun.counts else {}
+            self._warn(entry, world, begun, [one.name for one in gateways if one.name not in now])
+            tallies = tallies_since(begun.counts, now, rollout.stable.pk, rollout.environment_id)
             if len(tallies) < 2:
                 return None
             entry.proven = entry.proven or proven_rates(entry.rollout)
+            deployments = deployments_by_name(rollout.stable.pk, rollout.environment_id)
         except Exception:  # a rollout does not stand still for it
-            log.error("stable_replicas_not_told", rollout=entry.rollout.pk, traceback=traceback.format_exc())
+            log.error("stable_replicas_not_told", rollout=rollout.pk, traceback=traceback.format_exc())
             return None
         room = with_proofs(given.observed.room, entry)
-        return replace(given, observed=replace(given.observed, stable_replicas=tallies, room=room))
+        seen = replace(given.observed, stable_replicas=tallies, stable_deployments=deployments, room=room)
+        return replace(given, observed=seen)
+
+    def _warn(self, entry: RolloutEntry, world: WorldState, begun: _AtFirst, missing: list[str]) -> None:
+        """Says once in a stage at which gateways nobody looked at stable's replicas."""
+        if missing and not begun.is_warned and _is_in_replicas(entry, world):
+            log.warning(
+                "stable_replicas_not_looked_at", rollout=entry.rollout.pk, stage=begun.stage, gateways=sorted(missing)
+            )
+            begun.is_warned = True
+            self._begun[entry.rollout.pk] = begun
 
 
-def _read(entry: RolloutEntry, world: WorldState, hosts: HostCounters) -> ByGateway:
+def _is_in_replicas(entry: RolloutEntry, world: WorldState) -> bool:
+    return world.serving_at(entry.places[1]).count > 1
+
+
+def _read(entry: RolloutEntry, gateways: Sequence[Gateway], hosts: HostCounters) -> ByGateway:
     rollout = entry.rollout
-    if rollout.stable is None:
-        return {}
-    gateways = world.gateways[rollout.environment_id]
-    return counted_by_server(hosts, rollout.model.slug, rollout.stable, gateways, WAIT_S)
+    return counted_by_server(hosts, rollout.model.slug, rollout.stable, gateways, WAIT_S) if rollout.stable else {}
 
 
 def tallies_since(before: ByGateway, now: ByGateway, release: UUID, environment: int) -> dict[str, ReplicaTally]:
@@ -107,13 +156,15 @@ def _since(before: HostCounts, now: HostCounts) -> HostCounts:
     return HostCounts(*[max(0, later - then) for later, then in counted])
 
 
-def _ensure_replaced(entry: RolloutEntry, world: WorldState) -> None:
-    """Another in the place of stable's odd replica, for which the rollout is held."""
+def ensure_replaced(entry: RolloutEntry, world: WorldState) -> None:
+    """Another in the place of stable's odd replica, for which the rollout is held. For the end of a turn, as `ensure_replicas`."""
     odd, rollout = entry.engine_state.stable_odd, entry.rollout
-    if odd is None or odd.is_renewed or odd.gone_at is not None or world.at - entry.stable_asked_at < RETRY_S:
+    if rollout.state not in LIVE or odd is None or odd.is_renewed or odd.gone_at is not None:
+        return
+    if world.at - entry.stable_asked_at < RETRY_S:
         return
     entry.stable_asked_at = world.at
     try:
-        replace_stable_replica(rollout, odd.replica, set_aside=odd.is_aside, fence=world.fence)
+        replace_stable_replica(rollout, odd, fence=world.fence)
     except DomainError as error:
         log.warning("stable_replica_not_replaced", rollout=rollout.pk, replica=odd.replica, error=error.message)

@@ -19,9 +19,10 @@ from rollouts.models import Rollout
 from rollouts.queries.obstacles import report_problem
 from rollouts.queries.prober_tallies import STALE_S
 from rollouts.queries.room import proven_rates
+from rollouts.queries.stable_odd import stable_odd_of
 from serving.core.hardware import difference as hardware_difference
 from serving.core.prefetch import FilesStanding
-from serving.queries.answering import Serving, deployment_by_name
+from serving.queries.answering import Serving
 from serving.queries.prefetch import files_on_nodes
 
 S = RolloutState
@@ -112,7 +113,7 @@ def _is_stable_replacing(entry: RolloutEntry, stable: Serving) -> bool:
     odd, rollout = entry.engine_state.stable_odd, entry.rollout
     if odd is None or odd.is_renewed or rollout.stable_id is None:
         return False
-    found = deployment_by_name(rollout.stable_id, rollout.environment_id, odd.replica)
+    found = stable_odd_of(rollout, odd)
     answers = found is not None and not found.is_set_aside
     return answers or stable.count < min(odd.servers, stable.wanted)
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from serving.core.replicas import desired_replicas
@@ -86,6 +86,14 @@ def server_names(release: UUID, environment: int) -> dict[tuple[str, int], str]:
     return {(host, port): f"{node}:{http}" for host, http, grpc, node in rows for port in (http, grpc)}
 
 
+def deployments_by_name(release: UUID, environment: int) -> dict[str, int]:
+    """The deployments of the servers that `server_names` has, by their names."""
+    rows = Server.objects.filter(
+        deployment__release_id=release, deployment__environment_id=environment, ended_at=None
+    ).values_list("deployment__node_id", "http_port", "deployment_id")
+    return {f"{node}:{port}": pk for node, port, pk in rows}
+
+
 def deployment_by_name(release: UUID, environment: int, name: str) -> Deployment | None:
     """The deployment of the server that `server_names` has by this name; None where that runs no more."""
     node, _, port = name.rpartition(":")
@@ -93,3 +101,10 @@ def deployment_by_name(release: UUID, environment: int, name: str) -> Deployment
         "release__model__team", "environment", "node"
     )
     return rows.filter(servers__ended_at=None, servers__http_port=port).first()
+
+
+def staying_or_running(deployment: int) -> Deployment | None:
+    """The deployment, unless it is gone, or is wanted no more and no server of it runs."""
+    rows = Deployment.objects.filter(pk=deployment).exclude(state="gone")
+    there = rows.filter(Q(is_wanted=True) | Q(servers__ended_at=None, servers__isnull=False))
+    return there.select_related("release__model__team", "environment", "node").first()

@@ -121,3 +121,38 @@ def test_many_models_take_turns_long_enough_for_a_look(hosts: Hosts, monkeypatch
         hosts.count(400, p9002=40)
         watch.turn(1000.0 + at)
     assert Event.objects.filter(verb=VERB).count() == 1
+
+
+def in_replicas(hosts: Hosts, name: str) -> None:
+    """Another model whose stable has three servers."""
+    environment, model = Gateway.objects.get().environment, make_model(name)
+    stable, first = make_release(model), max(hosts.counts) + 1
+    for slot in range(3):
+        make_server(
+            make_deployment(stable, environment, state="ready", slot=slot), http_port=first + slot, grpc_port=first + 500 + slot
+        )  # fmt: skip
+        hosts.counts[first + slot] = HostCounts()
+    set_route(actor=Actor.system("test"), environment=environment, model=model, stable=stable, reason="It serves.")
+
+
+def test_models_of_one_server_take_no_turn(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = Gateway.objects.get().environment
+    for name in ("second", "third", "fourth"):
+        model = make_model(name)
+        set_route(
+            actor=Actor.system("test"), environment=environment, model=model, stable=make_release(model), reason="It serves."
+        )  # fmt: skip
+    monkeypatch.setattr(replica_watch, "AT_ONCE", 1)
+    assert len(watched(hosts, {"p9002": 200})) == 1
+
+
+def test_each_of_many_has_its_turn(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_replicas(hosts, "second")
+    in_replicas(hosts, "third")
+    monkeypatch.setattr(replica_watch, "AT_ONCE", 1)
+    watch = ReplicaWatch(hosts, lambda _: True)
+    for at in range(0, int(3 * replica_watch.IN_TURN_S), int(EVERY_S)):
+        hosts.count(400, p9002=40, p9005=40, p9008=40)
+        watch.turn(1000.0 + at)
+    told = Event.objects.filter(verb=VERB).values_list("facts__model", flat=True)
+    assert len({*told}) == len(told) == 3

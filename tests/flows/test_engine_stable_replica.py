@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 from django.utils import timezone
@@ -12,7 +13,7 @@ from ledger.queries.clock import DatabaseClock
 from rollouts.core import engine_state
 from rollouts.core.replay import replay
 from rollouts.core.tick_history import rows_in
-from rollouts.engine import stable_replicas
+from rollouts.engine import loop, stable_replicas
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import room
 from rollouts.queries.replay import history_of
@@ -198,3 +199,43 @@ def test_a_rollback_does_not_wait_for_stable() -> None:
     story.gateway.set_arm(str(story.candidate.digest), error_frac=0.9)
     story.until("rolled_back")
     assert {"all_failing", "worse_than_stable", "objective_breached"} & {*story.codes()}
+
+
+def test_the_one_in_its_place_at_the_same_port_is_not_taken_for_it() -> None:
+    story, hosts = beside_a_bad_one()
+    make_node("b")
+    until_told(story)
+    odd = hosts.servers[2]
+    Server.objects.filter(pk=odd.pk).update(ended_at=timezone.now(), is_serving=False)
+    Deployment.objects.filter(pk=odd.deployment_id).update(state="gone")
+    placed = Deployment.objects.get(node="b")
+    Deployment.objects.filter(pk=placed.pk).update(state="ready", node=odd.deployment.node)
+    make_server(placed, http_port=odd.http_port, grpc_port=odd.grpc_port)
+    for arm in (story.stable, story.candidate):
+        story.gateway.set_arm(str(arm.digest), error_frac=0.0)
+    story.until("promoted")
+    assert Deployment.objects.filter(release=story.stable).count() == 4  # no other was placed
+
+
+def test_one_that_starts_anew_on_another_port_is_waited_for_still() -> None:
+    story, hosts = beside_a_bad_one()
+    make_node("b")
+    until_told(story)
+    Server.objects.filter(pk=hosts.servers[2].pk).update(http_port=9999)
+    for _ in range(5):
+        story.turn()
+    assert f"waiting for a replica of r1 in the place of {hosts.name}" in story.rollout.reason
+
+
+def test_gateways_that_may_hang_are_asked_after_all_rollouts_asked_for_their_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story, _ = beside_a_bad_one()
+    engine, asked = story.engine, list[str]()
+    for name in ("ensure_replicas", "ensure_replaced"):
+        monkeypatch.setattr(loop, name, lambda entry, world, name=name: asked.append(name))
+    monkeypatch.setattr(engine._stables, "untold", lambda entries, world: entries)
+    monkeypatch.setattr(engine._stables, "follow", lambda entry, world, hosts: asked.append("follow"))
+    (entry,) = engine.cache.read()
+    engine._ask_ahead([entry, entry], Mock())
+    assert asked == ["ensure_replicas"] * 2 + ["ensure_replaced"] * 2 + ["follow"] * 2
