@@ -65,7 +65,10 @@ def _is_locked(opened: int) -> bool:
 
 
 def _remove_drafts_of_the_dead(path: Path) -> None:
-    for name in os.listdir(path.parent):
+    names: list[str] = []
+    with contextlib.suppress(PermissionError):  # into a folder that may not be read files are written all the same
+        names = os.listdir(path.parent)
+    for name in names:
         found = _DRAFT.fullmatch(name)
         if found is None or found["of"] != path.name:
             continue

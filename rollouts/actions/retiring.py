@@ -69,7 +69,7 @@ def remove_environment(
     releases = {one.release for one in _staying(found)}
     lock_routes(found, *releases)  # and their deployments and gateways, before the first event
     gateways = list(found.gateways.order_by("name").select_for_update(no_key=True))
-    plans.require_read(plan.says, plan_digest, is_confirmed=is_confirmed or not releases)
+    plans.require_read(plan.says, plan.plan_digest, plan_digest, is_confirmed=is_confirmed or not releases)
     why = reason.strip() or f"{found.slug} is taken out of use."
     for one in _staying(found):
         drain_deployment(actor=actor, deployment=one, reason=why, is_spare=True)

@@ -12,18 +12,17 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from accounts.core.access import EVERY_TEAM, Actor, Verb, require
+from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
-from ledger.core.errors import Invalid
 from ledger.core.plans import require_read
-from serving.actions.nodes import LONGEST_REASON, cordon_node, locked_node
+from serving.actions.nodes import cordon_node, locked_node
 from serving.actions.placing import place_replica
 from serving.actions.routes import lock_routes
 from serving.core.draining import Fate
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Node
 from serving.queries.deployments import live_deployments
-from serving.queries.draining import DrainStep, deployments_on, drain_plan
+from serving.queries.draining import DrainStep, deployment_on, deployments_on, digest_of_drain, drain_plan
 
 #: Deployments of whose fate the event tells.
 MOST_SAID = 50
@@ -57,15 +56,13 @@ def drain_node(
 def drain_one(
     *, actor: Actor, deployment: Deployment, reason: str, is_confirmed: bool, plan_digest: str = ""
 ) -> DrainStep:
-    """The same for one deployment; its node takes new ones as before. Raises as `drain_node`."""
-    require(actor, Verb.ADMINISTER, EVERY_TEAM)
-    if len(reason) > LONGEST_REASON:
-        raise Invalid("reason_too_long", f"The reason has {len(reason)} characters; {LONGEST_REASON} are the most.")
-    plan = drain_plan([deployment])
-    _require_read(plan, plan_digest, is_confirmed)
+    """The same for one deployment; its node takes new ones as before. Raises as `drain_node`, and NotFound where it is gone."""
     with transaction.atomic():
+        node = locked_node(actor, deployment.node, None, reason)
+        plan = drain_plan([deployment_on(node, deployment.pk)])
+        _require_read(plan, plan_digest, is_confirmed)
         if _mark([deployment], actor, reason):
-            _append_node(deployment.node, actor, reason, plan)
+            _append_node(node, actor, reason, plan)
     return _carried_out(actor, plan)[0]
 
 
@@ -78,7 +75,7 @@ def continue_draining(*, actor: Actor, node: str) -> list[DrainStep]:
 
 def _require_read(plan: Sequence[DrainStep], digest: str, is_confirmed: bool) -> None:
     is_confirmed = is_confirmed or not any(step.serves_users for step in plan)
-    require_read([step.says for step in plan], digest, is_confirmed=is_confirmed)
+    require_read([step.says for step in plan], digest_of_drain(plan), digest, is_confirmed=is_confirmed)
 
 
 def _mark(deployments: Sequence[Deployment], actor: Actor, reason: str) -> int:

@@ -60,15 +60,21 @@ def register_gateway(
     return gateway
 
 
+@transaction.atomic
 def add_gateway(
     *, actor: Actor, environment: Environment, setup: GatewaySetup, http_url: str, grpc_address: str
 ) -> tuple[Gateway, dict[str, Any]]:
-    """The gateway, and the JSON to start its Envoy with. Raises Refused, Invalid."""
+    """The gateway, and the JSON to start its Envoy with. Of a known one counters are read where they were, unless `setup` says where.
+
+    Raises Refused, Invalid, StateChanged, and nothing is registered then.
+    """
+    require(actor, Verb.ADMINISTER, "")
     if not environment.is_routed:
         raise Invalid(
             "environment_not_routed",
             f"{environment.slug} has no gateways: gates talk to its servers directly. Name an environment that has users.",
         )
+    setup = _as_known(setup, environment)
     gateway = register_gateway(
         actor=actor,
         environment=environment,
@@ -92,6 +98,16 @@ def add_gateway(
         raise Invalid("gateway_setup", f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
 
 
+def _as_known(setup: GatewaySetup, environment: Environment) -> GatewaySetup:
+    known = Gateway.objects.filter(name=setup.name, environment=environment).first()
+    if known is None or not known.admin_url or setup.admin or setup.counters:
+        return setup
+    try:
+        return setup.read_at(known.admin_url)
+    except ValueError as error:
+        raise Invalid("gateway_setup", str(error)) from None
+
+
 @transaction.atomic
 def drain_gateway(
     *, actor: Actor, gateway: Gateway, reason: str, is_confirmed: bool, expected_version: int | None = None
@@ -109,7 +125,8 @@ def drain_gateway(
     if not is_confirmed and not others.exclude(pk=found.pk).exists():
         raise Invalid(
             "not_confirmed",
-            f"No other gateway of {found.environment.slug} is ready: without {found.name} users may reach none. Confirm it.",
+            f"No other gateway of {found.environment.slug} is ready: without {found.name} users may reach none. "
+            f"If that is meant: sluicegate gateway drain {found.name} --yes",
         )
     return _written(actor, found, EventVerb.GATEWAY_DRAINED, reason, clock.now())
 

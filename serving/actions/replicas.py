@@ -97,16 +97,10 @@ def _check(release: Release, environment: Environment, replicas: int) -> None:
         raise Invalid("not_scaled", f"{environment.slug} has no gateway: what gates measure there is one server.")
     most = min(declared_replicas([release.pk])[release.pk].most or MOST_REPLICAS, MOST_REPLICAS)
     if not 1 <= replicas <= most:
-        why = (
-            "fewer than one is none"
-            if replicas < 1
-            else "its envelope declares no more"
-            if most < MOST_REPLICAS
-            else "more are never placed"
-        )
+        why = "its envelope declares no more" if most < MOST_REPLICAS else "more are never placed"
         raise Invalid(
             "replicas_out_of_range",
-            f"{replicas} replicas are not between 1 and {most}: {why}. To have none of it for a while, let its model sleep: "
+            f"{replicas} replicas cannot be had, but between 1 and {most}: {why}. To have none of it for a while, let its model sleep: "
             f"sluicegate sleep begin {release.model.slug} --environment {environment.slug}",
             least=1,
             most=most,

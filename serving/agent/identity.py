@@ -54,38 +54,32 @@ class NodeIdentity:
 
     def _registered(self, told: dict[str, Any]) -> Node:
         refused: Refused | None = None
-        let_in: Node | None = None
-        for credential in self._known() if self._may_hold() else ():
+        has_token = bool(self._join_token) and self._file is not None
+        for credential in self._known() if not has_token or self._has_joined() else ():
             try:
                 node = actions.register_node(actor=self._actor, name=self._node, credential=credential, **told)
             except Refused as error:
                 refused = error
             else:
-                if node.credential:
+                if node.credential:  # else the database is from before it joined, and lets everybody in
                     self._keep(credential)
-                    return node
-                let_in = node  # the database is from before it joined, and lets everybody in
-                break
-        if self._join_token and self._file is not None:
+                return node
+        if has_token:
             try:
                 return self._join(told)
             except Refused as error:  # why it is no longer let in says more than that its token is used
-                refused = refused or error
+                raise refused or error from None
             except OSError as error:  # the token was not used yet
                 self._warn("does not join", error)
-        if let_in is not None:
-            return let_in
         if refused is not None:
             raise refused
         return actions.register_node(actor=self._actor, name=self._node, **told)
 
-    def _may_hold(self) -> bool:
-        """Whether what it knows may be its node's: one that it only made to join with is none before the token was taken. It would let in,
-        as who comes without any, an agent whose token is refused."""
-        if not self._join_token or self._file is None or self._credential or self._file.exists():
-            return True
+    def _has_joined(self) -> bool:
+        """Whether a credential says who the node is, or that it was revoked. Where none does, any would let in an agent whose token is
+        refused, as who comes without one."""
         node = find_node(self._node)
-        return node is not None and bool(node.credential)
+        return node is not None and (bool(node.credential) or node.revoked_at is not None)
 
     def _known(self) -> list[str]:
         """Those that may hold, that which did first."""
@@ -130,8 +124,6 @@ class NodeIdentity:
             if not self._file.exists() or self._file.read_text().strip() != credential:
                 write_whole(self._file, f"{credential}\n", mode=0o600, is_durable=True)
             self._next.unlink(missing_ok=True)
-            for draft in self._file.parent.glob(f".{self._file.name}.*"):  # of an agent that was killed as it wrote
-                draft.unlink()
         except OSError as error:
             self._warn("cannot write its credential down", error)
         else:

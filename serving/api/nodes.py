@@ -22,7 +22,6 @@ from accounts.api.requests import (
 )
 from accounts.api.responses import OnePage, versioned
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require
-from ledger.core.plans import plan_digest
 from serving.actions.draining import drain_node, drain_one
 from serving.actions.nodes import LONGEST_REASON, cordon_node, uncordon_node
 from serving.actions.removing import remove_node
@@ -32,7 +31,7 @@ from serving.core.draining import Fate
 from serving.core.prefetch import FilesStanding
 from serving.models import Node
 from serving.queries import get_node
-from serving.queries.draining import DrainStep, deployment_on, deployments_on, drain_plan
+from serving.queries.draining import DrainStep, deployment_on, deployments_on, digest_of_drain, drain_plan
 from serving.queries.fleet import MOST_DEPLOYMENTS, NodeView, OnNode, fleet_of
 from serving.queries.model_memory import memory_of_models
 
@@ -239,8 +238,7 @@ def _drained(name: str, steps: Sequence[DrainStep]) -> Response:
         {"deployment": one.deployment.pk, "fate": one.fate, "says": one.says, "serves_users": one.serves_users}
         for one in steps
     ]
-    named = plan_digest(one.says for one in steps)
-    return Response(DrainOut({"node": name, "steps": rows, "plan_digest": named}).data)
+    return Response(DrainOut({"node": name, "steps": rows, "plan_digest": digest_of_drain(steps)}).data)
 
 
 def node_answer(actor: Actor, node: Node) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from serving.core.addresses import Address, TlsFiles, gateway_identity
 
@@ -71,6 +71,12 @@ class GatewaySetup:
         if self.counters:
             return f"https://{self.counters}"
         return self.admin_address if Address.at(self.admin_address).path else f"http://{self.admin_address}"
+
+    def read_at(self, counters_url: str) -> GatewaySetup:
+        """The same, whose counters are read where `counters_url` says. Raises ValueError."""
+        if counters_url.startswith("https://"):
+            return replace(self, counters=counters_url.removeprefix("https://"))
+        return replace(self, admin=counters_url.removeprefix("http://"))
 
     @property
     def warning(self) -> str:

@@ -10,6 +10,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from ledger.core.errors import NotFound
+from ledger.core.plans import plan_digest
 from registry.hooks.usage import usages_of
 from serving.core.draining import Drainable, Fate, fate_of, serves_users
 from serving.core.lifecycle import DeploymentState
@@ -54,6 +55,11 @@ def drain_plan(deployments: Iterable[Deployment]) -> list[DrainStep]:
     twins = list(observed(live_deployments()).filter(release__in=releases, is_wanted=True))
     wanted, fleet = desired_by_place(twins), fleet_now().about
     return [_step(one, uses.get(one.release_id, []), stable, twins, wanted, fleet) for one in mine]
+
+
+def digest_of_drain(plan: Iterable[DrainStep]) -> str:
+    """Names the plan: sentences alone may be the same of another deployment."""
+    return plan_digest([step.deployment.pk, step.fate, step.says] for step in plan)
 
 
 def _step(

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from sluicegate.cli import exits
 from sluicegate.cli.output import Output
-from sluicegate.cli.plans import is_agreed
+from sluicegate.cli.plans import consent, is_agreed
 from sluicegate.cli.session import connect
 from sluicegate.cli.settings_values import add_file, add_yes, changed, values_of
 
@@ -109,13 +109,13 @@ def run_change(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def run_remove(arguments: argparse.Namespace, output: Output) -> int:
-    """Tells what would go, and does that after a yes; nothing else, should it have become more meanwhile."""
+    """Tells what would go, and does that after a yes, and nothing else; with `--yes` what goes by then."""
     address = f"{_path(arguments.environment)}/remove"
     with connect(arguments.server) as client:
         plan = client.get(address)
         if not is_agreed(arguments, output, plan, plan["says"], f"{arguments.environment} is taken out of use."):
             return exits.OK
-        body = {"reason": arguments.reason, "plan_digest": plan["plan_digest"]}
+        body = {"reason": arguments.reason, **consent(arguments, plan)}
         found = client.post(address, body, is_any_version=True)
     said = f"{arguments.environment} is {'deleted' if found['is_deleted'] else 'retired'}."
     output.result({**found, "is_done": True}, [said])

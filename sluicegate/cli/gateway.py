@@ -18,7 +18,7 @@ COLUMNS = ("gateway", "environment", "state", "http", "grpc", "heard", "routes a
 #: Of `gateway add`, beside its name and where it listens: (option, what it is for).
 SETUP = (
     ("control-planes", "addresses of the control planes, with commas between them (this installation's)"),
-    ("admin", "where Envoy's admin interface listens (unix:/run/sluicegate/NAME-admin.sock)"),
+    ("admin", "where Envoy's admin interface listens (unix:/run/sluicegate/NAME-admin.sock, of a known one as before)"),
     ("counters", "host:port where engines on other machines read its counters, over TLS"),
     ("relay", "unix:/path of its relay, which keeps its last snapshot"),
     ("certificate", "a file on the gateway's machine, as the two below"),

@@ -9,7 +9,7 @@ from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.node_joining import add_joining, joined
 from sluicegate.cli.output import Output
-from sluicegate.cli.plans import is_agreed
+from sluicegate.cli.plans import consent, is_agreed
 from sluicegate.cli.session import connect
 from sluicegate.cli.settings_values import add_yes
 from sluicegate.client.names import node_path
@@ -143,7 +143,7 @@ def run_remove(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def run_drain(arguments: argparse.Namespace, output: Output) -> int:
-    """Tells what would become of each deployment, and does that after a yes; nothing else, should it be another plan by then."""
+    """Tells what would become of each deployment, and does that after a yes, and nothing else; with `--yes` what is due by then."""
     address = f"{node_path(arguments.node)}/drain"
     of_one = {"deployment": arguments.deployment} if arguments.deployment is not None else {}
     with connect(arguments.server) as client:
@@ -153,7 +153,7 @@ def run_drain(arguments: argparse.Namespace, output: Output) -> int:
         )
         if not is_agreed(arguments, output, plan, _steps_of(plan), what):
             return exits.OK
-        body = {"reason": arguments.reason, "plan_digest": plan["plan_digest"], **of_one}
+        body = {"reason": arguments.reason, **consent(arguments, plan), **of_one}
         found = client.post(address, body, is_any_version=True)
     output.result({**found, "is_done": True}, [f"{what} As it stands:", *_steps_of(found)])
     return exits.OK

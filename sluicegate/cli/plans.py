@@ -25,3 +25,8 @@ def is_agreed(
         output.say(line)
     require_yes(arguments, what_happens)
     return True
+
+
+def consent(arguments: argparse.Namespace, plan: dict[str, Any]) -> dict[str, Any]:
+    """What is sent along: the digest of what somebody read before a yes, so that nothing else is done; with `--yes` nobody read it."""
+    return {"is_confirmed": True} if arguments.yes else {"plan_digest": plan["plan_digest"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from accounts.core.access import Actor, Role
-from ledger.core.errors import Invalid, Refused
+from ledger.core.errors import Invalid, NotFound, Refused, StateChanged
 from rollouts.models import Rollout
 from serving.actions.deployments import release_deployment
 from serving.actions.draining import continue_draining, drain_node, drain_one
@@ -18,7 +19,7 @@ from serving.actions.nodes import uncordon_node
 from serving.actions.replicas import continue_placing
 from serving.core.draining import Drainable, Fate, fate_of, serves_users
 from serving.models import Deployment, Node
-from serving.queries.draining import deployments_on, drain_plan
+from serving.queries.draining import deployments_on, digest_of_drain, drain_plan
 from tests.factories import (
     events_of,
     make_actor,
@@ -75,6 +76,20 @@ def test_what_serves_users_is_drained_by_nobody_who_has_not_confirmed(stable: De
         drain_one(actor=make_admin(), deployment=stable, reason="", is_confirmed=False)
     assert Node.objects.get(name="local").cordoned_at is None
     assert not Deployment.objects.exclude(pk=stable.pk).exists()
+
+
+def test_who_read_of_one_server_has_no_other_of_its_name_drained(stable: Deployment) -> None:
+    read = digest_of_drain(drain_plan([stable]))
+    twin = make_deployment(stable.release, stable.environment, state="ready", slot=1)
+    Deployment.objects.filter(pk=stable.pk).update(state="gone", is_wanted=False)
+    (now,) = drain_plan([twin])
+    assert digest_of_drain([replace(now, deployment=stable)]) == read  # their sentences are the same
+    with pytest.raises(StateChanged) as changed:
+        drain_one(actor=make_admin(), deployment=twin, reason="", is_confirmed=False, plan_digest=read)
+    assert changed.value.code == "plan_changed"
+    with pytest.raises(NotFound):
+        drain_one(actor=make_admin(), deployment=stable, reason="", is_confirmed=True)
+    assert not Deployment.objects.exclude(drain_asked_at=None).exists()
 
 
 def test_it_moves_and_stops_only_once_the_other_answers(stable: Deployment) -> None:

@@ -19,16 +19,17 @@ from serving.actions.deployments import (
     record_state,
     release_deployment,
 )
-from serving.actions.draining import drain_node
+from serving.actions.draining import drain_node, drain_one
 from serving.actions.gateways import register_gateway
 from serving.actions.nodes import cordon_node
-from serving.actions.placing import place_replica
+from serving.actions.placing import hold_rooms, place_replica
 from serving.actions.removing import remove_node
 from serving.actions.replacing import replace_replica, set_aside_replica
 from serving.actions.replicas import continue_placing
 from serving.actions.routes import lock_routes
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Environment, Gateway, Node, Server
+from serving.queries.draining import digest_of_drain, drain_plan
 from tests.factories import (
     events_of,
     make_admin,
@@ -71,6 +72,25 @@ def test_a_drain_empties_the_node_of_what_was_just_placed_there(node: Node) -> N
     admin = make_admin()
     assert behind(place, lambda: drain_node(actor=admin, node=node, reason="", is_confirmed=True)) == "done"
     assert Deployment.objects.get().drain_asked_at is not None
+
+
+def test_a_drain_of_one_server_is_what_was_read_also_where_that_is_just_changing(node: Node) -> None:
+    """Its release gets a node to move to as it is asked for: the plan is looked at once that is there."""
+    place()
+    serves(Release.objects.get())
+    admin, one = make_admin(), Deployment.objects.get()
+    read = digest_of_drain(drain_plan([one]))
+
+    @transaction.atomic
+    def elsewhere() -> None:
+        hold_rooms()
+        make_node("other")
+
+    def drain() -> None:
+        drain_one(actor=admin, deployment=one, reason="", is_confirmed=False, plan_digest=read)
+
+    assert behind(elsewhere, drain) == "plan_changed"
+    assert Deployment.objects.get().drain_asked_at is None
 
 
 def test_a_drain_and_a_replacement_on_its_node_do_not_wait_for_each_other(

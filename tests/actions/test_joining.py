@@ -124,6 +124,25 @@ def test_a_token_that_is_none_joins_nobody(tmp_path: Path, spoil: Any, why: str)
     assert event.facts == {"code": "join_refused"} and token not in event.reason
 
 
+@pytest.mark.parametrize("name", ["gpu-7", "gpu-7.next"])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_no_file_lets_in_whose_token_is_refused(tmp_path: Path, name: str, is_known: bool) -> None:
+    if is_known:  # without a credential
+        heard()
+    before = list(Node.objects.values())
+    (tmp_path / "node-identity").mkdir()
+    (tmp_path / "node-identity" / name).write_text("anything\n")
+    assert refusal(identity(tmp_path, "sgj_wrong")) == "join_refused"
+    assert list(Node.objects.values()) == before
+
+
+def test_a_state_folder_that_cannot_be_looked_into_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nowhere = tmp_path / ("x" * 300)  # unlike a mode its name keeps root out, too
+    for agent in (identity(nowhere), identity(nowhere, invited())):
+        agent.introduce(runtimes=[], facts={})
+    assert "gpu-7 cannot read" in caplog.text and "gpu-7 does not join" in caplog.text
+
+
 def test_a_used_token_lets_no_second_agent_in(tmp_path: Path) -> None:
     token = invited()
     identity(tmp_path / "a", token).introduce(runtimes=[], facts={})
@@ -168,7 +187,7 @@ def test_an_agent_that_the_database_forgot_is_heard_and_joins_again_where_it_is_
     Node.objects.all().delete()
     identity(tmp_path).introduce(runtimes=[], facts={})
     assert Node.objects.get().credential == "" and Node.objects.get().credential_used_at is None
-    identity(tmp_path, "sgj_used_long_ago").introduce(runtimes=[], facts={})
+    assert refusal(identity(tmp_path, "sgj_used_long_ago")) == "join_refused"
     identity(tmp_path, invited()).introduce(runtimes=[], facts={})
     assert Node.objects.get().credential == digest_of(kept(tmp_path))
     Node.objects.all().delete()
@@ -264,11 +283,12 @@ def test_an_agent_killed_while_it_rotates_is_who_it_was(tmp_path: Path, is_known
 def test_drafts_of_an_agent_that_was_killed_as_it_wrote_are_removed_and_no_other_nodes(tmp_path: Path) -> None:
     folder = tmp_path / "node-identity"
     folder.mkdir()
-    others = [".gpu-70.1.1", "gpu-70", "gpu-70.next"]
-    for name in (".gpu-7.1.1", ".gpu-7.next.2.2", *others):
+    draft = f".{'b' * 16}.draft"
+    others = [f".gpu-7.other{draft}", f".gpu-70{draft}", "gpu-70", "gpu-70.next"]
+    for name in (f".gpu-7{draft}", f".gpu-7.next{draft}", *others):
         (folder / name).write_text("sgn_draft\n")
     identity(tmp_path, invited()).introduce(runtimes=[], facts={})
-    assert sorted(one.name for one in folder.iterdir()) == [".gpu-70.1.1", "gpu-7", "gpu-70", "gpu-70.next"]
+    assert sorted(one.name for one in folder.iterdir()) == sorted(["gpu-7", *others])
 
 
 def test_what_was_never_given_is_not_rotated() -> None:

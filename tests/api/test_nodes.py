@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -14,7 +15,7 @@ from accounts.core.access import Actor, Role
 from serving.actions.prefetch import FilesReport, record_prefetches
 from serving.core.prefetch import FilesStanding
 from serving.models import Deployment, Gateway, Node
-from sluicegate.cli import exits
+from sluicegate.cli import exits, node
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.factories import (
     make_deployment,
@@ -98,6 +99,24 @@ def test_a_drain_is_asked_for_and_does_what_was_read(run: Run, monkeypatch: pyte
     assert drained("yes") == exits.OK and Node.objects.get(name="local").cordoned_at is not None
 
 
+def test_a_drain_that_nobody_read_is_done_whatever_comes_meanwhile(
+    run: Run,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A script that empties a dying node."""
+    serves(release := make_release())
+    make_deployment(release, production(), state="ready")
+    agreed = node.is_agreed
+
+    def while_one_comes(*said: Any) -> bool:
+        make_node("other")
+        return agreed(*said)
+
+    monkeypatch.setattr(node, "is_agreed", while_one_comes)
+    code, done = run("admin", "node", "drain", "local", "--yes")
+    assert code == exits.OK and [one["fate"] for one in done["steps"]] == ["moves"]
+
+
 def test_whoever_sends_the_digest_of_a_drains_plan_has_nothing_else_done() -> None:
     serves(release := make_release())
     deployment = make_deployment(release, production(), state="ready")
@@ -132,7 +151,8 @@ def test_the_command_line_registers_drains_and_removes_gateways(run: Run, tmp_pa
         assert run("admin", "gateway", "add", "eu-2", *where, "--out", str(bad))[0] == exits.REFUSED
     assert not Gateway.objects.filter(name="eu-2").exists()  # it is not registered without a configuration
     Gateway.objects.update(seen_at=timezone.now() + timedelta(hours=1))
-    assert run("admin", "gateway", "drain", "eu-1")[0] == exits.REFUSED  # the only one
+    code, told = run("admin", "gateway", "drain", "eu-1")  # the only one
+    assert code == exits.REFUSED and "sluicegate gateway drain eu-1 --yes" in told["error"]
     assert run("mara", "gateway", "drain", "eu-1", "--yes")[0] == exits.REFUSED
     assert run("admin", "gateway", "drain", "eu-1", "--yes")[1]["state"] == "drained"
     assert run("mara", "gateway", "list")[1][0]["state"] == "drained"

@@ -18,7 +18,7 @@ from accounts.actions import actor_for, issue_token
 from accounts.models import Issuer as IssuerRow
 from accounts.models import RoleRule, TokenRule, User, UserSession
 from serving.models import Environment
-from sluicegate.cli import exits, session
+from sluicegate.cli import environment, exits, session
 from sluicegate.cli.main import main
 from sluicegate.client import Client
 from tests.factories import make_deployment, make_environment, make_node, make_server, make_team, make_user
@@ -177,6 +177,23 @@ def test_what_goes_with_an_environment_is_told_and_asked_before(run: Run, monkey
     assert not Environment.objects.exclude(retired_at=None).exists()
     code, said = removed(lambda question: "yes" if "is taken out of use. Go on?" in question else "no")
     assert code == exits.OK and said.index(would_go) < said.index("production is retired.")
+
+
+def test_what_nobody_read_goes_with_an_environment_whatever_comes_meanwhile(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serves(release := release_of())
+    production = make_environment("production")
+    make_server(make_deployment(release, production, state="ready"))
+    agreed = environment.is_agreed
+
+    def while_one_comes(*said: Any) -> bool:
+        make_server(make_deployment(release_of(release.model), production, state="ready"))
+        return agreed(*said)
+
+    monkeypatch.setattr(environment, "is_agreed", while_one_comes)
+    assert run("root", "environment", "remove", "production", "--yes")[0] == exits.OK
+    assert Environment.objects.exclude(retired_at=None).exists()
 
 
 def test_sessions(browsers: tuple[Browser, Browser], run: Run) -> None:

@@ -19,6 +19,11 @@ def test_one_on_another_machine_is_read_over_tls() -> None:
     assert found.counters_url == "https://10.0.0.9:9902" and found.tls is not None
 
 
+@pytest.mark.parametrize("url", ["https://10.0.0.9:9902", "http://127.0.0.1:9901", "unix:/run/other.sock"])
+def test_counters_are_read_where_they_were(url: str) -> None:
+    assert GatewaySetup("eu-1", **FAR).read_at(url).counters_url == url
+
+
 def test_who_can_reach_the_admin_interface_is_told() -> None:
     assert "every user of the gateway's machine" in GatewaySetup("eu-1", "unix:/run/x", admin="127.0.0.1:9901").warning
 

@@ -94,6 +94,16 @@ def test_a_draft_that_was_taken_for_a_dead_writers_is_begun_anew(
     assert len(set(made)) == 2 and names(tmp_path) == ["told"] and (tmp_path / "told").read_text() == "whole"
 
 
+def test_a_folder_that_may_not_be_read_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: object) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:  # a mode does not keep root out
+        patched.setattr("ledger.adapters.files.os.listdir", closed)
+        write_whole(tmp_path / "told", "whole")
+    assert names(tmp_path) == ["told"]
+
+
 def test_where_there_are_no_locks_files_are_written_and_nothing_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,20 @@ def test_a_hung_gateway_blinds_its_own_rollouts_and_delays_nobody(monkeypatch: p
     wait_until(is_heard_again, "gateway-1 is heard again", timeout_s=60)
 
 
+def test_who_holds_for_a_gateway_that_does_not_tell_says_how_to_be_rid_of_it() -> None:
+    world = World()
+    world.until_shifting()
+    (rollout,) = world.rollouts
+    world.gateways.go_on.set()
+    world.gateways.hung.add("gateway-0")
+
+    def is_said() -> bool:
+        world.turn()
+        return "it hung); if it was stopped for good: sluicegate gateway remove gateway-0" in rollout.reason
+
+    wait_until(is_said, "how to be rid of the gateway", timeout_s=60)
+
+
 def test_a_slow_gateway_is_heard_a_turn_later(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.until_shifting()

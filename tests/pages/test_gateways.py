@@ -107,6 +107,16 @@ def test_the_api_lists_adds_drains_and_removes(root: Client, production: Environ
     assert (row["name"], row["state"], row["routes"], row["acknowledged"], row["refused"]) == ("eu-1", "ready", 0, 0, 0)
     added = post("", {**GIVEN, "environment": "production"})
     assert added.status_code == 201 and added.json()["envoy"]["node"]["id"] == "eu-2"
+    at = {"admin": "unix:/run/other.sock"}
+    post("", {**GIVEN, "environment": "production", **at})
+    moved = post("", {**GIVEN, "environment": "production", "http_url": "http://127.0.0.1:9000"}).json()
+    assert Gateway.objects.get(name="eu-2").admin_url == at["admin"] and moved["http_url"] == "http://127.0.0.1:9000"
+    assert moved["envoy"]["admin"]["address"]["pipe"]["path"] == "/run/other.sock"
+    for url in ("https://10.0.0.9:9902", "http://10.0.0.9:9902"):  # its certificate is not said
+        Gateway.objects.filter(name="eu-2").update(admin_url=url)
+        refused = post("", {**GIVEN, "environment": "production"})
+        assert refused.status_code == 422 and refused.json()["code"] == "gateway_setup"
+    assert Gateway.objects.get(name="eu-2").http_url == "http://127.0.0.1:9000"
     refused = post("", {**GIVEN, "environment": "production", "key": "/k"})
     assert refused.status_code == 422 and refused.json()["code"] == "gateway_setup"
     assert post("/eu-1/drain", {}).json()["code"] == "not_confirmed"

@@ -13,12 +13,11 @@ from django.utils import timezone
 from accounts.api.requests import actor_of
 from accounts.core.access import EVERY_TEAM, Verb, require
 from ledger.core.errors import DomainError
-from ledger.core.plans import plan_digest
 from serving.actions.draining import drain_node, drain_one
 from serving.core.draining import Fate
 from serving.models import Deployment, Node
 from serving.queries import get_node
-from serving.queries.draining import DrainStep, deployment_on, deployments_on, drain_plan
+from serving.queries.draining import DrainStep, deployment_on, deployments_on, digest_of_drain, drain_plan
 from serving.queries.fleet import SILENT_AFTER
 from web.pages.forms import NO_REASON, optional_reason_in, refused, version_in
 
@@ -76,7 +75,7 @@ def _page(request: HttpRequest, node: Node, one: Deployment | None) -> HttpRespo
         "node": node,
         "one": one.pk if one is not None else None,
         "steps": steps,
-        "plan_digest": plan_digest(step.says for step in plan),
+        "plan_digest": digest_of_drain(plan),
         "touches_users": any(step.serves_users for step in plan),
         "is_silent": node.seen_at is None or timezone.now() - node.seen_at > SILENT_AFTER,
     }
