@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
-from threading import Event, Thread
+from threading import Event, Thread, local
 
 import httpx
 
@@ -74,8 +75,9 @@ class LoadGenerator:
 
     def __enter__(self) -> LoadGenerator:
         self._stop, self._pool, self._chance = Event(), ThreadPoolExecutor(self.most_waiting), random.Random(self.seed)
-        limits = httpx.Limits(max_connections=self.most_waiting + 16, max_keepalive_connections=self.most_waiting + 16)
-        self._client = httpx.Client(timeout=20, trust_env=False, limits=limits)
+        # A connection for each thread: a pool looks through all that it has for every request, so that a spell of slow answers, for
+        # which it opens a hundred, would leave a generator that takes a whole core from the servers.
+        self._own, self._clients, self._context = local(), list[httpx.Client](), ssl.create_default_context()
         self._thread = Thread(target=self._ask_on, daemon=True)
         self._thread.start()
         return self
@@ -84,7 +86,8 @@ class LoadGenerator:
         self._stop.set()
         self._thread.join(5)
         self._pool.shutdown(wait=True)
-        self._client.close()
+        for client in self._clients:
+            client.close()
 
     def _ask_on(self) -> None:
         due = time.monotonic()
@@ -97,10 +100,18 @@ class LoadGenerator:
                 self.broke_at = self.broke_at or time.time()
             self._pool.submit(self._ask, self.mix.draw(self._chance), number)
 
+    def _client(self) -> httpx.Client:
+        """This thread's own."""
+        if not hasattr(self._own, "client"):
+            self._own.client = httpx.Client(timeout=20, trust_env=False, verify=self._context)
+            self._clients.append(self._own.client)
+        found: httpx.Client = self._own.client
+        return found
+
     def _ask(self, kind: Kind, number: float) -> None:
         at = time.time()
         try:
-            answer = self._client.post(
+            answer = self._client().post(
                 self.url, content=body_of(kind, number), headers={"content-type": "application/json"}
             )
             if kind is not Kind.GOOD:
