@@ -6,10 +6,10 @@ import json
 import random
 import ssl
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
-from threading import Event, Thread, local
+from threading import Event, Lock, Thread, local
 
 import httpx
 
@@ -50,23 +50,30 @@ def body_of(kind: Kind, number: float) -> bytes:
     return whole[:-2] if kind is Kind.MALFORMED else whole
 
 
+class TooFewUsers(Exception):
+    """What was measured is another load than was asked for."""
+
+
 @dataclass
 class LoadGenerator:
     """Users who do not wait for each other: each asks on its own thread, so `most_waiting` at a time.
 
+    Were more to wait, the next would ask late, and then all at once, faster than they do: that raises `TooFewUsers` at the end.
+
     While `breaks` is set they ask about numbers from BREAKS_FROM on; `broke_at` is when the first of those was asked.
-    `failed`, `wrong` and `good`: (when asked, what came) of good requests. `poisoned`: the statuses that poisoned ones got, and
-    `malformed`: those that malformed ones got.
+    `late`: how many had to wait for another user's answer first. `failed`, `wrong` and `good`: (when asked, what came) of good
+    requests. `poisoned`: the statuses that poisoned ones got, and `malformed`: those that malformed ones got.
     """
 
     url: str
     rate_per_s: float
-    most_waiting: int = 48
+    most_waiting: int = 1024
     mix: Mix = Mix()
     seed: int = 0
     breaks: bool = False
     broke_at: float | None = None
     asked: int = 0
+    late: int = 0
     failed: list[tuple[float, str]] = field(default_factory=list)
     wrong: list[float] = field(default_factory=list)
     good: list[tuple[float, str]] = field(default_factory=list)
@@ -78,16 +85,19 @@ class LoadGenerator:
         # A connection for each thread: a pool looks through all that it has for every request, so that a spell of slow answers, for
         # which it opens a hundred, would leave a generator that takes a whole core from the servers.
         self._own, self._clients, self._context = local(), list[httpx.Client](), ssl.create_default_context()
+        self._lock, self._waiting = Lock(), 0
         self._thread = Thread(target=self._ask_on, daemon=True)
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         self._stop.set()
         self._thread.join(5)
         self._pool.shutdown(wait=True)
         for client in self._clients:
             client.close()
+        if self.late and failed is None:
+            raise TooFewUsers(f"{self.late} of {self.asked} requests were asked late: {self.most_waiting} users waited")
 
     def _ask_on(self) -> None:
         due = time.monotonic()
@@ -98,7 +108,14 @@ class LoadGenerator:
             if self.breaks:
                 number += BREAKS_FROM
                 self.broke_at = self.broke_at or time.time()
-            self._pool.submit(self._ask, self.mix.draw(self._chance), number)
+            with self._lock:
+                self._waiting += 1
+            self.late += self._waiting > self.most_waiting
+            self._pool.submit(self._ask, self.mix.draw(self._chance), number).add_done_callback(self._answered)
+
+    def _answered(self, _: Future[None]) -> None:
+        with self._lock:
+            self._waiting -= 1
 
     def _client(self) -> httpx.Client:
         """This thread's own."""

@@ -7,7 +7,6 @@ same weights, the same end and the same tick of every run.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,16 +14,16 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.calibration.rows import Failing, MostlyFailings
 from benchmarks.calibration.traffic import ERRORS, Second
 from benchmarks.calibration.vectorised import Dispersions, fixed_sums_of, worse_of
-from rollouts.core.all_failing import CHANCE
 from rollouts.core.arrays import increments_of, mixed_of
 from rollouts.core.confounders import BEYOND_MIX, BEYOND_MIX_ELSE, LEAST_ROUTED, SPLIT_SIGMAS, SPLIT_SLACK
 from rollouts.core.decision import Code
 from rollouts.core.evidence import BETTER, FIRST_ONSET, GRID, LATE_TICKS, Side
 from rollouts.core.policy import FULL_BP, Guard, Policy, Source
 from rollouts.core.request_mix import CHI2_99, LEAST_MIXED, PSI_MATTERS, SIZES
-from rollouts.core.rollback_rules import BLAME_LOG_E, BUDGET_SIGMAS, FAILING_OVER_S, LEAST_STABLE_ATTEMPTS, SPENDS
+from rollouts.core.rollback_rules import BLAME_LOG_E, BUDGET_SIGMAS, LEAST_STABLE_ATTEMPTS, MOSTLY_TIMES, SPENDS
 
 Floats = npt.NDArray[np.float64]
 Booleans = npt.NDArray[np.bool_]
@@ -32,7 +31,9 @@ Whole = npt.NDArray[np.int64]
 
 LIVE, PROMOTED, ROLLED_BACK = 0, 1, 2
 #: In the order in which decide() prefers them, reversed: the last one stays.
-WEAKEST_FIRST = (Code.BUDGET_SPENT, Code.OBJECTIVE_BREACHED, Code.ALL_FAILING, Code.WORSE_THAN_STABLE)
+WEAKEST_FIRST = (
+    Code.BUDGET_SPENT, Code.OBJECTIVE_BREACHED, Code.MOSTLY_FAILING, Code.ALL_FAILING, Code.WORSE_THAN_STABLE,
+)  # fmt: skip
 FEW = 16  # more runs than any other axis is long
 #: A mixture can only reach a bar if one of its parts comes so close to it: the logarithm of how many there are.
 CLOSE = float(np.log(len(GRID) + 1))
@@ -197,43 +198,8 @@ class Watched:
             counts[where] = 0.0
 
 
-#: For arrays; a release has few runs at once whose every attempt fails.
-_lgamma = np.vectorize(math.lgamma, otypes=[float])
-
-
 def _columns(parts: Iterable[Floats]) -> Floats:
     return np.stack(list(parts), axis=1)
-
-
-class Failing:
-    """`failing.Failures` for many runs, of which nobody told what became of second attempts."""
-
-    def __init__(self, runs: int) -> None:
-        self.attempts, self.since, self.until, self.good, self.bad = (np.zeros(runs) for _ in range(5))
-
-    def absorb(self, at: float, second: Second) -> None:
-        bad, stable_bad = second.bad[ERRORS]
-        has, fails = second.candidate > 0, (second.candidate > 0) & (bad >= second.candidate)
-        begins = fails & (self.attempts == 0)
-        goes_on = fails | (~has & (self.attempts > 0))
-        self.attempts = np.where(goes_on, self.attempts + second.candidate, 0.0)
-        self.since = np.where(begins, at, np.where(goes_on, self.since, 0.0))
-        self.until = np.where(fails, at, np.where(goes_on, self.until, 0.0))
-        self.good = np.where(goes_on, self.good + second.stable - stable_bad, 0.0)
-        self.bad = np.where(goes_on, self.bad + stable_bad, 0.0)
-
-    def fails(self, attempts: int) -> Booleans:
-        return np.asarray((self.attempts >= attempts) & (self.until - self.since > FAILING_OVER_S))
-
-    def is_stable_better(self, where: Booleans) -> Booleans:
-        """For the runs that are asked for; False for others."""
-        found = where.copy()
-        if found.any():
-            own, bad, good = self.attempts[found], self.bad[found], self.good[found]
-            found[found] = _lgamma(own + bad + 1) - _lgamma(bad + 1) + _lgamma(bad + good + 1) <= (
-                _lgamma(own + bad + good + 1) + np.log(CHANCE)
-            )
-        return found
 
 
 class Mixes:
@@ -290,7 +256,7 @@ class Product:
         self._ids = np.arange(runs)
         guards = [guard for guard in self.policy.guards if guard.source is Source.GATEWAY]
         self.watched = [Watched(guard, self.policy, runs) for guard in guards]
-        self._failing, self._mixes = Failing(runs), Mixes(runs)
+        self._failing, self._mostly, self._mixes = Failing(runs), MostlyFailings(runs), Mixes(runs)
         self._began = _Began(np.zeros(runs), np.zeros(runs))
 
     @property
@@ -317,6 +283,7 @@ class Product:
         for watched in self.watched:
             watched.absorb(at, mine)
         self._failing.absorb(at, mine)
+        self._mostly.absorb(at, mine)
         self._mixes.absorb(mine)
         self._began.seen_at = np.where(mine.candidate > 0, at, self._began.seen_at)
         is_live = self.state[self._ids] == LIVE
@@ -335,7 +302,7 @@ class Product:
             return
         self._ids = self._ids[is_live]
         series = [one for w in self.watched for d in w.dispersions for one in (d.candidate, *d.stable)]
-        for part in (*self.watched, *series, self._failing, self._mixes, self._began):
+        for part in (*self.watched, *series, self._failing, self._mostly, self._mixes, self._began):
             for name, value in vars(part).items():
                 if isinstance(value, np.ndarray):
                     setattr(part, name, np.compress(is_live, value, axis=value.shape.index(n)))
@@ -365,6 +332,12 @@ class Product:
             stable_too |= watched.is_stable_over()
         is_shared |= fails & stable_too
         proofs.append((Code.ALL_FAILING, fails & ~stable_too, np.zeros_like(fails)))
+        mostly = self._mostly.are_proven(MOSTLY_TIMES * self.policy.all_failing_attempts)
+        errors = [one for one in self.watched if one.guard.indicator == ERRORS and not one.guard.is_dry_run]
+        mostly &= np.full_like(mostly, bool(errors))
+        for watched in errors:
+            mostly &= ~watched.is_stable_over() & self._mostly.are_over(watched.guard.roll_back_over)
+        proofs.append((Code.MOSTLY_FAILING, mostly, np.zeros_like(mostly)))
         for wanted in WEAKEST_FIRST:
             for _, proof, may_be in (one for one in proofs if one[0] is wanted):
                 code[proof & ~(differs & may_be)] = wanted

@@ -38,6 +38,7 @@ class Code(StrEnum):
     WORSE_THAN_STABLE = "worse_than_stable"
     OBJECTIVE_BREACHED = "objective_breached"
     ALL_FAILING = "all_failing"
+    MOSTLY_FAILING = "mostly_failing"
     SERVERS_GONE = "servers_gone"
     DIGEST_MISMATCH = "digest_mismatch"
     BUDGET_SPENT = "budget_spent"

@@ -10,6 +10,7 @@ from rollouts.core.all_failing import Failures
 from rollouts.core.counter_deltas import ERRORS, Arms, Reading, has_lost
 from rollouts.core.evidence import Evidence
 from rollouts.core.guard_tracker import CounterNews, GuardTracker, watched
+from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.policy import Policy, Source
 
 #: Blindness counts on from tick to tick; while no engine ran, nobody looked, and nobody was blind.
@@ -80,6 +81,7 @@ class EngineState:
         default_factory=dict
     )  # by guard, before this stage: excess, variance
     failures: Failures = field(default_factory=Failures)  # the candidate's failures in a row
+    mostly: MostlyFailing = field(default_factory=MostlyFailing)  # readings in a row with many failures
     has_failed: bool = False  # the last reading with attempts of the candidate held a failed one
     forgotten: int = 0  # how often evidence of a warm-up was dropped in this stage
     gap_at: float | None = None  # when counts of this stage were last lost; None: they never were
@@ -114,6 +116,7 @@ class EngineState:
             "failures": self.failures.to_json(),
             "harm": {name: [round(part, 4) for part in one] for name, one in self.harm.items()},
             "said": self.last_decision,
+            **({"mostly": self.mostly.to_json()} if self.mostly.readings else {}),
             **({} if self.aside is None else {"aside": [*self.aside[:-1], *self.aside.besides]}),
             **({} if self.stable_odd is None else {"stable_odd": self.stable_odd.to_json()}),
             **{name: value for name in _PLAIN if (value := getattr(self, name)) is not None or name not in _SELDOM},
@@ -130,6 +133,7 @@ class EngineState:
             "external": {name: Reading.from_json(one) for name, one in value.get("external", {}).items()},
             "watches": {name: GuardTracker.from_json(one) for name, one in value.get("watches", {}).items()},
             "failures": Failures.from_json(value.get("failures", [0, 0.0, 0.0])),
+            "mostly": MostlyFailing.from_json(value["mostly"]) if "mostly" in value else MostlyFailing(),
             "harm": {name: (one[0], one[1]) for name, one in value.get("harm", {}).items()},
             "last_decision": value.get("said", ""),
             "aside": _aside(value["aside"]) if "aside" in value else None,
@@ -186,7 +190,7 @@ class EngineState:
             for name, watch in self.watches.items()
             if name in aside.guards
         }
-        return replace(self, aside=aside, watches={**self.watches, **fresh})
+        return replace(self, aside=aside, watches={**self.watches, **fresh}, mostly=MostlyFailing())
 
     def replaced(self, at: float, *, is_replacing: bool) -> EngineState:
         """With it taken in whether another answers in the place of the one that was set aside."""
@@ -200,7 +204,7 @@ class EngineState:
             return self
         own = self.aside.guards
         fresh = {name: replace(one, evidence=Evidence()) for name, one in self.watches.items() if name in own}
-        return replace(self, watches={**self.watches, **fresh})
+        return replace(self, watches={**self.watches, **fresh}, mostly=MostlyFailing())
 
     def stable_settling(self, at: float, *, is_replacing: bool) -> EngineState:
         """With it taken in whether another replica of stable answers in the odd one's place; where it has for some seconds, errors of both
@@ -213,7 +217,8 @@ class EngineState:
         if at - odd.gone_at <= SETTLES_S:
             return self
         fresh = {name: replace(one, evidence=Evidence()) for name, one in self.watches.items() if name == ERRORS}
-        return replace(self, stable_odd=odd._replace(is_renewed=True), watches={**self.watches, **fresh})
+        renewed = odd._replace(is_renewed=True)
+        return replace(self, stable_odd=renewed, watches={**self.watches, **fresh}, mostly=MostlyFailing())
 
     def blinded(self, at: float, *, is_blind: bool) -> EngineState:
         """With whether this tick could be judged taken in."""
@@ -312,6 +317,7 @@ def _counted(state: EngineState, news: CounterNews, readings: Mapping[str, Readi
         "user_requests": state.user_requests + sum(part.user_requests for part in news.parts.values()),
         "user_errors": state.user_errors + sum(part.user_errors for part in news.parts.values()),
         "failures": state.failures.after(news.read_at, news.settled),
+        "mostly": state.mostly.after(news.read_at, news.settled),
         "has_failed": candidate.bad.get(ERRORS, 0) > 0 if candidate.attempts else state.has_failed,
         "candidate_seen_at": news.read_at if candidate.attempts else state.candidate_seen_at,
         "read_at": news.read_at,

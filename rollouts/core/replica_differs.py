@@ -15,13 +15,14 @@ from accounts.core.quantities import share_text, weight_text
 from rollouts.core.decision import Action, Code, Decision, facts_of, hold
 from rollouts.core.inconclusive import late, overdue
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.odd_replica import OddReplica, odd_one_out
 from rollouts.core.policy import FULL_BP
 from rollouts.core.rollback_rules import breach
 from rollouts.core.snapshot import Judged, Snapshot
 
 #: Evidence, that hard facts and a spent budget are not.
-_EVIDENCE = frozenset({Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED})
+_EVIDENCE = frozenset({Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED, Code.MOSTLY_FAILING})
 
 
 def suspected(s: Snapshot, decision: Decision) -> Judged | None:
@@ -68,7 +69,7 @@ def _may_hold(s: Snapshot, found: Decision, judged: Judged, odd: OddReplica) -> 
         replace(one, log_e_worse=0.0, log_e_over=0.0) if one is judged or _is_its_own(one, judged) else one
         for one in s.evidence.judged
     )
-    besides = breach(replace(s, evidence=replace(s.evidence, judged=judged_else)))
+    besides = breach(replace(s, evidence=replace(s.evidence, judged=judged_else, mostly=MostlyFailing())))
     return besides is None or besides.action is Action.HOLD
 
 

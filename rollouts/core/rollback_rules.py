@@ -10,6 +10,7 @@ import math
 
 from accounts.core.quantities import share_text, weight_text
 from rollouts.core import confounders
+from rollouts.core.counter_deltas import ERRORS
 from rollouts.core.decision import Action, Code, Decision, capital, facts_of, hold
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.snapshot import Judged, Snapshot
@@ -17,6 +18,8 @@ from rollouts.core.snapshot import Judged, Snapshot
 #: Failures that end at one instant (one poisoned batch, one cut connection) are one event, however many they are: the
 #: readings that show failures and nothing else must lie further apart than this, in seconds.
 FAILING_OVER_S = 0.4
+#: Among so many attempts a half may fail by chance where all of fewer would not: so many times the failures of a row without a success.
+MOSTLY_TIMES = 2
 #: Fewer attempts of stable than this say nothing about whether stable burns too.
 LEAST_STABLE_ATTEMPTS = 20
 #: For an objective the candidate is blamed only where it also looks worse than stable at the same time, ten to one: in an
@@ -34,7 +37,7 @@ def breach(s: Snapshot) -> Decision | None:
     if hard is not None:
         return hard
     found = []
-    for rule in (_relative, _failing, _over_objective, _spent):
+    for rule in (_relative, _failing, _mostly_failing, _over_objective, _spent):
         one = rule(s)
         if one is not None and one.action is Action.ROLL_BACK:
             return one  # nothing is more severe
@@ -83,6 +86,27 @@ def _failing(s: Snapshot) -> Decision | None:
         f"in readings {s.evidence.all_failing_s:.1f} s apart."
     )
     return rollback_decision(s, Code.ALL_FAILING, said)
+
+
+def _mostly_failing(s: Snapshot) -> Decision | None:
+    """More than half fails, reading after reading, and stable does not: evidence would take this for a clump for some seconds longer.
+
+    Only beside a stable that gets traffic and keeps to its objective, and beyond what the guard tolerates of its failures.
+    """
+    judged = next((one for one in s.acting if one.guard.indicator == ERRORS), None)
+    row, least_bad = s.evidence.mostly, MOSTLY_TIMES * s.policy.all_failing_attempts
+    if judged is None or not s.identity.has_stable or s.desired.is_promoting:
+        return None
+    if not row.is_proven(least_bad=least_bad, over_s=FAILING_OVER_S) or _is_stable_over(s, judged):
+        return None
+    share, beside = row.bad / row.attempts, row.bad_stable / max(1, row.attempts_stable)
+    if share <= judged.guard.roll_back_over.of(beside):
+        return None
+    said = (
+        f"{row.bad} of the last {row.attempts} attempts on {s.identity.candidate_name} failed, in {row.readings} readings in a row, and "
+        f"{row.bad_stable} of {row.attempts_stable} on {s.identity.stable_name} at the same time."
+    )
+    return rollback_decision(s, Code.MOSTLY_FAILING, said, judged)
 
 
 def _is_stable_over(s: Snapshot, judged: Judged) -> bool:

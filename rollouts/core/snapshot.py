@@ -11,6 +11,7 @@ from rollouts.core.engine_state import EngineState
 from rollouts.core.evidence import Side, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import Guard, Policy, Source, Step
 from rollouts.core.request_mix import SIZES, Mix, mix_of, mix_of_classes
@@ -184,6 +185,7 @@ class StageEvidence:
     all_failing_s: float = 0.0  # between the first and the last reading that showed them
     own_failing: int | None = None  # of these, what stable could save or nobody tried again; None: all of them
     is_stable_better: bool = True  # stable clearly did better meanwhile
+    mostly: MostlyFailing = field(default_factory=MostlyFailing)  # readings in a row with many failures
     shed_candidate: int = 0  # requests that were refused in this step because too many were in flight
     shed_stable: int = 0  # likewise
     quiet_s: float = 0.0  # since the candidate's last attempt, or since the step began
@@ -318,6 +320,7 @@ def _evidence(
         all_failing_s=state.failures.spread_s,
         own_failing=state.failures.own,
         is_stable_better=state.failures.is_stable_better,
+        mostly=state.mostly,
         shed_candidate=candidate.bad.get(SHED, 0),
         shed_stable=stable.bad.get(SHED, 0),
         quiet_s=_since(now, state.candidate_seen_at) or 0.0,

@@ -16,7 +16,7 @@ class EngineTimings:
     confirm_within_s: float = 30.0  # counters that cannot confirm an acknowledged weight 0 hold up the end no longer
     early_s: float = 0.2  # a turn that was woken does not begin sooner than this after the one before it
     look_again_s: float = (
-        0.5  # the next look while a candidate fails more than now and then; over `rollback_rules.FAILING_OVER_S`
+        0.25  # the next look while a candidate fails more than now and then; over half of `FAILING_OVER_S`
     )
     gone_over_s: float = 0.5  # a candidate without a server is gone after this; one that failed before, at once
     effects_share: float = 0.4  # of a tick, for effects that are no rollback; the rest of them wait for the next one

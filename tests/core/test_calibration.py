@@ -20,6 +20,8 @@ SCENARIOS: dict[str, tuple[Scenario, dict, int]] = {
     "thin": (Scenario(20, 1, bad=0.05), HELD, 300),
     "two per cent": (Scenario(200, 10, bad=0.02), HELD, 250),
     "all fail": (Scenario(20, 1, bad=1.0), HELD, 60),
+    "most fail, late": (Scenario(600, 30, bad=0.6, onset_s=100), HELD, 150),
+    "most fail for a while in both arms": (Scenario(60, 30, incident=0.7, incident_within_s=30), SHORT, 200),
     "clumps of 8": (Scenario(200, 10, clump=EIGHT), HELD, 250),
     "clumps at one a second": (Scenario(20, 1, clump=FIVE), HELD, 250),
     "incident": (Scenario(200, 10, incident=0.5, incident_within_s=60), SHORT, 300),
@@ -70,14 +72,22 @@ def test_every_run_ends_as_the_real_decisions_end_it(name: str) -> None:
 def test_scenarios_bring_every_way_to_end() -> None:
     """Otherwise the agreement above would say little."""
     codes, states = set(), set()
-    for name in ("healthy", "two per cent", "all fail", "clumps at one a second", "incident", "thin"):
+    for name in (
+        "healthy",
+        "two per cent",
+        "all fail",
+        "most fail, late",
+        "clumps at one a second",
+        "incident",
+        "thin",
+    ):
         scenario, policy, horizon_s = SCENARIOS[name]
         product = simulate(Cell("test", name, scenario.server_per_s, scenario, policy, horizon_s), 40).product
         codes |= set(product.code[product.state == ROLLED_BACK])
         states |= set(product.state.tolist())
         assert name != "incident" or product.was_frozen.any()
     assert states == {LIVE, PROMOTED, ROLLED_BACK}
-    assert {Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED} <= codes
+    assert {Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED, Code.MOSTLY_FAILING} <= codes
 
 
 def test_healthy_rollouts_are_promoted_and_bad_ones_rolled_back_in() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import json
 import random
+import threading
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from benchmarks.faulty_code import breaking, late
-from benchmarks.load_generator import MARK, POISON, Kind, Mix, body_of
+from benchmarks.load_generator import MARK, POISON, Kind, LoadGenerator, Mix, TooFewUsers, body_of
 
 
 def test_the_mix_draws_its_shares() -> None:
@@ -34,3 +36,36 @@ def test_only_malformed_requests_cannot_be_read() -> None:
 )  # fmt: skip
 def test_the_code_of_releases_is_python(code: str) -> None:
     assert "TritonPythonModel" in {node.name for node in ast.parse(code).body if isinstance(node, ast.ClassDef)}
+
+
+@dataclass
+class Held(LoadGenerator):
+    """Its users are answered when the test says so."""
+
+    answers: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def _ask(self, kind: Kind, number: float) -> None:
+        self.answers.acquire()
+
+
+def _until(users: Held, asked: int) -> None:
+    while users.asked < asked:
+        threading.Event().wait(0.001)
+
+
+def test_users_who_had_to_wait_for_each_other_are_another_load_than_was_asked_for() -> None:
+    users = Held("", 10_000, most_waiting=3)
+    users.__enter__()
+    _until(users, 5)
+    users.answers.release(100_000)
+    with pytest.raises(TooFewUsers, match="3 users waited"):
+        users.__exit__(None)
+    assert users.late >= 1
+
+
+def test_users_who_are_answered_are_room_for_others() -> None:
+    users = Held("", 500, most_waiting=1000)
+    users.answers.release(100_000)
+    with users:
+        _until(users, 20)
+    assert users.late == 0

@@ -15,6 +15,7 @@ from rollouts.core.engine_state import EngineState
 from rollouts.core.evidence import Evidence, Part, Side, Tolerance, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.guard_tracker import GuardTracker, Recent
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.request_mix import Mix
 from rollouts.core.room import Room
 from rollouts.core.snapshot import (
@@ -133,7 +134,12 @@ def told(group: object) -> dict[str, Any]:
 
 def test_what_nobody_told_is_no_trouble() -> None:
     """Snapshots name only what is so; all else must read as if nothing had happened, and nothing were known."""
-    assert told(StageEvidence()) == {"mix": Mix(), "classes": Mix(), "is_stable_better": True}
+    assert told(StageEvidence()) == {
+        "mix": Mix(),
+        "classes": Mix(),
+        "is_stable_better": True,
+        "mostly": MostlyFailing(),
+    }
     assert told(Observed(0.0)) == {"is_acknowledged": True, "room": Room()}
     assert told(Desired(S.SHIFTING)) == {"state": S.SHIFTING, "paused_in": S.SHIFTING, "step_index": -1}
     assert told(Identity()) == {"has_stable": True, "candidate_name": "the candidate", "stable_name": "stable"}
