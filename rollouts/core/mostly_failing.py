@@ -90,7 +90,5 @@ class MostlyFailing:
 
 
 def _log_comb(of: int, chosen: int) -> float:
-    """log of the binomial coefficient; minus infinity where it is 0."""
-    if chosen > of:
-        return -math.inf
+    """log of the binomial coefficient; `chosen` is at most `of`."""
     return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)

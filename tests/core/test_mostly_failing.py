@@ -102,7 +102,31 @@ def test_a_reading_in_which_all_is_common_says_nothing() -> None:
     assert row((counts(40, 24), counts(40)), all_common) == row((counts(40, 24), counts(40)))
 
 
+def test_the_row_begins_at_nothing_and_one_attempt_may_extend_it() -> None:
+    assert MostlyFailing() == MostlyFailing(0, 0.0, 0.0, 0, 0, 0, 0)
+    uncounted = Counts(40, 40)
+    assert not row((Counts(2, 2), uncounted)).readings
+    found = row((counts(40, 24), counts(40)), (counts(1, 1), uncounted))
+    assert (found.readings, found.bad, found.attempts, found.bad_stable) == (2, 1, 1, 0)
+
+
+def test_each_bar_is_where_it_is_said_to_be() -> None:
+    found = MostlyFailing(3, 1.0, 1.5, 20, 30, 0, 60)
+    assert found.is_proven(least_bad=20, over_s=0.49)
+    assert not found.is_proven(least_bad=21, over_s=0.49) and not found.is_proven(least_bad=20, over_s=0.5)
+    by_chance = MostlyFailing(3, 1.0, 1.5, 12, 20, 6, 47)  # 1.6 in ten thousand
+    assert 1e-4 < math.exp(by_chance.log_chance) < 2e-4 and not by_chance.is_proven(least_bad=1, over_s=0.4)
+    assert last(walked([(20, 12), (15, 10), (15, 10)])).code is Code.MOSTLY_FAILING  # twice ten
+
+
+def test_many_attempts_are_no_trouble() -> None:
+    assert MostlyFailing(3, 0.0, 1.0, 6_000, 10_000, 2_000, 90_000).log_chance < -1000
+
+
 def test_a_guard_that_tolerates_so_much_is_heeded() -> None:
+    fourfold = {"indicator": "errors", "max_frac": 0.9, "roll_back_over": {"ratio": 4, "plus_frac": 0}}
+    assert last(walked([(40, 32)] * 3, [(40, 8)] * 3, guards=[fourfold])).action is Action.HOLD
+    assert last(walked([(40, 33)] * 3, [(40, 8)] * 3, guards=[fourfold])).code is Code.MOSTLY_FAILING
     roomy = {"indicator": "errors", "max_frac": 0.9, "roll_back_over": {"ratio": 1, "plus_frac": 0.9}}
     assert last(walked([(40, 24)] * 6, guards=[roomy])).action is Action.HOLD
     assert last(walked([(40, 39)] * 6, guards=[roomy])).code is Code.MOSTLY_FAILING

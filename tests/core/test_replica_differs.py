@@ -17,6 +17,7 @@ from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.evidence import Evidence, Part
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.odd_replica import CHANCE, ReplicaTally, odd_one_out
 from rollouts.core.policy import OnUndecided
 from rollouts.core.policy_schema import parse_policy
@@ -44,6 +45,16 @@ def test_it_holds_says_why_and_names_the_replica() -> None:
     )
     assert found.facts["set_aside"] == "b:1" and found.facts["guard"] == "errors"
     assert held(state=S.BAKING, weight_bp=9500).code is Code.REPLICA_DIFFERS
+
+
+def test_it_holds_as_well_where_most_attempts_fail() -> None:
+    row = {"mostly": MostlyFailing(3, 0.0, 1.0, 70, 130, 0, 300), "judged": (judged(0, bad_candidate=80), judged(1))}
+    assert held(**row, replicas={}).code is Code.MOSTLY_FAILING
+    found = held(**row, replicas={"a:1": ReplicaTally(0, 100), "b:1": ReplicaTally(80, 100)})
+    assert (found.action, found.code, found.facts["set_aside"]) == (Action.HOLD, Code.REPLICA_DIFFERS, "b:1")
+    assert (
+        held(**row, replicas={"a:1": ReplicaTally(40, 100), "b:1": ReplicaTally(40, 100)}).code is Code.MOSTLY_FAILING
+    )
 
 
 def test_it_says_how_often_nobody_was_found_there() -> None:
