@@ -332,12 +332,10 @@ class Product:
             stable_too |= watched.is_stable_over()
         is_shared |= fails & stable_too
         proofs.append((Code.ALL_FAILING, fails & ~stable_too, np.zeros_like(fails)))
-        mostly = self._mostly.are_proven(MOSTLY_TIMES * self.policy.all_failing_attempts)
-        errors = [one for one in self.watched if one.guard.indicator == ERRORS and not one.guard.is_dry_run]
-        mostly &= np.full_like(mostly, bool(errors))
-        for watched in errors:
-            mostly &= ~watched.is_stable_over() & self._mostly.are_over(watched.guard.roll_back_over)
-        proofs.append((Code.MOSTLY_FAILING, mostly, np.zeros_like(mostly)))
+        for watched in (one for one in self.watched if one.guard.indicator == ERRORS and not one.guard.is_dry_run):
+            least_bad = MOSTLY_TIMES * self.policy.all_failing_attempts
+            mostly = self._mostly.are_proven(least_bad, watched.guard.roll_back_over) & ~watched.is_stable_over()
+            proofs.append((Code.MOSTLY_FAILING, mostly, np.zeros_like(mostly)))
         for wanted in WEAKEST_FIRST:
             for _, proof, may_be in (one for one in proofs if one[0] is wanted):
                 code[proof & ~(differs & may_be)] = wanted
@@ -371,7 +369,7 @@ class Product:
         advances = proven & ~is_last
         self.stage[self._ids[advances]] += 1
         began.at[advances] = began.seen_at[advances] = at
-        for part in (*self.watched, self._mixes):
+        for part in (*self.watched, self._mostly, self._mixes):
             part.forget(advances)
 
     def _end(self, where: Booleans, state: int, at: float, code: npt.NDArray[np.object_]) -> None:

@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.calibration.traffic import ERRORS, Second
-from rollouts.core import mostly_failing
 from rollouts.core.all_failing import CHANCE
 from rollouts.core.evidence import Tolerance
-from rollouts.core.mostly_failing import LEAST_FRAC, LEAST_READINGS, MostlyFailing
+from rollouts.core.mostly_failing import LEAST_FRAC, LEAST_READINGS, MOST_QUIET_S, SIGMAS
 from rollouts.core.rollback_rules import FAILING_OVER_S
 
 Floats = npt.NDArray[np.float64]
@@ -56,42 +55,40 @@ class Failing:
 
 
 class MostlyFailings:
-    """`mostly_failing.MostlyFailing`."""
+    """`mostly_failing.MostlyFailing`, of one gateway."""
 
     def __init__(self, runs: int) -> None:
         self.readings, self.since, self.until = (np.zeros(runs) for _ in range(3))
         self.bad, self.attempts, self.bad_stable, self.attempts_stable = (np.zeros(runs) for _ in range(4))
+        self.excess, self.variance = np.zeros(runs), np.zeros(runs)
 
     def absorb(self, at: float, second: Second) -> None:
-        bad, bad_stable = second.bad[ERRORS]
-        has = second.candidate > 0
-        goes_on = ~has | (bad >= LEAST_FRAC * second.candidate)
-        begins, adds = has & goes_on & (self.readings == 0), has & goes_on & (self.readings > 0)
-        self.readings = np.where(goes_on, self.readings + has, 0.0)
+        (bad, bad_stable), attempts, attempts_stable = second.bad[ERRORS], second.candidate, second.stable
+        has, is_many = attempts > 0, bad >= LEAST_FRAC * attempts
+        begins = has & is_many & ((self.readings == 0) | (at - self.until > MOST_QUIET_S))
+        adds, ends = has & is_many & ~begins, has & ~is_many
+        self.readings = np.where(ends, 0.0, np.where(begins, 1.0, self.readings + adds))
         self.since = np.where(begins, at, self.since)
         self.until = np.where(has, at, self.until)
-        for name, more in (
-            ("bad", bad), ("attempts", second.candidate), ("bad_stable", bad_stable), ("attempts_stable", second.stable)
-        ):  # fmt: skip
-            known = np.where(goes_on & ~begins, getattr(self, name), 0.0)
-            setattr(self, name, np.where(adds, known + more, known))
+        whole, all_bad = np.maximum(2.0, attempts + attempts_stable), bad + bad_stable
+        share = np.where((attempts > 0) & (attempts_stable > 0), attempts / whole, np.nan)
+        excess = np.nan_to_num(bad - share * all_bad)
+        variance = np.nan_to_num(share * (1 - share) * all_bad * (whole - all_bad) / (whole - 1))
+        more = {"bad": bad, "attempts": attempts, "bad_stable": bad_stable, "attempts_stable": attempts_stable}
+        for name, one in (more | {"excess": excess, "variance": variance}).items():
+            known = np.where(begins | ends, 0.0, getattr(self, name))
+            setattr(self, name, np.where(adds, known + one, known))
 
-    def are_proven(self, least_bad: int) -> Booleans:
-        """`MostlyFailing.is_proven`; its chance is asked for where all else holds."""
-        found = np.asarray(
-            (self.readings >= LEAST_READINGS)
-            & (self.until - self.since > FAILING_OVER_S)
-            & (self.bad >= least_bad)
-            & (self.bad * 2 > self.attempts)
-        )
-        for run in np.flatnonzero(found):
-            counts = (self.bad[run], self.attempts[run], self.bad_stable[run], self.attempts_stable[run])
-            row = MostlyFailing(int(self.readings[run]), 0.0, 0.0, *(int(one) for one in counts))
-            found[run] = row.log_chance <= math.log(mostly_failing.CHANCE)
-        return found
-
-    def are_over(self, tolerance: Tolerance) -> Booleans:
-        """Whether more fails than is tolerated beside stable's share."""
-        share = self.bad / np.maximum(1.0, self.attempts)
+    def are_proven(self, least_bad: int, tolerance: Tolerance) -> Booleans:
+        """`MostlyFailing.is_proven` beside stable's share."""
         beside = self.bad_stable / np.maximum(1.0, self.attempts_stable)
-        return np.asarray(share > np.minimum(1.0, tolerance.ratio * beside + tolerance.plus_frac))
+        share = np.minimum(1.0, tolerance.ratio * beside + tolerance.plus_frac)
+        by_chance = SIGMAS * np.sqrt(self.attempts * share * (1 - share))
+        is_better = (self.excess - 0.5 >= SIGMAS * np.sqrt(self.variance)) & (self.variance > 0)
+        is_much = (self.bad * 2 > self.attempts) & (self.bad - share * self.attempts > by_chance)
+        is_row = (self.readings >= LEAST_READINGS) & (self.until - self.since > FAILING_OVER_S)
+        return np.asarray(is_row & (self.bad >= least_bad) & is_much & is_better)
+
+    def forget(self, where: Booleans) -> None:
+        """A new weight."""
+        self.readings[where] = 0.0

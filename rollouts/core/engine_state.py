@@ -160,7 +160,7 @@ class EngineState:
         }
         return replace(
             self, watches=watches, step=Arms(), stage=stage, commanded_at=at, candidate_seen_at=None,
-            harm=self.harm_so_far(policy), gap_at=None, forgotten=0,
+            harm=self.harm_so_far(policy), gap_at=None, forgotten=0, mostly=MostlyFailing(),
         )  # fmt: skip
 
     def harm_so_far(self, policy: Policy) -> dict[str, tuple[float, float]]:
@@ -317,7 +317,7 @@ def _counted(state: EngineState, news: CounterNews, readings: Mapping[str, Readi
         "user_requests": state.user_requests + sum(part.user_requests for part in news.parts.values()),
         "user_errors": state.user_errors + sum(part.user_errors for part in news.parts.values()),
         "failures": state.failures.after(news.read_at, news.settled),
-        "mostly": state.mostly.after(news.read_at, news.settled),
+        "mostly": state.mostly.after(news.read_at, news.settled_parts),
         "has_failed": candidate.bad.get(ERRORS, 0) > 0 if candidate.attempts else state.has_failed,
         "candidate_seen_at": news.read_at if candidate.attempts else state.candidate_seen_at,
         "read_at": news.read_at,

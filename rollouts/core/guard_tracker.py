@@ -106,14 +106,14 @@ class GuardTracker:
 class CounterNews:
     """What happened since the readings before: by source and in sum, and when that was read.
 
-    `whole` is the sum with what began under other weights; `settled` that over the sources whose answers come as steadily as
+    `whole` is the sum with what began under other weights; `settled_parts` are of the sources whose answers come as steadily as
     their requests: only there is the share of bad ones among what ended that of all.
     """
 
     parts: Mapping[str, Reading]
     arms: Arms
     whole: Arms
-    settled: Arms
+    settled_parts: tuple[Arms, ...]
     read_at: float
     before_at: Mapping[str, float]  # by source: when it was read before
 
@@ -122,11 +122,16 @@ class CounterNews:
         parts = {name: difference(before.get(name), reading) for name, reading in now.items()}
         arms = _summed([Arms(part.candidate, part.stable) for part in parts.values()])
         whole = _summed([Arms(*(part.whole or (part.candidate, part.stable))) for part in parts.values()])
-        settled = _summed([Arms(part.candidate, part.stable) for part in parts.values() if part.is_settled])
+        settled = tuple([Arms(part.candidate, part.stable) for part in parts.values() if part.is_settled])
         read_at = max((reading.at for reading in now.values()), default=0.0)
         return cls(
             parts, arms, whole, settled, read_at, {name: before[name].at if name in before else read_at for name in now}
         )
+
+    @property
+    def settled(self) -> Arms:
+        """Their sum."""
+        return _summed(self.settled_parts)
 
 
 def _summed(parts: Sequence[Arms]) -> Arms:

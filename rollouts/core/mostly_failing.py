@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms
 
@@ -12,9 +12,11 @@ from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms
 LEAST_FRAC = 0.25
 #: Fewer readings may be two halves of one event: one that a reading cut in two is over in the third.
 LEAST_READINGS = 3
-#: Stable is clearly better when, were all these attempts alike, the candidate would have got so many of the bad ones more seldom. A
-#: shared incident is looked at again and again, so this is a tenth of what a row of nothing but failures asks.
-CHANCE = 1e-4
+#: Longer without an attempt, and what failed before is another event, in seconds. Gateways set a failing server aside for 3 s at first.
+MOST_QUIET_S = 5.0
+#: By so many standard deviations the candidate has more of the bad attempts than were it like stable, and more than is tolerated: chance
+#: alone does that less often than once in ten thousand (normal tail, 3e-5), and a shared incident is looked at again and again.
+SIGMAS = 4.0
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class MostlyFailing:
     `bad` of `attempts` failed, and of stable's `bad_stable` of `attempts_stable`, in all readings of the row but the first, in whose
     middle the fault may have begun. What fails on stable as well is held against nobody; second attempts are stable's. A reading without
     attempts (the gateway sets a failing server aside for some seconds) neither ends nor extends the row.
+
+    `excess` are the candidate's bad attempts beyond its share of all attempts, and `variance` is that number's, were both arms alike:
+    summed over gateways and readings, each by itself, so that no region's trouble, and no moment's, is the candidate's. Source: the test
+    of Mantel and Haenszel.
     """
 
     readings: int = 0
@@ -33,62 +39,72 @@ class MostlyFailing:
     attempts: int = 0
     bad_stable: int = 0
     attempts_stable: int = 0
+    excess: float = 0.0
+    variance: float = 0.0
 
-    def after(self, read_at: float, news: Arms) -> MostlyFailing:
-        candidate, stable = news.candidate, news.stable
-        common = candidate.bad.get(COMMON, 0)
-        bad, attempts = candidate.bad.get(ERRORS, 0) - common, candidate.attempts - common
+    def after(self, read_at: float, gateways: Sequence[Arms]) -> MostlyFailing:
+        """With what each gateway counted since the reading before."""
+        tables = [_table(one) for one in gateways]
+        bad, attempts, bad_stable, attempts_stable = [sum(column) for column in zip(*tables, strict=True)] or [0] * 4
         if attempts <= 0:
             return self
         if bad < LEAST_FRAC * attempts:
             return MostlyFailing()
-        if not self.readings:
+        if not self.readings or read_at - self.until > MOST_QUIET_S:
             return MostlyFailing(1, read_at, read_at)
-        bad_stable, saved = stable.bad.get(ERRORS, 0), candidate.bad.get(SAVED, 0)
+        moments = [_moments(*one) for one in tables]
         return MostlyFailing(
             self.readings + 1,
             self.since,
             read_at,
             self.bad + bad,
             self.attempts + attempts,
-            self.bad_stable + bad_stable + common,
-            self.attempts_stable + stable.attempts + saved + common,
+            self.bad_stable + bad_stable,
+            self.attempts_stable + attempts_stable,
+            self.excess + sum(excess for excess, _ in moments),
+            self.variance + sum(variance for _, variance in moments),
         )
 
-    def is_proven(self, *, least_bad: int, over_s: float) -> bool:
+    def is_proven(self, *, least_bad: int, over_s: float, tolerated_frac: float) -> bool:
         """Whether this is no chance, no single event, and not stable's trouble too.
 
-        More than half failed, `least_bad` or more, at three readings or more that lie further apart than `over_s` seconds; and were the
-        attempts of both arms alike, the candidate would have got so many of the bad ones more seldom than `CHANCE`.
+        More than half failed, and surely more than the share `tolerated_frac`; `least_bad` or more did, at three readings or more that lie
+        further apart than `over_s` seconds; and surely more of them were the candidate's than were both arms alike.
         """
         is_row = self.readings >= LEAST_READINGS and self.until - self.since > over_s
-        return is_row and self.bad >= least_bad and self.bad * 2 > self.attempts and self.log_chance <= math.log(CHANCE)
+        by_chance = SIGMAS * math.sqrt(self.attempts * tolerated_frac * (1 - tolerated_frac))
+        is_much = self.bad * 2 > self.attempts and self.bad - tolerated_frac * self.attempts > by_chance
+        return is_row and self.bad >= least_bad and is_much and self.is_stable_better
 
     @property
-    def log_chance(self) -> float:
-        """The logarithm of the chance that the candidate gets `bad` or more of all the bad ones, were all attempts alike.
-
-        Source: the upper tail of the hypergeometric distribution (Fisher's exact test).
-        """
-        bad, whole = self.bad + self.bad_stable, self.attempts + self.attempts_stable
-        terms = [
-            _log_comb(bad, x) + _log_comb(whole - bad, self.attempts - x)
-            for x in range(self.bad, min(bad, self.attempts) + 1)
-        ]
-        most = max(terms)
-        return most + math.log(sum(math.exp(one - most) for one in terms)) - _log_comb(whole, self.attempts)
+    def is_stable_better(self) -> bool:
+        """Half an attempt is taken off for counts being whole."""
+        return self.excess - 0.5 >= SIGMAS * math.sqrt(self.variance) and self.variance > 0
 
     def to_json(self) -> list[float]:
-        return [
-            self.readings, self.since, self.until, self.bad, self.attempts, self.bad_stable, self.attempts_stable
-        ]  # fmt: skip
+        return [round(one, 4) for one in astuple(self)]
 
     @classmethod
     def from_json(cls, value: Sequence[float]) -> MostlyFailing:
-        readings, since, until, *counts = value
-        return cls(int(readings), since, until, *(int(one) for one in counts))
+        readings, since, until, *counts, excess, variance = value
+        return cls(int(readings), since, until, *(int(one) for one in counts), excess, variance)
 
 
-def _log_comb(of: int, chosen: int) -> float:
-    """log of the binomial coefficient; `chosen` is at most `of`."""
-    return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)
+def _table(one: Arms) -> tuple[int, int, int, int]:
+    """Bad and all attempts of the candidate that are held against it, and of stable."""
+    candidate, stable = one.candidate, one.stable
+    common, saved = candidate.bad.get(COMMON, 0), candidate.bad.get(SAVED, 0)
+    bad, bad_stable = candidate.bad.get(ERRORS, 0) - common, stable.bad.get(ERRORS, 0) + common
+    return bad, candidate.attempts - common, bad_stable, stable.attempts + saved + common
+
+
+def _moments(bad: float, attempts: float, bad_stable: float, attempts_stable: float) -> tuple[float, float]:
+    """The bad attempts of the candidate beyond what it would have of them were both arms alike, and the variance of that number.
+
+    Source: mean and variance of the hypergeometric distribution.
+    """
+    whole, all_bad = attempts + attempts_stable, bad + bad_stable
+    if attempts <= 0 or attempts_stable <= 0:
+        return 0.0, 0.0
+    share = attempts / whole
+    return bad - share * all_bad, share * (1 - share) * all_bad * (whole - all_bad) / (whole - 1)

@@ -94,13 +94,11 @@ def _mostly_failing(s: Snapshot) -> Decision | None:
     Only beside a stable that gets traffic and keeps to its objective, and beyond what the guard tolerates of its failures.
     """
     judged = next((one for one in s.acting if one.guard.indicator == ERRORS), None)
+    if judged is None or not s.identity.has_stable or s.desired.is_promoting or _is_stable_over(s, judged):
+        return None
     row, least_bad = s.evidence.mostly, MOSTLY_TIMES * s.policy.all_failing_attempts
-    if judged is None or not s.identity.has_stable or s.desired.is_promoting:
-        return None
-    if not row.is_proven(least_bad=least_bad, over_s=FAILING_OVER_S) or _is_stable_over(s, judged):
-        return None
-    share, beside = row.bad / row.attempts, row.bad_stable / max(1, row.attempts_stable)
-    if share <= judged.guard.roll_back_over.of(beside):
+    tolerated_frac = judged.guard.roll_back_over.of(row.bad_stable / max(1, row.attempts_stable))
+    if not row.is_proven(least_bad=least_bad, over_s=FAILING_OVER_S, tolerated_frac=tolerated_frac):
         return None
     said = (
         f"{row.bad} of the last {row.attempts} attempts on {s.identity.candidate_name} failed, in {row.readings} readings in a row, and "

@@ -149,8 +149,7 @@ class Engine:
         is_whole = time.monotonic() - self._collected_at > self.timings.full_gc_every_s
         gc.collect(2 if is_whole else 1)
         self._collected_at = time.monotonic() if is_whole else self._collected_at
-        again_s = max(self.timings.look_again_s, 2 * (time.monotonic() - began))  # half of the time is left to others
-        until = min(self._due, began + again_s) if self._is_failing else self._due
+        until = min(self._due, self.timings.next_look(began, time.monotonic())) if self._is_failing else self._due
         if self._wakeup.wait(max(0.001, until - time.monotonic())):
             early = min(began + self.timings.early_s, max(self._due, began))
             time.sleep(0 if self._is_stopping.is_set() else max(0.001, early - time.monotonic()))

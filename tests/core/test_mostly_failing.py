@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms, Counts
 from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.engine_state import EngineState
-from rollouts.core.mostly_failing import CHANCE, MostlyFailing
+from rollouts.core.mostly_failing import MOST_QUIET_S, SIGMAS, MostlyFailing
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk, walk
 
@@ -40,7 +41,7 @@ def last(walks: list[Walk]) -> Decision:
 def row(*readings: tuple[Counts, Counts], tick_s: float = 0.25) -> MostlyFailing:
     found = MostlyFailing()
     for i, (candidate, stable) in enumerate(readings):
-        found = found.after(i * tick_s, Arms(candidate, stable))
+        found = found.after(i * tick_s, [Arms(candidate, stable)])
     return found
 
 
@@ -83,7 +84,7 @@ def test_readings_that_lie_close_together_are_one_event() -> None:
 
 
 def test_readings_without_attempts_neither_end_nor_extend_the_row() -> None:
-    quiet = [(0, 0)] * 5
+    quiet = [(0, 0)] * 10
     assert last(walked([(40, 24), *quiet, (40, 24), *quiet, (40, 24)])).code is Code.MOSTLY_FAILING
     assert last(walked([(40, 24), *quiet, (40, 24), *quiet])).action is Action.HOLD
 
@@ -103,7 +104,7 @@ def test_a_reading_in_which_all_is_common_says_nothing() -> None:
 
 
 def test_the_row_begins_at_nothing_and_one_attempt_may_extend_it() -> None:
-    assert MostlyFailing() == MostlyFailing(0, 0.0, 0.0, 0, 0, 0, 0)
+    assert MostlyFailing() == MostlyFailing(0, 0.0, 0.0, 0, 0, 0, 0, 0.0, 0.0)
     uncounted = Counts(40, 40)
     assert not row((Counts(2, 2), uncounted)).readings
     found = row((counts(40, 24), counts(40)), (counts(1, 1), uncounted))
@@ -111,25 +112,54 @@ def test_the_row_begins_at_nothing_and_one_attempt_may_extend_it() -> None:
 
 
 def test_each_bar_is_where_it_is_said_to_be() -> None:
-    found = MostlyFailing(3, 1.0, 1.5, 20, 30, 0, 60)
-    assert found.is_proven(least_bad=20, over_s=0.49)
-    assert not found.is_proven(least_bad=21, over_s=0.49) and not found.is_proven(least_bad=20, over_s=0.5)
-    by_chance = MostlyFailing(3, 1.0, 1.5, 12, 20, 6, 47)  # 1.6 in ten thousand
-    assert 1e-4 < math.exp(by_chance.log_chance) < 2e-4 and not by_chance.is_proven(least_bad=1, over_s=0.4)
+    found, bars = (
+        MostlyFailing(3, 1.0, 1.5, 20, 30, 0, 60, 13.0, 4.0),
+        {"least_bad": 20, "over_s": 0.49, "tolerated_frac": 0.0},
+    )
+    assert found.is_proven(**bars)
+    for more in ({"least_bad": 21}, {"over_s": 0.5}):
+        assert not found.is_proven(**bars | more)
+    assert not replace(found, attempts=40).is_proven(**bars) and replace(found, attempts=39).is_proven(**bars)
+    assert not replace(found, readings=2).is_proven(**bars)
+    assert replace(found, excess=SIGMAS * 2 + 0.5).is_proven(**bars)
+    assert not replace(found, excess=SIGMAS * 2 + 0.49).is_proven(**bars)
+    assert not replace(found, variance=0.0).is_proven(**bars)  # one arm alone tells nothing
     assert last(walked([(20, 12), (15, 10), (15, 10)])).code is Code.MOSTLY_FAILING  # twice ten
+    assert last(walked([(20, 12), (15, 10), (15, 9)])).action is Action.HOLD
 
 
-def test_many_attempts_are_no_trouble() -> None:
-    assert MostlyFailing(3, 0.0, 1.0, 6_000, 10_000, 2_000, 90_000).log_chance < -1000
+def test_more_than_is_tolerated_must_be_more_than_chance_adds() -> None:
+    found = MostlyFailing(3, 1.0, 2.0, 300, 400, 0, 400, 100.0, 100.0)
+    at = {"least_bad": 20, "over_s": 0.4}
+    deviation = math.sqrt(400 * 0.6 * 0.4)  # 9.8; 300 are 6.1 of them over 240
+    assert found.is_proven(**at, tolerated_frac=0.6) and SIGMAS * deviation < 60
+    assert replace(found, bad=280).is_proven(**at, tolerated_frac=0.6)
+    assert not replace(found, bad=279).is_proven(**at, tolerated_frac=0.6)
+    assert not found.is_proven(**at, tolerated_frac=1.0)
+
+
+def test_long_silence_makes_what_failed_before_another_event() -> None:
+    bad = Arms(counts(40, 24), counts(40))
+    known = row((counts(40, 24), counts(40)), (counts(40, 24), counts(40)))
+    assert known.after(0.25 + MOST_QUIET_S, [bad]).readings == 3
+    assert known.after(0.26 + MOST_QUIET_S, [bad]) == MostlyFailing(1, 0.26 + MOST_QUIET_S, 0.26 + MOST_QUIET_S)
+
+
+def test_a_new_stage_begins_afresh() -> None:
+    state = EngineState(mostly=row(*[(counts(40, 24), counts(40))] * 3), stage="one")
+    plan = parse_policy({"guards": [{"indicator": "errors"}]})
+    assert (
+        state.entering("one", 5.0, plan).mostly.readings == 3 and not state.entering("two", 5.0, plan).mostly.readings
+    )
 
 
 def test_a_guard_that_tolerates_so_much_is_heeded() -> None:
-    fourfold = {"indicator": "errors", "max_frac": 0.9, "roll_back_over": {"ratio": 4, "plus_frac": 0}}
-    assert last(walked([(40, 32)] * 3, [(40, 8)] * 3, guards=[fourfold])).action is Action.HOLD
-    assert last(walked([(40, 33)] * 3, [(40, 8)] * 3, guards=[fourfold])).code is Code.MOSTLY_FAILING
+    threefold = {"indicator": "errors", "max_frac": 0.9, "roll_back_over": {"ratio": 3, "plus_frac": 0}}
+    assert last(walked([(40, 24)] * 9, [(40, 8)] * 9, guards=[threefold])).action is Action.HOLD
+    assert last(walked([(40, 35)] * 4, [(40, 8)] * 4, guards=[threefold])).code is Code.MOSTLY_FAILING
     roomy = {"indicator": "errors", "max_frac": 0.9, "roll_back_over": {"ratio": 1, "plus_frac": 0.9}}
     assert last(walked([(40, 24)] * 6, guards=[roomy])).action is Action.HOLD
-    assert last(walked([(40, 39)] * 6, guards=[roomy])).code is Code.MOSTLY_FAILING
+    assert last(walked([(400, 399)] * 4, guards=[roomy])).code is Code.MOSTLY_FAILING
 
 
 def test_without_an_acting_guard_of_errors_it_is_silent() -> None:
@@ -144,21 +174,39 @@ def test_a_guard_that_is_not_critical_pauses() -> None:
     assert (last(walks).action, last(walks).code) == (Action.PAUSE, Code.MOSTLY_FAILING)
 
 
-def test_the_chance_is_the_tail_in_whole_numbers() -> None:
-    for bad, attempts, bad_stable, attempts_stable in (
-        (20, 30, 10, 40),
-        (12, 20, 0, 12),
-        (25, 40, 30, 70),
-        (3, 5, 0, 0),
-    ):
-        all_bad, whole = bad + bad_stable, attempts + attempts_stable
-        ways = sum(
-            math.comb(all_bad, x) * math.comb(whole - all_bad, attempts - x)
-            for x in range(bad, min(all_bad, attempts) + 1)
-        )
-        found = MostlyFailing(3, 0.0, 1.0, bad, attempts, bad_stable, attempts_stable)
-        assert found.log_chance == pytest.approx(math.log(ways / math.comb(whole, attempts)), abs=1e-9)
-        assert found.is_proven(least_bad=1, over_s=0.4) is (bad * 2 > attempts and found.log_chance <= math.log(CHANCE))
+def test_the_excess_and_its_variance_are_those_of_the_hypergeometric_distribution_gateway_by_gateway() -> None:
+    tables = [(9, 12, 3, 20), (5, 6, 0, 9), (2, 5, 0, 0), (0, 0, 1, 8)]
+    arms = [Arms(counts(n, bad), counts(m, bad_stable)) for bad, n, bad_stable, m in tables]
+    found = row((counts(40, 24), counts(40))).after(1.0, arms)
+    excess = variance = 0.0
+    for bad, n, bad_stable, m in (one for one in tables if one[1] and one[3]):
+        k, whole = bad + bad_stable, n + m
+        chances = {
+            x: math.comb(k, x) * math.comb(whole - k, n - x) / math.comb(whole, n)
+            for x in range(min(k, n) + 1)
+            if n - x <= whole - k
+        }
+        mean = sum(x * chance for x, chance in chances.items())
+        excess += bad - mean
+        variance += sum((x - mean) ** 2 * chance for x, chance in chances.items())
+    assert (found.excess, found.variance) == (pytest.approx(excess), pytest.approx(variance))
+    assert (found.bad, found.attempts, found.bad_stable, found.attempts_stable) == (16, 23, 4, 37)
+
+
+def test_one_regions_incident_is_not_the_candidates_though_that_has_more_of_its_traffic() -> None:
+    """Of both arms 70 % fail at one gateway, which follows half; the other still follows a twentieth, and is well."""
+    found = MostlyFailing()
+    for i in range(40):
+        found = found.after(0.25 * i, [Arms(counts(60, 42), counts(60, 42)), Arms(counts(6), counts(114))])
+    assert found.bad * 2 > found.attempts and found.bad_stable < 0.25 * found.attempts_stable
+    assert not found.is_proven(least_bad=20, over_s=0.4, tolerated_frac=0.3)
+    blamed = row(*[(counts(66, 42), counts(174, 42))] * 3)  # what the sum would say
+    assert blamed.is_proven(least_bad=20, over_s=0.4, tolerated_frac=0.3)
+
+
+def test_an_incident_that_comes_and_goes_is_not_the_candidates_though_its_traffic_grows_with_it() -> None:
+    alternating = [(counts(60, 42), counts(60, 42)), (counts(6, 2), counts(114, 38))] * 20
+    assert not row(*alternating).is_stable_better
 
 
 def test_a_stable_that_nobody_asked_is_no_proof() -> None:
@@ -169,8 +217,11 @@ def test_a_stable_that_nobody_asked_is_no_proof() -> None:
 
 def test_the_row_survives_json() -> None:
     kept = EngineState(mostly=row(*[(counts(40, 24), counts(40, 1))] * 3))
-    assert kept.mostly.readings == 3
-    assert EngineState.from_json(json.loads(json.dumps(kept.to_json()))) == kept
+    assert kept.mostly.readings == 3 and kept.mostly.excess > 20
+    found = EngineState.from_json(json.loads(json.dumps(kept.to_json()))).mostly
+    assert found == replace(
+        kept.mostly, excess=pytest.approx(found.excess), variance=pytest.approx(found.variance, abs=1e-4)
+    )
     assert "mostly" not in EngineState().to_json()
 
 

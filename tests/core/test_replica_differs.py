@@ -48,7 +48,10 @@ def test_it_holds_says_why_and_names_the_replica() -> None:
 
 
 def test_it_holds_as_well_where_most_attempts_fail() -> None:
-    row = {"mostly": MostlyFailing(3, 0.0, 1.0, 70, 130, 0, 300), "judged": (judged(0, bad_candidate=80), judged(1))}
+    row = {
+        "mostly": MostlyFailing(3, 0.0, 1.0, 70, 130, 0, 300, 49.0, 12.0),
+        "judged": (judged(0, bad_candidate=80), judged(1)),
+    }
     assert held(**row, replicas={}).code is Code.MOSTLY_FAILING
     found = held(**row, replicas={"a:1": ReplicaTally(0, 100), "b:1": ReplicaTally(80, 100)})
     assert (found.action, found.code, found.facts["set_aside"]) == (Action.HOLD, Code.REPLICA_DIFFERS, "b:1")

@@ -118,6 +118,15 @@ def test_while_a_candidate_only_fails_it_looks_again_sooner(monkeypatch: pytest.
     assert ticks(monkeypatch, 60, most=4, is_failing=True) == about(0, again_s, 2 * again_s, 3 * again_s)
 
 
+@pytest.mark.parametrize(("takes_s", "every_s"), [(0.1, 0.25), (0.2, 0.4), (0.5, 0.75), (2.0, 2.25)])
+def test_after_a_long_turn_a_failing_candidate_is_not_looked_at_at_once(
+    monkeypatch: pytest.MonkeyPatch, takes_s: float, every_s: float
+) -> None:
+    assert TIMINGS.look_again_s == 0.25
+    seen = ticks(monkeypatch, 60, most=4, takes_s=takes_s, is_failing=True)
+    assert seen == about(0, every_s, 2 * every_s, 3 * every_s)
+
+
 def test_a_call_and_a_stop_from_another_thread_end_its_rest_at_once() -> None:
     """By the real clock: of its hour of rest nobody sees anything."""
     engine = Paced(3600)

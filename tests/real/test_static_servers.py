@@ -270,7 +270,7 @@ def test_what_its_owner_kills_and_brings_back_is_given_its_release_again(
         users.hear("r1")
     finally:
         users.stop()
-    assert users.heard("r1", "HTTP 503"), users.answered
+    assert users.answered[CUT_OFF] <= 1
     # What nobody can know of it is unknown, and not well.
     assert again.digest == "" and again.drift_checked_at is None and again.memory_bytes is None
     (view,) = [one for one in fleet_of(make_admin()) if one.node.name == place.name]
