@@ -4,7 +4,7 @@ Run `python -m benchmarks.held_out [--runs 5] [--rate 240] [--faults few_errors,
 
 The faults, the seed and the bounds were written down before the first run. A bound is the 95th percentile that docs/rollouts.md states for
 the next harsher fault, measured there at a sixth of this rate: more traffic must make up for a fault that is harder to see.
-Half of the traffic goes to the candidate. Ends with 1 where a run missed its bound, or a user saw a failure.
+Half of the traffic goes to the candidate. Ends with 1 where a run missed its bound, a user saw a failure, or users asked late.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def main() -> None:
                         told = {"rate_per_s": asked.rate, "weight_pct": WEIGHT_PCT, "replicas": REPLICAS, "runs": found}
                         asked.out.write_text(json.dumps(told, indent=1))
                 print(f"{crowd.asked} requests, {len(crowd.failed)} failed for users", flush=True)
-    print("\n".join(_table(found)))
+                print("\n".join(_table(found)), flush=True)
     if any(
-        row["users_failed"] or row["fault_to_zero_s"] > FAULTS[name].bound_s
+        row["users_failed"] or row["asked_late"] or row["fault_to_zero_s"] > FAULTS[name].bound_s
         for name, rows in found.items()
         for row in rows
     ):
-        raise SystemExit("A bound was missed, or users saw failures.")
+        raise SystemExit("A bound was missed, users saw failures, or they asked late, so that it was another load.")
 
 
 def _runs(shop: Shop, crowd: LoadGenerator, name: str, *, runs: int) -> list[dict[str, Any]]:

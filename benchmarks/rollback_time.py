@@ -129,6 +129,7 @@ def one_run(
         "bad_candidate_attempts": clock["bad_candidate_attempts"],
         "users_failed": len(crowd.failed) - failed_before,
         "users_wrong": len(crowd.wrong) - wrong_before,
+        "asked_late": sum(at >= fault_at for at in crowd.late),
     }
     for at, what in crowd.failed[failed_before:]:
         print(f"  a user's failure {at - fault_at:+.2f} s after the fault: {what}", flush=True)
@@ -197,8 +198,9 @@ def main() -> None:
                 asked.out.write_text(json.dumps(known, indent=1))
 
         found = measure(stack, Path(name), names, runs=asked.runs, rate_per_s=asked.rate, keep=keep)
-    if any(row["users_failed"] for rows in found.values() for row in rows):
-        raise SystemExit("Users saw failures.")
+    every = [row for rows in found.values() for row in rows]
+    if any(row["users_failed"] or row["asked_late"] for row in every):
+        raise SystemExit("Users saw failures, or were too few or too slow to ask in time: then it was another load.")
 
 
 if __name__ == "__main__":

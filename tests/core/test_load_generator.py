@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import load_generator
 from benchmarks.faulty_code import breaking, late
-from benchmarks.load_generator import MARK, POISON, Kind, LoadGenerator, Mix, TooFewUsers, body_of
+from benchmarks.load_generator import MARK, POISON, Kind, LoadGenerator, Mix, body_of
 
 
 def test_the_mix_draws_its_shares() -> None:
@@ -47,25 +48,19 @@ class Held(LoadGenerator):
     def _ask(self, kind: Kind, number: float) -> None:
         self.answers.acquire()
 
-
-def _until(users: Held, asked: int) -> None:
-    while users.asked < asked:
-        threading.Event().wait(0.001)
-
-
-def test_users_who_had_to_wait_for_each_other_are_another_load_than_was_asked_for() -> None:
-    users = Held("", 10_000, most_waiting=3)
-    users.__enter__()
-    _until(users, 5)
-    users.answers.release(100_000)
-    with pytest.raises(TooFewUsers, match="3 users waited"):
-        users.__exit__(None)
-    assert users.late >= 1
+    def until(self, asked: int) -> None:
+        while self.asked < asked:
+            threading.Event().wait(0.001)
 
 
-def test_users_who_are_answered_are_room_for_others() -> None:
-    users = Held("", 500, most_waiting=1000)
-    users.answers.release(100_000)
-    with users:
-        _until(users, 20)
-    assert users.late == 0
+@pytest.mark.parametrize(
+    ("most_waiting", "behind_s", "is_late"), [(3, 1e9, True), (1000, 1e9, False), (1000, -1.0, True)]
+)
+def test_requests_that_waited_for_others_or_for_the_machine_are_told(
+    monkeypatch: pytest.MonkeyPatch, most_waiting: int, behind_s: float, is_late: bool
+) -> None:
+    monkeypatch.setattr(load_generator, "BEHIND_S", behind_s)
+    with Held("", 500, most_waiting=most_waiting) as users:
+        users.until(5)
+        users.answers.release(100_000)
+    assert bool(users.late) is is_late
