@@ -86,8 +86,9 @@ class MostlyFailing:
 
     @classmethod
     def from_json(cls, value: Sequence[float]) -> MostlyFailing:
-        readings, since, until, *counts, excess, variance = value
-        return cls(int(readings), since, until, *(int(one) for one in counts), excess, variance)
+        readings, since, until, bad, attempts, bad_stable, attempts_stable, excess, variance = value
+        counts = int(bad), int(attempts), int(bad_stable), int(attempts_stable)
+        return cls(int(readings), since, until, *counts, excess, variance)
 
 
 def _table(one: Arms) -> tuple[int, int, int, int]:
