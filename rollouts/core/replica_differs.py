@@ -40,7 +40,8 @@ def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
     if found is None or judged is None:
         return found
     usual = judged.rate_stable if s.identity.has_stable else judged.guard.max_frac
-    # At the beginning of a fault all looks like one clump. What convicts in spite of that is no clump for a replica's sake, either.
+    # At the beginning of a fault the scatter makes one event of all that fails, and would name nobody. What convicts without it tells the
+    # replica without it, too.
     phi = 1.0 if found.code is Code.MOSTLY_FAILING else judged.phi
     odd = odd_one_out(s.observed.replicas, tolerated=judged.guard.roll_back_over.of(usual), phi=phi)
     if odd is None:
