@@ -64,6 +64,11 @@ _BAD_ANSWERS = {
 #: Heads that no caller may hand to a server. With `triton_grpc_error` a stream asks for errors as a status, and Triton 2.51 ends by
 #: a signal where the model's own error follows: one caller would end it for all. Seen on the real server.
 _NOT_FOR_SERVERS = ("triton_grpc_error",)
+#: Within this time after a failure stable is asked anew.
+AGAIN_S = 0.005
+#: A candidate whose process dies fails all that it has in flight at one instant, and stable has no room for a second's requests at once. So
+#: they come to it spread over this time. Source: `python -m benchmarks.rollback_time --faults crash`, docs/rollouts.md.
+HANDED_BACK_S = 0.05
 #: A retry goes where none of the attempts went before it: from the candidate to stable.
 _ELSEWHERE = {
     "name": "envoy.retry_priorities.previous_priorities",
@@ -252,7 +257,7 @@ def _split(route: ModelRoute, protocol: str, pool: Pool) -> list[dict[str, Any]]
     rest = _unary(route, protocol, pool.name, {"cluster": stable})
     if route.candidate is None or not route.candidate_bp:
         return [rest]
-    drawn = _unary(route, protocol, pool.name, draws_candidate(route, route.candidate, protocol, pool))
+    drawn = _unary(route, protocol, pool.name, draws_candidate(route, route.candidate, protocol, pool), HANDED_BACK_S)
     share = {"numerator": route.candidate_bp, "denominator": "TEN_THOUSAND"}
     return [
         {
@@ -265,7 +270,10 @@ def _split(route: ModelRoute, protocol: str, pool: Pool) -> list[dict[str, Any]]
     ]
 
 
-def _unary(route: ModelRoute, protocol: str, pool: str, where: dict[str, Any]) -> dict[str, Any]:
+def _unary(
+    route: ModelRoute, protocol: str, pool: str, where: dict[str, Any], again_s: float = AGAIN_S
+) -> dict[str, Any]:
+    """`again_s`: a second attempt is made at a random time within so many seconds after the first has failed."""
     return {
         "name": split_name(pool),
         "metadata": _label(route),
@@ -276,7 +284,7 @@ def _unary(route: ModelRoute, protocol: str, pool: str, where: dict[str, Any]) -
             "request_mirror_policies": _mirrors(route),
             "retry_policy": {
                 "num_retries": 1,
-                "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.010s"},
+                "retry_back_off": {"base_interval": _seconds(again_s), "max_interval": _seconds(again_s)},
                 "retry_priority": _ELSEWHERE,
                 **_ANOTHER_REPLICA,
                 **_retried(route),
