@@ -100,9 +100,12 @@ def one_run(
     good_s: float = GOOD_S,
     replicas: int | None = None,
 ) -> dict[str, Any]:
-    """One rollout of the release, broken after it has served for `good_s`; of so many replicas, if they are told."""
+    """One rollout of the release, broken after it has served for `good_s`; of so many replicas, if they are told.
+
+    `users_failed` is from the candidate's first traffic on; `failed_before` while its servers started, on the same cores.
+    """
     crowd.broke_at = None
-    failed_before, wrong_before = len(crowd.failed), len(crowd.wrong)
+    failed_at_first, wrong_before = len(crowd.failed), len(crowd.wrong)
     time.sleep(PAUSE_S)
     number = shop.start(release, policy=policy)
     if replicas is not None:
@@ -112,6 +115,7 @@ def one_run(
         await_replicas(shop, release, replicas)
     shop.until(number, "shifting")
     shop.until_acknowledged(number)
+    failed_before = len(crowd.failed)
     time.sleep(good_s)
     crowd.breaks = True
     try:
@@ -128,6 +132,7 @@ def one_run(
         "decision_to_zero_s": round(zero_at - decided_at, 3),
         "bad_candidate_attempts": clock["bad_candidate_attempts"],
         "users_failed": len(crowd.failed) - failed_before,
+        "failed_before": failed_before - failed_at_first,
         "users_wrong": len(crowd.wrong) - wrong_before,
         "asked_late": sum(at >= fault_at for at in crowd.late),
     }
