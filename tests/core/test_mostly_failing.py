@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms, Counts
-from rollouts.core.decision import Action, Code, Decision
+from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import EngineState
 from rollouts.core.mostly_failing import MOST_QUIET_S, SIGMAS, MostlyFailing
 from rollouts.core.policy_schema import parse_policy
-from rollouts.core.replay import Walk, walk
+from rollouts.core.replay import Walk
+from tests.core.test_all_failing import Ticks, last
+from tests.core.test_all_failing import walked as walked_by
 
 #: Evidence that never convicts, so that only this rule speaks: a stable that fails now and then is no reason for it to be silent.
-SLOW_TO_CONVICT = {"alpha_roll_back": 1e-12, "budget_bad": None}
+SLOW_TO_CONVICT = {"alpha_roll_back": 1e-12}
 STABLE = (40, 0)
-Ticks = Sequence[tuple[int, int]]  # attempts and errors of one arm in each tick
 
 
 def walked(candidate: Ticks, stable: Ticks | None = None, *, tick_s: float = 0.25, **policy: object) -> list[Walk]:
-    plan = parse_policy({"guards": [{"indicator": "errors"}], **SLOW_TO_CONVICT, **policy})
-    beside = stable or [STABLE] * len(candidate)
-
-    def feed(tick: int, weight_bp: int) -> Arms | None:
-        if tick > len(candidate):
-            return None
-        return Arms(*(Counts(n, n, {ERRORS: bad}) for n, bad in (candidate[tick - 1], beside[tick - 1])))
-
-    return list(walk(plan, feed, tick_s=tick_s))
-
-
-def last(walks: list[Walk]) -> Decision:
-    return walks[-1].decision
+    plan = {"guards": [{"indicator": "errors"}], **SLOW_TO_CONVICT, **policy}
+    return walked_by(candidate, stable or [STABLE] * len(candidate), tick_s=tick_s, **plan)
 
 
 def row(*readings: tuple[Counts, Counts], tick_s: float = 0.25) -> MostlyFailing:
