@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import json
@@ -26,7 +25,7 @@ from serving.adapters.envoy_bootstrap import bootstrap
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.control_plane.received import StreamAck
 from serving.control_plane.request_log import LoggedRequest
-from serving.control_plane.server import AdsServer, GatewayIdentity
+from serving.control_plane.server import AdsServer, GatewayIdentity, Wake
 from serving.control_plane.snapshot import Snapshot, compile_table
 from serving.core.addresses import TlsFiles
 from serving.core.routes import Arm, ModelRoute, RoutingTable
@@ -55,7 +54,7 @@ class Plane:
     def __init__(self, gateway: GatewayIdentity) -> None:
         self._gateway = gateway
         self._snapshot: Snapshot | None = None
-        self._wakes: set[asyncio.Event] = set()
+        self._wakes: set[Wake] = set()
         self.acks: list[tuple[float, StreamAck]] = []
         self.refusals: list[str] = []
         self.requests: list[LoggedRequest] = []
@@ -66,11 +65,16 @@ class Plane:
     def snapshot(self, environment: str) -> Snapshot | None:
         return self._snapshot
 
-    def subscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None:
+    def subscribe(self, gateway: GatewayIdentity, wake: Wake) -> None:
         self._wakes.add(wake)
 
-    def unsubscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None:
+    def unsubscribe(self, gateway: GatewayIdentity, wake: Wake) -> None:
         self._wakes.discard(wake)
+
+    def is_followed(self, table: RoutingTable) -> bool:
+        """Whether a gateway is connected, and every one has taken the whole of it."""
+        is_told = self._snapshot is not None and self._snapshot.table is table and bool(self._wakes)
+        return is_told and all(wake.follows is self._snapshot for wake in self._wakes)
 
     def record_acks(self, gateway: GatewayIdentity, acks: list[StreamAck]) -> None:
         self.acks += [(time.monotonic(), one) for one in acks]
@@ -84,7 +88,7 @@ class Plane:
     def publish(self, table: RoutingTable) -> None:
         self._snapshot = compile_table(table, self._snapshot)
         for wake in self._wakes:
-            wake.set()
+            wake.publish()
 
 
 @dataclass

@@ -22,6 +22,7 @@ from ledger.core.errors import StateChanged
 from registry.queries import manifest_of
 from serving import actions, queries
 from serving.agent import health_check, warmup
+from serving.agent.leaving import Leaving
 from serving.agent.log_tail import LogTail
 from serving.agent.node_launcher import ClosableServer, Connect, NodeLauncher
 from serving.core.health import (
@@ -57,7 +58,8 @@ class AgentTimings:
     hung_after_last_stable: float = HUNG_AFTER_LAST_STABLE_S
     load_timeout: float = 120.0
     warmup_timeout: float = 60.0
-    drain: float = 2.0  # for requests in flight after the gateways stopped routing here
+    follow: float = 30.0  # for the gateways to say that they stopped routing here
+    drain: float = 2.0  # for requests in flight after that
     stop_grace: float = 10.0
     backoff: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0, 8.0)  # before each try to bring a server back; then it failed
     backoff_most: float = 15.0  # between all further tries for the last server of a stable release, which never fails
@@ -79,6 +81,7 @@ class DeploymentReconciler:
         self._running: RunningServer | None = None
         self._client: ClosableServer | None = None
         self._seen = HealthTracker()
+        self._leaving: Leaving | None = None
         self._log = LogTail()
         self._setbacks = 0
         self._since = time.monotonic()  # in this state
@@ -306,17 +309,22 @@ class DeploymentReconciler:
 
     def _leave(self, deployment: Deployment) -> float | None:
         reason = deployment.reason or "it is not wanted any more"
-        if deployment.state in (S.DRAINING, S.FAILED):
-            self._end_servers(deployment, reason)
-            self._move(deployment, S.GONE, reason, gone_at=timezone.now())
-            return None
-        was_ready = deployment.state == S.READY
-        self._move(deployment, S.DRAINING, reason)
-        return (
-            float(self._lifecycle(deployment).get("drain_s", self._pace.drain))
-            if was_ready and deployment.environment.is_routed
-            else 0.0
-        )
+        if deployment.state not in (S.DRAINING, S.FAILED):
+            self._move(deployment, S.DRAINING, reason)
+            return 0.0
+        self._leaving = self._leaving or self._begin_to_leave(deployment)
+        if wait_s := self._leaving.wait_s():
+            return wait_s
+        self._end_servers(deployment, reason)
+        self._move(deployment, S.GONE, f"{reason}{self._leaving.in_vain}", gone_at=timezone.now())
+        return None
+
+    def _begin_to_leave(self, deployment: Deployment) -> Leaving:
+        """An agent that comes back begins anew: it does not know since when gateways leave its server alone."""
+        of = deployment.environment
+        is_routed = of.is_routed and deployment.ready_at is not None and queries.server_of(deployment) is not None
+        drain_s = float(self._lifecycle(deployment).get("drain_s", self._pace.drain)) if is_routed else 0.0
+        return Leaving(of.pk if is_routed and of.retired_at is None else None, self._pace.follow, drain_s)
 
     def _end_servers(self, deployment: Deployment, reason: str) -> None:
         running = self._running

@@ -33,6 +33,9 @@ class Flights:
     def __iter__(self) -> Iterator[tuple[str, Sent]]:
         return iter(list(self._sent.items()))
 
+    def __len__(self) -> int:
+        return len(self._sent)
+
     def begin(self, sent: Sent) -> str:
         """Notes it; returns its nonce."""
         self._nonce += 1

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import TypeVar
 
 from django import db
@@ -54,6 +55,7 @@ class ControlPlane:
         self._heard_at = time.monotonic()  # from the database, when anything was read or written
         self._loaded: store.Loaded | None = None  # the last reading: what has not changed since is not made again
         self._snapshots: dict[str, Snapshot] = {}
+        self._as_of: dict[str, datetime] = {}  # of the database, which they say all of
         self._gateways: dict[str, GatewayIdentity] = {}
         self._streams: defaultdict[str, set[tuple[GatewayIdentity, Wake]]] = defaultdict(set)
         self._acks: dict[tuple[int, int], store.AckRow] = {}
@@ -178,7 +180,7 @@ class ControlPlane:
         self._gateways = loaded.gateways
         for environment, table in loaded.tables.items():
             try:
-                self._publish(environment, table, loaded.known[environment], loaded.problems.get(environment, ()))
+                self._publish(environment, table, loaded)
             except Exception as error:  # one environment's table must not keep the others' from being published
                 self._say(
                     environment, f"{environment}: gateways keep what they have, its routes make no table: {error}"
@@ -190,27 +192,23 @@ class ControlPlane:
         self._loaded = store.load(self._loaded)
         return self._loaded
 
-    def _publish(
-        self,
-        environment: str,
-        table: RoutingTable,
-        known: dict[str, tuple[store.Endpoint, ...]],
-        unmade: tuple[RouteProblem, ...] = (),
-    ) -> None:
-        last = self._snapshots.get(environment)
+    def _publish(self, environment: str, table: RoutingTable, loaded: store.Loaded) -> None:
+        last, unmade = self._snapshots.get(environment), loaded.problems.get(environment, ())
         try:
-            admission = admit(table, last.table if last else None, known)
+            admission = admit(table, last.table if last else None, loaded.known[environment])
         except TableRefused as refusal:
             self._say(environment, "; ".join([*(one.message for one in unmade), str(refusal)]))
             return
         problems = (*unmade, *admission.problems)
         self._say(environment, "; ".join(problem.message for problem in problems))
-        self._refuse_withheld(environment, [problem for problem in problems if problem.is_withheld])
-        if last is not None and admission.table == last.table:
-            return
-        self._snapshots[environment] = compile_table(admission.table, last)
-        for _, wake in self._streams[environment]:
-            wake.publish()
+        withheld = [problem for problem in problems if problem.is_withheld]
+        self._refuse_withheld(environment, withheld)
+        if last is None or admission.table != last.table:
+            self._snapshots[environment] = compile_table(admission.table, last)
+            for _, wake in self._streams[environment]:
+                wake.publish()
+        if not withheld and environment in loaded.read_at:
+            self._as_of[environment] = loaded.read_at[environment]
 
     def _refuse_withheld(self, environment: str, problems: list[RouteProblem]) -> None:
         acks = [StreamAck(problem.route_id, problem.generation, problem.message) for problem in problems]
@@ -237,9 +235,19 @@ class ControlPlane:
                 await self._in_thread(self._writer, self._clock.sync)  # and nothing else may ask for long
                 if seen:
                     await self._in_thread(self._writer, store.write_seen, seen, self._clock.now())
+                    await self._in_thread(self._writer, store.write_follows, self._follows())
                 await self._write_refusals()
                 await self._write_examples()
             await asyncio.sleep(HEARTBEAT_S)
+
+    def _follows(self) -> dict[int, datetime]:
+        """Up to when each gateway that is connected here, and has taken all of it, has what the database said."""
+        return {
+            gateway.id: self._as_of[environment]
+            for environment, streams in self._streams.items()
+            for gateway, wake in streams
+            if environment in self._as_of and wake.follows is self._snapshots[environment]
+        }
 
     async def _write_refusals(self) -> None:
         """Each once: what an error keeps from the database is written with the next heartbeat."""

@@ -27,7 +27,8 @@ WITH servers AS (
     JOIN registry_release release ON release.id = deployment.release_id
    WHERE server.ended_at IS NULL AND deployment.state = ANY(%s)
    GROUP BY deployment.environment_id, release.model_id)
-SELECT 'environment' AS kind, slug AS name, id AS environment_id, json_build_array(id, slug, generation, allows_forced_release)::text, NULL
+SELECT 'environment' AS kind, slug AS name, id AS environment_id, json_build_array(
+         id, slug, generation, allows_forced_release, statement_timestamp())::text, NULL
   FROM serving_environment WHERE is_routed AND retired_at IS NULL
 UNION ALL
 SELECT 'gateway', gateway.name, environment.id, json_build_array(
@@ -50,10 +51,13 @@ SELECT 'route', model.slug, route.environment_id, json_build_array(
 
 
 class EnvironmentRow(NamedTuple):
+    """`read_at`: the database's time, ISO 8601. All that was committed by then has been read."""
+
     pk: int
     slug: str
     generation: int
     allows_forced: bool
+    read_at: str
 
 
 class GatewayRow(NamedTuple):

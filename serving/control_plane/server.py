@@ -60,11 +60,12 @@ class GatewayIdentity:
 
 class Wake(asyncio.Event):
     """There is something for a gateway's stream to look at. `has_snapshot`: one that it has not seen; `sending_since`: it waits until the
-    gateway takes what it was sent (monotonic seconds).
+    gateway takes what it was sent (monotonic seconds); `follows`: the snapshot that the gateway has taken whole.
     """
 
     has_snapshot = False
     sending_since: float | None = None
+    follows: Snapshot | None = None
 
     def publish(self) -> None:
         self.has_snapshot = True
@@ -258,6 +259,7 @@ class AdsServer:
                 wake.sending_since = time.monotonic()
                 yield response
             wake.sending_since = None
+            wake.follows = snapshot if stream.follows(snapshot) else None
             acks = stream.acks(snapshot)
             if acks:
                 self.plane.record_acks(gateway, acks)

@@ -67,7 +67,7 @@ class Made:
 class Loaded:
     """One consistent reading. `known` maps a digest to servers that live but do not serve, by environment; `made` has what came of
     each model's rows, for the next reading. `problems`, by environment: routes that could not be made, in whose place there is the last one
-    that could, if there was one.
+    that could, if there was one. `read_at`, by environment: what was committed by then is in it.
     """
 
     tables: dict[str, RoutingTable]
@@ -75,6 +75,7 @@ class Loaded:
     gateways: dict[str, GatewayIdentity]
     made: Mapping[ModelRows, Made] = field(default_factory=dict, repr=False)
     problems: Mapping[str, tuple[RouteProblem, ...]] = field(default_factory=dict)
+    read_at: Mapping[str, datetime] = field(default_factory=dict)
 
 
 def load(last: Loaded | None = None) -> Loaded:
@@ -103,6 +104,7 @@ def load(last: Loaded | None = None) -> Loaded:
         {one.name: _identity(one) for one in rows.gateways},
         made,
         {one.slug: tuple(problems[one.pk]) for one in rows.environments},
+        {one.slug: datetime.fromisoformat(one.read_at) for one in rows.environments},
     )
 
 
@@ -285,6 +287,13 @@ def write_acks(rows: Iterable[AckRow]) -> None:
 
 def write_seen(gateway_ids: Iterable[int], at: datetime) -> None:
     Gateway.objects.filter(pk__in=list(gateway_ids)).update(seen_at=at)
+
+
+def write_follows(follows: Mapping[int, datetime]) -> None:
+    """Up to when each of these gateways, by its key, routes by what the database said. It never goes back."""
+    for at in set(follows.values()):
+        rows = Gateway.objects.filter(pk__in=[pk for pk, one in follows.items() if one == at])
+        rows.filter(Q(follows_at=None) | Q(follows_at__lt=at)).update(follows_at=at)
 
 
 def write_refusal(gateway_id: int, peer: str, reason: str) -> None:

@@ -237,13 +237,19 @@ class GatewayStream:
         self._untold.clear()
         return out
 
+    def follows(self, snapshot: Snapshot) -> bool:
+        """Whether the gateway has taken all of it: nothing is on its way to it, waits for its turn or was refused."""
+        is_asked = all(one.is_asked for url, one in self._kinds.items() if url != ENDPOINTS or snapshot.endpoints)
+        is_due = self._looks_at_all or self._touched or self._waiting or self._flights or any(self._behind.values())
+        if self._last is not snapshot or is_due or not is_asked:
+            return False
+        refused = [(url, name, one.version) for url, kind in self._kinds.items() for name, one in kind.refused.items()]
+        return all(snapshot.version(url, name, self.listeners) != version for url, name, version in refused)
+
     def _errors(self, model: CompiledModel) -> list[str]:
         """What the gateway said of what is wanted of this model: of its virtual host, of the listeners, of its clusters."""
-        wanted = [
-            (SCOPE, model.scope),
-            *((LISTENER, one) for one in self.listeners.values()),
-            *((CLUSTER, one) for one in model.clusters.values()),
-        ]
+        wanted = [(SCOPE, model.scope), *((LISTENER, one) for one in self.listeners.values())]
+        wanted += [(CLUSTER, one) for one in model.clusters.values()]
         refusals = [(self._kinds[type_url].refused.get(one.name), one.version) for type_url, one in wanted]
         return [refusal.words for refusal, version in refusals if refusal is not None and refusal.version == version]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from django.db.models import Count, F, Q
 
 from ledger.core.errors import NotFound
 from ledger.queries import clock
-from serving.core.gateway_standing import Standing, standing_of
+from serving.core.gateway_standing import GONE_AFTER_S, Standing, standing_of
 from serving.models import Gateway, Route, RouteAck
 
 
@@ -45,6 +46,17 @@ def gateway_states() -> list[GatewayState]:
             GatewayState(row, standing_of(row.seen_at, row.drained_at, now), routes[row.environment_id], good, bad)
         )
     return found
+
+
+def not_following(environment: int, since: datetime) -> list[str]:
+    """The names of the environment's gateways that may route by what was so before this instant, of the database's clock.
+
+    One that is silent may serve users by the last that it heard; one that was so for `GONE_AFTER_S` is taken for gone.
+    """
+    about = Q(seen_at__gte=clock.now() - timedelta(seconds=GONE_AFTER_S))
+    behind = Q(follows_at=None) | Q(follows_at__lt=since)
+    rows = Gateway.objects.filter(about, behind, environment=environment).order_by("name")
+    return list(rows.values_list("name", flat=True))
 
 
 def get_gateway(name: str) -> Gateway:

@@ -1,4 +1,5 @@
-"""Random tables, answers, refusals, silences, reconnections: a gateway ends with the table, and acknowledges nothing before it has it."""
+"""Random tables, answers, refusals, silences, reconnections: a gateway ends with the table, and neither acknowledges a
+route nor is said to follow before it has it."""
 
 from __future__ import annotations
 
@@ -112,6 +113,17 @@ class Gateway:
             if not word.error:
                 host, version = self._world.of[word.route_id, word.generation]
                 assert self.fresh.get(host) == version, "acknowledged before it was taken"
+        if self.stream.follows(snapshot):
+            assert self.has(snapshot), "said to follow before it does"
+
+    def has(self, snapshot: Snapshot) -> bool:
+        """Whether it routes by it: where to, through which clusters, to which servers."""
+        routes = {snapshot.unknown.name: snapshot.unknown.version}
+        routes |= {host: model.scope.version for host, model in snapshot.models.items()}
+        return self.held[SCOPE] == routes and all(
+            {name: one.version for name, one in wanted.items()}.items() <= self.held[url].items()
+            for url, wanted in ((CLUSTER, snapshot.clusters), (ENDPOINTS, snapshot.endpoints))
+        )
 
     def answer(self, response: Response, *, refuses: bool = False) -> None:
         self.sent.remove(response)
@@ -193,6 +205,7 @@ def test_a_gateway_ends_with_the_table_whatever_came_between(seed: int, refusals
                 one.version for one in model.clusters.values()
             }
             assert all(gateway.held[ENDPOINTS][name] == one.version for name, one in model.endpoints.items())
+    assert gateway.stream.follows(current) or refused
     if not refusals:
         assert gateway.held[CLUSTER].keys() == current.clusters.keys(), "what no route names goes in the end"
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,7 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from accounts.models import Team
 from ledger.core.errors import StateChanged
+from ledger.queries import clock
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from serving.actions.gateways import drain_gateway, register_gateway, remove_gateway, resume_gateway
@@ -63,12 +65,13 @@ class World:
             model=self.model, number=number, state=ReleaseState.SEALED, digest=digest, sealed_at=timezone.now()
         )
 
-    def _server(self, release: Release) -> Server:
+    def _server(self, release: Release, backend: Backend | None = None) -> Server:
+        slot = Deployment.objects.filter(release=release).count()
         node, _ = Node.objects.get_or_create(name="local")
         deployment = Deployment.objects.create(
-            release=release, environment=self.environment, node=node, state=DeploymentState.READY
+            release=release, environment=self.environment, node=node, state=DeploymentState.READY, slot=slot
         )
-        at = self.backends[release.name].endpoint
+        at = (backend or self.backends[release.name]).endpoint
         return Server.objects.create(
             deployment=deployment, http_port=at.http_port, grpc_port=at.grpc_port, metrics_port=1, pid=1, folder="f",
             is_serving=True, probed_at=timezone.now(),
@@ -279,6 +282,39 @@ def test_gateways_are_marked_as_seen_only_while_they_are_there(world: World) -> 
     last = Gateway.objects.get().seen_at
     time.sleep(HEARTBEAT_S + 0.5)
     assert Gateway.objects.get().seen_at == last
+
+
+def test_a_gateway_that_follows_asks_no_server_that_is_drained_and_a_frozen_one_does_not_follow(world: World) -> None:
+    leaves = world.backends["r1 elsewhere"] = Backend(world.loop, "r1 elsewhere").start()
+    other = world._server(world.r1, leaves).deployment
+    world.start()
+    world.apply(0)
+    traffic = Traffic(world.envoy)
+    wait_until(lambda: leaves.hits, "both servers are asked")
+
+    def write(state: DeploymentState) -> datetime:
+        Deployment.objects.filter(pk=other.pk).update(state=state)
+        return clock.now()
+
+    def follows(since: datetime) -> bool:
+        return Gateway.objects.filter(follows_at__gt=since).exists()
+
+    at = write(DeploymentState.DRAINING)
+    wait_until(lambda: follows(at), "the gateway follows")
+    traffic.go_on()  # what was under way is over
+    asked = leaves.hits
+    traffic.go_on(200)
+    assert leaves.hits == asked and traffic.stop().keys() == {""}
+
+    os.kill(world.envoy.pid or 0, signal.SIGSTOP)
+    try:
+        at = write(DeploymentState.READY)
+        twice = at + timedelta(seconds=2 * HEARTBEAT_S)
+        wait_until(lambda: Gateway.objects.filter(seen_at__gt=twice).exists(), "it is marked as seen: it is connected")
+        assert not follows(at)
+    finally:
+        os.kill(world.envoy.pid or 0, signal.SIGCONT)
+    wait_until(lambda: follows(at), "it follows again")
 
 
 def test_a_gateway_that_nobody_registered_gets_nothing(world: World) -> None:

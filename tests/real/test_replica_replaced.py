@@ -29,7 +29,7 @@ from serving.agent import node_agent
 from serving.agent.node_agent import Agent
 from serving.agent.reconciler import AgentTimings
 from serving.control_plane import store
-from serving.core.routes import admit
+from serving.core.routes import RoutingTable, admit
 from serving.models import Deployment, Gateway, Scale
 from serving.ports import LaunchSpec, RunningServer
 from serving.queries.deployments import answering_servers
@@ -103,7 +103,8 @@ class Site:
         **policy: object,
     ) -> None:
         """`replicas`: of stable and of the candidate."""
-        self.parts, self.agents, self.last, self.clock = parts, agents, None, Seconds()
+        self.parts, self.agents, self.clock = parts, agents, Seconds()
+        self.last: RoutingTable | None = None
         self.model = make_model(MODEL, objectives={"errors_max_frac": max_frac}, rollout_policy={**POLICY, **policy})
         self.environment = make_environment("production", needs_passed_report=False)
         Gateway.objects.create(
@@ -142,15 +143,17 @@ class Site:
         """The gateway takes what was written, and its word is written down, as the control plane does."""
         loaded = store.load()
         table = admit(loaded.tables["production"], self.last, loaded.known["production"]).table
-        if table == self.last:
-            return
-        self.last = table
-        self.parts.loop.loop.call_soon_threadsafe(self.parts.plane.publish, table)
-        (route,) = table.models
-        self.wait_for(lambda: self.parts.acked(route.generation) is not None, f"generation {route.generation}")
-        self.wait_for(self.parts.envoy.is_open, "the gateway's port")
-        word = store.AckRow(Gateway.objects.get().pk, route.route_id, route.generation, "", self.clock.now())
-        store.write_acks([word])
+        gateway = Gateway.objects.get().pk
+        if self.last is None or table != self.last:
+            self.last = table
+            self.parts.loop.loop.call_soon_threadsafe(self.parts.plane.publish, table)
+            (route,) = table.models
+            self.wait_for(lambda: self.parts.acked(route.generation) is not None, f"generation {route.generation}")
+            self.wait_for(self.parts.envoy.is_open, "the gateway's port")
+            store.write_acks([store.AckRow(gateway, route.route_id, route.generation, "", self.clock.now())])
+        last = self.last
+        self.wait_for(lambda: self.parts.plane.is_followed(last), "the gateway follows")
+        store.write_follows({gateway: loaded.read_at["production"]})
 
     def turn(self, *, fails: Sequence[tuple[Backend, int]] = ()) -> None:
         """Users' requests, of which each of `fails` fails a few; a tick of the engine; and the gateway follows."""
@@ -204,7 +207,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Rig
             launcher = agents[name] = Stubs(parts, name)
             agent = Agent(
                 node=name, servers=tmp_path / name, launcher=launcher, connect=launcher.connect,
-                pace=AgentTimings(probe_every=0.2, drain=0.0, stop_grace=0.0),
+                pace=AgentTimings(probe_every=0.2, drain=0.5, stop_grace=0.0),
             )  # fmt: skip
             running = threading.Thread(target=agent.run)
             held.callback(launcher.end)
