@@ -21,7 +21,7 @@ _CODE = """
 import asyncio
 import json
 import sys
-import grpc
+from grpc.aio import _server
 import numpy as np
 from kserve import InferOutput, InferResponse, Model, ModelServer
 from kserve.errors import InferenceError, InvalidInput
@@ -85,8 +85,8 @@ class OnLoopback(rest.uvicorn.Config):
         super().__init__(app, **{**how, "host": SAID["host"]})
 
 rest.uvicorn.Config = OnLoopback
-listen = grpc.aio.Server.add_insecure_port
-grpc.aio.Server.add_insecure_port = lambda server, address: listen(server, address.replace("[::]", SAID["host"]))
+listen = _server.Server.add_insecure_port
+_server.Server.add_insecure_port = lambda server, address: listen(server, address.replace("[::]", SAID["host"]))
 ModelServer(http_port=SAID["ports"]["http"], grpc_port=SAID["ports"]["grpc"]).start([Release()])
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,9 @@ class OtherServer:
             wait_until(self._knows_its_model, f"a server with {self.model}", timeout_s=120)
         except AssertionError as error:
             raise AssertionError(f"{error}; it said: {(self.folder / 'log').read_text()[-4000:]}") from None
+        for port in (self.http_port, self.grpc_port):
+            with socket.socket() as other:
+                other.bind(("127.0.0.2", port))  # refused where somebody listens on every address of the machine
 
     def kill(self) -> None:
         if self._process is not None:

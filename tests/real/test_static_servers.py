@@ -140,6 +140,7 @@ class Users:
     def __init__(self, envoy: Envoy, model: str) -> None:
         self._path, self._envoy, self._enough = f"/v2/models/{model}/infer", envoy, threading.Event()
         self.answered: Counter[str] = Counter()
+        self._trouble: Exception | None = None
         self._thread = threading.Thread(target=self._ask)
         self._thread.start()
 
@@ -154,12 +155,19 @@ class Users:
         return answer.release or "?"
 
     def _ask(self) -> None:
-        while not self._enough.is_set():
-            self.answered[self.ask()] += 1
+        try:
+            while not self._enough.is_set():
+                self.answered[self.ask()] += 1
+        except Exception as error:  # told to whoever waits for an answer
+            self._trouble = error
 
     def hear(self, release: str, more: int = 20) -> None:
         wanted = self.answered[release] + more
-        wait_until(lambda: self.answered[release] >= wanted, f"{more} more answers of {release}: {self.answered}")
+        wait_until(
+            lambda: self._trouble or self.answered[release] >= wanted, f"{more} more of {release}: {self.answered}"
+        )
+        if self._trouble is not None:
+            raise AssertionError(f"{self.answered}, and then: {self._trouble!r}") from self._trouble
 
     def stop(self) -> None:
         self._enough.set()
