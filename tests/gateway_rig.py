@@ -14,11 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import grpc
 from django.conf import settings
+from django.utils import timezone
 from tritonclient.grpc import service_pb2
 
 from serving.adapters.envoy_bootstrap import bootstrap
@@ -54,6 +56,7 @@ class Plane:
     def __init__(self, gateway: GatewayIdentity) -> None:
         self._gateway = gateway
         self._snapshot: Snapshot | None = None
+        self._published_at: datetime | None = None
         self._wakes: set[Wake] = set()
         self.acks: list[tuple[float, StreamAck]] = []
         self.refusals: list[str] = []
@@ -65,6 +68,9 @@ class Plane:
     def snapshot(self, environment: str) -> Snapshot | None:
         return self._snapshot
 
+    def read_at(self, environment: str) -> datetime | None:
+        return self._published_at
+
     def subscribe(self, gateway: GatewayIdentity, wake: Wake) -> None:
         self._wakes.add(wake)
 
@@ -72,9 +78,9 @@ class Plane:
         self._wakes.discard(wake)
 
     def is_followed(self, table: RoutingTable) -> bool:
-        """Whether a gateway is connected, and every one has taken the whole of it."""
+        """Whether a gateway is connected, and every one has taken all of what was published last, if that is the table."""
         is_told = self._snapshot is not None and self._snapshot.table is table and bool(self._wakes)
-        return is_told and all(wake.follows is self._snapshot for wake in self._wakes)
+        return is_told and all(wake.follows_at == self._published_at for wake in self._wakes)
 
     def record_acks(self, gateway: GatewayIdentity, acks: list[StreamAck]) -> None:
         self.acks += [(time.monotonic(), one) for one in acks]
@@ -86,7 +92,7 @@ class Plane:
         self.requests += requests
 
     def publish(self, table: RoutingTable) -> None:
-        self._snapshot = compile_table(table, self._snapshot)
+        self._snapshot, self._published_at = compile_table(table, self._snapshot), timezone.now()
         for wake in self._wakes:
             wake.publish()
 

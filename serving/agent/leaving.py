@@ -3,38 +3,57 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from ledger.queries import clock
+from serving.models import Deployment
+from serving.queries.deployments import server_of
 from serving.queries.gateways import not_following
+from serving.queries.sleep import sleep_of
 
 #: Seconds. What gateways have taken is written down every two (`serving.control_plane.plane.HEARTBEAT_S`).
-ASK_EVERY_S = 0.25
+ASK_EVERY_S = 1.0
 
 
+@dataclass
 class Leaving:
     """Begins when the database says that gateways are to leave the server alone. First all of them take that; then what is in flight has
     its time to end.
 
-    `environment`: by its key; None: no gateway hears of that any more. `follow_s`: a gateway that does not say for so many seconds that
-    it follows is waited for no longer. It may be dead; or there is no control plane, and it meets a closed port and goes to another
-    replica. `drain_s`: the time for what is in flight. `in_vain`: what is to be told of gateways that never said it.
+    `place`: environment and model, by their keys; None: no gateway sends it anything. `follow_s`: a gateway that is not known to follow
+    after so many seconds is waited for no longer. It may be dead; or there is no control plane, and it meets a closed port and goes to
+    another replica. `drain_s`: the time for what is in flight. `in_vain`: what is to be told of gateways that were waited for.
     """
 
-    def __init__(self, environment: int | None, follow_s: float, drain_s: float) -> None:
-        self._environment, self._follow_s, self._drain_s = environment, follow_s, drain_s
-        self._asked_at, self._began = clock.now(), time.monotonic()
-        self._left_at: float | None = None
-        self.in_vain = ""
+    place: tuple[int, int] | None
+    follow_s: float
+    drain_s: float
+    in_vain: str = ""
+    _asked_at: datetime = field(default_factory=clock.now)
+    _began: float = field(default_factory=lambda: time.monotonic())
+    _left_at: float | None = None
 
     def wait_s(self) -> float:
         """In how many seconds to ask again; 0 once the server may be ended. Raises django.db.Error."""
         now = time.monotonic()
         if self._left_at is None:
-            behind = not_following(self._environment, self._asked_at) if self._environment is not None else []
-            if behind and now - self._began < self._follow_s:
+            behind = not_following(*self.place, self._asked_at) if self.place is not None else []
+            if behind and now - self._began < self.follow_s:
                 return ASK_EVERY_S
             self._left_at = now
             self.in_vain = (
-                f" ({', '.join(behind)} did not say in {self._follow_s:g} s to have left it)" if behind else ""
+                f" ({', '.join(behind)}: not known after {self.follow_s:g} s to have left it)" if behind else ""
             )
-        return max(self._left_at + self._drain_s - now, 0.0)
+        return max(self._left_at + self.drain_s - now, 0.0)
+
+
+def leaving_of(deployment: Deployment, *, follow_s: float, drain_s: float) -> Leaving:
+    """From now on, with these times where gateways may know its server. An agent that comes back begins anew: it does not know since
+    when they leave it alone."""
+    of, model = deployment.environment, deployment.release.model_id
+    if not of.is_routed or deployment.ready_at is None or server_of(deployment) is None:
+        return Leaving(None, 0.0, 0.0)
+    # Gateways hear nothing more of a retired environment; of a model that sleeps they said that they do before it was drained.
+    is_told = of.retired_at is None and sleep_of(of.pk, model) is None
+    return Leaving((of.pk, model) if is_told else None, follow_s, drain_s)

@@ -22,7 +22,7 @@ from ledger.core.errors import StateChanged
 from registry.queries import manifest_of
 from serving import actions, queries
 from serving.agent import health_check, warmup
-from serving.agent.leaving import Leaving
+from serving.agent.leaving import Leaving, leaving_of
 from serving.agent.log_tail import LogTail
 from serving.agent.node_launcher import ClosableServer, Connect, NodeLauncher
 from serving.core.health import (
@@ -312,19 +312,13 @@ class DeploymentReconciler:
         if deployment.state not in (S.DRAINING, S.FAILED):
             self._move(deployment, S.DRAINING, reason)
             return 0.0
-        self._leaving = self._leaving or self._begin_to_leave(deployment)
+        drain_s = float(self._lifecycle(deployment).get("drain_s", self._pace.drain))
+        self._leaving = self._leaving or leaving_of(deployment, follow_s=self._pace.follow, drain_s=drain_s)
         if wait_s := self._leaving.wait_s():
             return wait_s
         self._end_servers(deployment, reason)
         self._move(deployment, S.GONE, f"{reason}{self._leaving.in_vain}", gone_at=timezone.now())
         return None
-
-    def _begin_to_leave(self, deployment: Deployment) -> Leaving:
-        """An agent that comes back begins anew: it does not know since when gateways leave its server alone."""
-        of = deployment.environment
-        is_routed = of.is_routed and deployment.ready_at is not None and queries.server_of(deployment) is not None
-        drain_s = float(self._lifecycle(deployment).get("drain_s", self._pace.drain)) if is_routed else 0.0
-        return Leaving(of.pk if is_routed and of.retired_at is None else None, self._pace.follow, drain_s)
 
     def _end_servers(self, deployment: Deployment, reason: str) -> None:
         running = self._running

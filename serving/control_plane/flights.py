@@ -33,8 +33,15 @@ class Flights:
     def __iter__(self) -> Iterator[tuple[str, Sent]]:
         return iter(list(self._sent.items()))
 
-    def __len__(self) -> int:
-        return len(self._sent)
+    @property
+    def last(self) -> int:
+        """The number of the last response that was sent."""
+        return self._nonce
+
+    @property
+    def oldest(self) -> int:
+        """The number of the first response that is on its way; where none is, of the next one that will be."""
+        return int(next(iter(self._sent), self._nonce + 1))
 
     def begin(self, sent: Sent) -> str:
         """Notes it; returns its nonce."""

@@ -55,7 +55,7 @@ class ControlPlane:
         self._heard_at = time.monotonic()  # from the database, when anything was read or written
         self._loaded: store.Loaded | None = None  # the last reading: what has not changed since is not made again
         self._snapshots: dict[str, Snapshot] = {}
-        self._as_of: dict[str, datetime] = {}  # of the database, which they say all of
+        self._read_at: dict[str, datetime] = {}  # up to when they say all that the database says
         self._gateways: dict[str, GatewayIdentity] = {}
         self._streams: defaultdict[str, set[tuple[GatewayIdentity, Wake]]] = defaultdict(set)
         self._acks: dict[tuple[int, int], store.AckRow] = {}
@@ -111,6 +111,9 @@ class ControlPlane:
 
     def snapshot(self, environment: str) -> Snapshot | None:
         return self._snapshots.get(environment)
+
+    def read_at(self, environment: str) -> datetime | None:
+        return self._read_at.get(environment)
 
     def subscribe(self, gateway: GatewayIdentity, wake: Wake) -> None:
         self._streams[gateway.environment].add((gateway, wake))
@@ -201,14 +204,13 @@ class ControlPlane:
             return
         problems = (*unmade, *admission.problems)
         self._say(environment, "; ".join(problem.message for problem in problems))
-        withheld = [problem for problem in problems if problem.is_withheld]
-        self._refuse_withheld(environment, withheld)
+        self._refuse_withheld(environment, [problem for problem in problems if problem.is_withheld])
         if last is None or admission.table != last.table:
             self._snapshots[environment] = compile_table(admission.table, last)
             for _, wake in self._streams[environment]:
                 wake.publish()
-        if not withheld and environment in loaded.read_at:
-            self._as_of[environment] = loaded.read_at[environment]
+        if environment in loaded.read_at:
+            self._read_at[environment] = loaded.read_at[environment]
 
     def _refuse_withheld(self, environment: str, problems: list[RouteProblem]) -> None:
         acks = [StreamAck(problem.route_id, problem.generation, problem.message) for problem in problems]
@@ -241,13 +243,9 @@ class ControlPlane:
             await asyncio.sleep(HEARTBEAT_S)
 
     def _follows(self) -> dict[int, datetime]:
-        """Up to when each gateway that is connected here, and has taken all of it, has what the database said."""
-        return {
-            gateway.id: self._as_of[environment]
-            for environment, streams in self._streams.items()
-            for gateway, wake in streams
-            if environment in self._as_of and wake.follows is self._snapshots[environment]
-        }
+        """Up to when each gateway that is connected here has what the database said."""
+        every = (one for streams in self._streams.values() for one in streams)
+        return {gateway.id: wake.follows_at for gateway, wake in every if wake.follows_at is not None}
 
     async def _write_refusals(self) -> None:
         """Each once: what an error keeps from the database is written with the next heartbeat."""

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,12 +61,12 @@ class GatewayIdentity:
 
 class Wake(asyncio.Event):
     """There is something for a gateway's stream to look at. `has_snapshot`: one that it has not seen; `sending_since`: it waits until the
-    gateway takes what it was sent (monotonic seconds); `follows`: the snapshot that the gateway has taken whole.
+    gateway takes what it was sent (monotonic seconds); `follows_at`: up to when the gateway has what the database said.
     """
 
     has_snapshot = False
     sending_since: float | None = None
-    follows: Snapshot | None = None
+    follows_at: datetime | None = None
 
     def publish(self) -> None:
         self.has_snapshot = True
@@ -82,6 +83,7 @@ class Plane(Protocol):
 
     def gateway(self, name: str) -> GatewayIdentity | None: ...
     def snapshot(self, environment: str) -> Snapshot | None: ...
+    def read_at(self, environment: str) -> datetime | None: ...
     def subscribe(self, gateway: GatewayIdentity, wake: Wake) -> None: ...
     def unsubscribe(self, gateway: GatewayIdentity, wake: Wake) -> None: ...
     def record_acks(self, gateway: GatewayIdentity, acks: list[StreamAck]) -> None: ...
@@ -251,7 +253,7 @@ class AdsServer:
             current = self.plane.gateway(gateway.name)
             if not self.is_open or current != gateway:
                 return  # registered anew with other addresses, or gone: let it connect again
-            snapshot = self.plane.snapshot(gateway.environment)
+            snapshot, read_at = self.plane.snapshot(gateway.environment), self.plane.read_at(gateway.environment)
             if snapshot is None:
                 continue
             wake.has_snapshot = False
@@ -259,10 +261,10 @@ class AdsServer:
                 wake.sending_since = time.monotonic()
                 yield response
             wake.sending_since = None
-            wake.follows = snapshot if stream.follows(snapshot) else None
             acks = stream.acks(snapshot)
             if acks:
                 self.plane.record_acks(gateway, acks)
+            wake.follows_at = stream.follows_at(snapshot, read_at) if read_at is not None else None
 
 
 async def _read(

@@ -78,14 +78,6 @@ class Snapshot:
         """Whether gateways keep the cluster, which may be of a model that nobody could make a route of."""
         return cluster.startswith(tuple(f"{model}_" for model in self.table.unknown))
 
-    def version(self, type_url: str, name: str, listeners: Mapping[str, Resource]) -> str:
-        """Of one of its resources, or of a gateway's own `listeners`; empty where there is none by that name."""
-        host = self.models.get(name)
-        scope = self.unknown if name == self.unknown.name else host.scope if host is not None else None
-        of = {CLUSTER: self.clusters, ENDPOINTS: self.endpoints, LISTENER: listeners}
-        found = scope if type_url == SCOPE else of[type_url].get(name)
-        return found.version if found is not None else ""
-
     def since(self, last: Snapshot) -> Step | None:
         """All that has changed since `last`; None where that is too long ago to be known."""
         if self.mark is last.mark:

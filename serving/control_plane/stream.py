@@ -15,10 +15,12 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 
 from envoy.service.discovery.v3 import discovery_pb2
 
 from serving.control_plane.flights import MOST_FLYING, Flights, Sent
+from serving.control_plane.following import Following
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, OLDER_ROUTES, SCOPE, Resource
 from serving.control_plane.received import Received, Refusal, StreamAck, blamed
 from serving.control_plane.snapshot import CompiledModel, Snapshot
@@ -45,6 +47,7 @@ class GatewayStream:
         self.listeners = listeners
         self._kinds = {url: Received() for url in (CLUSTER, ENDPOINTS, LISTENER, SCOPE)}
         self._flights = Flights()
+        self._following = Following()
         self._unused_since: dict[str, float] = {}
         self._acked: dict[int, tuple[int, str, bool]] = {}
         self._followed: dict[int, int] = {}  # route → the generation of the last virtual host that was accepted
@@ -62,6 +65,7 @@ class GatewayStream:
         self._alone: set[str] = set()  # whose virtual host was refused, or came together with one that was
         self._behind: dict[str, set[str]] = {CLUSTER: set(), ENDPOINTS: set()}  # whose clusters, whose endpoints
         self._unsettled: set[str] = set()  # whose virtual host was not taken yet
+        self._unready: set[str] = set()  # whose virtual host is not to be sent yet
         self._unused: set[str] = set()  # clusters that no model has any more
 
     # -- what the gateway says --------------------------------------------------------------------------------------
@@ -115,6 +119,8 @@ class GatewayStream:
             self._touch(flight.type_url, doubted | news)
             self._untold |= flight.versions.keys() if flight.type_url == SCOPE else set()
         kind.has_answered = True
+        if bad:
+            self._following.spoil()
         if flight.type_url == SCOPE:
             self._alone |= bad
             self._alone -= flight.versions.keys() - bad
@@ -162,6 +168,7 @@ class GatewayStream:
         out += self._offer(CLUSTER, changed, now)
         out += self._offer(ENDPOINTS, self._changed_in_turn(ENDPOINTS, models), now)
         ready = {name: model for name, model in models.items() if self._is_ready(model)}
+        self._unready = (self._unready & snapshot.models.keys() | models.keys()) - ready.keys()
         self._has_begun |= len(ready) == len(snapshot.models) or now - self._began > START_S
         if self._has_begun or self._kinds[SCOPE].sent:
             out += self._offer(LISTENER, self._changed(LISTENER, self.listeners), now)
@@ -237,14 +244,15 @@ class GatewayStream:
         self._untold.clear()
         return out
 
-    def follows(self, snapshot: Snapshot) -> bool:
-        """Whether the gateway has taken all of it: nothing is on its way to it, waits for its turn or was refused."""
-        is_asked = all(one.is_asked for url, one in self._kinds.items() if url != ENDPOINTS or snapshot.endpoints)
-        is_due = self._looks_at_all or self._touched or self._waiting or self._flights or any(self._behind.values())
-        if self._last is not snapshot or is_due or not is_asked:
-            return False
-        refused = [(url, name, one.version) for url, kind in self._kinds.items() for name, one in kind.refused.items()]
-        return all(snapshot.version(url, name, self.listeners) != version for url, name, version in refused)
+    def follows_at(self, snapshot: Snapshot, read_at: datetime) -> datetime | None:
+        """Up to when the gateway has what the database said, but for models that `acks` tells an error of. `snapshot`, which was read at
+        this instant, was looked at just now.
+        """
+        waits = (self._touched, self._waiting, self._kinds[ENDPOINTS].refused, *self._behind.values())
+        is_ready = all(self._errors(snapshot.models[name]) for name in self._unready)
+        is_told = is_ready and not (self._looks_at_all or any(waits))
+        self._following.look(read_at, self._flights, is_told=is_told)
+        return self._following.at
 
     def _errors(self, model: CompiledModel) -> list[str]:
         """What the gateway said of what is wanted of this model: of its virtual host, of the listeners, of its clusters."""
@@ -291,14 +299,9 @@ class GatewayStream:
         for name in gone:
             kind.sent.pop(name, None)
             kind.accepted.pop(name, None)
-        return [
-            discovery_pb2.DeltaDiscoveryResponse(
-                type_url=type_url,
-                nonce=nonce,
-                removed_resources=gone,
-                resources=[one.message for one in resources.values()],
-            )
-        ]
+        response = discovery_pb2.DeltaDiscoveryResponse(type_url=type_url, nonce=nonce, removed_resources=gone)
+        response.resources.extend(one.message for one in resources.values())
+        return [response]
 
     def _offer_vhosts(
         self, ready: Mapping[str, CompiledModel], snapshot: Snapshot, now: float, *, is_new: bool
@@ -326,20 +329,16 @@ class GatewayStream:
         room = max(self._flights.room(SCOPE), int(is_one))
         rest = max(room - len(alone), 0)
         self._waiting.update(alone[room:], together[rest:])
-        each = [
-            of_none,
-            *({name: changed[name]} for name in alone[:room]),
-            {name: changed[name] for name in together[:rest]},
-        ]
+        each = [of_none, *({name: changed[name]} for name in alone[:room])]
+        each.append({name: changed[name] for name in together[:rest]})
         return [response for one in each for response in self._offer(SCOPE, one, now)]
 
     def _in_turn(self, names: Iterable[str], snapshot: Snapshot) -> tuple[list[str], list[str]]:
         """Those with new weights, which go alone, and those that change otherwise, as where replicas come and go; the last change first."""
         routes = {name: snapshot.models[name].route for name in names}
         by_age = sorted(routes, key=lambda name: routes[name].generation, reverse=True)
-        kept = {
-            name for name, one in routes.items() if self._followed.get(one.route_id) == one.generation
-        } - self._alone
+        kept = {name for name, one in routes.items() if self._followed.get(one.route_id) == one.generation}
+        kept -= self._alone
         return [name for name in by_age if name not in kept], [name for name in by_age if name in kept]
 
     def _remove_unused(
@@ -395,6 +394,7 @@ class GatewayStream:
             stuck = [name for name in flight.versions if name not in kind.accepted]
             if waited > STUCK_S and flight.type_url == CLUSTER:
                 self._flights.end(nonce)  # a late word on what was taken away means nothing
+                self._following.spoil()
                 self._touch(CLUSTER, flight.versions)
                 out += self._offer(CLUSTER, {}, now, stuck) if stuck else []
         return out

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Count, F, Q
+from django.db.models import Count, Exists, F, OuterRef, Q
+from django.db.models.functions import Now
 
 from ledger.core.errors import NotFound
 from ledger.queries import clock
@@ -48,15 +49,18 @@ def gateway_states() -> list[GatewayState]:
     return found
 
 
-def not_following(environment: int, since: datetime) -> list[str]:
-    """The names of the environment's gateways that may route by what was so before this instant, of the database's clock.
+def not_following(environment: int, model: int, since: datetime) -> list[str]:
+    """The names of the environment's gateways that may route the model, by keys, by what was so before this instant of the database's
+    clock.
 
-    One that is silent may serve users by the last that it heard; one that was so for `GONE_AFTER_S` is taken for gone.
+    One that is silent may serve users by the last that it heard; one that was so for `GONE_AFTER_S` is taken for gone. Of a model whose
+    route it says an error of, or that is withheld from it, nothing is known. Nor where the database's clock was set back. One query.
     """
-    about = Q(seen_at__gte=clock.now() - timedelta(seconds=GONE_AFTER_S))
-    behind = Q(follows_at=None) | Q(follows_at__lt=since)
-    rows = Gateway.objects.filter(about, behind, environment=environment).order_by("name")
-    return list(rows.values_list("name", flat=True))
+    about = Q(seen_at__gte=Now() - timedelta(seconds=GONE_AFTER_S))
+    behind = Q(follows_at=None) | Q(follows_at__lt=since) | Q(follows_at__gt=Now())
+    said = RouteAck.objects.filter(gateway=OuterRef("pk"), route__model=model, route__environment=environment)
+    rows = Gateway.objects.filter(about, behind | Exists(said.exclude(error="")), environment=environment)
+    return list(rows.order_by("name").values_list("name", flat=True))
 
 
 def get_gateway(name: str) -> Gateway:

@@ -9,12 +9,14 @@ from datetime import timedelta
 import pytest
 
 from ledger.queries import clock as database_clock
-from registry.models import Release
+from registry.models import Release, ServedModel
 from serving import actions
 from serving.agent import leaving
 from serving.control_plane import store
 from serving.core.gateway_standing import GONE_AFTER_S
-from serving.models import Environment, Gateway, Node
+from serving.core.sleep_lifecycle import SleepState
+from serving.models import Environment, Gateway, Node, Route, Sleep
+from serving.queries.gateways import not_following
 from tests.deployment_setup import (  # noqa: F401 - fixtures are named as they are used
     QUICK,
     SYSTEM,
@@ -29,6 +31,7 @@ from tests.deployment_setup import (  # noqa: F401 - fixtures are named as they 
     release,
     sealed,
 )
+from tests.factories import make_model
 
 # ruff: noqa: F811
 pytestmark = pytest.mark.django_db
@@ -100,7 +103,7 @@ def test_a_gateway_that_never_says_so_is_waited_for_no_longer_and_is_named(
     leave(world)
     assert FOLLOW_S + DRAIN_S <= turn(world, most_s=600) < FOLLOW_S + DRAIN_S + 1
     assert world.state == S.GONE
-    assert world.row.reason == "another is enough (gateway-1, gateway-2 did not say in 30 s to have left it)"
+    assert world.row.reason == "another is enough (gateway-1, gateway-2: not known after 30 s to have left it)"
 
 
 @pytest.mark.parametrize("heard_s_ago", [None, GONE_AFTER_S + 60], ids=["never_heard_of", "taken_for_gone"])
@@ -114,6 +117,39 @@ def test_a_gateway_that_serves_nobody_is_not_waited_for(
     assert world.state == S.GONE and world.row.reason == "another is enough"
 
 
+def test_a_gateway_that_cannot_take_the_models_route_is_not_known_to_have_left_it(
+    world: World, production: Environment, model: ServedModel
+) -> None:
+    one = gateway(production)
+    place = {"environment": production, "generation": 7, "changed_at": database_clock.now()}
+    route = Route.objects.create(model=model, stable=world.row.release, **place)
+    other = Route.objects.create(model=make_model(), stable=world.row.release, **place)
+    store.write_acks([store.AckRow(one.pk, other.pk, 7, "it cannot", database_clock.now())])
+    leave(world)
+    world.reconciler.step()
+    follow(one)
+    assert not_following(production.pk, model.pk, database_clock.now() - timedelta(seconds=1)) == []
+    store.write_acks([store.AckRow(one.pk, route.pk, 7, "it cannot", database_clock.now())])
+    assert turn(world, most_s=600) >= FOLLOW_S
+    assert "(gateway-1: not known" in world.row.reason
+
+
+def test_a_model_that_sleeps_is_unloaded_at_once(world: World, production: Environment, model: ServedModel) -> None:
+    """Its gateways had said that they answer for it, before."""
+    gateway(production)
+    Sleep.objects.create(environment=production, model=model, state=SleepState.ASLEEP)
+    leave(world)
+    assert turn(world, most_s=600) < DRAIN_S + 1
+    assert world.state == S.GONE
+
+
+def test_a_database_clock_that_was_set_back_proves_nothing(production: Environment, model: ServedModel) -> None:
+    one = gateway(production)
+    now = database_clock.now()
+    store.write_follows({one.pk: now + timedelta(minutes=5)})
+    assert not_following(production.pk, model.pk, now) == ["gateway-1"]
+
+
 def test_an_environment_that_nobody_routes_to_any_more_is_not_waited_for(world: World, production: Environment) -> None:
     gateway(production)
     leave(world)
@@ -122,8 +158,10 @@ def test_an_environment_that_nobody_routes_to_any_more_is_not_waited_for(world: 
     assert world.state == S.GONE
 
 
-def test_what_never_answered_goes_at_once(production: Environment, model: object, node: Node, clock: Clock) -> None:
-    new = World(sealed(model), production, clock, QUICK)  # type: ignore[arg-type]
+def test_what_never_answered_goes_at_once(
+    production: Environment, model: ServedModel, node: Node, clock: Clock
+) -> None:
+    new = World(sealed(model), production, clock, QUICK)
     gateway(production)
     actions.drain_deployment(actor=SYSTEM, deployment=new.row, reason="never mind")
     assert turn(new, most_s=60) < 1 and new.state == S.GONE

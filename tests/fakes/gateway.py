@@ -155,8 +155,7 @@ class FakeGateway:
             acks.append(store.AckRow(row.pk, route.route_id, generation, problem.message if problem else "", now))
         store.write_acks(acks)
         store.write_seen([row.pk], now)
-        if not held:
-            store.write_follows({row.pk: loaded.read_at[row.environment.slug]})
+        store.write_follows({row.pk: loaded.read_at[row.environment.slug]})
         return admission.table
 
     def _take(self, route: ModelRoute) -> None:

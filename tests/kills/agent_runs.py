@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
+from django.utils import timezone
 
 from ledger.adapters.files import write_whole
 from registry.models import Release
@@ -39,7 +40,13 @@ LONGEST_S, LONGEST_TORN_S, LOOK_S = 240.0, 60.0, 0.02
 #: A frozen one's transaction is ended by then: before the others count as having done what they can.
 LET_GO_S = 0.8
 PACE = AgentTimings(
-    probe_every=0.05, drain=0.05, stop_grace=0.05, backoff=(0.0, 0.05), hung_after=60, hung_after_last_stable=60
+    probe_every=0.05,
+    follow=0.05,
+    drain=0.05,
+    stop_grace=0.05,
+    backoff=(0.0, 0.05),
+    hung_after=60,
+    hung_after_last_stable=60,
 )
 #: The victim looks more often than the others, so that it is mostly the one who places.
 BEAT_S, OTHERS_BEAT_S = 0.03, 0.25
@@ -216,7 +223,13 @@ class Tended(Stage):
             machine = self.machines[node]
             register_node(actor=PEOPLE, name=node, runtimes=machine.runtimes(), facts=machine.facts())
             row = Deployment.objects.create(
-                release=release, environment=where, node_id=node, slot=slot, state="ready", claim=Claim(MIB).as_json()
+                release=release,
+                environment=where,
+                node_id=node,
+                slot=slot,
+                state="ready",
+                claim=Claim(MIB).as_json(),
+                ready_at=timezone.now(),
             )
             folder = machine.folder_for(row.pk, release.model.slug, release.name)
             its = (release.model.slug, release.name, str(release.digest), manifest_of(release), folder)
