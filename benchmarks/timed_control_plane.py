@@ -40,8 +40,8 @@ class TimedControlPlane(plane.ControlPlane):
         note("read", max((one.generation for one in loaded.tables.values()), default=0))
         return loaded
 
-    def _publish(self, environment: str, table: Any, known: Any, unmade: Any = ()) -> None:
-        super()._publish(environment, table, known, unmade)
+    def _publish(self, environment: str, table: Any, loaded: Any) -> None:
+        super()._publish(environment, table, loaded)
         note("published", table.generation)
 
     def record_acks(self, gateway: Any, acks: Any) -> None:

@@ -51,11 +51,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _take_ports(config: pytest.Config) -> None:
     """This process and those that it starts choose ports that no other worker chooses."""
-    from serving.agent import launcher
+    from serving.agent import server_ports
     from sluicegate.stack import tcp_ports
 
     mine = workers.ports(config, tcp_ports.CHOICES)
-    tcp_ports.CHOICES = launcher.CHOICES = mine
+    tcp_ports.CHOICES = server_ports.CHOICES = mine
     os.environ["SLUICEGATE_PORTS"] = f"{mine.start}-{mine.stop - 1}"
 
 

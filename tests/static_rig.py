@@ -13,7 +13,8 @@ from pathlib import Path
 from serving.adapters.triton import TritonServer
 from serving.agent import server_shim
 from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher, free_ports
+from serving.agent.launcher import LocalLauncher
+from serving.agent.server_ports import free_ports
 from serving.core.static_servers import StaticServer
 from tests.contracts.serving_models import VENV, MemoryBlobs
 from tests.gateway_rig import wait_until

@@ -49,6 +49,12 @@ def redacted(message: str) -> str:
     return short if len(short) <= _LONGEST_MESSAGE else f"{short[:_LONGEST_MESSAGE]} …"
 
 
+def last_words(message: str) -> str:
+    """The same of a log, which says at its end why it ended."""
+    short = without_paths(message.strip())
+    return short if len(short) <= _LONGEST_MESSAGE else f"… {short[-_LONGEST_MESSAGE:]}"
+
+
 def grpc_error(status: str, message: str) -> InferenceError:
     """The error that a gRPC status (its name) and its details stand for."""
     own = _own_reason(message) or "unreachable" if status == "UNAVAILABLE" else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import re
 import secrets
 import signal
@@ -20,12 +19,12 @@ from typing import Any
 
 from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import is_running
-from ledger.adapters.local_ports import CHOICES
 from registry.core.file_rules import waivers_needed
 from serving.adapters.triton import TritonServer, control_restrictions
-from serving.adapters.triton_errors import redacted
+from serving.adapters.triton_errors import last_words
 from serving.agent import containment, model_repository, runtime_image, scratch, server_shim, shim_record
 from serving.agent.sandbox.spec import EDITION, Spec
+from serving.agent.server_ports import free_ports
 from serving.core.addresses import LOOPBACK
 from serving.core.containment import NOT_FOUND_OUT, not_contained
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
@@ -211,7 +210,7 @@ class LocalLauncher:
         """The server's last words, without paths."""
         with contextlib.suppress(OSError):
             text = (folder / server_shim.LOG_FILE).read_text(errors="replace")
-            return redacted("\n".join(text.splitlines()[-lines:]))
+            return last_words("\n".join(text.splitlines()[-lines:]))
         return ""
 
     def _check_runtime(self, spec: LaunchSpec) -> None:
@@ -378,20 +377,6 @@ class LocalLauncher:
 def visible_devices(devices: Sequence[str]) -> dict[str, str]:
     """What keeps a server to the devices that it was given: CUDA shows it no others. Nothing where none were named."""
     return {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
-
-
-def free_ports(address: str = LOOPBACK) -> dict[str, int]:
-    """Three ports of the address that nothing listens on now: {"http", "grpc", "metrics"}."""
-    found: list[int] = []
-    for port in random.sample(CHOICES, k=min(200, len(CHOICES))):
-        with socket.socket() as trial, contextlib.suppress(OSError):
-            trial.bind((address, port))
-            found.append(port)
-        if len(found) == 3:
-            return dict(zip(("http", "grpc", "metrics"), found, strict=True))
-    raise LaunchError(
-        "not_ready", f"There are no three free ports from {CHOICES.start} to {CHOICES.stop - 1} on this node."
-    )
 
 
 def _listens(address: str, port: int) -> bool:

@@ -83,8 +83,8 @@ def test_a_heartbeat_writes_some_of_thousands_and_what_is_lost_is_not_tried_agai
     plane, written = plane_module.ControlPlane(), list[list[LoggedRequest]]()
     monkeypatch.setattr(store, "write_examples", lambda _, requests: written.append(list(requests)))
     plane.record_requests(GATEWAY, [logged(rollout)])  # no table is published yet: nobody knows what is watched
-    table = store.load().tables["production"]
-    plane._publish("production", table, {})
+    loaded = store.load()
+    plane._publish("production", loaded.tables["production"], loaded)
     plane.record_requests(GATEWAY, (logged(rollout, number) for number in range(5000)))
     plane.record_requests(GATEWAY, [logged(rollout, kind=SLOW), logged(rollout, digest=f"sha256:{'0' * 64}")])
 

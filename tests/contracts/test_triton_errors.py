@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from serving.adapters.triton import TritonServer
-from serving.adapters.triton_errors import redacted
+from serving.adapters.triton_errors import last_words, redacted
 from serving.ports import InferenceError
 
 
@@ -22,6 +22,12 @@ def test_a_traceback_keeps_files_and_lines_but_no_folders() -> None:
 
 def test_a_message_has_an_end() -> None:
     assert len(redacted("x" * 10_000)) < 2100
+
+
+def test_of_a_log_the_end_is_kept() -> None:
+    assert last_words("/a/b.cc:1 it ends") == "b.cc:1 it ends"
+    kept = last_words(f"{'x' * 10_000} /c/d.cc:2 the port is taken")
+    assert kept.startswith("… x") and kept.endswith("x d.cc:2 the port is taken") and len(kept) == 2002
 
 
 @pytest.mark.parametrize("path", [Path("/etc/passwd"), Path("/dev/shm/x")])
