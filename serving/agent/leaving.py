@@ -6,7 +6,10 @@ import time
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from django import db
+
 from ledger.queries import clock
+from serving.core.sleep_lifecycle import SleepState
 from serving.models import Deployment
 from serving.queries.deployments import server_of
 from serving.queries.gateways import not_following
@@ -38,7 +41,11 @@ class Leaving:
         """In how many seconds to ask again; 0 once the server may be ended. Raises django.db.Error."""
         now = time.monotonic()
         if self._left_at is None:
-            behind = not_following(*self.place, self._asked_at) if self.place is not None else []
+            try:
+                behind = not_following(*self.place, self._asked_at) if self.place is not None else []
+            except db.Error:
+                self._began = now  # what cannot be read here, control planes have not read either
+                raise
             if behind and now - self._began < self.follow_s:
                 return ASK_EVERY_S
             self._left_at = now
@@ -54,6 +61,7 @@ def leaving_of(deployment: Deployment, *, follow_s: float, drain_s: float) -> Le
     of, model = deployment.environment, deployment.release.model_id
     if not of.is_routed or deployment.ready_at is None or server_of(deployment) is None:
         return Leaving(None, 0.0, 0.0)
-    # Gateways hear nothing more of a retired environment; of a model that sleeps they said that they do before it was drained.
-    is_told = of.retired_at is None and sleep_of(of.pk, model) is None
-    return Leaving((of.pk, model) if is_told else None, follow_s, drain_s)
+    # Gateways hear nothing more of a retired environment; that a model is asleep they had said before it was drained.
+    sleep = sleep_of(of.pk, model) if of.retired_at is None else None
+    is_left = of.retired_at is not None or (sleep is not None and sleep.state == SleepState.ASLEEP)
+    return Leaving(None if is_left else (of.pk, model), follow_s, drain_s)

@@ -2,32 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import dataclass
 from datetime import datetime
 
 from serving.control_plane.flights import Flights
 
 
+@dataclass
+class _Mark:
+    """`number`: of the last response that it waits for; `unsent`: the models of which something is still to be sent."""
+
+    at: datetime
+    number: int
+    unsent: Set[str]
+
+
 class Following:
-    """A mark is an instant at which all that had been read was on its way, and the last response that was: once everything up to that is
-    answered, the gateway has all that the database said by then. There is one mark at a time, so that it is reached however fast
-    things change.
+    """A mark is an instant by which the database was read, and what of it the gateway has not answered yet. Once all that is answered, the
+    gateway has what the database said by then. There is one mark at a time, so that it is reached however fast things change.
     """
 
     def __init__(self) -> None:
-        self.at: datetime | None = None  # of the database's clock
-        self._mark: tuple[datetime, int] | None = None
+        self._at: datetime | None = None  # of the database's clock
+        self._mark: _Mark | None = None
 
-    def look(self, at: datetime, flights: Flights, *, is_told: bool) -> None:
-        """`is_told`: all that was read by this instant is in `flights`, or was answered before."""
-        self._reach(flights)
-        if self._mark is None and is_told:
-            self._mark = (at, flights.last)
-            self._reach(flights)
+    def look(self, at: datetime, flights: Flights, unsent: Set[str], *, is_told: bool) -> datetime | None:
+        """After each turn of the stream; up to when the gateway follows, None before it does.
+
+        `is_told`: of all that was read by this instant everything was sent, but for the models that are `unsent`: they wait for their
+        turn, or for an answer that comes first.
+        """
+        if is_told:
+            self._reach(flights, unsent)
+            if self._mark is None:
+                self._mark = _Mark(at, flights.last, unsent)
+                self._reach(flights, unsent)
+        return self._at
 
     def spoil(self) -> None:
         """A response was refused, or is waited for no more: what the gateway has in its place may be from any time."""
         self._mark = None
 
-    def _reach(self, flights: Flights) -> None:
-        if self._mark is not None and flights.oldest > self._mark[1]:
-            (self.at, _), self._mark = self._mark, None
+    def _reach(self, flights: Flights, unsent: Set[str]) -> None:
+        if self._mark is None:
+            return
+        if self._mark.unsent - unsent:  # of these all has been sent since
+            self._mark.unsent, self._mark.number = self._mark.unsent & unsent, flights.last
+        if not self._mark.unsent and flights.oldest > self._mark.number:
+            self._at, self._mark = self._mark.at, None

@@ -221,14 +221,21 @@ class ControlPlane:
         while True:
             await self._has_acks.wait()
             self._has_acks.clear()
-            batch, self._acks = self._acks, {}
             try:
-                await self._in_thread(self._writer, store.write_acks, list(batch.values()))
+                await self._flush_acks()
             except db.Error as error:
                 log.warning("acknowledgements are not written yet: %s", str(error).strip())
-                self._acks = {**batch, **self._acks}
                 await asyncio.sleep(RETRY_S)
-                self._has_acks.set()
+
+    async def _flush_acks(self) -> None:
+        """Writes what gateways said. Raises db.Error, and keeps it."""
+        batch, self._acks = self._acks, {}
+        try:
+            await self._in_thread(self._writer, store.write_acks, list(batch.values()))
+        except db.Error:
+            self._acks = {**batch, **self._acks}
+            self._has_acks.set()
+            raise
 
     async def _heartbeat(self) -> None:
         while True:
@@ -237,7 +244,9 @@ class ControlPlane:
                 await self._in_thread(self._writer, self._clock.sync)  # and nothing else may ask for long
                 if seen:
                     await self._in_thread(self._writer, store.write_seen, seen, self._clock.now())
-                    await self._in_thread(self._writer, store.write_follows, self._follows())
+                    follows = self._follows()
+                    await self._flush_acks()  # first: which models they do not speak for
+                    await self._in_thread(self._writer, store.write_follows, follows)
                 await self._write_refusals()
                 await self._write_examples()
             await asyncio.sleep(HEARTBEAT_S)

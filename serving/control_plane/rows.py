@@ -127,8 +127,8 @@ class ModelRows(NamedTuple):
 
 @dataclass(frozen=True)
 class Servers:
-    """Of one model in one environment, by release digest: endpoints that serve, and those that are known and do not; what is drained, and
-    ends soon, only where there is nothing else. `ready`: the ids of releases that serve."""
+    """Of one model in one environment, by release digest: endpoints that serve, and those that are known and do not. `ready`: the
+    ids of releases that serve."""
 
     serving: dict[str, tuple[Endpoint, ...]]
     known: dict[str, tuple[Endpoint, ...]]
@@ -140,13 +140,11 @@ class Servers:
         serving: dict[str, tuple[Endpoint, ...]] = {}
         known: dict[str, tuple[Endpoint, ...]] = {}
         ready = set()
-        newest = {row.deployment_id: row for row in rows}.values()
-        for one in sorted(newest, key=lambda row: row.state == DeploymentState.DRAINING):
+        for one in {row.deployment_id: row for row in rows}.values():
             endpoint = Endpoint(one.host, one.http_port, one.grpc_port)
             is_ready = one.is_serving and one.state == DeploymentState.READY
-            is_spare = one.state == DeploymentState.DRAINING and (one.digest in serving or one.digest in known)
             book = serving if is_ready else known
-            if is_ready or (one.was_well and not is_spare):
+            if is_ready or one.was_well:
                 book[one.digest] = tuple(sorted((*book.get(one.digest, ()), endpoint)))
             if is_ready:
                 ready.add(one.release_id)

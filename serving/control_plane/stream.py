@@ -246,13 +246,13 @@ class GatewayStream:
 
     def follows_at(self, snapshot: Snapshot, read_at: datetime) -> datetime | None:
         """Up to when the gateway has what the database said, but for models that `acks` tells an error of. `snapshot`, which was read at
-        this instant, was looked at just now.
-        """
-        waits = (self._touched, self._waiting, self._kinds[ENDPOINTS].refused, *self._behind.values())
-        is_ready = all(self._errors(snapshot.models[name]) for name in self._unready)
-        is_told = is_ready and not (self._looks_at_all or any(waits))
-        self._following.look(read_at, self._flights, is_told=is_told)
-        return self._following.at
+        this instant, was looked at just now."""
+        is_asked = all(one.is_asked for url, one in self._kinds.items() if url != ENDPOINTS or snapshot.endpoints)
+        is_refused = any(name in snapshot.endpoints for name in self._kinds[ENDPOINTS].refused)
+        is_told = is_asked and not (is_refused or self._looks_at_all)
+        unsent = {name for name in self._unready if not self._errors(snapshot.models[name])}
+        unsent = unsent.union(self._touched, self._waiting, *self._behind.values())
+        return self._following.look(read_at, self._flights, unsent, is_told=is_told)
 
     def _errors(self, model: CompiledModel) -> list[str]:
         """What the gateway said of what is wanted of this model: of its virtual host, of the listeners, of its clusters."""

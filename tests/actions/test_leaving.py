@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
+from django import db
 
 from ledger.queries import clock as database_clock
 from registry.models import Release, ServedModel
@@ -141,6 +143,27 @@ def test_a_model_that_sleeps_is_unloaded_at_once(world: World, production: Envir
     leave(world)
     assert turn(world, most_s=600) < DRAIN_S + 1
     assert world.state == S.GONE
+
+
+def test_a_model_that_wakes_is_routed_and_waited_for(world: World, production: Environment, model: ServedModel) -> None:
+    gateway(production)
+    Sleep.objects.create(environment=production, model=model, state=SleepState.WAKING)
+    leave(world)
+    assert turn(world, most_s=600) >= FOLLOW_S
+
+
+def test_the_time_begins_anew_once_the_database_is_there_again(
+    world: World, production: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway(production)
+    leave(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(leaving, "not_following", Mock(side_effect=db.OperationalError("it is away")))
+        for _ in range(60):
+            with pytest.raises(db.OperationalError):
+                world.reconciler.step()
+            world.clock.sleep(1)
+    assert turn(world, most_s=600) >= FOLLOW_S - 1
 
 
 def test_a_database_clock_that_was_set_back_proves_nothing(production: Environment, model: ServedModel) -> None:

@@ -22,9 +22,8 @@ class Line:
     def send(self) -> str:
         return self.flights.begin(Sent(ENDPOINTS, {"a": "1"}, 0.0))
 
-    def look(self, seconds: int, *, is_told: bool = True) -> datetime | None:
-        self.following.look(at(seconds), self.flights, is_told=is_told)
-        return self.following.at
+    def look(self, seconds: int, *unsent: str, is_told: bool = True) -> datetime | None:
+        return self.following.look(at(seconds), self.flights, {*unsent}, is_told=is_told)
 
 
 def test_with_nothing_on_its_way_it_follows_what_was_read_last() -> None:
@@ -54,6 +53,21 @@ def test_answers_that_come_in_another_order_are_waited_for_too() -> None:
     assert line.look(2) is None
     line.flights.end(first)
     assert line.look(3) == at(3)
+
+
+def test_models_that_wait_for_their_turn_are_waited_for_and_those_that_come_after_them_are_not() -> None:
+    line = Line()
+    assert line.look(1, "a", "b") is None
+    first = line.send()  # of a
+    assert line.look(2, "b", "c") is None
+    second = line.send()  # of b
+    assert line.look(3, "c") is None
+    line.flights.end(first)
+    assert line.look(4, "c", "a") is None
+    line.flights.end(second)
+    assert line.look(5, "c", "a") == at(1)
+    assert line.look(6, "a") == at(1)  # the next mark waits for both
+    assert line.look(7, "d") == at(5)
 
 
 def test_a_refusal_spoils_what_was_waited_for() -> None:

@@ -100,10 +100,20 @@ class Gateway:
         self.follows, self._now = 0, now
         self._ask(CLUSTER)
         if names := tuple(name for name in self.held[CLUSTER] if "_or_" not in name):
+            self._maybe_look()
             self._ask(ENDPOINTS, names)
         if self.held[LISTENER]:
+            self._maybe_look()
             self._ask(LISTENER)
+            self._maybe_look()
             self._ask(SCOPE)
+
+    def _maybe_look(self) -> None:
+        """A stream may have a turn between two words that come one after the other; and answers to what it sends then, too."""
+        while self._world.current is not None and self._chance.random() < 0.3:
+            self.look(self._now)
+            if self.sent and self._chance.random() < 0.7:
+                self.answer(self.sent[0])
 
     def _ask(self, type_url: str, names: tuple[str, ...] = (), gone: tuple[str, ...] = ()) -> None:
         request = Request(type_url=type_url, resource_names_subscribe=names, resource_names_unsubscribe=gone)
