@@ -11,12 +11,12 @@ from django.db.models import F
 
 from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event
-from ledger.core.errors import DomainError, Invalid, StateChanged
+from ledger.core.errors import DomainError, Invalid, StateChanged, Unavailable
 from registry.models import Release
 from serving.actions.deployments import drain_deployment, hold_servers, mark_serving
 from serving.actions.draining import continue_draining
 from serving.actions.placing import hold_rooms, place_replica, why_nowhere
-from serving.actions.replacing import give_slot_away, replace_replica
+from serving.actions.replacing import give_slot_away, replace_replica, sentence, take_slot
 from serving.actions.routes import lock_open, lock_routes
 from serving.core.lifecycle import DeploymentState
 from serving.core.replicas import MOST_REPLICAS, ReplicaStep, What
@@ -167,25 +167,28 @@ def _take(actor: Actor, plan: ReplicaPlan, step: ReplicaStep) -> None:
         reason, but = f"{plan.wanted} replicas are wanted.", set()
         if _elsewhere(plan.release, plan.environment):  # else one that failed is better than none
             but = failed_on(plan.release, plan.environment)
-        place_replica(
-            actor=actor, release=plan.release, environment=plan.environment, reason=reason, slot=step.slot, but=but
-        )
+        at = {"release": plan.release, "environment": plan.environment, "slot": step.slot}
+        try:
+            place_replica(actor=actor, reason=reason, but=but, **at)
+        except Unavailable:
+            if not take_slot(**at, lost=lost_nodes()):
+                raise
         return
     deployment = Deployment.objects.select_related("release__model__team", "environment").get(pk=step.key)
     if step.what is What.REPLACE:
         lost, failed = lost_nodes(), failed_on(plan.release, plan.environment)
         is_elsewhere = place_for(plan.release, plan.environment, fleet_now(), but=lost | failed).node
-        give_slot_away(actor, deployment, f"{step.why}.".capitalize(), but=lost | failed if is_elsewhere else lost)
+        give_slot_away(actor, deployment, sentence(step.why), but=lost | failed if is_elsewhere else lost)
         return
     if step.what is What.RENEW:
-        replace_replica(actor=actor, deployment=deployment, reason=f"{step.why}.".capitalize())
+        replace_replica(actor=actor, deployment=deployment, reason=sentence(step.why))
         return
     if step.what is What.MOVE:
         if _elsewhere(plan.release, plan.environment):  # else it stays as it is
             but = failed_on(plan.release, plan.environment)
-            give_slot_away(actor, deployment, f"{step.why}.".capitalize(), but=but)
+            give_slot_away(actor, deployment, sentence(step.why), but=but)
         return
-    drain_deployment(actor=actor, deployment=deployment, reason=f"{step.why}.".capitalize(), is_spare=True)
+    drain_deployment(actor=actor, deployment=deployment, reason=sentence(step.why), is_spare=True)
 
 
 def _leave_lost_nodes(actor: Actor) -> None:

@@ -17,8 +17,9 @@ MOST_REPLICAS = 100
 
 
 class What(StrEnum):
-    """`place` one more · `replace` one whose node is lost: another takes its slot as soon as a node has room, and it goes when it can
-    · `renew` one that is set aside likewise · `move` one that failed to another node, if there is one for it · `remove` one too many."""
+    """`place` one more, or let one stay that was leaving a node that is back, where no other has room · `replace` one whose node is lost:
+    another takes its slot as soon as a node has room, and it goes when it can · `renew` one that is set aside likewise · `move` one that
+    failed to another node, if there is one for it · `remove` one too many."""
 
     PLACE = "place"
     MOVE = "move"
@@ -59,10 +60,7 @@ def steps_to(wanted: int, replicas: Sequence[Replica]) -> list[ReplicaStep]:
     lost = [one for one in staying if one.is_lost]
     kept = [one for one in staying if not one.is_lost]
     missing = max(0, wanted - len(kept))
-    found = [
-        ReplicaStep(What.REPLACE, one.slot, one.key, f"nothing has been heard of node {one.node} for too long")
-        for one in lost[:missing]
-    ]
+    found = [ReplicaStep(What.REPLACE, one.slot, one.key, why_lost(one.node)) for one in lost[:missing]]
     taken = {one.slot for one in staying}
     free = (slot for slot in range(MOST_REPLICAS) if slot not in taken)
     found += [ReplicaStep(What.PLACE, next(free)) for _ in range(missing - len(found))]
@@ -74,6 +72,11 @@ def steps_to(wanted: int, replicas: Sequence[Replica]) -> list[ReplicaStep]:
     stay = [one for one in kept if one.key not in going]
     found += [ReplicaStep(What.RENEW, one.slot, one.key, _UNWELL) for one in stay if one.is_set_aside]
     return found + _failed([one for one in stay if not one.is_set_aside]) + spare
+
+
+def why_lost(node: str) -> str:
+    """Why a replica gives its slot away whose node is lost."""
+    return f"nothing has been heard of node {node} for too long"
 
 
 def _failed(kept: Sequence[Replica]) -> list[ReplicaStep]:

@@ -199,6 +199,38 @@ def test_a_lost_nodes_replica_stays_where_no_other_node_has_room(stable: Deploym
     assert continue_placing(actor=AGENT) == [] and nodes_of(stable) == ["b", "local"]
 
 
+def test_a_replica_stays_that_was_leaving_a_node_that_is_back_where_the_next_has_room_nowhere_else(
+    stable: Deployment,
+) -> None:
+    """It goes once as many others answer as are wanted, and the last of these would need its room."""
+    resealed(stable.release, envelope={"host": {"memory_mib_min": 600}})
+    Node.objects.filter(name="local").update(facts={"memory_bytes": 700 << 20})
+    Deployment.objects.filter(pk=stable.pk).update(claim=Claim(600).as_json())
+    make_node("b", facts={"memory_bytes": 700 << 20})
+    scale(stable, 3)
+    assert len(continue_placing(actor=AGENT)) == 1 and nodes_of(stable) == ["b", "local"]
+    bring_up(stable)
+    silence("b")
+    make_node("c", facts={"memory_bytes": 700 << 20})
+    assert len(continue_placing(actor=AGENT)) == 1 and nodes_of(stable) == ["c", "local"]
+    bring_up(stable)
+    leaving = Deployment.objects.get(node="b")
+    assert (leaving.slot, leaving.is_wanted) == (1, True)
+    assert len(continue_placing(actor=AGENT)) == 1 and nodes_of(stable) == ["c", "local"]  # it is lost still
+
+    silence("b", 0)
+    cordon_node(actor=AGENT, node=(b := Node.objects.get(name="b")), reason="It is sold.")
+    assert len(continue_placing(actor=AGENT)) == 1 and nodes_of(stable) == ["c", "local"]
+    Node.objects.filter(pk=b.pk).update(cordoned_at=None)
+    Deployment.objects.filter(pk=leaving.pk).update(drain_reason="Somebody wants it to go.")
+    assert len(continue_placing(actor=AGENT)) == 1 and nodes_of(stable) == ["c", "local"]
+    Deployment.objects.filter(pk=leaving.pk).update(drain_reason="Nothing has been heard of node b for too long.")
+    assert continue_placing(actor=AGENT) == [] and nodes_of(stable) == ["b", "c", "local"]
+    leaving.refresh_from_db()
+    assert (leaving.slot, leaving.drain_reason) == (2, "")
+    assert continue_placing(actor=AGENT) == [] and Deployment.objects.count() == 3
+
+
 def test_the_event_of_a_drain_has_the_state_that_the_row_had(stable: Deployment) -> None:
     """Its agent moved it between the look and the lock."""
     Deployment.objects.filter(pk=stable.pk).update(state="loading")
