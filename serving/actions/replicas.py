@@ -167,11 +167,11 @@ def _take(actor: Actor, plan: ReplicaPlan, step: ReplicaStep) -> None:
         reason, but = f"{plan.wanted} replicas are wanted.", set()
         if _elsewhere(plan.release, plan.environment):  # else one that failed is better than none
             but = failed_on(plan.release, plan.environment)
-        at = {"release": plan.release, "environment": plan.environment, "slot": step.slot}
+        release, environment = plan.release, plan.environment
         try:
-            place_replica(actor=actor, reason=reason, but=but, **at)
+            place_replica(actor=actor, release=release, environment=environment, reason=reason, slot=step.slot, but=but)
         except Unavailable:
-            if not take_slot(**at, lost=lost_nodes()):
+            if not take_slot(release, environment, step.slot, lost=lost_nodes()):
                 raise
         return
     deployment = Deployment.objects.select_related("release__model__team", "environment").get(pk=step.key)
