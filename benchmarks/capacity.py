@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from validators.core.capacity import Declared, Measured, judge_capacity
+from validators.core.capacity import Measured, judge_capacity
 from validators.core.capacity_search import HOPELESS_AFTER_S, Ended, Run, SearchPlan, Step, is_hopeless, next_step
+from validators.core.envelope import judged as with_envelope
 from validators.core.load import arrivals, summarise
 from validators.core.verdict import Verdict
 
@@ -118,8 +119,12 @@ def judged(found: tuple[Ended, list[Run]], plan: SearchPlan, declared_per_s: flo
     """The gate's verdict on a search of a release that declares so much."""
     blank = summarise([], duration_s=1.0, slo_ms=1.0)
     measured = [Measured(run, blank) for run in found[1]]
-    declared = Declared(declared_per_s, 0)
-    return judge_capacity(found[0], measured, plan, slo_ms=1.0, hardware="", declared=declared).verdict
+    searched = judge_capacity(found[0], measured, plan, slo_ms=1.0, hardware="simulated")
+    entry = {"hardware": "simulated", "throughput": {"value": declared_per_s, "unit": "requests_per_s"}}
+    policy = {"on_breach": "fail", "tolerance_frac": 0.0}
+    return with_envelope(
+        searched, "capacity", {"performance": [entry]}, policy, hardware="simulated", uses_gpu=False
+    ).verdict
 
 
 def _given_up(run: Run, plan: SearchPlan) -> Run:

@@ -109,7 +109,7 @@ def first_inference(policy: Mapping[str, Any], excess_ms: float, cv: float, stal
     took = 50 * dice.lognormal(-(spread**2) / 2, spread, policy["inferences"])
     took += 1500 * (dice.random(len(took)) < stalled)
     took[0] += excess_ms
-    return judge_cold_start({"load_s": 1.0}, took.tolist(), policy, {}).verdict
+    return judge_cold_start({"load_s": 1.0}, took.tolist(), policy).verdict
 
 
 def open_files(policy: Mapping[str, Any], kind: str, left: float, readings: int, requests: int, dice: Dice) -> Verdict:

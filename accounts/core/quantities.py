@@ -34,3 +34,14 @@ def weight_text(basis_points: float | None) -> str:
 def share_text(frac: float | None) -> str:
     """A share in [0, 1] as a percentage with up to three figures: 0.00123 → `0.123 %`; UNKNOWN for None."""
     return UNKNOWN if frac is None else f"{frac * 100:.3g} %"
+
+
+_WORDS = {"frac": "", "pct": " %"}
+
+
+def quantity_text(value: float | None, unit: str) -> str:
+    """A number with its unit, as `40 ms`, `1.25 cores` or `60 requests/s`: three figures, or all before the point; UNKNOWN for None."""
+    if value is None:
+        return UNKNOWN
+    shown = f"{value:.1f}".removesuffix(".0") if abs(value) >= 100 else f"{value:.3g}"
+    return f"{shown}{_WORDS.get(unit, f' {unit}')}".replace("_per_s", "/s")

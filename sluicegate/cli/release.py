@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from accounts.core.quantities import size_text
 from registry.core.oms import SIGNATURE_FILE
-from sluicegate.cli import capacity, collection, diff, exits, export, fit, gates, review, scale, verify
+from sluicegate.cli import capacity, collection, diff, envelope, exits, export, fit, gates, review, scale, verify
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.fetching import fetch_file
 from sluicegate.cli.output import Output, short
@@ -33,7 +33,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="such as verdict=passed, or 'metric.load.latency_p95<=50' (docs/ci.md); again for more",
     )
     parser.set_defaults(run=run_list)
-    parser = verbs.add_parser("show", help="Show a release, its files and its waivers")
+    parser = verbs.add_parser(
+        "show", help="Show a release, its files, its waivers, and its envelope beside the measurements"
+    )
     parser.add_argument("release", metavar="RELEASE", help="such as sentiment/r2")
     parser.set_defaults(run=run_show)
     diff.add_to(verbs)
@@ -122,7 +124,8 @@ def _rolled_back_in(release: dict[str, Any]) -> str:
 def run_show(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         verdict = gates.newest_verdict(client, arguments.release)
-        release = {**client.get(release_path(arguments.release)), "gates": verdict}
+        path = release_path(arguments.release)
+        release = {**client.get(path), "gates": verdict, "envelope": client.get(f"{path}/envelope")}
     manifest = release["manifest"]
     lines = [f"{arguments.release}  {release['state']}"]
     for one in release.get("rolled_back", []):
@@ -139,6 +142,7 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
     lines.append(
         f"gates {verdict}" + (f": sluicegate gates {arguments.release} --wait" if verdict == "not run" else "")
     )
+    lines += envelope.lines(release["envelope"])
     output.result(release, lines)
     return exits.OK
 

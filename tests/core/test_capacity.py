@@ -9,8 +9,9 @@ import pytest
 
 from ledger.core.errors import Invalid
 from tests.core.test_capacity_search import run
-from validators.core.capacity import Declared, Measured, declared_for, hardware_name, judge_capacity, plan_of
+from validators.core.capacity import Measured, hardware_name, judge_capacity, plan_of
 from validators.core.capacity_search import Ended, Purpose, Run, SearchPlan
+from validators.core.envelope import judged as with_envelope
 from validators.core.load import LoadSummary
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
@@ -32,10 +33,13 @@ def summary(one: Run) -> LoadSummary:
 
 
 def judged(claim: Run | None, declared_per_s: float | None, *runs: Run) -> Judgement:
-    declared = None if declared_per_s is None else Declared(declared_per_s, 0)
+    """The gate's verdict with its envelope's row, without tolerance."""
+    entries = [] if declared_per_s is None else [entry(declared_per_s)]
     measured = [Measured(one, summary(one), STAGES if one is HELD else None) for one in runs]
     ended = Ended(claim, "" if claim else "600 s were not enough")
-    return judge_capacity(ended, measured, PLAN, slo_ms=60, hardware="NVIDIA L4", declared=declared)
+    found = judge_capacity(ended, measured, PLAN, slo_ms=60, hardware="NVIDIA L4")
+    policy = {"on_breach": "fail", "tolerance_frac": 0.0}
+    return with_envelope(found, "capacity", {"performance": entries}, policy, hardware="NVIDIA L4", uses_gpu=True)
 
 
 def test_a_proven_rate_passes_where_the_envelope_declares_no_more() -> None:
@@ -43,22 +47,25 @@ def test_a_proven_rate_passes_where_the_envelope_declares_no_more() -> None:
     assert found.verdict is Verdict.PASSED
     assert found.reason == (
         "Holds 50.3 requests/s: of 12500 in 250 s, 25 were over 60 ms, and at most 1.00% may be; "
-        "proven at confidence 0.9. Its envelope declares 50.3 requests/s."
+        "proven at confidence 0.9."
     )
     assert found.evidence["capacity_per_s"] == 50.3  # never rounded up
     assert found.evidence["points"][1] == {
         "rate_per_s": 50.37, "purpose": "confirm", "seconds": 250, "requests": 12500, "over": 25, "errors": 0,
-        "achieved_per_s": 49.9, "goodput_per_s": 49.8, "latency_ms": {"p50": 10.0, "p95": 30.0, "p99": 40.0},
+        "achieved_per_s": 49.9, "goodput_per_s": 49.8, "latency_ms": {"p50": 10.0, "p95": 30.0, "p99": 40.0}, "latency_low_ms": {},
         "lag_p99_ms": 0.1, "dispersion": 3.0, "stages": STAGES, "found": "proven",
     }  # fmt: skip
     assert (found.evidence["points"][0]["found"], found.evidence["points"][0]["stages"]) == ("refuted", None)
-    assert judged(HELD, None, HELD).reason.endswith("Its envelope declares no rate for NVIDIA L4.")
+    assert judged(HELD, None, HELD).verdict is Verdict.PASSED
 
 
 def test_an_envelope_that_declares_more_fails_only_where_that_is_refuted() -> None:
     found = judged(HELD, 60, MISSED, HELD)
     assert found.verdict is Verdict.FAILED
-    assert "declares 60 requests/s, and at 60/s 1200 of 2400 were over 60 ms" in found.reason
+    assert (
+        "declares 60 requests/s of throughput; 50.3 requests/s are proven, and the objective was missed at 60 requests/s"
+        in found.reason
+    )
     assert judged(HELD, 59.9, MISSED, HELD).verdict is Verdict.UNDECIDED  # 60/s says nothing of 59.9/s
     assert judged(None, 60, MISSED).verdict is Verdict.FAILED
     assert judged(None, 59.9, MISSED).verdict is Verdict.UNDECIDED
@@ -68,16 +75,22 @@ def test_an_envelope_that_declares_more_fails_only_where_that_is_refuted() -> No
 def test_what_is_declared_counts_for_its_own_hardware_and_in_requests() -> None:
     of_items = entry(900, throughput={"value": 900, "unit": "items_per_s"})
     envelope = {"performance": [{"hardware": "NVIDIA-L4"}, entry(40), entry(70, hardware="NVIDIA-H100"), of_items]}
-    assert declared_for(envelope, "NVIDIA L4") == Declared(40, 1)
-    assert declared_for(envelope, "NVIDIA H100") == Declared(70, 2)
-    assert (
-        declared_for(envelope, "Xeon") is None and declared_for(envelope, "") is None and declared_for({}, "x") is None
-    )
+    searched = judge_capacity(Ended(HELD, ""), [Measured(HELD, summary(HELD))], PLAN, slo_ms=60, hardware="x")
+    for hardware, verdicts in (
+        ("NVIDIA L4", {"[1]": "passed", "[2]": "unknown", "[3]": "unknown"}),
+        ("NVIDIA H100", {"[1]": "unknown", "[2]": "unknown", "[3]": "unknown"}),
+        ("", {"[1]": "unknown", "[2]": "unknown", "[3]": "unknown"}),
+    ):
+        policy = {"on_breach": "fail", "tolerance_frac": 0.0}
+        found = with_envelope(searched, "capacity", envelope, policy, hardware=hardware, uses_gpu=True)
+        rows = {row["field"]: row["verdict"] for row in found.evidence["envelope"] if "throughput" in row["field"]}
+        assert rows == {f"performance{at}.throughput": verdict for at, verdict in verdicts.items()}, hardware
 
 
 def test_a_node_computes_on_its_gpu_or_else_on_its_processor() -> None:
     assert hardware_name({"gpus": ["NVIDIA L4"], "cpu_model": "Xeon"}) == "NVIDIA L4"
     assert hardware_name({"gpus": None, "cpu_model": "Xeon"}) == "Xeon"
+    assert hardware_name({"gpus": ["NVIDIA L4"], "cpu_model": "Xeon"}, on_gpu=False) == "Xeon"
     assert hardware_name({}) == ""
 
 

@@ -238,25 +238,23 @@ COLD = parse_policy({"cold_start": {"max_s": 10, "max_first_excess_ms": 100}}).o
 
 
 @pytest.mark.parametrize(
-    ("timings", "latencies", "envelope", "verdict", "says"),
+    ("timings", "latencies", "verdict", "says"),
     [
-        ({"fetch_s": 1, "load_s": 2, "warmup_s": 0.5}, [20.0] * 10, {}, Verdict.PASSED, "Ready after 3.5 s"),
+        ({"fetch_s": 1, "load_s": 2, "warmup_s": 0.5}, [20.0] * 10, Verdict.PASSED, "Ready after 3.5 s"),
         (
             {"fetch_s": 1, "load_s": 12, "warmup_s": 0.5},
             [20.0] * 10,
-            {},
             Verdict.FAILED,
             "13.5 s from nothing to ready",
         ),
-        ({"load_s": 5}, [20.0] * 10, {"lifecycle": {"load_timeout_s": 4}}, Verdict.FAILED, "its own envelope"),
-        ({"load_s": 5}, [900.0] + [20.0] * 9, {}, Verdict.FAILED, "Declare a warm-up"),
-        ({}, [20.0] * 10, {}, Verdict.ERRORED, "measured no cold start"),
+        ({"load_s": 5}, [900.0] + [20.0] * 9, Verdict.FAILED, "Declare a warm-up"),
+        ({}, [20.0] * 10, Verdict.ERRORED, "measured no cold start"),
     ],
 )
 def test_a_cold_start_is_judged_by_its_parts_and_its_first_inference(
-    timings: dict[str, float], latencies: list[float], envelope: dict[str, Any], verdict: Verdict, says: str
+    timings: dict[str, float], latencies: list[float], verdict: Verdict, says: str
 ) -> None:
-    judged = judge_cold_start(timings, latencies, COLD, envelope)
+    judged = judge_cold_start(timings, latencies, COLD)
     assert judged.verdict is verdict
     assert says in judged.reason
 

@@ -162,7 +162,11 @@ def test_the_search_for_the_capacity_is_drawn_with_what_was_proven_and_declared(
 ) -> None:
     point = {"latency_ms": {"p50": 12.0, "p99": 300.0}, "goodput_per_s": 9.5}
     evidence = {
-        "slo_ms": 250.0, "capacity_per_s": 31.4, "declared_per_s": 40.0,
+        "slo_ms": 250.0, "capacity_per_s": 31.4,
+        "envelope": [{
+            "field": "performance[0].throughput", "words": "throughput", "unit": "requests_per_s", "declared": 40.0,
+            "measured": 31.4, "gate": "capacity", "verdict": "unknown", "under": "", "sentence": "Not refuted.",
+        }],
         "points": [{**point, "rate_per_s": 10.0}, {**point, "rate_per_s": 32.0}],
     }  # fmt: skip
     GateResult.objects.create(gate_run=running, gate="capacity", position=9, verdict="undecided", evidence=evidence)

@@ -11,6 +11,7 @@ from django.test import Client
 from serving.core.use import Reading, Use
 from tests.pages.test_gate_run_page import judge, member, running, shown  # noqa: F401
 from validators.core.answered import Answered
+from validators.core.envelope import judged
 from validators.core.policy import parse_policy
 from validators.core.resources import judge_resources
 from validators.models import GateResult, GateRun
@@ -27,17 +28,19 @@ def evidence(per_request: float, *, memory_mib: int | None = 512) -> dict[str, A
         for at in range(121)
     ]
     envelope = {"host": {"memory_mib_min": memory_mib}} if memory_mib else {}
-    return judge_resources(
-        found, Answered(0.0, (40,) * 60), parse_policy({"gates": ["resources"]}).of("resources"), envelope
-    ).evidence
+    policy = parse_policy({"gates": ["resources"]})
+    judgement = judge_resources(found, Answered(0.0, (40,) * 60), policy.of("resources"))
+    args = (envelope, policy.of("envelope"))
+    return judged(judgement, "resources", *args, hardware="NVIDIA L4", uses_gpu=False).evidence
 
 
 def test_it_shows_what_was_held_what_is_declared_and_how_it_grew(member: Client, running: GateRun) -> None:
     GateResult.objects.create(gate_run=running, gate="resources", position=2)
     judge(running, "resources", evidence(10486.0), "failed")
     page = shown(member, "gate_run", running)
-    assert '<th scope="row">memory</th><td class="num">300 MiB</td><td class="num">512 MiB</td>' in page
-    assert '<th scope="row">GPU memory</th><td class="num">unknown</td><td class="num">nothing</td>' in page
+    assert '<th scope="row">memory</th><td class="num">300 MiB</td>' in page
+    assert '<th scope="row">GPU memory</th><td class="num">unknown</td>' in page
+    assert '<code class="muted">host.memory_mib_min</code>' in page and "512 MiB" in page
     assert "It leaks: its memory grew by 10486 bytes a request" in page
     assert "Memory grew by 10486 bytes a request <span" in page
     assert "<dt>most memory</dt>" in page and "<dt>cpu time per request</dt>" in page and "5.00 ms" in page

@@ -27,6 +27,7 @@ from serving.models import Environment
 from serving.queries import get_environment
 from serving.queries.deployments import find_environment
 from validators import queries
+from validators.actions.report_body import report_body
 from validators.actions.traces import hold_trace
 from validators.core.attested import predicate_facts
 from validators.core.contract import tensors_of
@@ -201,7 +202,7 @@ def finish_gate_run(*, actor: Actor, gate_run: GateRun, facts: dict[str, Any]) -
             "gates_unfinished", f"Gate run {gate_run.pk} has gates without a verdict.", gate_run=gate_run.pk
         )
     verdict, reason = entry([(run.gate, Verdict(run.verdict)) for run in runs], gate_run.policy)
-    body = canonical_bytes(plain(_report_body(gate_run, runs, verdict, reason, facts)))
+    body = canonical_bytes(plain(report_body(gate_run, runs, verdict, reason, facts)))
     digest = sha256_of(body)
     signature, key_id = installation_keys.sign(digest)
     with transaction.atomic():
@@ -331,48 +332,6 @@ def _taken_over(release: Release, policy: Policy) -> dict[str, dict[str, Any]]:
 
 def _measured(place: Mapping[str, str | None] | None, gate_run: GateRun) -> dict[str, str | None]:
     return {} if place is None else {**place, "baseline": gate_run.baseline.digest if gate_run.baseline else None}
-
-
-def _report_body(
-    gate_run: GateRun, runs: list[GateResult], verdict: Verdict, reason: str, facts: dict[str, Any]
-) -> dict[str, Any]:
-    release, baseline = gate_run.release, gate_run.baseline
-    return {
-        "schema": "sluicegate/report/v1",
-        "model": release.model.slug,
-        "release": release.name,
-        "manifest_digest": release.digest,
-        "policy": gate_run.policy,
-        "policy_digest": gate_run.policy_digest,
-        "baseline": {"release": baseline.name, "manifest_digest": baseline.digest} if baseline else None,
-        "golden_set": gate_run.policy["golden"]["set"],
-        "environment": gate_run.environment.slug,
-        "gates": [
-            {
-                "gate": run.gate,
-                "verdict": run.verdict,
-                "reason": run.reason,
-                "evidence": run.evidence,
-                "measured": run.measured,
-                "reused_from": run.reused_from.digest if run.reused_from else None,
-                "started_at": _iso(run.started_at),
-                "ended_at": _iso(run.ended_at),
-            }
-            for run in runs
-        ],
-        "verdict": verdict,
-        "reason": reason,
-        "runtime": manifest_of(release)["runtime"],
-        "requested_by": gate_run.requested_by,
-        "gate_run": gate_run.pk,
-        "started_at": _iso(gate_run.started_at),
-        "sealed_at": _iso(timezone.now()),
-        **facts,
-    }
-
-
-def _iso(instant: Any) -> str | None:
-    return instant.isoformat() if instant else None
 
 
 def _move(gate_run: GateRun, to: GateRunState, *, actor: Actor, reason: str, **changes: Any) -> GateRun:

@@ -1,4 +1,4 @@
-"""REST views of a release's capacity: replicas for a forecast, and the measured envelope. Nothing is stored."""
+"""REST views of a release's envelope and capacity: declared beside measured, replicas for a forecast, and the measured envelope."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from accounts.api.requests import StrictSerializer, actor_of, read_body
 from registry.queries import visible_release
 from validators.core.capacity_plan import Forecast, plan_for
 from validators.queries.capacity import measured_envelope, plan_basis_of
+from validators.queries.envelope import envelope_of
 
 _MOST_PER_S = 1e9
 
@@ -77,6 +78,35 @@ class MeasuredEnvelopeOut(serializers.Serializer[Any]):
     performance = serializers.ListField(
         required=False, child=serializers.DictField(), help_text="declared for other hardware, and what was measured"
     )
+
+
+class EnvelopeRowOut(serializers.Serializer[Any]):
+    """One value of the envelope: declared, measured, where, and the verdict."""
+
+    field = serializers.CharField(help_text="its path in the envelope, such as performance[0].latency_ms.p99")
+    words = serializers.CharField()
+    unit = serializers.CharField(help_text="of both numbers; empty for a throughput that is not declared")
+    declared = serializers.FloatField(allow_null=True, help_text="null if the envelope does not declare it")
+    measured = serializers.FloatField(allow_null=True, help_text="null if no gate measured it")
+    gate = serializers.CharField(help_text="that measured it, or would")
+    verdict = serializers.ChoiceField(choices=["passed", "failed", "unknown"])
+    under = serializers.CharField(allow_blank=True, help_text="the load of the measurement")
+    sentence = serializers.CharField()
+
+
+class EnvelopeOut(serializers.Serializer[Any]):
+    """The envelope as the newest report judged it."""
+
+    report = serializers.CharField(allow_null=True, help_text="its digest; null if no gate run has ended")
+    rows = EnvelopeRowOut(many=True)
+    notes = serializers.ListField(child=serializers.CharField())
+
+
+class EnvelopeView(APIView):
+    @extend_schema(operation_id="releases_envelope", responses=EnvelopeOut)
+    def get(self, request: Request, slug: str, name: str) -> Response:
+        """Each value of the release's envelope: declared, measured, and whether the one holds the other."""
+        return Response(EnvelopeOut(envelope_of(visible_release(actor_of(request), slug, name))).data)
 
 
 class CapacityPlanView(APIView):

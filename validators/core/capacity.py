@@ -1,7 +1,8 @@
-"""The capacity gate's judgement: the rate that was proven, the points on the way there, and whether the envelope declares more."""
+"""The capacity gate's judgement: the rate that was proven, and the points on the way there."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,14 +10,6 @@ from typing import Any
 from validators.core.capacity_search import Ended, Purpose, Run, SearchPlan, proves, refutes
 from validators.core.load import LoadSummary
 from validators.core.verdict import Judgement, Verdict
-
-
-@dataclass(frozen=True)
-class Declared:
-    """What an envelope declares for the hardware that was measured: requests per second, and at which of its entries."""
-
-    per_s: float
-    entry: int
 
 
 @dataclass(frozen=True)
@@ -39,21 +32,10 @@ def plan_of(policy: Mapping[str, Any], load: Mapping[str, Any]) -> SearchPlan:
     )
 
 
-def declared_for(envelope: Mapping[str, Any], hardware: str) -> Declared | None:
-    """The greatest rate of requests that the envelope declares for this hardware; None where it declares none for it."""
-    entries = enumerate(envelope.get("performance") or ())
-    found = [
-        Declared(float(entry["throughput"]["value"]), at)
-        for at, entry in entries
-        if (entry.get("throughput") or {}).get("unit") == "requests_per_s"
-        and same_hardware(entry["hardware"], hardware)
-    ]
-    return max(found, key=lambda one: one.per_s, default=None)
-
-
-def hardware_name(facts: Mapping[str, Any]) -> str:
-    """What a node computes on, as an envelope names it: its GPU, else its processor; empty where it does not tell."""
-    named = [*(facts.get("gpus") or ()), facts.get("cpu_model")]
+def hardware_name(facts: Mapping[str, Any], *, on_gpu: bool = True) -> str:
+    """The hardware that a release computes on, as an envelope names it: the node's GPU if it has one and the release uses it, else
+    its processor. Empty if the node reports neither."""
+    named = [*((facts.get("gpus") or ()) if on_gpu else ()), facts.get("cpu_model")]
     return next((str(one) for one in named if one), "")
 
 
@@ -69,47 +51,30 @@ def judge_capacity(
     *,
     slo_ms: float,
     hardware: str,
-    declared: Declared | None,
+    max_lag_ms: float = math.inf,
 ) -> Judgement:
-    """The verdict of a search that ended, with all that it `measured`, in order.
+    """The verdict of a search that ended, with all that it `measured`, in order: passed if a rate is proven, else undecided.
 
-    Passed: a rate is proven, and the envelope declares no more. Failed: a run refutes the objective at the declared rate or
-    below it. Undecided: nothing was proven, or less than is declared and more than is refuted.
+    A run whose generator sent more than `max_lag_ms` late refutes nothing. The rate that the envelope declares is judged by
+    `validators.core.envelope`.
     """
     claim = ended.claim
     rate = _rounded_down(claim.step.rate_per_s) if claim else None
     evidence = {
         "capacity_per_s": rate,
-        "declared_per_s": declared.per_s if declared else None,
-        "declared_entry": declared.entry if declared else None,
         "hardware": hardware,
         "slo_ms": slo_ms,
         "slo_quantile": plan.quantile,
         "confidence": plan.confidence,
         "budget_s": plan.budget_s,
         "seconds": sum(len(one.run.over_per_window) for one in measured),
-        "points": [_point(one, plan) for one in measured],
+        "points": [_point(one, plan, max_lag_ms) for one in measured],
     }
-    over = f"over {slo_ms:g} ms, and at most {plan.allowed:.2%} may be"
-    proven = ""
-    if claim and rate:
-        proven = (
-            f"Holds {rate:g} requests/s: of {claim.requests} in {len(claim.over_per_window)} s, {claim.over} were {over}; "
-            f"proven at confidence {plan.confidence:g}. "
-        )
-    asks = f"Its envelope declares {declared.per_s:g} requests/s" if declared else ""
-    runs = [one.run for one in measured]
-    refuted = [run for run in runs if declared and run.step.rate_per_s <= declared.per_s and refutes(run, plan)]
-    if rate and (declared is None or declared.per_s <= rate):
-        told = asks or f"Its envelope declares no rate for {hardware or 'this hardware'}"
-        return Judgement(Verdict.PASSED, f"{proven}{told}.", evidence)
-    if refuted:
-        worst = min(refuted, key=lambda run: run.step.rate_per_s)
-        missed = f"at {worst.step.rate_per_s:.4g}/s {worst.over} of {worst.requests} were {over}"
-        return Judgement(Verdict.FAILED, f"{proven}{asks}, and {missed}.", evidence)
-    if rate:
-        return Judgement(Verdict.UNDECIDED, f"{proven}{asks}, which is neither proven nor refuted.", evidence)
-    return Judgement(Verdict.UNDECIDED, f"No capacity was proven: {ended.why}.", evidence)
+    if not claim or not rate:
+        return Judgement(Verdict.UNDECIDED, f"No capacity was proven: {ended.why}.", evidence)
+    held = f"Holds {rate:g} requests/s: of {claim.requests} in {len(claim.over_per_window)} s, {claim.over} were over {slo_ms:g} ms"
+    allowed = f"at most {plan.allowed:.2%} may be; proven at confidence {plan.confidence:g}"
+    return Judgement(Verdict.PASSED, f"{held}, and {allowed}.", evidence)
 
 
 def _rounded_down(rate_per_s: float) -> float:
@@ -118,9 +83,10 @@ def _rounded_down(rate_per_s: float) -> float:
     return int(rate_per_s * step) / step
 
 
-def _point(measured: Measured, plan: SearchPlan) -> dict[str, Any]:
+def _point(measured: Measured, plan: SearchPlan, max_lag_ms: float) -> dict[str, Any]:
     """One measured rate, as the evidence tells it. `found`: proven, refuted or open."""
     run, summary = measured.run, measured.summary
+    is_refuted = summary.lag_p99_ms <= max_lag_ms and refutes(run, plan)
     is_proof = run.step.purpose is Purpose.CONFIRM and proves(run, plan)
     return {
         "rate_per_s": round(run.step.rate_per_s, 3),
@@ -132,8 +98,9 @@ def _point(measured: Measured, plan: SearchPlan) -> dict[str, Any]:
         "achieved_per_s": summary.achieved_per_s,
         "goodput_per_s": summary.goodput_per_s,
         "latency_ms": {name: summary.latency_ms[name] for name in ("p50", "p95", "p99") if name in summary.latency_ms},
+        "latency_low_ms": dict(summary.latency_low_ms),
         "lag_p99_ms": summary.lag_p99_ms,
         "dispersion": round(run.dispersion, 3),
         "stages": dict(measured.stages) if measured.stages else None,
-        "found": "proven" if is_proof else "refuted" if refutes(run, plan) else "open",
+        "found": "proven" if is_proof else "refuted" if is_refuted else "open",
     }

@@ -13,23 +13,21 @@ PARTS = ("fetch_s", "load_s", "warmup_s")
 
 
 def judge_cold_start(
-    timings: Mapping[str, float], latencies_ms: Sequence[float], policy: Mapping[str, Any], envelope: Mapping[str, Any]
+    timings: Mapping[str, float], latencies_ms: Sequence[float], policy: Mapping[str, Any]
 ) -> Judgement:
     """The verdict on measured `timings` (seconds by part) and the first inferences after ready (ms, in order, at least 5).
 
-    Limits: the policy's `max_s` over all parts, the envelope's own `lifecycle.load_timeout_s` for loading, and
-    `max_first_excess_ms` by which the first inference may be slower than the median of the later half.
+    Limits: the policy's `max_s` over all parts, and `max_first_excess_ms` by which the first inference may be slower than the
+    median of the later half. The envelope's own limits are judged by `validators.core.envelope`.
     """
     parts = {part: round(float(timings[part]), 3) for part in PARTS if part in timings}
     total_s = round(sum(parts.values()), 3)
     steady = median(latencies_ms[len(latencies_ms) // 2 :])
     excess = latencies_ms[0] - steady
-    declared = (envelope.get("lifecycle") or {}).get("load_timeout_s")
     evidence = {
         "timings": parts,
         "total_s": total_s,
         "max_s": policy["max_s"],
-        "declared_load_timeout_s": declared,
         "first_ms": round(latencies_ms[0], 3),
         "steady_ms": round(steady, 3),
         "inferences": len(latencies_ms),
@@ -43,12 +41,6 @@ def judge_cold_start(
         return Judgement(
             Verdict.FAILED,
             f"It took {total_s:.1f} s from nothing to ready; {policy['max_s']:g} s are allowed.",
-            evidence,
-        )
-    if declared is not None and parts.get("load_s", 0) > declared:
-        return Judgement(
-            Verdict.FAILED,
-            f"Loading took {parts['load_s']:.1f} s; its own envelope says at most {declared:g} s.",
             evidence,
         )
     if excess > policy["max_first_excess_ms"]:

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from registry.core.serving import instances_of
+from validators.core.envelope_values import GATES as ENVELOPE_GATES
 from validators.core.gpu_checks import MEASURING
 from validators.core.telemetry import Knowledge, gpu_facts
 
@@ -162,7 +163,12 @@ def _demanded_otherwise(
         if old != new:
             yield Expired("golden_set", ("golden",), "golden was asked another set than the policy's", old, new)
             before["golden"] = {**judged_by["golden"], "set": new}
-    others = tuple(gate for gate, section in before.items() if section != policy[gate])
+    envelope = (judged_by or {}).get("envelope")
+    others = tuple(
+        gate
+        for gate, section in before.items()
+        if section != policy[gate] or (gate in ENVELOPE_GATES and envelope != policy["envelope"])
+    )
     if others:
         was = "was" if len(others) == 1 else "were"
         yield Expired("policy", others, f"{_listed(others)} {was} judged by other demands than the policy's of today")

@@ -13,6 +13,7 @@ from typing import Any, Final
 from validators.core import recovery, trace_policy
 from validators.core.certify import Caught, caught, judged_slices
 from validators.core.entry import advisory_in, policy_in
+from validators.core.envelope_values import GATES as ENVELOPE_GATES
 from validators.core.expiry import FACTS
 from validators.core.gpu_checks import CHECKS
 from validators.core.kept_requests import KeepRule
@@ -46,7 +47,16 @@ def explain(policy: Policy, *, items: int, slices: Mapping[str, int]) -> list[De
     found: list[Demand] = []
     for gate in policy.gates:
         found += told[gate](policy.of(gate))
-    return [*found, *_evidence(policy.document)]
+    return [*found, *_envelope(policy), *_evidence(policy.document)]
+
+
+def _envelope(policy: Policy) -> Iterator[Demand]:
+    own, gates = policy.of("envelope"), [gate for gate in policy.gates if gate in ENVELOPE_GATES]
+    if gates:
+        breach = "A breach fails its gate" if own["on_breach"] == "fail" else "A breach is a warning"
+        demands = f"Declared times and rates hold within {own['tolerance_frac'] * 100:g} %, and limits on memory exactly. {breach}."
+        certifies = f"The values that {', '.join(gates)} measure under the declared load; the others are unknown."
+        yield Demand("envelope", "envelope.on_breach", demands, certifies)
 
 
 def _evidence(document: Mapping[str, Any]) -> Iterator[Demand]:
@@ -153,8 +163,6 @@ def _load(own: Mapping[str, Any]) -> Iterator[Demand]:
 
 
 def _resources(own: Mapping[str, Any]) -> Iterator[Demand]:
-    held = _says("what was held while the load gate and the soak asked; not what other requests need")
-    yield Demand("resources", "resources", "No more memory than the envelope declares.", held)
     demands = f"A request leaves at most {own['max_growth_bytes']:g} bytes of memory behind, over {own['min_requests']} requests or more."
     wrong = f"wrongly in no more than {(1 - own['confidence']) * 100:.3g} % of all runs"
     leaks = _says(f"no steady leak beyond that, {wrong}; not one in pieces that are seldomer than a ninth of the run")
@@ -165,8 +173,7 @@ def _resources(own: Mapping[str, Any]) -> Iterator[Demand]:
 
 
 def _capacity(own: Mapping[str, Any], load: Mapping[str, Any]) -> Iterator[Demand]:
-    declared = "The objective holds at the rate that the envelope declares for this hardware, if it declares one"
-    demands = f"{declared}{trace_policy.words_of(load)}."
+    demands = f"The objective holds at some rate{trace_policy.words_of(load)}."
     wrong = f"wrongly in no more than {(1 - own['confidence']) * 100:.3g} % of all runs"
     certifies = f"the objective at the proven rate, up to {own['most_per_s']:g}/s, {wrong}; not that higher rates fail"
     yield Demand("capacity", "capacity.budget_s", demands, _says(certifies), None, float(own["budget_s"]))

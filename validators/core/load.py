@@ -7,7 +7,7 @@ request was due. A generator that waits for answers hides exactly the stalls tha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,14 @@ import numpy.typing as npt
 
 from validators.core.proof import WINDOW_S, first_proof, sizing
 from validators.core.request_classes import ClassSummary
-from validators.core.slo import dispersion
+from validators.core.slo import dispersion, quantile_bound
 from validators.core.token_policy import FIELDS as OF_TOKENS
 from validators.core.trace_policy import gaps_in
 from validators.core.verdict import Judgement, Verdict
 
 Floats = npt.NDArray[np.float64]
+#: Of each of the three bounds of a run, so that no more than one run in twenty has a wrong one.
+_BOUNDS_CONFIDENCE = 1 - 0.05 / 3
 #: Of the histogram in the evidence: about six to a decade, so that a run of any length takes the same room.
 LATENCY_EDGES_MS = (
     0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000, 10000, 30000
@@ -66,6 +68,9 @@ class LoadSummary:
     ] = ()  # of answered requests: up to the first of LATENCY_EDGES_MS, …, beyond the last
     classes: tuple[ClassSummary, ...] = ()  # where requests are of several
     unsent: int = 0  # of the errors: too many were unanswered
+    latency_low_ms: Mapping[str, float] = field(
+        default_factory=dict
+    )  # lower bounds of p50, p95, p99 from when requests were sent
 
     @property
     def error_frac(self) -> float:
@@ -138,11 +143,26 @@ def summarise(
         goodput_per_s=round((len(attempts) - sum(over)) / duration_s, 3),
         latency_counts=_counts(answered),
         unsent=sum(not a.is_sent for a in attempts),
+        latency_low_ms=bounds_of([(a.done_s - a.sent_s) * 1000 for a in attempts if not a.error], phi=dispersion(over)),
         classes=tuple(
             _class_summary(name, own, duration_s=duration_s, slo_ms=slo_ms, window_s=window_s)
             for name, own in of_class.items()
         ),
     )
+
+
+def bounds_of(times_ms: Sequence[float], *, phi: float, streams: int | None = None) -> dict[str, float]:
+    """Lower confidence bounds of p50, p95 and p99 in ms, from when requests were sent: a generator that sends late cannot raise them.
+
+    `streams`: how many of the times are independent, if several belong to one request. Slow requests come in clumps: `phi` of
+    them count as one. The chance of error is shared by the three.
+    """
+    independent = (len(times_ms) if streams is None else streams) / phi
+    bounds = {
+        name: quantile_bound(times_ms, share, independent=independent, confidence=_BOUNDS_CONFIDENCE)
+        for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+    }
+    return {name: round(bound, 3) for name, bound in bounds.items() if bound is not None}
 
 
 def _class_summary(
@@ -211,6 +231,7 @@ def judge_load(summary: LoadSummary, policy: Mapping[str, Any]) -> Judgement:
         "classes": [one.as_evidence(confidence=policy["confidence"]) for one in summary.classes],
         "error_frac": round(summary.error_frac, 6),
         "max_error_frac": policy["max_error_frac"],
+        "rate_per_s": policy["rate_per_s"],
         "slo_ms": policy["slo_ms"],
         "slo_quantile": policy["slo_quantile"],
         "seed": policy["seed"],

@@ -27,7 +27,7 @@ from registry.core.schema import (
     may,
     need,
 )
-from validators.core import json_shape, sweep_policy, token_policy, trace_policy
+from validators.core import envelope_values, json_shape, sweep_policy, token_policy, trace_policy
 from validators.core.expiry import FACTS, USUAL
 from validators.core.gpu_checks import CHECKS, MEASURING
 from validators.core.proof import sizing
@@ -203,6 +203,7 @@ _SECTIONS: dict[str, SchemaType] = {
     "capacity": _CAPACITY,
     "gpu": _GPU,
     "evidence": _EVIDENCE,
+    "envelope": envelope_values.POLICY,
 }
 #: What may be kept of mirrored requests. No gate asks it, so it is no part of what a policy's digest names.
 KEPT_REQUESTS = Record(

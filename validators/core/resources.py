@@ -1,8 +1,9 @@
-"""The resources gate's judgement: what a server held and used under load, against its envelope, and whether it grows."""
+"""The resources gate's judgement: what a server held and used under load, and whether it grows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from serving.core.use import Reading
@@ -10,18 +11,20 @@ from validators.core.answered import Answered
 from validators.core.growth import LEAST_READINGS, Growth, growth_of
 from validators.core.verdict import Judgement, Verdict, worst_of
 
-_MIB = 2**20
 _UNKNOWN = "unknown"
 #: The evidence is looked at after the load gate's run, and once more after a soak; both share the chance of error.
 _LOOKS = 2
+#: The agent reads a server every second, or every five.
+_MOST_APART_S = 15.0
 #: Points of the plot: evidence is bounded, however long the soak.
 _MOST_POINTS = 240
 
 
-def judge_resources(
-    readings: Sequence[Reading], answered: Answered | None, policy: Mapping[str, Any], envelope: Mapping[str, Any]
-) -> Judgement:
-    """The worst of what was checked. `readings` in their order; `policy` is the gate's section. What was not read is undecided."""
+def judge_resources(readings: Sequence[Reading], answered: Answered | None, policy: Mapping[str, Any]) -> Judgement:
+    """The worst of its checks on growth and CPU time. `readings` in their order; `policy` is the gate's section.
+
+    A value that was not read is undecided. The envelope's limits on the peaks are judged by `validators.core.envelope`.
+    """
     if answered is None:
         return Judgement(
             Verdict.UNDECIDED, "What it uses is unknown: it was under no load.", {"leak": Verdict.UNDECIDED}
@@ -40,7 +43,6 @@ def judge_resources(
     cpu_ms = _cpu_ms(readings, requests)
     leak = grows(memory, len(own), answered.requests, policy)
     checks = [
-        *_peaks(readings, envelope),
         leak,
         *shares(shared, answered.requests, policy),
         *opens(opened, answered.requests, policy),
@@ -52,7 +54,7 @@ def judge_resources(
         "leak": leak.verdict.value if own else _UNKNOWN,
         "peaks": {name: _peak(readings, name) for name in ("memory_bytes", "own_bytes", "shared_bytes", "open_files")},
         "gpu_memory_bytes": _peak(readings, "gpu_memory_bytes"),
-        "declared": _declared(envelope),
+        "cores_used": _cores_used(readings),
         "cpu_ms_per_request": None if cpu_ms is None else round(cpu_ms, 3),
         "growth": None if memory is None else memory.as_evidence(),
         "shared_growth": None if shared is None else shared.as_evidence(),
@@ -68,42 +70,6 @@ def judge_resources(
 def needs_more(found: Judgement) -> bool:
     """Whether more requests could prove what these do not: where it is open whether it leaks, and not for want of readings."""
     return found.verdict is not Verdict.FAILED and found.evidence["leak"] == Verdict.UNDECIDED
-
-
-def _declared(envelope: Mapping[str, Any]) -> dict[str, int | None]:
-    """Bytes by what is read; None where the release declares nothing."""
-    host, accelerator = envelope.get("host") or {}, envelope.get("accelerator") or {}
-    on_gpu = accelerator.get("memory_mib_peak_declared") or accelerator.get("memory_mib_min")
-    mib = {
-        "memory_bytes": host.get("memory_mib_min"),
-        "shared_bytes": host.get("shm_mib_min"),
-        "gpu_memory_bytes": on_gpu if accelerator.get("vendor") == "nvidia" else None,
-    }
-    return {name: size * _MIB if size else None for name, size in mib.items()}
-
-
-_WORDS = {"memory_bytes": "memory", "shared_bytes": "shared memory", "gpu_memory_bytes": "GPU memory"}
-
-
-def _peaks(readings: Sequence[Reading], envelope: Mapping[str, Any]) -> list[Judgement]:
-    """What it held at most against what it declares that it needs: nodes are filled by that."""
-    checks = []
-    for name, declared in _declared(envelope).items():
-        if declared is None:
-            continue
-        peak, what = _peak(readings, name), _WORDS[name]
-        if peak is None:
-            checks.append(
-                Judgement(Verdict.UNDECIDED, f"How much {what} it holds is unknown; it declares {_mib(declared)}.")
-            )
-        elif peak > declared:
-            sentence = f"It held {_mib(peak)} of {what}; its envelope declares {_mib(declared)}."
-            checks.append(Judgement(Verdict.FAILED, sentence))
-        else:
-            checks.append(
-                Judgement(Verdict.PASSED, f"It held at most {_mib(peak)} of the {_mib(declared)} of {what} declared.")
-            )
-    return checks
 
 
 def grows(growth: Growth | None, readings: int, requests: int, policy: Mapping[str, Any]) -> Judgement:
@@ -171,6 +137,22 @@ def _cpu_ms(readings: Sequence[Reading], requests: Sequence[float]) -> float | N
     return None if first is None or last is None or answered <= 0 else (last - first) / answered * 1000
 
 
+def _cores_used(readings: Sequence[Reading]) -> float | None:
+    """CPU seconds per second while it was read, on average; None if its CPU time was not read.
+
+    Readings further apart than `_MOST_APART_S` span a pause between the load and a soak, and do not count.
+    """
+    spent = [
+        (after.at_s - before.at_s, after.use.cpu_s - before.use.cpu_s)
+        for before, after in pairwise(readings)
+        if before.use.cpu_s is not None
+        and after.use.cpu_s is not None
+        and 0 < after.at_s - before.at_s <= _MOST_APART_S
+    ]
+    seconds = sum(length for length, _ in spent)
+    return round(sum(cpu_s for _, cpu_s in spent) / seconds, 3) if seconds else None
+
+
 def _peak(readings: Sequence[Reading], name: str) -> int | None:
     """None where one reading could not tell."""
     values = [getattr(one.use, name) for one in readings]
@@ -188,7 +170,3 @@ def _points(requests: Sequence[float], readings: Sequence[Reading]) -> list[list
     every = -(-len(readings) // _MOST_POINTS)
     rows = list(zip(requests, readings, strict=True))[::every]
     return [[round(x, 1), one.use.memory_bytes, one.use.own_bytes] for x, one in rows]
-
-
-def _mib(size: float) -> str:
-    return f"{size / _MIB:.0f} MiB"

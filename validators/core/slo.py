@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from validators.core.beta import incomplete, log_beta, log_incomplete
 from validators.core.verdict import Verdict
 
@@ -100,6 +102,24 @@ def dispersion(counts: Sequence[int]) -> float:
     mean = sum(counts) / len(counts)
     variance = sum((count - mean) ** 2 for count in counts) / (len(counts) - 1)
     return DISPERSION_SAFETY * max(1.0, variance / mean)
+
+
+def quantile_bound(values: Sequence[float], share: float, *, independent: float, confidence: float) -> float | None:
+    """A lower confidence bound of a distribution's quantile, from a sample of which so many values count as independent.
+
+    None if the sample is too small for any bound. Source: order statistics, Hahn and Meeker, Statistical Intervals, section 5.2:
+    the k-th of n lies below the quantile with the probability that a Binomial(n, share) variable is at least k.
+    """
+    low, high = 0, int(independent)
+    while low < high:  # the largest rank with P(Binomial(n, share) < rank) <= 1 - confidence
+        rank = (low + high + 1) // 2
+        if incomplete(1 - share, independent - rank + 1, rank) <= 1 - confidence:
+            low = rank
+        else:
+            high = rank - 1
+    if low < 1:
+        return None
+    return float(np.quantile(np.asarray(values, float), max(0.0, (low - 1) / independent), method="lower"))
 
 
 def least_requests(*, quantile: float, confidence: float, phi: float = 1.0) -> int:

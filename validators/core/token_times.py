@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from validators.core.load import Attempt, LoadSummary, count_tests, generator_limit, max_lag_ms, summarise
+from validators.core.load import Attempt, LoadSummary, bounds_of, count_tests, generator_limit, max_lag_ms, summarise
 from validators.core.proof import first_proof
+from validators.core.slo import dispersion
 from validators.core.verdict import Judgement, Verdict
 
 
@@ -76,17 +77,27 @@ def summarise_seen(
 
 
 def token_times(attempts: Sequence[Attempt], first: LoadSummary) -> dict[str, Any]:
-    """`ttft_ms` and `itl_ms` (p50, p95, p99) of answered requests, and how many `responses` those had; {} where none streamed."""
+    """`ttft_ms` and `itl_ms` (p50, p95, p99) of answered requests with their lower bounds, and the number of their `responses`.
+
+    {} if none streamed. The gaps of one stream hang together, so that each stream counts as one independent gap.
+    """
     streamed = [one.came_s for one in attempts if one.came_s and not one.error]
     if not streamed:
         return {}
     gaps_ms = np.concatenate([np.diff(came_s) for came_s in streamed]) * 1000
+    streams = sum(len(came_s) > 1 for came_s in streamed)
     shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
     itl_ms = (
         {name: round(float(np.quantile(gaps_ms, share)), 3) for name, share in shares.items()} if gaps_ms.size else {}
     )
     ttft_ms = {name: first.latency_ms[name] for name in shares}
-    return {"ttft_ms": ttft_ms, "itl_ms": itl_ms, "responses": sum(map(len, streamed))}
+    return {
+        "ttft_ms": ttft_ms,
+        "ttft_low_ms": dict(first.latency_low_ms),
+        "itl_ms": itl_ms,
+        "itl_low_ms": bounds_of(gaps_ms.tolist(), phi=dispersion(first.over_per_window), streams=streams),
+        "responses": sum(map(len, streamed)),
+    }
 
 
 def judge_tokens(

@@ -27,6 +27,7 @@ from serving.wiring import inference_server
 from validators import actions, queries
 from validators.core.capacity import hardware_name
 from validators.core.entry import advisory_anywhere
+from validators.core.expiry import uses_gpu
 from validators.core.lifecycle import UNFINISHED, GateRunState
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
@@ -195,7 +196,7 @@ class _Run:
             policy=self.policy,
             server=server,
             timings=ready.deployment.timings,
-            hardware=hardware_name(ready.deployment.node.facts),
+            hardware=hardware_name(ready.deployment.node.facts, on_gpu=uses_gpu(self.manifest)),
             progress=self._progress(run, keep),
             say=partial(self._say, run),
             stable=partial(self._stable_beside, run, ready, stack, keep or (lambda: None)),

@@ -87,6 +87,14 @@ def rate_plot(evidence: Evidence, others: Sequence[Evidence] = ()) -> Plot | Non
     )  # fmt: skip
 
 
+def _declared(evidence: Evidence, field: str) -> float | None:
+    """What the envelope declares of the field that ends so, on the hardware that was measured; None if nothing."""
+    rows = [
+        row for row in evidence.get("envelope") or () if row["field"].endswith(field) and row["measured"] is not None
+    ]
+    return max((row["declared"] for row in rows if row["declared"] is not None), default=None)
+
+
 def capacity_plot(evidence: Evidence) -> Plot | None:
     """Latency and answers in time over every rate that the search measured, with the rate that was proven; None without any."""
     points = [
@@ -95,7 +103,7 @@ def capacity_plot(evidence: Evidence) -> Plot | None:
     ]
     if not points:
         return None
-    proven, declared = evidence.get("capacity_per_s"), evidence.get("declared_per_s")
+    proven, declared = evidence.get("capacity_per_s"), _declared(evidence, ".throughput")
     says = f"Proven: {proven:g} requests a second" if proven else "No rate is proven"
     declares = f"; the envelope declares {declared:g}" if declared else ""
     return rate_latency(
@@ -196,14 +204,14 @@ def memory_plot(evidence: Evidence) -> Plot | None:
     points = evidence.get("points") or ()
     if not points:
         return None
-    growth, declared = evidence.get("growth"), (evidence.get("declared") or {}).get("memory_bytes")
+    growth, declared = evidence.get("growth"), _declared(evidence, "host.memory_mib_min")
     series = [
         Series("all memory", [(x, _mib(whole)) for x, whole, _ in points], "stable"),
         Series("what it allocated", [(x, _mib(own)) for x, _, own in points], "candidate"),
     ]
     if growth:
         series.append(Series("its growth", [(x, _mib(y)) for x, y in growth["line"]], "worse"))
-    limits = [Limit(declared / _MIB, f"{declared / _MIB:.0f} MiB are declared")] if declared else []
+    limits = [Limit(declared, f"{declared:.0f} MiB are declared")] if declared else []
     caption = f"Read {evidence['readings']} times while it answered {evidence['requests']} requests."
     y = Axis("MiB", lo=0.0)
     return lines("Memory", caption, series, x=Axis("requests answered"), y=y, limits=limits, name="memory")

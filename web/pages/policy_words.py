@@ -75,6 +75,8 @@ _WORDS: Final = {
         ),
         ("capacity.sweep.max_batch_size", "Batch sizes that are tried", "items, with commas between", _NUMBERS),
         ("capacity.sweep.budget_s", "Other batchings take at most", "seconds", _NUMBER),
+        ("envelope.on_breach", "A value beyond the envelope", "fail or warn", _TEXT),
+        ("envelope.tolerance_frac", "Times and rates may be off by", "share of the declared value", _NUMBER),
         ("evidence.max_age_days", "Evidence holds for", "days, or none", _NUMBER),
         ("kept_requests.most", "Mirrored requests kept", "requests; empty: none", _NUMBER),
         ("kept_requests.max_age_days", "They are kept for at most", "days", _NUMBER),

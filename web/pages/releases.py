@@ -29,6 +29,7 @@ from validators.actions import request_gate_run
 from validators.models import GateRun
 from validators.queries import gate_runs
 from validators.queries.entry import only_advice_failed
+from validators.queries.envelope import envelope_of
 from web.pages.forms import act, reason_in, version_in
 from web.pages.release_frame import Outcome, frame, readable_release
 
@@ -110,6 +111,7 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "gate_run": gate_run,
         "rollouts": rollouts,
         "fits": fits_of(found),
+        "envelope": envelope_of(found),
         "notes": notes,
         "open_comments": open_comments(found),
         "may_annotate": may(actor, Verb.ANNOTATE_RELEASE, team, slug),

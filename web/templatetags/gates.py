@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django import template
 from django.utils import timezone
 
-from accounts.core.quantities import share_text
+from accounts.core.quantities import quantity_text, share_text
 from serving.core.gpu import faults, untold
 from validators.core.expiry import FACTS
 from validators.models import GateResult
@@ -44,6 +46,13 @@ def mib(size: int | None, otherwise: str = "unknown") -> str:
     return f"{size / 2**20:.0f} MiB" if size >= 2**30 else f"{size / 2**20:.4g} MiB"
 
 
+@register.filter
+def unstated(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of an envelope that are neither declared nor measured."""
+    return [row for row in rows if row["declared"] is None and row["measured"] is None]
+
+
+register.filter("quantity", quantity_text)
 register.filter("gpu_faults", faults)
 register.filter("untold", untold)
 

@@ -120,7 +120,7 @@ SWEEP: dict[str, Any] = {
 
 CAPACITY: dict[str, Any] = {
     "sweep": SWEEP,
-    "slo_ms": 250.0, "capacity_per_s": 96.2, "declared_per_s": 120.0, "hardware": "NVIDIA L4", "protocol": "grpc",
+    "slo_ms": 250.0, "capacity_per_s": 96.2, "hardware": "NVIDIA L4", "protocol": "grpc",
     "generators": 2, "slo_quantile": 0.99, "confidence": 0.9, "budget_s": 600, "seconds": 598, "longest_frac": 0.1,
     "points": [
         _point(20, 11, 1), _point(40, 12, 3), _point(80, 14, 9), _point(160, 19, 90, "refuted", over=610),

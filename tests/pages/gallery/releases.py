@@ -21,6 +21,7 @@ from tests.model_files import onnx_file, tokenizer_file
 from tests.registry_samples import draft_with
 from validators.actions import add_golden_set
 from validators.actions.gate_runs import finish_gate_run, record_judgement
+from validators.core import envelope
 from validators.core.cold_start import judge_cold_start
 from validators.core.contract import judge_contract
 from validators.core.golden import Replay, judge_golden
@@ -152,14 +153,19 @@ def judged(
     found = {
         "contract": judge_contract([], {size: [] for size in (1, 2, serving["max_batch_size"])}, refused={}),
         "cold_start": judge_cold_start(
-            {"fetch_s": 3.21, "load_s": 6.84, "warmup_s": 0.42}, [p50_ms * 1.6, *[p50_ms] * 9], policy.of("cold_start"), {}
+            {"fetch_s": 3.21, "load_s": 6.84, "warmup_s": 0.42}, [p50_ms * 1.6, *[p50_ms] * 9], policy.of("cold_start")
         ),
         "golden": golden,
         "load": load_of(policy, p50_ms, seed),
     }  # fmt: skip
     is_over = False
     for result in run.results.order_by("position"):
-        judgement = Judgement(Verdict.SKIPPED, "An earlier gate failed.", {}) if is_over else found[result.gate]
+        judgement = envelope.judged(
+            found[result.gate], result.gate, json.loads(release.manifest).get("envelope") or {}, policy.of("envelope"),
+            hardware="NVIDIA L4", uses_gpu=False,
+        )  # fmt: skip
+        if is_over:
+            judgement = Judgement(Verdict.SKIPPED, "An earlier gate failed.", {})
         began = timezone.now() - timedelta(seconds=TOOK_S[result.gate])
         GateResult.objects.filter(pk=result.pk).update(started_at=began)
         result.refresh_from_db()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from serving.ports import InferenceError
+from validators.core.envelope import judged
 from validators.core.gpu_checks import MEASURING
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates.capacity import capacity_gate
@@ -36,7 +37,14 @@ def run_gate(name: str, context: GateContext) -> Judgement:
         is_watched = name in MEASURING and "gpu" in context.policy.gates
         if is_watched:
             await_reading(context)
-        found = GATES[name](context)
+        found = judged(
+            GATES[name](context),
+            name,
+            context.envelope,
+            context.policy.of("envelope"),
+            hardware=context.hardware,
+            uses_gpu=context.uses_gpu,
+        )
         return excused(found, name, context) if is_watched and found.verdict is Verdict.FAILED else found
     except InferenceError as error:
         return Judgement(

@@ -1,4 +1,4 @@
-"""The capacity gate: up to which rate does it hold its objective, and is what its envelope declares no more than that?"""
+"""The capacity gate: up to which rate does a release hold its objective?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from validators.core.capacity import Measured, declared_for, judge_capacity, plan_of
+from validators.core.capacity import Measured, judge_capacity, plan_of
 from validators.core.capacity_search import BATCHES_SHARE, Ended, Purpose, Run, Step, is_hopeless, next_step
 from validators.core.load import Attempt, Floats, generator_limit, max_lag_ms, summarise
 from validators.core.proof import WINDOW_S
@@ -68,9 +68,13 @@ class _CapacityGate:
         while not isinstance(step := next_step([one.run for one in self.measured], self.plan), Ended):
             self.context.say(f"{step.purpose.value}: {step.rate_per_s:.4g} requests/s for {step.seconds:g} s")
             self.measured.append(self._measure(step))
-        declared = declared_for(self.context.envelope, self.context.hardware)
         judged = judge_capacity(
-            step, self.measured, self.plan, slo_ms=self.slo_ms, hardware=self.context.hardware, declared=declared
+            step,
+            self.measured,
+            self.plan,
+            slo_ms=self.slo_ms,
+            hardware=self.context.hardware,
+            max_lag_ms=max_lag_ms(self.load),
         )
         judged.evidence.update(
             {

@@ -20,4 +20,4 @@ def cold_start_gate(context: GateContext) -> Judgement:
         timeout_s=policy["timeout_s"],
         progress=context.progress,
     )
-    return judge_cold_start(context.timings, latencies, policy, context.envelope)
+    return judge_cold_start(context.timings, latencies, policy)

@@ -12,6 +12,7 @@ from serving.core.use import Reading
 from serving.core.variants import Batching
 from serving.ports import InferenceServer
 from validators.core.contract import Tensor, tensors_of
+from validators.core.expiry import uses_gpu
 from validators.core.golden_set import GoldenItem, Label
 from validators.core.gpu_checks import Watch
 from validators.core.inputs import Arrays, item_arrays
@@ -99,6 +100,10 @@ class GateContext:
     @property
     def outputs(self) -> tuple[Tensor, ...]:
         return tensors_of(self.serving, "outputs")
+
+    @property
+    def uses_gpu(self) -> bool:
+        return uses_gpu({"envelope": self.envelope, "serving": self.serving})
 
     @property
     def has_batch_axis(self) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from validators.core.expiry import uses_gpu
 from validators.core.gpu_checks import Finding, Watch, window_of
 from validators.core.gpu_health import judge_gpu
 from validators.core.verdict import Judgement, Verdict
@@ -27,7 +26,7 @@ def gpu_gate(context: GateContext) -> Judgement:
 
 def await_reading(context: GateContext) -> None:
     """Before a measurement: the first reading since the server came up, as a measurement that began unseen proves nothing."""
-    if not _declares(context):
+    if not context.uses_gpu:
         return
     for _ in range(_LOOKS):
         watch = context.gpus()
@@ -59,8 +58,4 @@ def _judged(context: GateContext, read: Callable[[], Watch]) -> Judgement:
         watch = read()
     accelerator = context.envelope.get("accelerator") or {}
     declared_mib = accelerator.get("memory_mib_peak_declared") or accelerator.get("memory_mib_min")
-    return judge_gpu(watch, context.policy.of("gpu"), declares=_declares(context), declared_mib=declared_mib)
-
-
-def _declares(context: GateContext) -> bool:
-    return uses_gpu({"envelope": context.envelope, "serving": context.serving})
+    return judge_gpu(watch, context.policy.of("gpu"), declares=context.uses_gpu, declared_mib=declared_mib)

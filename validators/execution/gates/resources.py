@@ -27,7 +27,7 @@ def _judged(context: GateContext, loaded: Answered | None, soaked: Answered | No
     """By what was read while it was asked: between the two it may have waited for long, for another worker after one that died."""
     parts = [part for part in (loaded, soaked) if part]
     readings = [one for part in parts for one in context.readings(part.began_s, part.ended_s)]
-    return judge_resources(readings, joined(loaded, soaked), context.policy.of("resources"), context.envelope)
+    return judge_resources(readings, joined(loaded, soaked), context.policy.of("resources"))
 
 
 def _soak(context: GateContext, before: Answered | None) -> Answered | None:

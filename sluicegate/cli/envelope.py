@@ -1,0 +1,36 @@
+"""The lines of `sluicegate release show` on the envelope: declared, measured, verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from accounts.core.quantities import quantity_text
+
+_SIGNS = {"passed": "✓", "failed": "✗", "unknown": "?"}
+
+
+def lines(envelope: dict[str, Any]) -> Iterator[str]:
+    """A line for each value that is declared or measured, and one that names the others."""
+    rows = envelope["rows"]
+    yield (
+        "envelope, as the newest report judged it:" if envelope["report"] else "envelope, which no gate run has judged:"
+    )
+    known = [row for row in rows if row["declared"] is not None or row["measured"] is not None]
+    width = max((len(row["field"]) for row in known), default=0)
+    for row in known:
+        declared = (
+            "not declared" if row["declared"] is None else f"declared {quantity_text(row['declared'], row['unit'])}"
+        )
+        measured = (
+            "not measured"
+            if row["measured"] is None
+            else f"measured {quantity_text(row['measured'], row['unit'])}{row['under']} ({row['gate']})"
+        )
+        yield f"  {_SIGNS[row['verdict']]} {row['field']:<{width}}  {row['verdict']:<7}  {declared}, {measured}"
+        if row["declared"] is not None and row["verdict"] != "passed":
+            yield f"      {row['sentence']}"
+    others = [row["field"] for row in rows if row not in known]
+    if others:
+        yield f"  ? unknown, neither declared nor measured: {', '.join(others)}"
+    yield from (f"  {note}" for note in envelope["notes"])

@@ -1,0 +1,268 @@
+"""The envelope's rows: each declared value beside its measurement, and what fails, passes, or stays unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from validators.core.envelope import judged, table
+from validators.core.envelope_values import GATES, VALUES
+from validators.core.load import Attempt, summarise
+from validators.core.policy import parse_policy
+from validators.core.slo import quantile_bound
+from validators.core.verdict import Judgement, Verdict
+
+L4 = "NVIDIA-L4"
+MIB = 2**20
+DEFAULT = parse_policy({}).of("envelope")
+#: What each gate measured, of a release with every value.
+EVIDENCE: dict[str, dict[str, Any]] = {
+    "cold_start": {"timings": {"fetch_s": 2.0, "load_s": 4.0, "warmup_s": 1.0}},
+    "load": {
+        "requests": 2000, "errors": 20, "phi": 1.5, "rate_per_s": 20, "offered_per_s": 20, "achieved_per_s": 20,
+        "latency_ms": {"p50": 20.0, "p95": 40.0, "p99": 55.0, "mean": 25.0},
+        "latency_low_ms": {"p50": 19.0, "p95": 38.0, "p99": 50.0},
+        "ttft_ms": {"p50": 20.0, "p95": 40.0, "p99": 55.0}, "ttft_low_ms": {"p50": 19.0, "p95": 38.0, "p99": 50.0},
+        "itl_ms": {"p50": 20.0, "p95": 40.0, "p99": 55.0}, "itl_low_ms": {"p50": 19.0, "p95": 38.0, "p99": 50.0},
+        "responses": 20_000, "slo_test": {"log_e_pass": 5.0, "log_e_fail": -5.0},
+    },
+    "resources": {
+        "peaks": {"memory_bytes": 300 * MIB, "shared_bytes": 8 * MIB}, "gpu_memory_bytes": 900 * MIB, "cores_used": 1.5,
+    },
+    "capacity": {
+        "capacity_per_s": 50.0,
+        "points": [{"rate_per_s": 60.0, "found": "refuted", "latency_ms": {}, "requests": 40, "errors": 0}],
+    },
+    "gpu": {"gpus": [{"highest_power_w": 300.0, "median_busy_frac": 0.6}], "windows": [{"gate": "load"}]},
+}  # fmt: skip
+#: (path, a value that holds, one that is broken). In a performance entry unless it begins with the envelope's part.
+DECLARED: list[tuple[str, Any, Any]] = [
+    ("host.memory_mib_min", 300, 299),
+    ("host.shm_mib_min", 8, 7),
+    ("host.cpu_cores_min", 1.5, 1.2),
+    ("accelerator.memory_mib_peak_declared", 900, 899),
+    ("lifecycle.load_timeout_s", 4, 3),
+    *((f"{name}.{share}", high, low) for name in ("latency_ms", "ttft_ms", "itl_ms")
+      for share, high, low in (("p50", 20, 15), ("p95", 40, 30), ("p99", 55, 40))),
+    ("throughput", {"value": 50, "unit": "requests_per_s"}, {"value": 80, "unit": "requests_per_s"}),
+    ("error_max_frac", 0.01, 0.001),
+    ("cold_start_s.download", 2, 1),
+    ("cold_start_s.load", 4, 3),
+    ("cold_start_s.warmup", 1, 0.5),
+    ("gpu_memory_mib_peak", 900, 700),
+    ("power_w", 300, 200),
+    ("gpu_util_pct", 60, 40),
+]  # fmt: skip
+
+
+def declaring(path: str, value: Any) -> dict[str, Any]:
+    """An envelope that declares this one value."""
+    part, _, rest = path.partition(".")
+    if part in ("host", "lifecycle"):
+        return {part: {rest: value}}
+    if part == "accelerator":
+        return {part: {"vendor": "nvidia", rest: value}}
+    entry: dict[str, Any] = {"hardware": L4, "workload": "w", "source": "declared"}
+    return {"performance": [{**entry, part: {rest: value} if rest else value}]}
+
+
+def run(
+    envelope: dict[str, Any], policy: dict[str, Any] = DEFAULT, hardware: str = "NVIDIA L4", **evidence: dict[str, Any]
+) -> dict[str, Judgement]:
+    """Every gate's judgement, each having passed."""
+    return {
+        gate: judged(
+            Judgement(Verdict.PASSED, "Fine.", evidence.get(gate, EVIDENCE[gate])),
+            gate, envelope, policy, hardware=hardware, uses_gpu=True,
+        )
+        for gate in EVIDENCE
+    }  # fmt: skip
+
+
+def rows(envelope: dict[str, Any], found: dict[str, Judgement]) -> dict[str, dict[str, Any]]:
+    gates = [{"gate": gate, "verdict": one.verdict, "evidence": one.evidence} for gate, one in found.items()]
+    return {row["field"]: row for row in table(envelope, gates, uses_gpu=True)}
+
+
+def test_the_cases_are_all_values() -> None:
+    assert [path for path, _, _ in DECLARED] == [value.field for value in VALUES]
+    assert set(GATES) == set(EVIDENCE)
+
+
+@pytest.mark.parametrize(("path", "holds", "broken"), DECLARED, ids=[path for path, _, _ in DECLARED])
+def test_a_breach_fails_the_gate_that_measured_it_with_both_numbers(path: str, holds: Any, broken: Any) -> None:
+    for value, verdict in ((holds, "passed"), (broken, "failed")):
+        envelope = declaring(path, value)
+        found = run(envelope)
+        (row,) = (
+            row for field, row in rows(envelope, found).items() if field.endswith(path) and row["declared"] is not None
+        )
+        assert row["verdict"] == verdict, row["sentence"]
+        assert row["declared"] == (value["value"] if isinstance(value, dict) else value)
+        failed = [gate for gate, one in found.items() if one.verdict is Verdict.FAILED]
+        assert failed == ([] if verdict == "passed" else [row["gate"]])
+        if failed:
+            assert found[row["gate"]].reason == f"{row['sentence']} Fine."
+            assert row["sentence"].startswith("Its envelope declares ")
+    assert row["measured"] is not None
+
+
+@pytest.mark.parametrize("path", [path for path, _, _ in DECLARED])
+def test_a_value_that_is_not_declared_is_unknown_with_what_was_measured(path: str) -> None:
+    found = run({})
+    assert {one.verdict for one in found.values()} == {Verdict.PASSED}
+    row = rows({}, found)[path]
+    assert (row["verdict"], row["declared"]) == ("unknown", None)
+    assert (row["measured"] is None) == (path == "throughput"), "a throughput has no unit before it is declared"
+
+
+@pytest.mark.parametrize("path", [path for path, _, _ in DECLARED])
+def test_a_value_that_no_gate_measured_is_unknown_and_never_fine(path: str) -> None:
+    envelope = declaring(path, next(holds for name, holds, _ in DECLARED if name == path))
+    for gates, says in (
+        ([], "No gate has run."),
+        ([{"gate": "contract", "verdict": "passed", "evidence": {}}], "names no"),
+    ):
+        (row,) = (row for row in table(envelope, gates, uses_gpu=True) if row["declared"] is not None)
+        assert (row["verdict"], row["measured"]) == ("unknown", None) and says in row["sentence"]
+    skipped = [{"gate": gate, "verdict": "skipped", "evidence": {}} for gate in EVIDENCE]
+    (row,) = (row for row in table(envelope, skipped, uses_gpu=True) if row["declared"] is not None)
+    assert row["verdict"] == "unknown" and "was skipped" in row["sentence"]
+
+
+def test_a_limit_that_the_gate_could_not_read_is_undecided() -> None:
+    for path in ("host.memory_mib_min", "host.shm_mib_min", "accelerator.memory_mib_peak_declared"):
+        found = run(declaring(path, 5000), resources={"peaks": {}, "gpu_memory_bytes": None})
+        assert found["resources"].verdict is Verdict.UNDECIDED, path
+        assert "could not measure it" in found["resources"].reason
+    assert run(declaring("latency_ms.p99", 55), load={})["load"].verdict is Verdict.PASSED, "only limits hold a gate up"
+
+
+def test_a_policy_may_only_warn() -> None:
+    envelope = declaring("latency_ms.p99", 40)
+    found = run(envelope, {**DEFAULT, "on_breach": "warn"})
+    assert found["load"].verdict is Verdict.PASSED
+    assert found["load"].reason == (
+        "Fine. Warning: Its envelope declares 40 ms of p99 latency; 55 ms were measured at 20 requests/s."
+    )
+    assert rows(envelope, found)["performance[0].latency_ms.p99"]["verdict"] == "failed"
+
+
+def test_the_tolerance_is_for_times_and_rates_and_not_for_memory() -> None:
+    for tolerance, verdict in ((0.1, Verdict.FAILED), (0.26, Verdict.PASSED)):
+        policy = {**DEFAULT, "tolerance_frac": tolerance}
+        assert run(declaring("cold_start_s.load", 3.2), policy)["cold_start"].verdict is verdict
+        assert run(declaring("host.memory_mib_min", 299), policy)["resources"].verdict is Verdict.FAILED
+        assert run(declaring("lifecycle.load_timeout_s", 3.9), policy)["cold_start"].verdict is Verdict.FAILED
+    searched = declaring("throughput", {"value": 62, "unit": "requests_per_s"})
+    assert run(searched, {**DEFAULT, "tolerance_frac": 0.25})["capacity"].verdict is Verdict.PASSED
+    assert run(searched, {**DEFAULT, "tolerance_frac": 0.0})["capacity"].verdict is Verdict.FAILED
+    assert run(searched)["capacity"].verdict is Verdict.UNDECIDED, (
+        "62 less a tenth is proven by nothing, and not refuted"
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "p99", "verdict"),
+    [
+        ({"mode": "open", "rate_per_s": 20}, 60, "passed"),
+        ({"mode": "open", "rate_per_s": 15}, 60, "passed"),  # it held a heavier load
+        ({"mode": "open", "rate_per_s": 40}, 60, "unknown"),  # a lighter load proves nothing of it
+        ({"mode": "open", "rate_per_s": 40}, 40, "failed"),  # it was slower under a lighter load
+        ({"mode": "open", "rate_per_s": 15}, 40, "unknown"),  # a heavier load may make it slower
+        ({"mode": "closed", "concurrency": 1}, 60, "unknown"),  # 20/s × 25 ms: half a request in flight
+        ({"mode": "closed", "concurrency": 1}, 40, "failed"),
+    ],
+)
+def test_a_time_is_declared_for_its_own_load(shape: dict[str, Any], p99: float, verdict: str) -> None:
+    envelope = declaring("latency_ms.p99", p99)
+    envelope["performance"][0]["load_shape"] = shape
+    row = rows(envelope, run(envelope))["performance[0].latency_ms.p99"]
+    assert row["verdict"] == verdict, row["sentence"]
+    assert row["measured"] == 55 and row["sentence"]
+
+
+def test_a_rate_of_the_capacity_search_is_a_load_of_its_own() -> None:
+    point = {"rate_per_s": 40.0, "requests": 4000, "errors": 0, "found": "proven"}
+    times = {"latency_ms": {"p99": 90.0}, "latency_low_ms": {"p99": 80.0}}
+    envelope = declaring("latency_ms.p99", 60)
+    envelope["performance"][0]["load_shape"] = {"mode": "open", "rate_per_s": 40}
+    found = run(envelope, capacity={"capacity_per_s": 40.0, "points": [{**point, **times}]})
+    assert (found["load"].verdict, found["capacity"].verdict) == (Verdict.PASSED, Verdict.FAILED)
+    assert "60 ms of p99 latency; 90 ms were measured at 40 requests/s" in found["capacity"].reason
+    assert rows(envelope, found)["performance[0].latency_ms.p99"]["gate"] == "capacity", "the most telling row is shown"
+
+
+def test_other_hardware_and_other_batches_speak_of_nothing() -> None:
+    envelope = declaring("latency_ms.p99", 1)
+    assert run(envelope)["load"].verdict is Verdict.FAILED
+    for hardware, says in (("Xeon", "it was measured on Xeon"), ("", "that its node did not name")):
+        found = run(envelope, hardware=hardware)
+        assert found["load"].verdict is Verdict.PASSED
+        assert says in rows(envelope, found)["performance[0].latency_ms.p99"]["sentence"]
+    envelope["performance"][0]["batch_size"] = 8
+    assert "in batches of 8" in rows(envelope, run(envelope))["performance[0].latency_ms.p99"]["sentence"]
+
+
+def test_a_machine_that_stable_was_slow_on_too_refutes_nothing() -> None:
+    excused = {**EVIDENCE["load"], "beside_stable": {"stable": "r1"}}
+    assert run(declaring("latency_ms.p99", 40), load=excused)["load"].verdict is Verdict.PASSED
+
+
+def test_too_few_requests_prove_nothing() -> None:
+    few = {**EVIDENCE["load"], "requests": 90, "errors": 0}
+    envelope = declaring("latency_ms.p99", 60)
+    assert "of too few requests" in rows(envelope, run(envelope, load=few))["performance[0].latency_ms.p99"]["sentence"]
+
+
+def test_gates_that_broke_or_did_not_run_judge_no_envelope() -> None:
+    for verdict in (Verdict.ERRORED, Verdict.SKIPPED):
+        found = Judgement(verdict, "It broke.", EVIDENCE["load"])
+        args = ("load", declaring("latency_ms.p99", 1), DEFAULT)
+        assert judged(found, *args, hardware=L4, uses_gpu=True) is found
+
+
+def test_memory_of_several_devices_is_declared_for_each() -> None:
+    envelope = declaring("accelerator.memory_mib_peak_declared", 450)
+    envelope["accelerator"]["count"] = 2
+    assert run(envelope)["resources"].verdict is Verdict.PASSED
+    least = {"accelerator": {"vendor": "nvidia", "memory_mib_min": 899}}
+    assert run(least)["resources"].verdict is Verdict.FAILED, "without a peak the least memory counts"
+
+
+def test_a_release_without_a_gpu_has_no_rows_of_one() -> None:
+    fields = {row["field"] for row in table({}, [], uses_gpu=False)}
+    assert not {"gpu_memory_mib_peak", "power_w", "accelerator.memory_mib_peak_declared"} & fields
+    assert {"host.memory_mib_min", "latency_ms.p99", "ttft_ms.p99"} <= fields
+
+
+# the lower bounds
+
+
+def test_a_bound_is_wrong_as_often_as_its_confidence_allows() -> None:
+    """Of samples of a known distribution; clumps are not simulated here."""
+    dice = np.random.default_rng(7)
+    for share in (0.5, 0.95, 0.99):
+        true = float(-np.log(1 - share))
+        bounds = [
+            quantile_bound(dice.exponential(size=200), share, independent=200, confidence=0.95) for _ in range(2000)
+        ]
+        told = [bound for bound in bounds if bound is not None]
+        wrong = sum(bound > true for bound in told) / len(told)
+        assert wrong <= 0.065, (share, wrong)
+        assert np.mean([bound / true for bound in told]) > 0.6, "and it is no bound that says nothing"
+
+
+def test_a_sample_that_is_too_small_has_no_bound() -> None:
+    assert quantile_bound([1.0], 0.5, independent=1, confidence=0.95) is None
+    assert quantile_bound([], 0.99, independent=0, confidence=0.95) is None
+    assert quantile_bound([3.0, 1.0, 2.0], 0.99, independent=3, confidence=0.95) == 2.0
+
+
+def test_a_generator_that_sends_late_raises_no_bound() -> None:
+    attempts = [Attempt(at / 20, at / 20 + 0.2, at / 20 + 0.21) for at in range(400)]
+    found = summarise(attempts, duration_s=20.0, slo_ms=1000)
+    assert found.latency_ms["p99"] == pytest.approx(210, abs=1)
+    assert found.latency_low_ms["p99"] == pytest.approx(10, abs=1)

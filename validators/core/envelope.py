@@ -1,0 +1,304 @@
+"""The envelope's rows: each declared value beside the measured one, with a verdict. What was not measured is unknown, never fine.
+
+A row is failed if the measurement refutes the declaration, passed if the measurement is within it under the declared load or a
+heavier one, and unknown otherwise. Requests are few and come in clumps: a time fails only if the lower confidence bound of its
+quantile is beyond the declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from accounts.core.quantities import quantity_text
+from validators.core.capacity import same_hardware
+from validators.core.envelope_values import GATES, VALUES, Observed, Rule, Value
+from validators.core.verdict import Judgement, Verdict
+
+#: Two loads are the same if one is within this of the other: the count of requests of a run is a whole number.
+_SAME_LOAD: Final = 0.05
+UNKNOWN: Final = "unknown"
+_PREFERENCE: Final = ("failed", "passed", UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One value. `field` is its path in the envelope; `gate` measured it, or would; `under` is the load and hardware of the measurement."""
+
+    field: str
+    words: str
+    unit: str
+    declared: float | None
+    measured: float | None
+    gate: str
+    verdict: str  # passed, failed or unknown
+    under: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """A declaration: the number, with its entry's hardware and load, and what its reader needs to know of it."""
+
+    field: str
+    number: float
+    unit: str
+    value: Any
+    entry: Mapping[str, Any]
+
+
+def judged(
+    found: Judgement,
+    gate: str,
+    envelope: Mapping[str, Any],
+    policy: Mapping[str, Any],
+    *,
+    hardware: str,
+    uses_gpu: bool,
+) -> Judgement:
+    """A gate's judgement with the rows that it measured in `evidence["envelope"]`: a breach fails it, unless the policy only warns.
+
+    `policy` is the envelope section. A limit that the gate could not read is undecided.
+    """
+    if gate not in GATES or found.verdict in (Verdict.ERRORED, Verdict.SKIPPED):
+        return found
+    rows = list(_rows_of(gate, found, envelope, policy, hardware=hardware, uses_gpu=uses_gpu))
+    evidence = {**found.evidence, "envelope": [asdict(row) for row in rows]}
+    broken = " ".join(row.sentence for row in rows if row.verdict == "failed")
+    if broken and policy["on_breach"] == "warn":
+        return Judgement(found.verdict, f"{found.reason} Warning: {broken}", evidence)
+    if broken:
+        return Judgement(Verdict.FAILED, f"{broken} {found.reason}", evidence)
+    limits = {value.field for value in VALUES if value.rule is Rule.LIMIT}
+    unread = [row for row in rows if row.field in limits and row.declared is not None and row.measured is None]
+    unproven = [row for row in rows if gate == "capacity" and row.field.endswith("throughput") and _is_open(row)]
+    if (unread or unproven) and found.verdict is Verdict.PASSED:
+        said = " ".join(row.sentence for row in (*unread, *unproven))
+        return Judgement(Verdict.UNDECIDED, f"{said} {found.reason}", evidence)
+    return Judgement(found.verdict, found.reason, evidence)
+
+
+def _is_open(row: Row) -> bool:
+    """Whether a throughput was searched for, on its own hardware, and neither proven nor refuted."""
+    return row.verdict == UNKNOWN and row.declared is not None and row.measured is not None
+
+
+def table(envelope: Mapping[str, Any], gates: Sequence[Mapping[str, Any]], *, uses_gpu: bool) -> list[dict[str, Any]]:
+    """One row for each value, of the gates of a report (`gate`, `verdict`, `evidence`); of several gates that measured it the most telling.
+
+    A value that the envelope does not declare has a row too: its measurement can be declared next.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    results = {str(one["gate"]): one for one in gates}
+    for one in gates:
+        for row in (one.get("evidence") or {}).get("envelope") or ():
+            if row["field"] not in rows or _rank(row) < _rank(rows[row["field"]]):
+                rows[row["field"]] = row
+    found = []
+    for value in VALUES:
+        for declared in _declarations(value, envelope, uses_gpu=uses_gpu):
+            field = declared.field if declared else value.field
+            blank = Row(
+                field,
+                value.words,
+                declared.unit if declared else value.unit,
+                declared.number if declared else None,
+                None,
+                next(iter(value.readers)),
+                UNKNOWN,
+                "",
+                _not_measured(value, results),
+            )
+            found.append(rows.get(field) or asdict(blank))
+    return found
+
+
+def _rank(row: Mapping[str, Any]) -> tuple[int, bool]:
+    return _PREFERENCE.index(row["verdict"]), row["measured"] is None
+
+
+def _not_measured(value: Value, results: Mapping[str, Mapping[str, Any]]) -> str:
+    if not results:
+        return "No gate has run."
+    for gate in value.readers:
+        if gate in results:
+            verdict = results[gate]["verdict"]
+            return f"The {gate} gate {'was' if verdict == 'skipped' else 'is'} {verdict}, and did not measure it."
+    return f"Not measured: the policy names no {' or '.join(value.readers)} gate."
+
+
+def _rows_of(
+    gate: str,
+    found: Judgement,
+    envelope: Mapping[str, Any],
+    policy: Mapping[str, Any],
+    *,
+    hardware: str,
+    uses_gpu: bool,
+) -> Iterator[Row]:
+    for value in VALUES:
+        if gate not in value.readers:
+            continue
+        for declared in _declarations(value, envelope, uses_gpu=uses_gpu):
+            row = _undeclared(value, gate, found) if declared is None else None
+            if declared is not None:
+                measured = list(value.readers[gate](found.evidence, found.verdict, declared.value))
+                row = _row(value, declared, gate, measured, hardware, float(policy["tolerance_frac"]))
+            if row is not None:
+                yield row
+
+
+def _declarations(value: Value, envelope: Mapping[str, Any], *, uses_gpu: bool) -> list[_Declared | None]:
+    """Each declaration of the value; [None] if the envelope declares none, and nothing for a GPU that the release does not use."""
+    if not value.of_entry:
+        found = [_single(value, envelope)]
+    else:
+        found = [
+            _Declared(f"performance[{at}].{value.field}", float(number), unit, given, entry)
+            for at, entry in enumerate(envelope.get("performance") or ())
+            if (given := _at(entry, value.field)) is not None
+            for number, unit in [(given["value"], given["unit"]) if isinstance(given, Mapping) else (given, value.unit)]
+        ] or [None]
+    return [] if found == [None] and value.of_gpu and not uses_gpu else found
+
+
+def _single(value: Value, envelope: Mapping[str, Any]) -> _Declared | None:
+    """GPU memory is declared for one device, and read of all devices of the server; without a peak the least memory counts."""
+    field, factor = value.field, 1
+    if value.of_gpu:
+        accelerator = envelope.get("accelerator") or {}
+        if accelerator.get("vendor", "none") == "none":
+            return None
+        factor = int(accelerator.get("count", 1))
+        if "memory_mib_peak_declared" not in accelerator:
+            field = "accelerator.memory_mib_min"
+    given = _at(envelope, field)
+    return None if given is None else _Declared(field, float(given) * factor, value.unit, given, {})
+
+
+def _at(found: Any, path: str) -> Any:
+    for name in path.split("."):
+        found = (found or {}).get(name)
+    return found
+
+
+def _undeclared(value: Value, gate: str, found: Judgement) -> Row | None:
+    """What was measured of a value that is not declared; None if a throughput has no unit yet, or nothing was measured."""
+    if value.rule is Rule.LEAST:
+        return None
+    measured = next(value.readers[gate](found.evidence, found.verdict, 0.0), None)
+    if measured is None:
+        return None
+    says = f"{_capital(value.words)}: the envelope declares none."
+    return Row(value.field, value.words, value.unit, None, measured.value, gate, UNKNOWN, _load(measured), says)
+
+
+def _row(
+    value: Value, declared: _Declared, gate: str, measured: Sequence[Observed], hardware: str, tolerance: float
+) -> Row:
+    row = Row(declared.field, value.words, declared.unit, declared.number, None, gate, UNKNOWN, "", "")
+    says = f"Its envelope declares {quantity_text(declared.number, declared.unit)} of {value.words}"
+    if value.of_entry and (elsewhere := _elsewhere(declared.entry, hardware)):
+        return replace(row, sentence=f"{says} {elsewhere}.")
+    if not measured:
+        return replace(row, sentence=f"{says}; the {gate} gate could not measure it.")
+    limit = _limit(value, declared.number, tolerance)
+    refuting = [one for one in measured if _refutes(value, one, limit) and _is_at_most(one, declared.entry)]
+    proving = [one for one in measured if _proves(value, one, limit) and _is_at_least(one, declared.entry)]
+    closest = min(measured, key=lambda one: abs((one.rate_per_s or 0.0) - _declared_rate(declared.entry)))
+    told = (refuting or proving or [closest])[0]
+    row = replace(row, measured=told.value, under=_load(told))
+    if refuting and value.rule is Rule.LEAST:
+        proven = "no rate is proven" if told.value is None else f"{quantity_text(told.value, declared.unit)} are proven"
+        sentence = f"{says}; {proven}, and the objective was missed at {told.bound:.4g} requests/s."
+        return replace(row, verdict="failed", sentence=sentence)
+    if refuting:
+        sentence = f"{says}; {quantity_text(told.value, declared.unit)} were measured{_load(told)}."
+        return replace(row, verdict="failed", sentence=sentence)
+    if proving:
+        return replace(
+            row,
+            verdict="passed",
+            sentence=f"{says}; {quantity_text(told.value, declared.unit)} were measured{_load(told)}.",
+        )
+    return replace(row, sentence=f"{says}; {_open(value, told, declared, limit)}.")
+
+
+def _limit(value: Value, declared: float, tolerance: float) -> float:
+    if value.rule is Rule.LIMIT:
+        return declared
+    return declared * (1 - tolerance if value.rule is Rule.LEAST else 1 + tolerance)
+
+
+def _refutes(value: Value, measured: Observed, limit: float) -> bool:
+    if measured.bound is None:
+        return False
+    return measured.bound <= limit if value.rule is Rule.LEAST else measured.bound > limit
+
+
+def _proves(value: Value, measured: Observed, limit: float) -> bool:
+    if measured.value is None or not measured.proves:
+        return False
+    return measured.value >= limit if value.rule is Rule.LEAST else measured.value <= limit
+
+
+def _shape(entry: Mapping[str, Any]) -> tuple[str, float | None]:
+    """The measurement's attribute that holds the load, and the declared load; None if the entry declares no load."""
+    shape = entry.get("load_shape") or {}
+    if shape.get("mode") == "closed":
+        return "in_flight", shape.get("concurrency")
+    return "rate_per_s", shape.get("rate_per_s")
+
+
+def _declared_rate(entry: Mapping[str, Any]) -> float:
+    name, load = _shape(entry)
+    return float(load or 0.0) if name == "rate_per_s" else 0.0
+
+
+def _is_at_most(measured: Observed, entry: Mapping[str, Any]) -> bool:
+    """Whether the load was the declared one or a lighter one, under which a good release is no slower."""
+    name, load = _shape(entry)
+    has = getattr(measured, name)
+    return load is None or has is None or has <= load * (1 + _SAME_LOAD)
+
+
+def _is_at_least(measured: Observed, entry: Mapping[str, Any]) -> bool:
+    """Whether the load was the declared one or a heavier one."""
+    name, load = _shape(entry)
+    has = getattr(measured, name)
+    return load is None or has is None or has >= load * (1 - _SAME_LOAD)
+
+
+def _elsewhere(entry: Mapping[str, Any], hardware: str) -> str:
+    """Why nothing that was measured here speaks of this entry; empty if it does."""
+    if not same_hardware(entry["hardware"], hardware):
+        return f"on {entry['hardware']}; it was measured on {hardware or 'hardware that its node did not name'}"
+    if entry.get("batch_size", 1) != 1:
+        return f"in batches of {entry['batch_size']}; a request of the gates has one item"
+    return ""
+
+
+def _open(value: Value, told: Observed, declared: _Declared, limit: float) -> str:
+    """Why a measurement neither proves nor refutes."""
+    if value.rule is Rule.LEAST:
+        proven = "no rate is" if told.value is None else f"{quantity_text(told.value, declared.unit)} are"
+        return f"{proven} proven, and the declared rate is not refuted"
+    has = f"{quantity_text(told.value, declared.unit)} were measured{_load(told)}"
+    if told.value is not None and told.value <= limit:
+        name, load = _shape(declared.entry)
+        if not told.proves:
+            return f"{has}, of too few requests"
+        unit = "requests/s" if name == "rate_per_s" else "requests in flight"
+        return f"{has}, a lighter load than the declared {load:g} {unit}"
+    if told.bound is None:
+        return f"{has}, where the machine or another load may be to blame"
+    return f"{has}, which is not proven beyond chance or was under a heavier load"
+
+
+def _load(measured: Observed) -> str:
+    return "" if measured.rate_per_s is None else f" at {measured.rate_per_s:.4g} requests/s"
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"

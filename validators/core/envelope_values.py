@@ -1,0 +1,238 @@
+"""The values of an envelope that a gate measures: the field that declares each, and where its gate's evidence holds it.
+
+A new value is one entry of `VALUES`. A performance entry holds for its own hardware and load shape; the other fields hold
+for every load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from registry.core.schema import Number, Record, Text, may
+from validators.core.compare import share_of
+from validators.core.verdict import Verdict
+
+_MIB: Final = 2**20
+_QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+Evidence = Mapping[str, Any]
+
+
+class Rule(StrEnum):
+    """How a measured value is held to its declaration."""
+
+    LIMIT = "limit"  # at most this, without tolerance: nodes are filled by it, so that a value that was not read is undecided
+    MOST = "most"  # at most this, within the policy's tolerance
+    LEAST = "least"  # at least this; a gate that counted against it refutes it
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One measurement.
+
+    Attributes:
+        value: in the unit of the declaration; None if only `bound` was measured.
+        bound: refutes a declaration that is beyond it. A lower confidence bound of `value`, or for a throughput the least rate that
+            was refuted. None: the measurement refutes nothing.
+        proves: whether enough requests were counted for `value` to stand for the declared quantile or share.
+        rate_per_s, in_flight: the load; None if the value depends on no load.
+    """
+
+    value: float | None
+    bound: float | None = None
+    proves: bool = True
+    rate_per_s: float | None = None
+    in_flight: float | None = None
+
+
+#: (gate's evidence, its verdict, the declaration) → measurements; none if the gate did not read the value.
+Reader = Callable[[Evidence, Verdict, Any], Iterator[Observed]]
+
+
+@dataclass(frozen=True)
+class Value:
+    """`field`: within the envelope, or within a performance entry if `of_entry`. `readers`: by gate."""
+
+    field: str
+    words: str
+    unit: str
+    rule: Rule
+    readers: Mapping[str, Reader]
+    of_entry: bool = False
+    of_gpu: bool = False
+
+
+def _times(name: str, share: str) -> Reader:
+    """A quantile of times under load, in ms: `<name>` and its lower bound `<name>` with `_low_ms`, of a load run or a searched rate."""
+
+    def read(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Observed]:
+        times = evidence.get(name) or {}
+        if share not in times:
+            return
+        low = (evidence.get(name.replace("_ms", "_low_ms")) or {}).get(share)
+        is_excused = "beside_stable" in evidence and verdict is not Verdict.FAILED  # the machine may be to blame
+        answered = int(evidence.get("requests") or 0) - int(evidence.get("errors") or 0)
+        yield Observed(
+            float(times[share]),
+            None if is_excused else low,
+            proves=answered * (1 - _QUANTILES[share]) >= 0.999,
+            **load_of(evidence),
+        )
+
+    return read
+
+
+def load_of(evidence: Evidence) -> dict[str, float | None]:
+    """The load of a run: requests per second as asked, and requests in flight on average.
+
+    Source of the latter: Little's law, the answered rate times the mean latency.
+    """
+    latency = evidence.get("latency_ms") or {}
+    mean_ms, achieved = latency.get("mean", latency.get("p50")), evidence.get("achieved_per_s")
+    in_flight = None if mean_ms is None or achieved is None else float(achieved) * float(mean_ms) / 1000
+    rate = evidence.get("rate_per_s", evidence.get("offered_per_s"))
+    return {"rate_per_s": None if rate is None else float(rate), "in_flight": in_flight}
+
+
+def _of_points(read: Reader) -> Reader:
+    """The same of every rate that the capacity gate measured."""
+
+    def read_points(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Observed]:
+        for point in evidence.get("points") or ():
+            yield from read(point, verdict, declared)
+
+    return read_points
+
+
+def _under_load(name: str, words: str) -> Iterator[Value]:
+    for share in _QUANTILES:
+        read = _times(name, share)
+        readers = {"load": read, **({"capacity": _of_points(read)} if name == "latency_ms" else {})}
+        yield Value(f"{name}.{share}", f"{share} {words}", "ms", Rule.MOST, readers, of_entry=True)
+
+
+def _searched_rate(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Observed]:
+    """Requests per second: the rate that is proven, and each rate that is refuted. A request of the gates has one item."""
+    if declared["unit"] == "tokens_per_s":
+        return
+    refuted = [float(one["rate_per_s"]) for one in evidence.get("points") or () if one.get("found") == "refuted"]
+    proven = evidence.get("capacity_per_s")
+    if proven is not None or refuted:
+        yield Observed(proven, bound=min(refuted, default=None))
+
+
+def _asked_rate(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Observed]:
+    """Requests, or responses of streams, per second that were answered within the objective at the load gate's rate."""
+    rate = load_of(evidence)["rate_per_s"]
+    if rate is None or "slo_test" not in evidence:
+        return
+    if declared["unit"] == "tokens_per_s":
+        if evidence.get("responses") and verdict is Verdict.PASSED:
+            seconds = evidence["requests"] / evidence["offered_per_s"]
+            yield Observed(evidence["responses"] / seconds)
+        return
+    test = evidence["slo_test"]
+    if verdict is Verdict.PASSED:
+        yield Observed(rate)
+    elif verdict is Verdict.FAILED and test["log_e_fail"] > max(0.0, test["log_e_pass"]):
+        yield Observed(None, bound=rate)
+
+
+def _errors(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Observed]:
+    n, phi = int(evidence.get("requests") or 0), max(1.0, float(evidence.get("phi") or 1.0))
+    if n:
+        share = share_of(round(evidence["errors"] / phi), max(1, round(n / phi)))
+        is_enough = n * float(declared) >= 1 or evidence["errors"] == declared == 0
+        yield Observed(evidence["errors"] / n, bound=share.low, proves=is_enough, **load_of(evidence))
+
+
+def _timing(part: str) -> Reader:
+    def read(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Observed]:
+        seconds = (evidence.get("timings") or {}).get(part)
+        if seconds is not None:
+            yield Observed(float(seconds), bound=float(seconds))
+
+    return read
+
+
+def _peak_of(*path: str) -> Reader:
+    """Bytes that the resources gate saw the server's own processes hold at most, in MiB."""
+
+    def read(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Observed]:
+        found: Any = evidence
+        for name in path:
+            found = (found or {}).get(name)
+        if found is not None:
+            yield Observed(found / _MIB, bound=found / _MIB)
+
+    return read
+
+
+def _cores(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Observed]:
+    cores = evidence.get("cores_used")
+    if cores is not None:
+        yield Observed(float(cores), bound=float(cores))
+
+
+def _of_gpus(name: str, factor: float = 1.0) -> Reader:
+    """The greatest over its GPUs. A window in which the capacity gate searched holds more load than is declared: it refutes nothing."""
+
+    def read(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Observed]:
+        told = [one[name] for one in evidence.get("gpus") or () if one.get(name) is not None]
+        if told:
+            value, searched = max(told) * factor, any(w["gate"] != "load" for w in evidence.get("windows") or ())
+            yield Observed(value, bound=None if searched else value)
+
+    return read
+
+
+_GPU_MEMORY: Final[dict[str, Reader]] = {"resources": _peak_of("gpu_memory_bytes")}
+VALUES: Final[tuple[Value, ...]] = (
+    Value("host.memory_mib_min", "memory", "MiB", Rule.LIMIT, {"resources": _peak_of("peaks", "memory_bytes")}),
+    Value("host.shm_mib_min", "shared memory", "MiB", Rule.LIMIT, {"resources": _peak_of("peaks", "shared_bytes")}),
+    Value("host.cpu_cores_min", "cores used on average", "cores", Rule.MOST, {"resources": _cores}),
+    Value("accelerator.memory_mib_peak_declared", "GPU memory", "MiB", Rule.LIMIT, _GPU_MEMORY, of_gpu=True),
+    Value("lifecycle.load_timeout_s", "time to load", "s", Rule.LIMIT, {"cold_start": _timing("load_s")}),
+    *_under_load("latency_ms", "latency"),
+    *_under_load("ttft_ms", "time to first token"),
+    *_under_load("itl_ms", "time between tokens"),
+    Value(
+        "throughput",
+        "throughput",
+        "",
+        Rule.LEAST,
+        {"capacity": _searched_rate, "load": _asked_rate},
+        of_entry=True,
+    ),
+    Value("error_max_frac", "share of errors", "frac", Rule.MOST, {"load": _errors}, of_entry=True),
+    *(
+        Value(f"cold_start_s.{part}", words, "s", Rule.MOST, {"cold_start": _timing(timed)}, of_entry=True)
+        for part, words, timed in (
+            ("download", "time to fetch files", "fetch_s"),
+            ("load", "time to load", "load_s"),
+            ("warmup", "time to warm up", "warmup_s"),
+        )
+    ),
+    Value("gpu_memory_mib_peak", "GPU memory", "MiB", Rule.MOST, _GPU_MEMORY, of_entry=True, of_gpu=True),
+    Value("power_w", "power", "W", Rule.MOST, {"gpu": _of_gpus("highest_power_w")}, of_entry=True, of_gpu=True),
+    Value(
+        "gpu_util_pct",
+        "GPU use",
+        "pct",
+        Rule.MOST,
+        {"gpu": _of_gpus("median_busy_frac", 100.0)},
+        of_entry=True,
+        of_gpu=True,
+    ),
+)
+#: The policy's section. A tenth: limits on memory have no tolerance, and a time is refuted by its lower bound alone.
+POLICY: Final = Record(
+    {
+        "on_breach": may(Text(one_of=("fail", "warn"), says="an answer to a breach"), "fail"),
+        "tolerance_frac": may(Number(0, 10), 0.1),
+    }
+)
+#: Gates that measure a value of the envelope.
+GATES: Final = tuple(dict.fromkeys(gate for value in VALUES for gate in value.readers))
