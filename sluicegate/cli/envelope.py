@@ -20,7 +20,9 @@ def lines(envelope: dict[str, Any]) -> Iterator[str]:
     width = max((len(row["field"]) for row in known), default=0)
     for row in known:
         declared = (
-            "not declared" if row["declared"] is None else f"declared {quantity_text(row['declared'], row['unit'])}"
+            "not declared"
+            if row["declared"] is None
+            else f"declared {quantity_text(row['declared'], row['unit'])}{row['declared_for']}"
         )
         measured = (
             "not measured"

@@ -165,7 +165,8 @@ def test_the_search_for_the_capacity_is_drawn_with_what_was_proven_and_declared(
         "slo_ms": 250.0, "capacity_per_s": 31.4,
         "envelope": [{
             "field": "performance[0].throughput", "words": "throughput", "unit": "requests_per_s", "declared": 40.0,
-            "measured": 31.4, "gate": "capacity", "verdict": "unknown", "under": "", "sentence": "Not refuted.",
+            "declared_for": " on NVIDIA-L4", "measured": 31.4, "gate": "capacity", "verdict": "unknown",
+            "under": "", "sentence": "Not refuted.",
         }],
         "points": [{**point, "rate_per_s": 10.0}, {**point, "rate_per_s": 32.0}],
     }  # fmt: skip

@@ -87,6 +87,7 @@ class EnvelopeRowOut(serializers.Serializer[Any]):
     words = serializers.CharField()
     unit = serializers.CharField(help_text="of both numbers; empty for a throughput that is not declared")
     declared = serializers.FloatField(allow_null=True, help_text="null if the envelope does not declare it")
+    declared_for = serializers.CharField(allow_blank=True, help_text="the load and hardware of the declaration")
     measured = serializers.FloatField(allow_null=True, help_text="null if no gate measured it")
     gate = serializers.CharField(help_text="that measured it, or would")
     verdict = serializers.ChoiceField(choices=["passed", "failed", "unknown"])

@@ -24,12 +24,16 @@ _PREFERENCE: Final = ("failed", "passed", UNKNOWN)
 
 @dataclass(frozen=True)
 class Row:
-    """One value. `field` is its path in the envelope; `gate` measured it, or would; `under` is the load and hardware of the measurement."""
+    """One value. `field` is its path in the envelope; `gate` measured it, or would.
+
+    `declared_for` and `under` are the loads of the declaration and of the measurement, in words; empty if the value has none.
+    """
 
     field: str
     words: str
     unit: str
     declared: float | None
+    declared_for: str
     measured: float | None
     gate: str
     verdict: str  # passed, failed or unknown
@@ -104,6 +108,7 @@ def table(envelope: Mapping[str, Any], gates: Sequence[Mapping[str, Any]], *, us
                 value.words,
                 declared.unit if declared else value.unit,
                 declared.number if declared else None,
+                _declared_for(declared.entry) if declared else "",
                 None,
                 next(iter(value.readers)),
                 UNKNOWN,
@@ -191,13 +196,24 @@ def _undeclared(value: Value, gate: str, found: Judgement) -> Row | None:
     if measured is None:
         return None
     says = f"{_capital(value.words)}: the envelope declares none."
-    return Row(value.field, value.words, value.unit, None, measured.value, gate, UNKNOWN, _load(measured), says)
+    return Row(value.field, value.words, value.unit, None, "", measured.value, gate, UNKNOWN, _load(measured), says)
 
 
 def _row(
     value: Value, declared: _Declared, gate: str, measured: Sequence[Observed], hardware: str, tolerance: float
 ) -> Row:
-    row = Row(declared.field, value.words, declared.unit, declared.number, None, gate, UNKNOWN, "", "")
+    row = Row(
+        declared.field,
+        value.words,
+        declared.unit,
+        declared.number,
+        _declared_for(declared.entry),
+        None,
+        gate,
+        UNKNOWN,
+        "",
+        "",
+    )
     says = f"Its envelope declares {quantity_text(declared.number, declared.unit)} of {value.words}"
     if value.of_entry and (elsewhere := _elsewhere(declared.entry, hardware)):
         return replace(row, sentence=f"{says} {elsewhere}.")
@@ -249,6 +265,15 @@ def _shape(entry: Mapping[str, Any]) -> tuple[str, float | None]:
     if shape.get("mode") == "closed":
         return "in_flight", shape.get("concurrency")
     return "rate_per_s", shape.get("rate_per_s")
+
+
+def _declared_for(entry: Mapping[str, Any]) -> str:
+    """The load and hardware of a performance entry, as ` at 20 requests/s on NVIDIA-L4`; empty outside of one."""
+    if not entry:
+        return ""
+    name, load = _shape(entry)
+    unit = "requests/s" if name == "rate_per_s" else "requests in flight"
+    return f"{'' if load is None else f' at {load:g} {unit}'} on {entry['hardware']}"
 
 
 def _declared_rate(entry: Mapping[str, Any]) -> float:
