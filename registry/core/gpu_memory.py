@@ -221,7 +221,7 @@ def _of_graph(asked: _Asked, run: Mapping[str, Any], tokenizer: Mapping[str, Any
         for peak in run["peaks"]
     ]
     open_dims = sorted({name for peak in run["peaks"] for _, term in peak for name in term} - sizes.keys())
-    if not any(needs) and (unsized or open_dims):
+    if not any(needs):
         return Part("activations", None, "the ONNX graph states no shape that the largest batch decides")
     source = "largest sum of live tensors over the nodes of the ONNX graph"
     if unsized:
@@ -229,8 +229,7 @@ def _of_graph(asked: _Asked, run: Mapping[str, Any], tokenizer: Mapping[str, Any
     if open_dims:
         named = ", ".join(open_dims[:3])
         source += f"; the largest size of {named} is unknown (declare envelope.limits.max_input_dims)"
-    need = max(needs, default=0)
-    return _part("activations", need, asked.instances, source, is_whole=not unsized and not open_dims)
+    return _part("activations", max(needs), asked.instances, source, is_whole=not unsized and not open_dims)
 
 
 def _free_sizes(
