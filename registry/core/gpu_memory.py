@@ -46,7 +46,7 @@ _CUDA_CONTEXT: Final = "the CUDA context and libraries, whose size depends on dr
 
 
 @dataclass(frozen=True)
-class Part:
+class MemoryPart:
     """`mib` None: unknown, and `source` is the reason. `is_whole` False: it is at least `mib`."""
 
     name: str
@@ -59,7 +59,7 @@ class Part:
 class MemoryEstimate:
     """`certain_mib`: the part of the weights that a device must hold, whatever the server does; 0 if code decides it."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[MemoryPart, ...]
     instances: int
     certain_mib: int = 0
 
@@ -112,31 +112,31 @@ def estimate(
         weights,
         _activations(_Asked(backend, serving, limits, envelope.get("engine", {}), instances), files),
         _workspace(backend, envelope.get("engine", {}), instances),
-        Part("runtime", None, _CUDA_CONTEXT),
+        MemoryPart("runtime", None, _CUDA_CONTEXT),
     )
     return MemoryEstimate(parts, instances, certain)
 
 
-def _part(name: str, size_bytes: int, instances: int, source: str, *, is_whole: bool = True) -> Part:
+def _part(name: str, size_bytes: int, instances: int, source: str, *, is_whole: bool = True) -> MemoryPart:
     """A part of so many bytes in each instance, rounded up."""
     if size_bytes * instances > LARGEST:
-        return Part(name, None, f"{source}: more bytes than any device has")
+        return MemoryPart(name, None, f"{source}: more bytes than any device has")
     held = f"{source}, in each of {instances} instances" if instances > 1 else source
-    return Part(name, -(-size_bytes * instances >> 20), held, is_whole)
+    return MemoryPart(name, -(-size_bytes * instances >> 20), held, is_whole)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-def _weights(backend: str, serving: Mapping[str, Any], instances: int, files: Files) -> tuple[Part, int]:
+def _weights(backend: str, serving: Mapping[str, Any], instances: int, files: Files) -> tuple[MemoryPart, int]:
     """(the part, the MiB of it that a device holds for certain)."""
-    told = list(_told(backend, files))
+    told = list(_files_with_weights(backend, files))
     if not told:
-        return Part("weights", None, "no file of weights is known; the code may load or make its own"), 0
+        return MemoryPart("weights", None, "no file of weights is known; the code may load or make its own"), 0
     size = sum(own for own, _, _ in told)
     source = "; ".join(dict.fromkeys(source for _, source, _ in told))
     if size > _MOST_EXPANSION * sum(held for _, _, held in told):
-        return Part("weights", None, f"{source}: the tensors claim more bytes than the files hold"), 0
+        return MemoryPart("weights", None, f"{source}: the tensors claim more bytes than the files hold"), 0
     copies = 1 if backend == "tensorrt" and not _has_free_shapes(serving) else instances
     if backend == "python":
         return _part("weights", size, copies, f"{source}; the code may load fewer"), 0
@@ -144,7 +144,7 @@ def _weights(backend: str, serving: Mapping[str, Any], instances: int, files: Fi
     return _part("weights", size, copies, source), certain >> 20
 
 
-def _told(backend: str, files: Files) -> Iterator[tuple[int, str, int]]:
+def _files_with_weights(backend: str, files: Files) -> Iterator[tuple[int, str, int]]:
     """(bytes of tensors, their source, bytes of the files that hold them) for each file with weights that the backend loads."""
     loads = [BACKEND_FILES[backend]] if backend != "python" else [one for one in files if one.startswith("artifact/")]
     for path in loads:
@@ -203,7 +203,7 @@ class _Asked:
             yield name, tensor["data_type"], profiles.get(name, shape) if side == "inputs" else shape
 
 
-def _activations(asked: _Asked, files: Files) -> Part:
+def _activations(asked: _Asked, files: Files) -> MemoryPart:
     if asked.backend == "python":
         return _cache(asked, files)
     facts = files.get(BACKEND_FILES[asked.backend], (0, {}))[1]
@@ -213,7 +213,7 @@ def _activations(asked: _Asked, files: Files) -> Part:
     return _in_and_out(asked)
 
 
-def _of_graph(asked: _Asked, run: Mapping[str, Any], tokenizer: Mapping[str, Any] | None) -> Part:
+def _of_graph(asked: _Asked, run: Mapping[str, Any], tokenizer: Mapping[str, Any] | None) -> MemoryPart:
     """The largest sum of tensors that are live at one node, by `registry.core.formats.onnx_liveness`."""
     sizes, unsized = _free_sizes(asked, run["free"], tokenizer), run["unsized"]
     needs = [
@@ -222,7 +222,7 @@ def _of_graph(asked: _Asked, run: Mapping[str, Any], tokenizer: Mapping[str, Any
     ]
     open_dims = sorted({name for peak in run["peaks"] for _, term in peak for name in term} - sizes.keys())
     if not any(needs):
-        return Part("activations", None, "the ONNX graph states no shape that the largest batch decides")
+        return MemoryPart("activations", None, "the ONNX graph states no shape that the largest batch decides")
     source = "largest sum of live tensors over the nodes of the ONNX graph"
     if unsized:
         source += f"; {unsized} of {run['tensors']} tensors have no stated shape (onnx.shape_inference adds them)"
@@ -260,18 +260,20 @@ def _number(text: str | None, otherwise: int) -> int:
     return int(text or 0) if is_number and int(text or 0) else otherwise
 
 
-def _in_and_out(asked: _Asked) -> Part:
+def _in_and_out(asked: _Asked) -> MemoryPart:
     """At least the served tensors, which say nothing of what lies between them."""
     every = [*asked.largest("inputs"), *asked.largest("outputs")]
     known = [(kind, shape) for _, kind, shape in every if min(shape, default=0) >= 0]
     size = sum(prod(shape) * _ELEMENT_BYTES[kind] for kind, shape in known)
     if not size:
-        return Part("activations", None, "no file states the model's tensors, and the served ones have no largest size")
+        return MemoryPart(
+            "activations", None, "no file states the model's tensors, and the served ones have no largest size"
+        )
     source = "inputs and outputs at the largest batch; no file states the tensors between them"
     return _part("activations", size, asked.instances, source, is_whole=False)
 
 
-def _cache(asked: _Asked, files: Files) -> Part:
+def _cache(asked: _Asked, files: Files) -> MemoryPart:
     """Keys and values of all tokens that are held at once, if a file of the release states a transformer."""
     for path, (_, facts) in files.items():
         is_gguf = "metadata" in facts and kind_of(path) == "gguf"
@@ -280,12 +282,14 @@ def _cache(asked: _Asked, files: Files) -> Part:
         if each is not None:
             break
     else:
-        return Part("activations", None, "model.py computes, and no file states its tensors")
+        return MemoryPart("activations", None, "model.py computes, and no file states its tensors")
     limits = asked.limits
     apart = limits.get("max_input_tokens"), limits.get("max_output_tokens")
     tokens = limits.get("max_total_tokens") or (apart[0] + apart[1] if apart[0] and apart[1] else 0)
     if not tokens:
-        return Part("activations", None, "declare envelope.limits.max_total_tokens: the key-value cache grows with it")
+        return MemoryPart(
+            "activations", None, "declare envelope.limits.max_total_tokens: the key-value cache grows with it"
+        )
     requests = limits.get("max_concurrency") or asked.instances * max(asked.serving["max_batch_size"], 1)
     source = (
         f"key-value cache by {path}: {each} bytes a token (2 × layers × key-value heads × head size × bytes of an element) "
@@ -297,8 +301,10 @@ def _cache(asked: _Asked, files: Files) -> Part:
 # --- workspace --------------------------------------------------------------------------------------------------------
 
 
-def _workspace(backend: str, engine: Mapping[str, Any], instances: int) -> Part:
+def _workspace(backend: str, engine: Mapping[str, Any], instances: int) -> MemoryPart:
     declared = engine.get("workspace_mib")
     if declared is None:
-        return Part("workspace", None, _OWN_WORKSPACE.get(backend, "the framework chooses it while the model runs"))
+        return MemoryPart(
+            "workspace", None, _OWN_WORKSPACE.get(backend, "the framework chooses it while the model runs")
+        )
     return _part("workspace", declared << 20, instances, "envelope.engine.workspace_mib, as declared")

@@ -24,7 +24,7 @@ class FitReason(serializers.Serializer[Any]):
     message = serializers.CharField()
 
 
-class MemoryPart(serializers.Serializer[Any]):
+class MemoryPartOut(serializers.Serializer[Any]):
     name = serializers.ChoiceField(choices=["weights", "activations", "workspace", "runtime"])
     mib = serializers.IntegerField(allow_null=True, help_text="MiB on each device; null: unknown")
     is_lower_bound = serializers.BooleanField(help_text="the part is at least so large")
@@ -37,7 +37,7 @@ class MemoryEstimateOut(serializers.Serializer[Any]):
     total_mib = serializers.IntegerField(help_text="the known parts together")
     is_lower_bound = serializers.BooleanField(help_text="a part is unknown, or at least so large")
     instances = serializers.IntegerField(help_text="model instances on each device")
-    parts = MemoryPart(many=True)
+    parts = MemoryPartOut(many=True)
 
 
 class FitOut(serializers.Serializer[Any]):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registry.core.fit import ESTIMATED, Fit, Verdict, fit, sku
-from registry.core.gpu_memory import MemoryEstimate, Part
+from registry.core.gpu_memory import MemoryEstimate, MemoryPart
 from registry.core.node_facts import NodeFacts, from_agent, from_labels
 from registry.core.spec import parse_spec
 from tests.registry_samples import release_yaml
@@ -212,7 +212,11 @@ def test_a_plan_without_an_envelope_still_needs_a_device() -> None:
 
 def taking(weights_mib: int, *, certain: bool = True) -> MemoryEstimate:
     """Weights of that size, 1000 MiB of activations, and a runtime of unknown size."""
-    parts = (Part("weights", weights_mib, "file"), Part("activations", 1000, "graph"), Part("runtime", None, "driver"))
+    parts = (
+        MemoryPart("weights", weights_mib, "file"),
+        MemoryPart("activations", 1000, "graph"),
+        MemoryPart("runtime", None, "driver"),
+    )
     return MemoryEstimate(parts, 1, weights_mib if certain else 0)
 
 

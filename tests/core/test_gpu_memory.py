@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from registry.core.formats import inspect
 from registry.core.formats.onnx_liveness import MOST_TERMS, Node, activations
-from registry.core.gpu_memory import MemoryEstimate, Part, estimate
+from registry.core.gpu_memory import MemoryEstimate, MemoryPart, estimate
 from tests.model_files import gguf_file, plan_file, safetensors_file, tokenizer_file, torchscript_file
 
 MIB = 1 << 20
@@ -43,7 +43,7 @@ def of(backend: str, config: dict[str, Any], envelope: dict[str, Any] | None = N
     return found
 
 
-def part(found: MemoryEstimate, name: str) -> Part:
+def part(found: MemoryEstimate, name: str) -> MemoryPart:
     return next(one for one in found.parts if one.name == name)
 
 

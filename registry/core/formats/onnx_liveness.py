@@ -38,7 +38,7 @@ class Node:
     is_constant: bool = False
 
 
-class _Graph:
+class _Live:
     def __init__(self, shapes: Mapping[str, tuple[int, Shape]]) -> None:
         self._shapes = shapes
         self._terms: set[_Term] = set()
@@ -94,7 +94,7 @@ def activations(
     `shapes`: name → (bits of one element, shape); a name without an entry has no stated shape. The need is the largest of the peaks,
     each the sum of its bytes times its free dimensions.
     """
-    graph, kept, last = _Graph(shapes), {*inputs, *outputs}, dict[str, int]()
+    graph, kept, last = _Live(shapes), {*inputs, *outputs}, dict[str, int]()
     for at, node in enumerate(nodes):
         last |= dict.fromkeys((*node.inputs, *node.outputs), at)
     made = [name for node in nodes if not node.is_constant for name in node.outputs if name]
