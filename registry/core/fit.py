@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
 #: Worst last.
 SEVERITY: Final = (Verdict.YES, Verdict.UNKNOWN, Verdict.NO)
-#: What a release may declare of a device's memory; the first that is there is held against the node.
+#: Fields that declare the memory of a device; the first declared field is held against the node.
 DECLARED_MEMORY: Final = ("memory_mib_min", "memory_mib_peak_declared")
 #: The field of a reason that rests on no declared value.
 ESTIMATED: Final = "accelerator.memory_mib_min (estimate)"
@@ -134,7 +134,7 @@ def _memory(
     if declared is not None and estimate is not None:
         yield from _declares_too_little(declared, asked[declared], estimate)
     if node.gpus == () and not has_slices:
-        return  # told already: there is no device
+        return  # the count of devices already gave the reason
     has = node.gpu_memory_mib
     if has_slices:
         told = [node.mig[name][1] for name in asked["mig"]["profiles"] if name in node.mig]
@@ -150,7 +150,9 @@ def _memory(
 def _estimated(has: int | None, estimate: MemoryEstimate) -> Reason:
     """No only if the weights alone are too large; an estimate proves no yes."""
     node = (
-        "The node does not tell the memory of its devices" if has is None else f"The node has {has} MiB on each device"
+        "The node does not report the memory of its devices"
+        if has is None
+        else f"The node has {has} MiB on each device"
     )
     if has is not None and estimate.certain_mib > has:
         said = f"{node}; by estimate the weights alone take {estimate.certain_mib} MiB."

@@ -5,7 +5,7 @@ comes from. A part that nothing determines is unknown and adds nothing, so that 
 device that the server sees, because Triton starts the counted instances on each of them (server docs/user_guide/
 model_configuration.md, "Instance Groups").
 
-What instances share is the server's: Triton's python backend runs each instance in a process of its own (python_backend README,
+The server decides how much instances share: Triton's python backend runs each instance in a process of its own (python_backend README,
 "Multiple Model Instance Support"), and the runtime's ONNX models are python models; the pytorch backend loads the model for each
 instance unless ENABLE_WEIGHT_SHARING is set (pytorch_backend README); the tensorrt backend shares one engine among the instances
 of a device if the plan has fixed shapes (tensorrt_backend src/model_state.cc).
@@ -27,10 +27,10 @@ from registry.core.serving import instances_of
 
 #: path → (size in bytes, the facts of `registry.core.formats`; {} if the header was not read)
 Files = Mapping[str, tuple[int, Mapping[str, Any]]]
-#: What tokenizing makes of the input `text`, and how much runs at once. Source: serving/runner/onnx_runner.py.
+#: Tokens of one text, and of all texts of one run. Source: serving/runner/onnx_runner.py.
 MAX_TOKENS: Final = 512
 MAX_TOKENS_PER_RUN: Final = 512
-#: A number of up to 8 bytes takes one byte or more in a file, so that tensors are at most so many times as large as their files.
+#: A number of up to 8 bytes takes one byte or more in a file, so that tensors are at most 8 times as large as their files.
 _MOST_EXPANSION: Final = 8
 _ELEMENT_BYTES: Final = {
     "BOOL": 1, "UINT8": 1, "INT8": 1, "UINT16": 2, "INT16": 2, "FP16": 2, "BF16": 2, "UINT32": 4, "INT32": 4, "FP32": 4,
@@ -118,7 +118,7 @@ def estimate(
 
 
 def _part(name: str, size_bytes: int, instances: int, source: str, *, is_whole: bool = True) -> MemoryPart:
-    """A part of so many bytes in each instance, rounded up."""
+    """A part that takes `size_bytes` in each instance, rounded up to MiB."""
     if size_bytes * instances > LARGEST:
         return MemoryPart(name, None, f"{source}: more bytes than any device has")
     held = f"{source}, in each of {instances} instances" if instances > 1 else source
@@ -130,12 +130,12 @@ def _part(name: str, size_bytes: int, instances: int, source: str, *, is_whole: 
 
 def _weights(backend: str, serving: Mapping[str, Any], instances: int, files: Files) -> tuple[MemoryPart, int]:
     """(the part, the MiB of it that a device holds for certain)."""
-    told = list(_files_with_weights(backend, files))
-    if not told:
+    found = list(_files_with_weights(backend, files))
+    if not found:
         return MemoryPart("weights", None, "no file of weights is known; the code may load or make its own"), 0
-    size = sum(own for own, _, _ in told)
-    source = "; ".join(dict.fromkeys(source for _, source, _ in told))
-    if size > _MOST_EXPANSION * sum(held for _, _, held in told):
+    size = sum(own for own, _, _ in found)
+    source = "; ".join(dict.fromkeys(source for _, source, _ in found))
+    if size > _MOST_EXPANSION * sum(held for _, _, held in found):
         return MemoryPart("weights", None, f"{source}: the tensors claim more bytes than the files hold"), 0
     copies = 1 if backend == "tensorrt" and not _has_free_shapes(serving) else instances
     if backend == "python":
@@ -158,7 +158,7 @@ def _files_with_weights(backend: str, files: Files) -> Iterator[tuple[int, str, 
         yield (held, "file sizes", held) if size is None else (size, source, held)
 
 
-#: Kind of file → how its facts tell the bytes of its tensors (None: they do not), and the name of that source.
+#: Kind of file → the bytes of its tensors by its facts (None: unknown), and the name of that source.
 _WEIGHTS: Final[dict[str, tuple[Callable[[Mapping[str, Any]], int | None], str]]] = {
     "safetensors": (
         lambda facts: safetensors.bytes_of(facts["tensors"]) if "tensors" in facts else None,
@@ -184,7 +184,7 @@ def _has_free_shapes(serving: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What decides how large a run of the model is."""
+    """The fields of a release that decide the size of one run."""
 
     backend: str
     serving: Mapping[str, Any]
@@ -248,10 +248,10 @@ def _free_sizes(
 
 
 def _tokenized(serving: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> tuple[int, int]:
-    """(texts, tokens) of the largest run: one run holds so many tokens, and a longer text runs alone."""
-    told = serving.get("parameters", {})
-    tokens = _number(told.get("max_tokens"), tokenizer.get("tokenizer", {}).get("max_tokens", MAX_TOKENS))
-    together = _number(told.get("max_tokens_per_run"), MAX_TOKENS_PER_RUN)
+    """(texts, tokens) of the largest run. A run holds at most `max_tokens_per_run` tokens; a longer text runs alone."""
+    parameters = serving.get("parameters", {})
+    tokens = _number(parameters.get("max_tokens"), tokenizer.get("tokenizer", {}).get("max_tokens", MAX_TOKENS))
+    together = _number(parameters.get("max_tokens_per_run"), MAX_TOKENS_PER_RUN)
     return max(1, min(serving["max_batch_size"], together // tokens)), tokens
 
 
@@ -261,7 +261,7 @@ def _number(text: str | None, otherwise: int) -> int:
 
 
 def _in_and_out(asked: _Asked) -> MemoryPart:
-    """At least the served tensors, which say nothing of what lies between them."""
+    """The served tensors, as a lower bound: no file states the tensors between them."""
     every = [*asked.largest("inputs"), *asked.largest("outputs")]
     known = [(kind, shape) for _, kind, shape in every if min(shape, default=0) >= 0]
     size = sum(prod(shape) * _ELEMENT_BYTES[kind] for kind, shape in known)

@@ -35,7 +35,7 @@ def fit_of(release: Release, node: Node) -> Fit:
 
 @dataclass(frozen=True)
 class _Headers:
-    """What the headers of the release's files tell for its fit: the TensorRT that built the plan, and the GPU memory."""
+    """Facts for a fit from the headers of the release's files: the TensorRT that built the plan, and the GPU memory."""
 
     plan: str | None = None
     estimate: MemoryEstimate | None = None

@@ -96,7 +96,7 @@ def _gpu_memory(document: Any, facts: Files) -> dict[str, Any] | None:
 
 
 def _files(found: Sequence[tuple[str, Path]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Files]:
-    """(the list that is sent, every problem of whole files, what their headers tell). Of their contents config.pbtxt and the plan's
+    """(the list that is sent, every problem of whole files, the facts in their headers). Of their contents config.pbtxt and the plan's
     beginning are sent: the rest is read here."""
     files, problems, facts = [], [], dict[str, tuple[int, Mapping[str, Any]]]()
     for path, source in found:

@@ -75,7 +75,7 @@ def graph_release(actor: Actor) -> Release:
     return actions.seal(actor=actor, release=draft_with(actor, served_model(actor), graph, changes))
 
 
-def test_gpu_memory_that_nobody_declared_is_estimated_from_what_the_seal_read(dev: Client) -> None:
+def test_undeclared_gpu_memory_is_estimated_from_the_headers_that_the_seal_read(dev: Client) -> None:
     release = graph_release(Actor.system("tests"))
     labels = {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-L4", "nvidia.com/gpu.memory": "7"}
     make_node("small", facts={"labels": labels, "memory_bytes": 64 << 30}, runtimes=[RUNTIME])

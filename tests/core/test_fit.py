@@ -227,7 +227,7 @@ def taking(weights_mib: int, *, certain: bool = True) -> MemoryEstimate:
         (23034, True, L4, "unknown", "the estimate is at least 24034 MiB"),  # activations alone never decide
         (23035, True, L4, "no", "by estimate the weights alone take 23035 MiB"),
         (23035, False, L4, "unknown", "the estimate is at least 24035 MiB"),  # code may load fewer
-        (23035, True, NodeFacts(gpus=("L4",)), "unknown", "does not tell the memory of its devices"),
+        (23035, True, NodeFacts(gpus=("L4",)), "unknown", "does not report the memory of its devices"),
     ],
 )  # fmt: skip
 def test_an_estimate_counts_where_no_memory_is_declared_and_proves_no_yes(

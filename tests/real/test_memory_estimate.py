@@ -1,4 +1,4 @@
-"""The estimate of an ONNX graph's memory against what ONNX Runtime's own allocator takes on the processor.
+"""The estimate of an ONNX graph's memory against the memory that ONNX Runtime's own allocator takes on the processor.
 
 The allocator's arena reports in its log how many bytes it holds, which no load of the machine changes.
 """
@@ -19,7 +19,7 @@ from onnx import ModelProto, helper, shape_inference
 
 from registry.core.formats import inspect
 
-#: The arena grows by just what is asked for, and logs to the standard error.
+#: The arena grows by the requested bytes alone, and logs to the standard error.
 MEASURE = """
 import json, sys
 import numpy, onnxruntime
@@ -74,7 +74,7 @@ def pictures() -> ModelProto:
     ("model", "shape"),
     [(perceptron, [64, 256]), (perceptron, [1024, 256]), (pictures, [8, 3, 64, 64]), (pictures, [32, 3, 64, 64])],
 )
-def test_the_estimate_is_within_half_and_twice_of_what_the_runtime_takes(
+def test_the_estimate_is_within_half_and_twice_of_the_memory_that_the_runtime_takes(
     model: Any, shape: list[int], tmp_path: Path
 ) -> None:
     """The arena grows by 1.0 times the estimate for the perceptron, and by 0.68 times for pictures (fused, in place)."""

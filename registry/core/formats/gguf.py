@@ -119,7 +119,7 @@ def bytes_of(tensors: Sequence[Sequence[Any]]) -> int | None:
 
 
 def attention_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What `transformer.facts_of` gives of a config.json, from a GGUF file's own keys.
+    """The sizes that `transformer.facts_of` returns for a config.json, from the keys of a GGUF file.
 
     Source: ggml docs/gguf.md, "LLM". A number for each layer is no number here.
     """

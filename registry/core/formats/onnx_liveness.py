@@ -63,7 +63,7 @@ class _Live:
             self.live[term] -= bits
 
     def record(self) -> None:
-        """Keeps what is live now, if no kept moment needs as much of every term."""
+        """Keeps the live sizes of this moment, unless a kept peak is at least as large in every term."""
         now = {term: bits for term, bits in self.live.items() if bits}
         if any(all(bits <= peak.get(term, 0) for term, bits in now.items()) for peak in self.peaks):
             return

@@ -105,9 +105,9 @@ def _kind(model: Mapping[str, Any], vocabulary: Mapping[str, int], scores: Mappi
 
 
 def facts_of(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What is remembered of a tokenizer: its model, the number of tokens, added tokens and merges, and the largest id.
+    """Facts to keep of a tokenizer: its model, the number of tokens, added tokens and merges, and the largest id.
 
-    With `max_tokens`, if it cuts longer texts.
+    `max_tokens` is there if the tokenizer cuts longer texts.
     """
     cut = tokenizer.steps.get("truncation")
     most = cut.get("max_length") if isinstance(cut, dict) else None

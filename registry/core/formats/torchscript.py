@@ -21,7 +21,7 @@ _FIX: Final = "Export it with torch.jit.save, or send the weights as safetensors
 
 
 def read(window: Window) -> dict[str, Any]:
-    """{"members", "code_files", "imports", "weights_bytes"}. Raises Malformed for what torch.jit.load could not load."""
+    """{"members", "code_files", "imports", "weights_bytes"}. Raises Malformed if torch.jit.load could not load the file."""
     head = window.head(1 << 16)
     if not head.startswith(b"PK\x03\x04"):
         what = "a bare pickle" if pickles.is_pickle(head) else "no zip archive"

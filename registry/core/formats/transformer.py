@@ -1,4 +1,4 @@
-"""The shape of a transformer by its config.json: what the size of its key-value cache depends on.
+"""Layers, heads and head size of a transformer by its config.json, which decide the size of its key-value cache.
 
 Source: Hugging Face transformers, PretrainedConfig and LlamaConfig: `num_key_value_heads` is `num_attention_heads` if it is left
 out, and `head_dim` is `hidden_size / num_attention_heads`. `dtype` was called `torch_dtype` before transformers 5.
@@ -41,6 +41,6 @@ def cache_bytes_per_token(sizes: Mapping[str, Any], element_bytes: int | None = 
 
 
 def _size(sizes: Mapping[str, Any], name: str) -> int:
-    """0 for what is no size, such as a list of one number for each layer."""
+    """0 for a value that is no size, such as a list of one number for each layer."""
     value = sizes.get(name)
     return value if type(value) is int and 0 < value <= LARGEST else 0
