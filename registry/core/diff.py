@@ -22,7 +22,7 @@ MOST_EXAMPLES: Final = 50
 #: Levels of a value that an answer shows.
 MOST_DEPTH: Final = 20
 #: Facts that have a section of their own, or follow from the graph that the other facts describe.
-_NOT_SHOWN: Final = frozenset({"tensors", "inputs", "outputs", "activations"})
+_NOT_SHOWN: Final = frozenset({"tensors", "inputs", "outputs", "activations", "weights_bytes"})
 #: Fields that can serve as a list's key: used where every member has the field and its values are unique.
 _KEYS: Final = (("name",), ("kind",), ("input",), ("hardware", "workload"))
 Facts = Mapping[str, Mapping[str, Any]]
