@@ -21,6 +21,8 @@ MOST_CHANGES: Final = 5000
 MOST_EXAMPLES: Final = 50
 #: Levels of a value that an answer shows.
 MOST_DEPTH: Final = 20
+#: Facts that have a section of their own, or follow from the graph that the other facts describe.
+_NOT_SHOWN: Final = frozenset({"tensors", "inputs", "outputs", "activations", "weights_bytes"})
 #: Fields that can serve as a list's key: used where every member has the field and its values are unique.
 _KEYS: Final = (("name",), ("kind",), ("input",), ("hardware", "workload"))
 Facts = Mapping[str, Mapping[str, Any]]
@@ -196,8 +198,8 @@ def _headers(old: Facts, new: Facts) -> Iterator[Change]:
 
 
 def _header_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts without tensors; a graph's inputs and outputs by their names."""
-    plain = {name: value for name, value in facts.items() if name not in {"tensors", "inputs", "outputs"}}
+    """Facts without tensors and what follows from them; a graph's inputs and outputs by their names."""
+    plain = {name: value for name, value in facts.items() if name not in _NOT_SHOWN}
     for side in ("inputs", "outputs"):
         if side in facts:
             plain[side] = {name: {"data_type": kind, "dims": dims} for name, kind, dims in facts[side]}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from registry.core.gpu_memory import MemoryEstimate
 from registry.core.node_facts import NodeFacts
 
 
@@ -22,6 +23,10 @@ class Verdict(StrEnum):
 
 #: Worst last.
 SEVERITY: Final = (Verdict.YES, Verdict.UNKNOWN, Verdict.NO)
+#: Fields that declare the memory of a device; the first declared field is held against the node.
+DECLARED_MEMORY: Final = ("memory_mib_min", "memory_mib_peak_declared")
+#: The field of a reason that rests on no declared value.
+ESTIMATED: Final = "accelerator.memory_mib_min (estimate)"
 #: Major versions of TensorRT, of building and of loading, between which plans that were built for it load.
 _ACROSS_MAJORS: Final = {(8, 9), (8, 10), (9, 10), (10, 11)}
 
@@ -37,10 +42,11 @@ class Reason:
 
 @dataclass(frozen=True)
 class Fit:
-    """`reasons` holds every check that was made, the worst first."""
+    """`reasons` holds every check that was made, the worst first; `estimate` is that of the release's GPU memory."""
 
     verdict: Verdict
     reasons: tuple[Reason, ...] = ()
+    estimate: MemoryEstimate | None = None
 
     @property
     def cannot_load(self) -> Reason | None:
@@ -52,21 +58,30 @@ class Fit:
         return {
             "verdict": self.verdict.value,
             "reasons": [{"field": r.field, "verdict": r.verdict.value, "message": r.message} for r in self.reasons],
+            "gpu_memory_estimate": None if self.estimate is None else self.estimate.as_json(),
         }
 
 
-def fit(envelope: Mapping[str, Any], node: NodeFacts, *, backend: str = "", plan_tensorrt: str | None = None) -> Fit:
+def fit(
+    envelope: Mapping[str, Any],
+    node: NodeFacts,
+    *,
+    backend: str = "",
+    plan_tensorrt: str | None = None,
+    estimate: MemoryEstimate | None = None,
+) -> Fit:
     """The verdict on one release and one node. An envelope that asks nothing fits everywhere that the backend does.
 
-    `plan_tensorrt`: the version in the header of the release's engine plan, which counts before the declared one.
+    `plan_tensorrt`: the version in the header of the release's engine plan, which counts before the declared one. `estimate`: of the
+    release's GPU memory, which counts if the envelope declares none.
     """
-    found = [*_accelerator(envelope.get("accelerator", {}), node), *_driver(envelope.get("driver", {}), node)]
+    found = [*_accelerator(envelope.get("accelerator", {}), node, estimate), *_driver(envelope.get("driver", {}), node)]
     found += _engine(envelope.get("engine", {}), node, backend, plan_tensorrt)
     found += _host(envelope.get("host", {}), node)
     if backend == "tensorrt" and "accelerator" not in envelope:
         found += _device(1, node)
     reasons = sorted(found, key=lambda reason: -SEVERITY.index(reason.verdict))
-    return Fit(max((one.verdict for one in reasons), key=SEVERITY.index, default=Verdict.YES), tuple(reasons))
+    return Fit(max((one.verdict for one in reasons), key=SEVERITY.index, default=Verdict.YES), tuple(reasons), estimate)
 
 
 def _reason(field: str, ok: bool | None, has: str, asks: str) -> Reason:
@@ -76,7 +91,7 @@ def _reason(field: str, ok: bool | None, has: str, asks: str) -> Reason:
     return Reason(field, Verdict.YES if ok else Verdict.NO, f"The node has {has}; {asks}.")
 
 
-def _accelerator(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
+def _accelerator(asked: Mapping[str, Any], node: NodeFacts, estimate: MemoryEstimate | None) -> Iterator[Reason]:
     if asked.get("vendor", "none") == "none":
         return
     devices = _mig_devices(asked, node)
@@ -85,7 +100,7 @@ def _accelerator(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
         yield from _device(count, node)
     else:
         yield devices
-    yield from _memory(asked, node, has_slices=devices is not None)
+    yield from _memory(asked, node, estimate, has_slices=devices is not None)
     yield from _capability(asked.get("compute_capability", {}), node)
     yield from _product(asked, node)
     yield from _mig(asked.get("mig", {}), node)
@@ -112,19 +127,46 @@ def _mig_devices(asked: Mapping[str, Any], node: NodeFacts) -> Reason | None:
     return _reason("accelerator.mig.profiles", ok, words, f"it asks for {count} of {' or '.join(profiles)}")
 
 
-def _memory(asked: Mapping[str, Any], node: NodeFacts, *, has_slices: bool) -> Iterator[Reason]:
-    least = asked.get("memory_mib_min")
-    if least is None:
-        return
+def _memory(
+    asked: Mapping[str, Any], node: NodeFacts, estimate: MemoryEstimate | None, *, has_slices: bool
+) -> Iterator[Reason]:
+    declared = next((name for name in DECLARED_MEMORY if name in asked), None)
+    if declared is not None and estimate is not None:
+        yield from _declares_too_little(declared, asked[declared], estimate)
+    if node.gpus == () and not has_slices:
+        return  # the count of devices already gave the reason
     has = node.gpu_memory_mib
     if has_slices:
         told = [node.mig[name][1] for name in asked["mig"]["profiles"] if name in node.mig]
         known = [memory for memory in told if memory is not None]
         has = max(known) if known and len(known) == len(told) else None
-    if node.gpus == () and not has_slices:
-        return  # told already: there is no device
-    ok = None if has is None else has >= least
-    yield _reason("accelerator.memory_mib_min", ok, f"{has} MiB on each device", f"it asks for {least} MiB")
+    if declared is not None:
+        ok = None if has is None else has >= asked[declared]
+        yield _reason(f"accelerator.{declared}", ok, f"{has} MiB on each device", f"it asks for {asked[declared]} MiB")
+    elif estimate is not None:
+        yield _estimated(has, estimate)
+
+
+def _estimated(has: int | None, estimate: MemoryEstimate) -> Reason:
+    """No only if the weights alone are too large; an estimate proves no yes."""
+    node = (
+        "The node does not report the memory of its devices"
+        if has is None
+        else f"The node has {has} MiB on each device"
+    )
+    if has is not None and estimate.certain_mib > has:
+        said = f"{node}; by estimate the weights alone take {estimate.certain_mib} MiB."
+        return Reason(ESTIMATED, Verdict.NO, said)
+    said = f"{node}; the envelope declares none, and the estimate is {estimate.amount}."
+    return Reason(ESTIMATED, Verdict.UNKNOWN, said)
+
+
+def _declares_too_little(name: str, declared: int, estimate: MemoryEstimate) -> Iterator[Reason]:
+    if declared < estimate.certain_mib:
+        said = (
+            f"It declares {declared} MiB; by estimate the weights alone take {estimate.certain_mib} MiB on each device."
+        )
+        yield Reason(f"accelerator.{name}", Verdict.UNKNOWN, said)
 
 
 def _capability(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:

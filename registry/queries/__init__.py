@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from registry.queries.gpu_memory import gpu_memory_estimate
 from registry.queries.releases import (
     LARGE,
     find_release,
@@ -40,6 +41,7 @@ __all__ = [
     "gate_policies",
     "get_file",
     "get_release",
+    "gpu_memory_estimate",
     "has_code_waiver",
     "last_sealed",
     "manifest_of",

@@ -24,11 +24,28 @@ class FitReason(serializers.Serializer[Any]):
     message = serializers.CharField()
 
 
+class MemoryPartOut(serializers.Serializer[Any]):
+    name = serializers.ChoiceField(choices=["weights", "activations", "workspace", "runtime"])
+    mib = serializers.IntegerField(allow_null=True, help_text="MiB on each device; null: unknown")
+    is_lower_bound = serializers.BooleanField(help_text="the part is at least so large")
+    source = serializers.CharField(help_text="where the number comes from, or why it is unknown")  # type: ignore[assignment]
+
+
+class MemoryEstimateOut(serializers.Serializer[Any]):
+    """GPU memory on each device, estimated from files and release.yaml before the release runs."""
+
+    total_mib = serializers.IntegerField(help_text="the known parts together")
+    is_lower_bound = serializers.BooleanField(help_text="a part is unknown, or at least so large")
+    instances = serializers.IntegerField(help_text="model instances on each device")
+    parts = MemoryPartOut(many=True)
+
+
 class FitOut(serializers.Serializer[Any]):
     """`no` only where something contradicts, `unknown` where either side does not tell."""
 
     verdict = serializers.ChoiceField(choices=["yes", "unknown", "no"])
     reasons = FitReason(many=True, help_text="every check, the worst first")
+    gpu_memory_estimate = MemoryEstimateOut(allow_null=True, help_text="null: the release asks for no GPU")
 
 
 class NodeFitOut(FitOut):

@@ -12,11 +12,13 @@ from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet, Su
 from ledger.queries.statements import Statement
 from registry.core.file_lint import plan_tensorrt
 from registry.core.fit import SEVERITY, Fit, Verdict, fit
-from registry.core.node_facts import from_agent, from_labels
+from registry.core.gpu_memory import MemoryEstimate, asks_for_gpu
+from registry.core.node_facts import NodeFacts, from_agent, from_labels
 from registry.core.spec import Spec
 from registry.models import Release
 from registry.queries import manifest_of
 from registry.queries.file_headers import headers_of_files
+from registry.queries.gpu_memory import estimate_in
 from serving.core.containment import may_run_code, of_facts, sentence_of
 from serving.models import Environment, Node
 from serving.queries.deployments import deployments_in, nodes
@@ -28,27 +30,42 @@ LAST_HEARD_OF = F("seen_at").desc(nulls_last=True)
 def fit_of(release: Release, node: Node) -> Fit:
     """The verdict on a sealed release and a node, with the versions of the runtime that the release names."""
     manifest = manifest_of(release)
-    return _fit_of(manifest, node, _plan_in(manifest))
+    return _fit_of(manifest, node, _headers_in(manifest))
 
 
-def _fit_of(manifest: Mapping[str, Any], node: Node, plan: str | None) -> Fit:
+@dataclass(frozen=True)
+class _Headers:
+    """Facts for a fit from the headers of the release's files: the TensorRT that built the plan, and the GPU memory."""
+
+    plan: str | None = None
+    estimate: MemoryEstimate | None = None
+
+
+def _fit_of(manifest: Mapping[str, Any], node: Node, headers: _Headers) -> Fit:
     runtime = manifest["runtime"]
     versions = next((own.get("versions") for own in node.runtimes if own.get("image") == runtime["image"]), None)
     facts = from_agent(node.facts, versions)
-    return fit(manifest["envelope"], facts, backend=runtime["backend"], plan_tensorrt=plan)
+    return _fit(manifest, facts, headers)
 
 
-def _plan_in(manifest: Mapping[str, Any]) -> str | None:
-    """The TensorRT of the engine plan, by the header that was read at the seal. One query, where the release has a plan."""
-    if manifest["runtime"]["backend"] != "tensorrt":
-        return None
-    return plan_tensorrt(headers_of_files(manifest["files"]))
+def _fit(manifest: Mapping[str, Any], facts: NodeFacts, headers: _Headers) -> Fit:
+    backend = manifest["runtime"]["backend"]
+    return fit(manifest["envelope"], facts, backend=backend, plan_tensorrt=headers.plan, estimate=headers.estimate)
+
+
+def _headers_in(manifest: Mapping[str, Any]) -> _Headers:
+    """Of a sealed release, by the headers that were read at the seal. One query, if the release asks for a GPU."""
+    if not asks_for_gpu(manifest["runtime"]["backend"], manifest["serving"], manifest["envelope"]):
+        return _Headers()
+    headers = headers_of_files(manifest["files"])
+    return _Headers(plan_tensorrt(headers), estimate_in(manifest, headers))
 
 
 def fits_of(release: Release, among: Iterable[Node] | None = None) -> list[dict[str, Any]]:
-    """Every node by name, or each `among` these: [{"node", "has_runtime", "seen_at", "containment", "contained", "verdict", "reasons"}]."""
+    """Every node by name, or each `among` these: [{"node", "has_runtime", "seen_at", "containment", "contained", "verdict", "reasons",
+    "gpu_memory_estimate"}]."""
     manifest = manifest_of(release)
-    plan = _plan_in(manifest)
+    headers = _headers_in(manifest)
     return [
         {
             "node": node.name,
@@ -56,7 +73,7 @@ def fits_of(release: Release, among: Iterable[Node] | None = None) -> list[dict[
             "seen_at": node.seen_at,
             "containment": str(of_facts(node.facts) or "unknown"),
             "contained": sentence_of(node.facts),
-            **_fit_of(manifest, node, plan).as_json(),
+            **_fit_of(manifest, node, headers).as_json(),
         }
         for node in (nodes() if among is None else among)
     ]
@@ -70,8 +87,8 @@ def offering(release: Release, among: Iterable[Node]) -> list[tuple[Node, Fit]]:
     """Those of the nodes that offer the release's image and backend, each with its fit."""
     manifest = manifest_of(release)
     free = [node for node in among if _offers(node, manifest["runtime"])]
-    plan = _plan_in(manifest) if free else None
-    return [(node, _fit_of(manifest, node, plan)) for node in free]
+    headers = _headers_in(manifest) if free else _Headers()
+    return [(node, _fit_of(manifest, node, headers)) for node in free]
 
 
 def nodes_for(release: Release, among: Iterable[Node]) -> list[Node]:
@@ -98,7 +115,11 @@ def why_refused(release: Release, among: Iterable[Node]) -> list[str]:
 def plan_warnings(spec: Spec, plan: str | None) -> list[str]:
     """The same of a release that is not there yet, whose plan was built by the TensorRT `plan`, if that is known."""
     draft = {"runtime": spec.runtime, "envelope": spec.envelope}
-    found = [(node, _fit_of(draft, node, plan)) for node in nodes().order_by("name") if _offers(node, draft["runtime"])]
+    found = [
+        (node, _fit_of(draft, node, _Headers(plan)))
+        for node in nodes().order_by("name")
+        if _offers(node, draft["runtime"])
+    ]
     return [f"{node.name}: {why.message}" for node, its in found if (why := its.cannot_load)]
 
 
@@ -141,5 +162,4 @@ _PLACES = Statement(_places)
 def fit_labels(release: Release, labels: Mapping[str, Any]) -> Fit:
     """The verdict on a node that only its labels are known of."""
     manifest = manifest_of(release)
-    plan = _plan_in(manifest)
-    return fit(manifest["envelope"], from_labels(labels), backend=manifest["runtime"]["backend"], plan_tensorrt=plan)
+    return _fit(manifest, from_labels(labels), _headers_in(manifest))

@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         else:
             found = [{"node": str(arguments.labels), "has_runtime": True, **client.post(path, {"labels": labels})}]
     lines = [line for one in found for line in _lines(one)]
+    lines += memory_lines(found[0]["gpu_memory_estimate"]) if found else []
     output.result({"release": arguments.release, "nodes": found}, lines or ["No node has been heard of."])
     return exits.OK if any(one["verdict"] == "yes" and one["has_runtime"] for one in found) else exits.FAILED
 
@@ -51,6 +52,19 @@ def read_labels(path: Path) -> dict[str, Any]:
     if not isinstance(labels, dict):
         raise refuse(f"{path} holds no labels.", "Write it with kubectl get node NAME -o json.")
     return labels
+
+
+def memory_lines(estimate: dict[str, Any] | None) -> list[str]:
+    """The estimate of a release's GPU memory, a line for each part."""
+    if estimate is None:
+        return []
+    least = "at least " if estimate["is_lower_bound"] else ""
+    parts = [f"  {one['name']} {_amount(one)}: {one['source']}" for one in estimate["parts"]]
+    return [f"GPU memory, an estimate before the run: {least}{estimate['total_mib']} MiB on each device", *parts]
+
+
+def _amount(part: dict[str, Any]) -> str:
+    return "unknown" if part["mib"] is None else f"{'at least ' * part['is_lower_bound']}{part['mib']} MiB"
 
 
 def _lines(one: dict[str, Any]) -> list[str]:

@@ -327,6 +327,30 @@ def test_lists_and_pages_of_releases_tell_what_the_gates_found(
         assert "failed" in capsys.readouterr().out, words
 
 
+def test_the_gpu_memory_is_estimated_before_the_push_and_after_it(run: Run, tmp_path: Path) -> None:
+    """Weights of 1024 × 1024 × 4 bytes: 4 MiB, by the same estimate from the folder and from the sealed release."""
+    run("ada", "model", "create", str(model_file(tmp_path)))
+    folder = release_folder(tmp_path / "r1", graph=onnx_file(weights=[("w", "FP32", [1024, 1024])]))
+    assert run("ada", "check", str(folder))[1]["gpu_memory_estimate"] is None
+    document = yaml.safe_load((folder / "release.yaml").read_text())
+    document["serving"]["instance_group"] = [{"kind": "gpu", "count": 1}]
+    document["envelope"] = {"accelerator": {"vendor": "nvidia"}}
+    (folder / "release.yaml").write_text(yaml.safe_dump(document))
+    code, told = run("ada", "check", str(folder))
+    assert code == exits.OK and told["gpu_memory_estimate"]["parts"][0]["mib"] == 4
+    make_node("a", facts={"gpus": ["NVIDIA L4"]})
+    assert run("ada", "push", str(folder))[0] == exits.OK
+    assert (
+        run("ada", "release", "fit", "sentiment/r1")[1]["nodes"][0]["gpu_memory_estimate"]
+        == told["gpu_memory_estimate"]
+    )
+    for words in (["check", str(folder)], ["release", "fit", "sentiment/r1"]):
+        lines = run("ada", *words, plain=True)[1].splitlines()
+        assert "GPU memory, an estimate before the run: at least 4 MiB on each device" in lines, words
+        assert "  weights 4 MiB: tensors in the ONNX graph and its external data" in lines
+        assert any(line.startswith("  runtime unknown: the CUDA context") for line in lines)
+
+
 def test_check_prints_every_mistake_at_its_place_and_sends_nothing(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

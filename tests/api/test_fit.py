@@ -16,7 +16,8 @@ from accounts.core.access import Actor
 from ledger.core.errors import Unavailable
 from registry import actions
 from registry.core.node_facts import from_agent
-from registry.models import Release
+from registry.models import Inspection, Release
+from registry.queries import gpu_memory_estimate
 from serving.actions import ensure_deployment
 from serving.agent.hardware import hardware
 from serving.queries.node_fit import fit_of, nodes_for, why_refused
@@ -62,6 +63,62 @@ def test_every_node_is_told(dev: Client, release: Release) -> None:
         "big": ("yes", True), "plain": ("no", False), "silent": ("unknown", False),
     }  # fmt: skip
     assert told["plain"]["reasons"][0]["field"] == "accelerator.count"
+
+
+def graph_release(actor: Actor) -> Release:
+    """Weights of 1024 × 1024 × 4 bytes, in two instances: 8 MiB. It asks for a GPU and declares no memory."""
+    graph = onnx_file(weights=[("w", "FP32", [1024, 1024])])
+    changes = {
+        "serving.instance_group": [{"kind": "gpu", "count": 2}],
+        "envelope.accelerator": {"vendor": "nvidia"},
+    }
+    return actions.seal(actor=actor, release=draft_with(actor, served_model(actor), graph, changes))
+
+
+def test_undeclared_gpu_memory_is_estimated_from_the_headers_that_the_seal_read(dev: Client) -> None:
+    release = graph_release(Actor.system("tests"))
+    labels = {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-L4", "nvidia.com/gpu.memory": "7"}
+    make_node("small", facts={"labels": labels, "memory_bytes": 64 << 30}, runtimes=[RUNTIME])
+    make_node(
+        "big", facts={"labels": labels | {"nvidia.com/gpu.memory": "8"}, "memory_bytes": 64 << 30}, runtimes=[RUNTIME]
+    )
+    told = {one["node"]: one for one in dev.get(URL).json()["results"]}
+    assert {name: one["verdict"] for name, one in told.items()} == {"small": "no", "big": "unknown"}
+    assert told["small"]["reasons"][0] == {
+        "field": "accelerator.memory_mib_min (estimate)", "verdict": "no",
+        "message": "The node has 7 MiB on each device; by estimate the weights alone take 8 MiB.",
+    }  # fmt: skip
+    estimate = told["big"]["gpu_memory_estimate"]
+    assert (estimate["total_mib"], estimate["is_lower_bound"], estimate["instances"]) == (8, True, 2)
+    weights, activations, *_ = estimate["parts"]
+    assert weights["mib"] == 8 and weights["source"] == (
+        "tensors in the ONNX graph and its external data, in each of 2 instances"
+    )
+    assert activations["mib"] is None and activations["source"]
+    by_labels = dev.post(URL, json.dumps({"labels": labels}), content_type="application/json").json()
+    assert by_labels["gpu_memory_estimate"] == estimate and by_labels["verdict"] == "no"
+    found = gpu_memory_estimate(release)
+    assert found is not None and found.as_json() == estimate
+
+
+def test_an_estimate_reads_no_file_and_a_cpu_release_has_none(
+    dev: Client, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor = Actor.system("tests")
+    release = graph_release(actor)
+
+    def reads(*_: Any) -> Any:
+        raise AssertionError("a file was read")
+
+    with monkeypatch.context() as forbidden, django_assert_num_queries(1):
+        forbidden.setattr("registry.queries.file_headers.RangedReader.read", reads)
+        assert gpu_memory_estimate(release) is not None
+    Inspection.objects.all().delete()  # sealed before headers were read
+    unread = gpu_memory_estimate(release)
+    assert unread is not None and "file sizes" in unread.parts[0].source
+    on_cpu = actions.seal(actor=actor, release=draft_with(actor, release.model, onnx_file("other")))
+    with django_assert_num_queries(0):
+        assert gpu_memory_estimate(on_cpu) is None
 
 
 def test_a_node_that_the_release_fits_is_taken_before_others(dev: Client, release: Release) -> None:

@@ -148,6 +148,12 @@ def test_a_graph_is_told_by_its_own_inputs_and_outputs() -> None:
     ]
 
 
+def test_the_memory_of_a_run_follows_from_the_graph_and_is_no_change_of_its_own() -> None:
+    new = {**ONE, "artifact/model.onnx": onnx_file("two", inputs=[("text", "FP32", [-1, 1])])}
+    headers = [change.field for change in between(ONE, new).changes if change.part == "headers"]
+    assert headers == ["artifact/model.onnx.inputs.text.data_type"]
+
+
 def test_gguf_metadata_is_told() -> None:
     old, new = (
         {**ONE, "artifact/m.gguf": gguf_file([("t", kind, [32])], {"general.file_type": kind})} for kind in (0, 1)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.core.fit import Fit, Verdict, fit, sku
+from registry.core.fit import ESTIMATED, Fit, Verdict, fit, sku
+from registry.core.gpu_memory import MemoryEstimate, MemoryPart
 from registry.core.node_facts import NodeFacts, from_agent, from_labels
 from registry.core.spec import parse_spec
 from tests.registry_samples import release_yaml
@@ -207,6 +208,59 @@ def test_a_plan_without_an_envelope_still_needs_a_device() -> None:
     assert fit({}, CPU_ONLY, backend="tensorrt").verdict == Verdict.NO
     assert fit({}, CPU_ONLY, backend="onnxruntime").verdict == Verdict.YES
     assert fit({"engine": {"type": "onnx"}}, CPU_ONLY, backend="onnxruntime").reasons == ()
+
+
+def taking(weights_mib: int, *, certain: bool = True) -> MemoryEstimate:
+    """Weights of that size, 1000 MiB of activations, and a runtime of unknown size."""
+    parts = (
+        MemoryPart("weights", weights_mib, "file"),
+        MemoryPart("activations", 1000, "graph"),
+        MemoryPart("runtime", None, "driver"),
+    )
+    return MemoryEstimate(parts, 1, weights_mib if certain else 0)
+
+
+@pytest.mark.parametrize(
+    ("weights", "certain", "node", "verdict", "says"),
+    [
+        (100, True, L4, "unknown", "has 23034 MiB on each device; the envelope declares none, and the estimate is at least 1100 MiB"),
+        (23034, True, L4, "unknown", "the estimate is at least 24034 MiB"),  # activations alone never decide
+        (23035, True, L4, "no", "by estimate the weights alone take 23035 MiB"),
+        (23035, False, L4, "unknown", "the estimate is at least 24035 MiB"),  # code may load fewer
+        (23035, True, NodeFacts(gpus=("L4",)), "unknown", "does not report the memory of its devices"),
+    ],
+)  # fmt: skip
+def test_an_estimate_counts_where_no_memory_is_declared_and_proves_no_yes(
+    weights: int, certain: bool, node: NodeFacts, verdict: str, says: str
+) -> None:
+    found = fit({"accelerator": GPU}, node, estimate=taking(weights, certain=certain))
+    (reason,) = (one for one in found.reasons if one.field == ESTIMATED)
+    assert (found.verdict, reason.verdict) == (verdict, verdict) and says in reason.message
+    assert "estimate" in reason.message and "estimate" in reason.field
+    told = found.as_json()["gpu_memory_estimate"]
+    assert told["total_mib"] == weights + 1000 and told["parts"][2] == {
+        "name": "runtime", "mib": None, "is_lower_bound": False, "source": "driver",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["memory_mib_min", "memory_mib_peak_declared"])
+def test_a_declared_memory_counts_before_the_estimate_and_is_doubted_if_the_weights_are_larger(name: str) -> None:
+    enough = fit({"accelerator": GPU | {name: 5000}}, L4, estimate=taking(5000))
+    assert enough.verdict == Verdict.YES and all("estimate" not in one.message for one in enough.reasons)
+    little = fit({"accelerator": GPU | {name: 4999}}, L4, estimate=taking(5000))
+    assert little.verdict == Verdict.UNKNOWN
+    assert little.reasons[0].message == (
+        "It declares 4999 MiB; by estimate the weights alone take 5000 MiB on each device."
+    )
+    too_large = fit({"accelerator": GPU | {name: 23035}}, L4, estimate=taking(1))
+    assert too_large.verdict == Verdict.NO and too_large.reasons[0].field == f"accelerator.{name}"
+
+
+def test_an_estimate_is_held_against_the_slices_that_are_asked_for() -> None:
+    asked = {"accelerator": GPU | {"mig": {"profiles": ["1g.5gb"]}}}
+    assert fit(asked, from_labels(MIXED), estimate=taking(4865)).verdict == Verdict.NO
+    assert fit(asked, from_labels(MIXED), estimate=taking(4864)).verdict == Verdict.UNKNOWN
+    assert fit({}, L4).as_json()["gpu_memory_estimate"] is None
 
 
 def test_names_of_products() -> None:

@@ -210,7 +210,7 @@ def test_facts_of_a_torchscript_archive() -> None:
     constants = ("m/constants.pkl", pickle.dumps(print, 2))
     data = zip_of(CODE, ("m/code/a.py", b""), ("m/code/a.py.debug_pkl", b""), DATA, constants)
     found = inspect("artifact/model.pt", io.BytesIO(data), len(data)).facts
-    assert found == {"members": 5, "code_files": 2, "imports": ["collections.OrderedDict"]}
+    assert found == {"members": 5, "code_files": 2, "imports": ["collections.OrderedDict"], "weights_bytes": 0}
 
 
 @pytest.mark.parametrize("files", [(CODE,), (DATA,), (DATA, ("m/code/a.txt", b"")), (DATA, ("m/a.py", b""))])

@@ -98,6 +98,18 @@ def test_where_a_release_would_fit_is_told_to_who_may_read_it(admin: User) -> No
         assert signed_in(user).get(reverse("fleet"), {"fit": fit}).status_code == 404
 
 
+def test_an_estimate_of_gpu_memory_is_shown_as_one_with_its_parts(admin: User) -> None:
+    make_node("local")
+    asks = {"accelerator": {"vendor": "nvidia"}, "engine": {"workspace_mib": 96}}
+    resealed(make_release(make_model("sentiment")), envelope=asks)
+    tab = signed_in(admin).get(reverse("release_deployments", args=["sentiment", 1])).text
+    for page in (page_of(admin, fit="sentiment/r1"), tab):
+        assert "GPU memory: an estimate before the run" in page and "envelope.engine.workspace_mib, as declared" in page
+        assert "At least 98 MiB on each device" in squeezed(page) and "the CUDA context and libraries" in page
+    make_release(make_model("plain"))
+    assert "an estimate before the run" not in page_of(admin, fit="plain/r1")
+
+
 def test_a_cordoned_node_is_given_nothing_new_and_keeps_what_it_has() -> None:
     admin, node = make_admin(), make_node("local")
     held = make_deployment(state="ready")

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from registry.core.file_rules import ending_of
-from registry.core.formats import gguf, jsons, onnx, pickles, safetensors, tensorrt, torchscript
+from registry.core.formats import gguf, jsons, onnx, pickles, safetensors, tensorrt, torchscript, transformer
 from registry.core.formats.findings import Findings, Malformed, shown
 from registry.core.formats.source import facts_of_source
 from registry.core.formats.tokenizers import LONGEST as LONGEST_JSON
@@ -21,7 +21,7 @@ from registry.core.formats.window import CHUNK_BYTES, Seekable, Window
 from registry.core.schema import Json, Problem
 
 #: Version of a reader's output, by kind: bump it when its facts change, so that cached headers are read again.
-READERS: Final = {"python": 4, "tensorrt": 3}
+READERS: Final = {"python": 4, "tensorrt": 3, "onnx": 3, "json": 3, "torchscript": 3}
 _FIRST_READER: Final = 2
 #: The first bytes, by which content is recognised.
 HEAD_BYTES: Final = 1 << 16
@@ -127,7 +127,9 @@ def _read_json(window: Window) -> dict[str, Any]:
         return _read_raw(window)
     document = jsons.parse(window.read(window.size), "it")
     tokenizer = of_document(document)
-    return {} if tokenizer is None or "model" not in document else {"tokenizer": facts_of(tokenizer)}
+    if tokenizer is None or "model" not in document:
+        return transformer.facts_of(document)
+    return {"tokenizer": facts_of(tokenizer)}
 
 
 def _read_text(window: Window) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Source: ggml docs/gguf.md. Version 1 counted in 32 bits; version 3 may be big-en
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from registry.core.formats.findings import LARGEST, MOST_TENSORS, Malformed, checked_tensors, elements_of, shown
@@ -107,6 +108,30 @@ def read(window: Window) -> dict[str, Any]:
             f"its tensors reach to byte {start + ends}, and it ends at byte {window.size}", "Send the whole file."
         )
     return {"tensors": checked_tensors(found), "metadata": metadata, "version": header.version}
+
+
+def bytes_of(tensors: Sequence[Sequence[Any]]) -> int | None:
+    """Bytes of the tensors that `read` listed; None if the size of a type is unknown."""
+    blocks = {name: (block, size) for name, block, size in _TYPES.values()}
+    if any(data_type not in blocks for _, data_type, _ in tensors):
+        return None
+    return sum(elements_of(shape) // blocks[kind][0] * blocks[kind][1] for _, kind, shape in tensors)
+
+
+def attention_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes that `transformer.facts_of` returns for a config.json, from the keys of a GGUF file.
+
+    Source: ggml docs/gguf.md, "LLM". A number for each layer is no number here.
+    """
+    own = {
+        "num_hidden_layers": "block_count",
+        "num_attention_heads": "attention.head_count",
+        "num_key_value_heads": "attention.head_count_kv",
+        "hidden_size": "embedding_length",
+        "head_dim": "attention.key_length",
+    }
+    architecture = metadata.get("general.architecture", "")
+    return {name: metadata[key] for name, last in own.items() if (key := f"{architecture}.{last}") in metadata}
 
 
 def _tensor(header: _Header) -> tuple[str, str, list[int], int]:

@@ -6,6 +6,7 @@ tensors' bytes, which the offsets must cover wholly, without holes or overlaps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from registry.core.formats import jsons
@@ -47,6 +48,11 @@ def read(window: Window) -> dict[str, Any]:
         places.append((start, end, name))
     _covered(sorted(places), window.size - 8 - length)
     return {"tensors": checked_tensors(found), "metadata": {k: v for k, v in metadata.items() if len(v) <= 200}}
+
+
+def bytes_of(tensors: Sequence[Sequence[Any]]) -> int:
+    """Bytes of the tensors that `read` listed."""
+    return sum((elements_of(shape) * BITS[data_type] + 7) // 8 for _, data_type, shape in tensors)
 
 
 def _entry(name: str, entry: Any) -> tuple[str, list[int], int, int]:

@@ -105,13 +105,19 @@ def _kind(model: Mapping[str, Any], vocabulary: Mapping[str, int], scores: Mappi
 
 
 def facts_of(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What is remembered of a tokenizer: its model, the number of tokens, added tokens and merges, and the largest id."""
+    """Facts to keep of a tokenizer: its model, the number of tokens, added tokens and merges, and the largest id.
+
+    `max_tokens` is there if the tokenizer cuts longer texts.
+    """
+    cut = tokenizer.steps.get("truncation")
+    most = cut.get("max_length") if isinstance(cut, dict) else None
     return {
         "model": tokenizer.model,
         "vocabulary": len(tokenizer.vocabulary),
         "added_tokens": len(tokenizer.special),
         "merges": len(tokenizer.merges),
         "largest_id": min(max(tokenizer.vocabulary.values()), LARGEST),
+        **({"max_tokens": most} if type(most) is int and 0 < most <= LARGEST else {}),
     }
 
 

@@ -1,10 +1,12 @@
 """A TorchScript archive: a zip file that holds code. It is recognised, never loaded.
 
-Source: pytorch torch/csrc/jit/docs/serialization.md: <name>/code/…, <name>/data.pkl, <name>/constants.pkl.
+Source: pytorch torch/csrc/jit/docs/serialization.md: <name>/code/…, <name>/data.pkl, <name>/constants.pkl,
+and the tensors' bytes, unpacked, as <name>/data/0, … and <name>/constants/0, ….
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from registry.core.formats import pickles, zipped
@@ -13,11 +15,13 @@ from registry.core.formats.window import Window
 
 #: So much is read of a pickle.
 MOST_READ: Final = 1 << 20
+#: Records that hold the bytes of tensors.
+_RECORD: Final = re.compile(r"/(data|constants)/[^/]+$")
 _FIX: Final = "Export it with torch.jit.save, or send the weights as safetensors."
 
 
 def read(window: Window) -> dict[str, Any]:
-    """{"members", "code_files", "imports"}. Raises Malformed for what torch.jit.load could not load."""
+    """{"members", "code_files", "imports", "weights_bytes"}. Raises Malformed if torch.jit.load could not load the file."""
     head = window.head(1 << 16)
     if not head.startswith(b"PK\x03\x04"):
         what = "a bare pickle" if pickles.is_pickle(head) else "no zip archive"
@@ -30,6 +34,7 @@ def read(window: Window) -> dict[str, Any]:
         "members": len(members),
         "code_files": len(code),
         "imports": zipped_imports(window, "/data.pkl"),
+        "weights_bytes": min(sum(one.size_bytes for one in members if _RECORD.search(one.name)), window.size),
     }
 
 
