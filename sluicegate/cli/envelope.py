@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from accounts.core.quantities import quantity_text
+from sluicegate.cli.fit import memory_lines
 
 _SIGNS = {"passed": "✓", "failed": "✗", "unknown": "?"}
 
@@ -36,3 +37,4 @@ def lines(envelope: dict[str, Any]) -> Iterator[str]:
     if others:
         yield f"  ? unknown, neither declared nor measured: {', '.join(others)}"
     yield from (f"  {note}" for note in envelope["notes"])
+    yield from (f"  {line}" for line in memory_lines(envelope["estimate"]))

@@ -106,6 +106,17 @@ def test_what_is_not_declared_is_unknown_at_every_door(run: Run, model: None, cl
     assert "✓" not in text.partition("envelope")[2], "nothing that is not declared is fine"
 
 
+def test_gpu_memory_has_an_estimate_before_the_run_and_is_named_one(
+    run: Run, model: None, client: Client, api: Api
+) -> None:
+    released({})
+    _, text = run("ada", "release", "show", "sentiment/r1", plain=True)
+    assert "GPU memory, an estimate before the run: at least " in text
+    answer = api(User.objects.get(username="ada")).get("/api/v1/models/sentiment/releases/r1/envelope").json()
+    assert [part["name"] for part in answer["estimate"]["parts"]] == ["weights", "activations", "workspace", "runtime"]
+    assert "GPU memory: an estimate before the run" in page_of(client)
+
+
 def test_cores_are_declared_and_not_reserved_and_that_is_said(run: Run, model: None, client: Client) -> None:
     released({"host": {"cpu_cores_min": 2}})
     assert "Cores are not reserved" in run("ada", "release", "show", "sentiment/r1", plain=True)[1]

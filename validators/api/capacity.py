@@ -13,6 +13,7 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import StrictSerializer, actor_of, read_body
 from registry.queries import visible_release
+from serving.api.node_fit import MemoryEstimateOut
 from validators.core.capacity_plan import Forecast, plan_for
 from validators.queries.capacity import measured_envelope, plan_basis_of
 from validators.queries.envelope import envelope_of
@@ -101,6 +102,7 @@ class EnvelopeOut(serializers.Serializer[Any]):
     report = serializers.CharField(allow_null=True, help_text="its digest; null if no gate run has ended")
     rows = EnvelopeRowOut(many=True)
     notes = serializers.ListField(child=serializers.CharField())
+    estimate = MemoryEstimateOut(allow_null=True, help_text="of GPU memory before any run; null: it uses no GPU")
 
 
 class EnvelopeView(APIView):

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from registry.core.serving import instances_of
+from registry.core.gpu_memory import asks_for_gpu
 from validators.core.envelope_values import GATES as ENVELOPE_GATES
 from validators.core.gpu_checks import MEASURING
 from validators.core.telemetry import Knowledge, gpu_facts
@@ -88,9 +88,9 @@ def place_of(node: str | None, facts: Mapping[str, Any], image: str | None) -> d
 
 
 def uses_gpu(manifest: Mapping[str, Any]) -> bool:
-    """Whether the release may compute on a GPU: its envelope asks for one, or one of its instance groups does."""
-    vendor = ((manifest.get("envelope") or {}).get("accelerator") or {}).get("vendor", NONE)
-    return vendor != NONE or instances_of(manifest["serving"], "gpu") > 0
+    """Whether the release may compute on a GPU: its envelope, an instance group or its backend asks for one."""
+    backend = (manifest.get("runtime") or {}).get("backend", "")
+    return asks_for_gpu(backend, manifest["serving"], manifest.get("envelope") or {})
 
 
 def results_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
