@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet, Subquery
 
 from ledger.queries.statements import Statement
-from registry.core.file_lint import plan_tensorrt
+from registry.core.file_lint import plan_facts
 from registry.core.fit import SEVERITY, Fit, Verdict, fit
 from registry.core.node_facts import from_agent, from_labels
 from registry.core.spec import Spec
@@ -31,18 +31,18 @@ def fit_of(release: Release, node: Node) -> Fit:
     return _fit_of(manifest, node, _plan_in(manifest))
 
 
-def _fit_of(manifest: Mapping[str, Any], node: Node, plan: str | None) -> Fit:
+def _fit_of(manifest: Mapping[str, Any], node: Node, plan: Mapping[str, Any]) -> Fit:
     runtime = manifest["runtime"]
     versions = next((own.get("versions") for own in node.runtimes if own.get("image") == runtime["image"]), None)
     facts = from_agent(node.facts, versions)
-    return fit(manifest["envelope"], facts, backend=runtime["backend"], plan_tensorrt=plan)
+    return fit(manifest["envelope"], facts, backend=runtime["backend"], plan=plan)
 
 
-def _plan_in(manifest: Mapping[str, Any]) -> str | None:
-    """The TensorRT of the engine plan, by the header that was read at the seal. One query, where the release has a plan."""
+def _plan_in(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The facts in the header of the engine plan, as it was read at the seal. One query if the release has a plan."""
     if manifest["runtime"]["backend"] != "tensorrt":
-        return None
-    return plan_tensorrt(headers_of_files(manifest["files"]))
+        return {}
+    return plan_facts(headers_of_files(manifest["files"]))
 
 
 def fits_of(release: Release, among: Iterable[Node] | None = None) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ def offering(release: Release, among: Iterable[Node]) -> list[tuple[Node, Fit]]:
     """Those of the nodes that offer the release's image and backend, each with its fit."""
     manifest = manifest_of(release)
     free = [node for node in among if _offers(node, manifest["runtime"])]
-    plan = _plan_in(manifest) if free else None
+    plan = _plan_in(manifest) if free else {}
     return [(node, _fit_of(manifest, node, plan)) for node in free]
 
 
@@ -95,8 +95,8 @@ def why_refused(release: Release, among: Iterable[Node]) -> list[str]:
     ]
 
 
-def plan_warnings(spec: Spec, plan: str | None) -> list[str]:
-    """The same of a release that is not there yet, whose plan was built by the TensorRT `plan`, if that is known."""
+def plan_warnings(spec: Spec, plan: Mapping[str, Any]) -> list[str]:
+    """A sentence for each node that offers the runtime of a release, not yet sent, and cannot load its engine plan."""
     draft = {"runtime": spec.runtime, "envelope": spec.envelope}
     found = [(node, _fit_of(draft, node, plan)) for node in nodes().order_by("name") if _offers(node, draft["runtime"])]
     return [f"{node.name}: {why.message}" for node, its in found if (why := its.cannot_load)]
@@ -142,4 +142,4 @@ def fit_labels(release: Release, labels: Mapping[str, Any]) -> Fit:
     """The verdict on a node that only its labels are known of."""
     manifest = manifest_of(release)
     plan = _plan_in(manifest)
-    return fit(manifest["envelope"], from_labels(labels), backend=manifest["runtime"]["backend"], plan_tensorrt=plan)
+    return fit(manifest["envelope"], from_labels(labels), backend=manifest["runtime"]["backend"], plan=plan)
