@@ -114,6 +114,10 @@ def _device(envelope: Mapping[str, Any]) -> Iterator[Problem]:
             field, f"{why}.", "Write one of them, or build the plan with TensorRT itself (flavour: standard)."
         )
         return
+    least = envelope.get("accelerator", {}).get("compute_capability", {}).get("min")
+    if built and least and _parts(built) < _parts(least) and engine.get("hardware_compatibility") != "ampere_plus":
+        said = f"The plan was built for compute capability {built}, and envelope.accelerator asks for {least} or later."
+        yield Problem(field, said, f"Build the plan for the GPU that is to run it, or ask for {built}.")
     for at, allowed, words in _asked(envelope.get("accelerator", {})):
         if built is None:
             lacking = [one for one in allowed if flavour.why_not(one)]

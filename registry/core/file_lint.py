@@ -203,12 +203,12 @@ def _room(envelope: Mapping[str, Any], backend: str, files: Mapping[str, tuple[i
     if accelerator.get("vendor", "none") != "none":
         devices = max(accelerator.get("count", 1), 1)
         workspace = envelope.get("engine", {}).get("workspace_mib", 0) if backend == "tensorrt" else 0
-        what = f"weights and a workspace of {workspace} MiB" if workspace else "weights"
+        what = f"weights and a workspace of {workspace} MiB on each device" if workspace else "weights"
+        size = weights + devices * (workspace << 20)
         for name in ("memory_mib_min", "memory_mib_peak_declared"):
             memory = accelerator.get(name)
-            if memory is not None and (memory * devices) << 20 < weights + (workspace << 20):
-                at = f"envelope.accelerator.{name}"
-                problems.append(_small(at, memory, what, weights + (workspace << 20), devices))
+            if memory is not None and (memory * devices) << 20 < size:
+                problems.append(_small(f"envelope.accelerator.{name}", memory, what, size, devices))
     elif host.get("memory_mib_min") is not None and host["memory_mib_min"] << 20 < weights:
         problems.append(_small("envelope.host.memory_mib_min", host["memory_mib_min"], "weights", weights))
     return problems

@@ -130,7 +130,7 @@ def read_asked(arguments: argparse.Namespace, flavour: Flavour) -> Asked:
         raise refuse(f"--within {arguments.within:g} is no tolerance.", "Write a share, such as 0.01.")
     if arguments.seed < 0:
         raise refuse(f"--seed {arguments.seed} is no seed.", "Write a whole number, 0 or more.")
-    bytes_of(onnx, 1)  # a graph that may not be read says nothing of what is in it
+    bytes_of(onnx, 1)  # refused here if it cannot be read, so that the parser's errors are about the content
     is_compared = not (is_build and arguments.without_comparison)
     examples, within, seed = arguments.examples, arguments.within, arguments.seed
     return Asked(folder, onnx, spec, profile, flavour, examples, within, seed, capability, is_compared)

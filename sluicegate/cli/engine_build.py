@@ -40,7 +40,7 @@ def section_in(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_build(document: Mapping[str, Any], flavour: Flavour, capability: str | None) -> dict[str, Any]:
-    """The document with what is to be built in the place of what was built before."""
+    """The document with the flavour and target of the new plan, and without the fields that describe an earlier plan."""
     envelope = document.get("envelope") or {}
     if not isinstance(envelope, dict) or not isinstance(envelope.get("engine") or {}, dict):
         return dict(document)  # which is a mistake of its own
@@ -57,7 +57,7 @@ def check_capability(flavour: Flavour, capability: str) -> None:
 
 
 def outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What came of it. Only the graph and the plan can fail: what else breaks says nothing of them, and is unknown."""
+    """The verdict, with its reason and details. Only the graph and the plan can fail; any other error leaves the verdict unknown."""
     try:
         return work()
     except (tensorrt.BadGraph, tensorrt.BadPlan) as error:
@@ -69,7 +69,7 @@ def outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def plan_from(asked: Asked, output: Output) -> dict[str, Any]:
-    """Builds, compares if this machine can, and puts a plan that passed into the folder. Raises what `outcome` makes a verdict of."""
+    """Builds, compares if this machine can, and puts a plan that passed into the folder. Raises the errors that `outcome` expects."""
     trt, package = tensorrt.load(asked.flavour), tensorrt.PACKAGES[asked.flavour.name]
     own = f"{asked.flavour.product} {trt.__version__}"
     with ExitStack() as held:
@@ -182,7 +182,7 @@ def _put_in_place(asked: Asked, loose: Path, engine: dict[str, Any]) -> Path:
     try:
         place.parent.mkdir(exist_ok=True)
         loose.replace(place)
-    except BaseException as error:  # also Ctrl-C: the section never tells of another plan than the one that is sent
+    except BaseException as error:  # also Ctrl-C: the section always describes the plan that is sent
         _write(document, before)
         if not isinstance(error, OSError):
             raise

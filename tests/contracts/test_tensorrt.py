@@ -330,6 +330,23 @@ def test_availability_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp
     assert tensorrt.availability() == "TensorRT 10.9.0.34", "a wheel of one CUDA version is enough"
 
 
+@pytest.mark.real("tensorrt-rtx")
+def test_building_for_a_named_gpu_needs_no_device_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tensorrt, "_DEVICE", tmp_path / "nvidiactl")
+    module = use_rtx(monkeypatch)
+    assert tensorrt.availability(RTX) == f"TensorRT for RTX {module.__version__}"
+    assert RTX in tensorrt.installed() and tensorrt.load(RTX) is module
+    for capability in RTX.capabilities:
+        assert f"SM{capability.replace('.', '')}" in module.ComputeCapability.__members__
+    named = {name for name in module.ComputeCapability.__members__ if name.startswith("SM")}
+    assert len(named) == len(RTX.capabilities), "the builder has more targets than the registry knows"
+    monkeypatch.setattr(tensorrt, "find_spec", lambda name: None)
+    assert tensorrt.availability(RTX).endswith("package is not installed; install sluicegate[rtx]")
+    assert tensorrt.installed() == []
+
+
 def test_a_module_that_cannot_be_used_is_not_available(
     library: FakeCudaLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
