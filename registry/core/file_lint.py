@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from operator import eq
 from typing import Any, Final
 
-from registry.core.engine_flavour import FLAVOURS, declared_flavour
+from registry.core.engine_flavour import FLAVOURS, STANDARD, declared_flavour
 from registry.core.file_rules import BACKEND_FILES
 from registry.core.schema import Problem
 
@@ -160,8 +160,12 @@ def _plan(envelope: Mapping[str, Any], files: Mapping[str, tuple[int, Mapping[st
 
 
 def plan_facts(files: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The facts in the header of the release's engine plan; none if it has no plan, or its header was not read. `files`: path → facts."""
-    return files.get(BACKEND_FILES["tensorrt"], {})
+    """The facts in the header of the release's engine plan; empty if it has no plan, or its header was not read. `files`: path → facts.
+
+    Headers that were remembered before TensorRT for RTX was known lack the flavour, and are of TensorRT itself.
+    """
+    facts = files.get(BACKEND_FILES["tensorrt"])
+    return {"flavour": STANDARD.name, **facts} if facts else {}
 
 
 def _vocabulary(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[Problem]:

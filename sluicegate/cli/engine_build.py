@@ -80,7 +80,7 @@ def plan_from(asked: Asked, output: Output) -> dict[str, Any]:
         examples = examples_of(asked)  # before the long work
         reference = None if why_not else OnnxReference(asked.onnx)
         where = cuda.name if cuda and package.needs_device else f"compute capability {capability}"
-        output.say(f"Building with {own} for {where}; this takes minutes.")
+        output.say(f"Building with {own} for {where}{'; this takes minutes' if package.needs_device else ''}.")
         built = graph.build(_options(asked, None if package.needs_device else capability))
         loose = asked.folder / LOOSE_PLAN
         _write(loose, built.plan)
@@ -158,8 +158,7 @@ def _section(
     known = {name: value for name, value in built_on.items() if value}
     if driver and not re.fullmatch(r"\d+(\.\d+){0,3}", driver):
         del known["driver"]
-    return {
-        **asked.declared,
+    written = {
         "type": "trt-plan",
         "flavour": asked.flavour.name,
         **({"builder_version": told[0]} if told else {}),
@@ -167,6 +166,7 @@ def _section(
         "optimization_profiles": [one.as_json() for one in asked.profile],
         **({} if workspace_mib is None else {"workspace_mib": workspace_mib}),
     }
+    return written | {name: value for name, value in asked.declared.items() if name not in written}
 
 
 def _put_in_place(asked: Asked, loose: Path, engine: dict[str, Any]) -> Path:

@@ -106,7 +106,7 @@ def test_people_read_where_the_plan_lies_and_what_to_do(
 ) -> None:
     assert main(["engine", "build", str(folder), *FOR_ADA]) == 2
     first, *_, place, last = capsys.readouterr().out.splitlines()
-    assert first == f"Building with TensorRT for RTX {rtx.__version__} for compute capability 8.9; this takes minutes."
+    assert first == f"Building with TensorRT for RTX {rtx.__version__} for compute capability 8.9."
     assert place == f"The plan is {folder / 'model.plan'}, which push does not send." and last.startswith(
         "unknown: Built by"
     )
