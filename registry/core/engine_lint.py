@@ -69,13 +69,12 @@ def _too_narrow(
     name: str, dims: list[int], largest: int, profiles: list[list[list[int]]], limit: list[int] | None
 ) -> Iterator[tuple[str, str]]:
     """(what is wrong, what to write) for one input with profiles of three shapes each."""
-    own = [1, *dims] if largest else dims
-    wrong = next((one for one in profiles if len(one[0]) != len(own)), None)
+    skip = 1 if largest else 0
+    wrong = next((one for one in profiles if len(one[0]) != skip + len(dims)), None)
     if wrong is not None:
         axis = " with the batch axis" if largest else ""
-        yield f"{name} has {len(own)} dimensions{axis}, the profile has {len(wrong[0])}.", "Give as many."
+        yield f"{name} has {skip + len(dims)} dimensions{axis}, the profile has {len(wrong[0])}.", "Give as many."
         return
-    skip = 1 if largest else 0
     shapes = [shape[skip:] for one in profiles for shape in one]
     if any(size not in (-1, shape[axis]) for shape in shapes for axis, size in enumerate(dims)):
         said = f"{name} has the dims {dims}, which the profile contradicts."

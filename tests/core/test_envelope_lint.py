@@ -152,9 +152,30 @@ def test_a_profile_takes_what_serving_and_the_limits_let_in() -> None:
 
 
 def test_profiles_of_one_input_count_together() -> None:
-    small, large = WIDE | {"max": [2, 64, 8]}, WIDE | {"min": [2, 1, 8]}
+    small, large = WIDE | {"max": [2, 40, 8]}, WIDE | {"min": [2, 1, 8]}
+    limits = {"max_input_dims": {"ids": [64, 8]}}
+    assert plan(optimization_profiles=[small, large], limits=limits) == {}
+    for one_axis in ([65, 8], [64, 9]):  # the second contradicts serving, which is another problem
+        found_in = plan(optimization_profiles=[small, large], limits={"max_input_dims": {"ids": one_axis}})
+        assert ("engine.optimization_profiles[0]" in found_in) is (one_axis == [65, 8])
     assert plan(optimization_profiles=[small, large]) == plan(optimization_profiles=[large, small]) == {}
     assert "batches of 1 to 2" in plan(optimization_profiles=[small, small])["engine.optimization_profiles[0]"]
+
+
+def test_one_dimension_beyond_the_profile_is_enough_to_refuse() -> None:
+    image = {
+        "max_batch_size": 0,
+        "inputs": [{"name": "image", "data_type": "FP32", "dims": [-1, -1]}],
+        "instance_group": GPU,
+    }
+    profiles = [{"input": "image", "min": [1, 1], "opt": [64, 64], "max": [64, 64]}]
+    for limit, is_fine in (([64, 64], True), ([64, 65], False), ([65, 1], False)):
+        envelope = {
+            "accelerator": {"vendor": "nvidia"},
+            "engine": {"optimization_profiles": profiles},
+            "limits": {"max_input_dims": {"image": limit}},
+        }
+        assert (found(envelope, image, "tensorrt") == {}) is is_fine
 
 
 def test_without_a_batch_axis_a_profile_has_the_dims_alone() -> None:
