@@ -72,6 +72,7 @@ locks: setup ## Resolve the lock files anew from pyproject.toml, serving/*.in, b
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade benchmarks/loadgen.in -o benchmarks/loadgen.lock
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade tests/mlserver.in -o tests/mlserver.lock
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade tests/kserve.in -o tests/kserve.lock
+	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade tests/tensorrt_rtx.in -o tests/tensorrt_rtx.lock
 
 clean: ## Remove everything that setup, tests and runs have made, the state folder's data included
 	@if [ -f .state/postgres/location ]; then rm -rf "$$(cat .state/postgres/location)"; fi

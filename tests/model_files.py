@@ -88,6 +88,13 @@ def plan_file(
     return magic + serialization.to_bytes(4, "little") + bytes(16) + bytes(tensorrt) + bytes(4) + note
 
 
+def rtx_plan_file(note: bytes = b"", *, tensorrt: tuple[int, ...] = (1, 7, 1, 116), bits: int = 0b1000) -> bytes:
+    """A plan of TensorRT for RTX as far as its header goes: for 8.9, unless `bits` names others."""
+    size = (64 + len(note)).to_bytes(8, "little")
+    head = b"vtrt" + bytes(4) + b"\x02" + bytes(7) + size + bytes(tensorrt) + b"vtrt" + bits.to_bytes(4, "little")
+    return head.ljust(64, b"\x00") + note
+
+
 def tokenizer_file(vocabulary: dict[str, int], **changes: Any) -> bytes:
     """A tokenizer.json with a WordPiece model."""
     document: dict[str, Any] = {

@@ -42,6 +42,8 @@ def _weed() -> bool:
 MLSERVER = ROOT / ".build" / "mlserver" / "bin" / "mlserver"
 #: The Python that has KServe.
 KSERVE = ROOT / ".build" / "kserve" / "bin" / "python"
+#: The folder with TensorRT for RTX.
+TENSORRT_RTX = ROOT / ".build" / "tensorrt-rtx"
 
 
 def _kserve_is_here() -> bool:
@@ -68,6 +70,10 @@ PARTS: dict[str, tuple[Callable[[], bool], str]] = {
     "tensorrt": (
         lambda: availability().startswith("TensorRT "),
         "install sluicegate[gpu] on a machine with an NVIDIA GPU",
+    ),
+    "tensorrt-rtx": (
+        (TENSORRT_RTX / "tensorrt_rtx_bindings").is_dir,
+        "remove .build/tensorrt-rtx.stamp and run `make setup` where packages can be had",
     ),
     "root": (lambda: os.geteuid() == 0, "run as root"),
     "chromium": (browser_rig.is_here, "run `.ci/chromium`, or install chromium, and `make setup` for Playwright"),

@@ -1,8 +1,8 @@
 """Which shapes an engine plan must take: an optimization profile from what a release declares.
 
-The shapes of an input that `envelope.engine.optimization_profiles` names are taken from there. Else the batch goes from 1 to
-`serving.max_batch_size` and is tuned for the largest preferred size; a dimension of any size goes from 1 to what
-`envelope.limits.max_input_dims` says, and is tuned for that.
+The shapes of an input that `envelope.engine.optimization_profiles` names are taken from there; `registry.core.engine_lint` holds them
+against serving. Else the batch goes from 1 to `serving.max_batch_size` and is tuned for the largest preferred size, and a dimension of
+any size goes from 1 to the size in `envelope.limits.max_input_dims`, and is tuned for that.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ def profile_of(
             problems.append(Problem(f"serving.inputs[{at}]", said, "Declare what the tokenizer makes of them."))
         elif tensor["name"] in stated:
             one = stated[tensor["name"]]
-            profile = InputProfile(one["input"], tuple(one["min"]), tuple(one["opt"]), tuple(one["max"]))
-            problems += _too_narrow(profile, serving["max_batch_size"], tensor["dims"])
-            profiles.append(profile)
+            profiles.append(InputProfile(one["input"], tuple(one["min"]), tuple(one["opt"]), tuple(one["max"])))
         else:
             most = envelope.get("limits", {}).get("max_input_dims", {}).get(tensor["name"])
             if -1 in tensor["dims"] and most is None:
@@ -75,21 +73,3 @@ def _from_limits(tensor: Mapping[str, Any], most: list[int], serving: Mapping[st
         return InputProfile(tensor["name"], tuple(least), tuple(most), tuple(most))
     usual = max((serving.get("dynamic_batching") or {}).get("preferred_batch_size") or [largest])
     return InputProfile(tensor["name"], (1, *least), (usual, *most), (largest, *most))
-
-
-def _too_narrow(profile: InputProfile, largest: int, dims: list[int]) -> list[Problem]:
-    """What requests that `serving` lets in would be refused by the plan."""
-    own = [1, *dims] if largest else dims
-    if len(own) != len(profile.max):
-        said = f"{profile.input} has {len(own)} dimensions with the batch axis, the profile has {len(profile.max)}."
-        return [Problem(_AT, said if largest else said.replace(" with the batch axis", ""), "Give as many.")]
-    fixed = own[1:] if largest else own
-    shapes = [shape[1:] if largest else shape for shape in (profile.min, profile.opt, profile.max)]
-    found = []
-    if any(size != -1 and size != shape[axis] for shape in shapes for axis, size in enumerate(fixed)):
-        said = f"{profile.input} has the dims {dims}, which the profile contradicts."
-        found.append(Problem(_AT, said, "Write the same in min, opt and max where the size is fixed."))
-    if largest and not (profile.min[0] <= 1 and profile.max[0] >= largest):
-        said = f"{profile.input} takes batches of {profile.min[0]} to {profile.max[0]}, and serving lets in 1 to {largest}."
-        found.append(Problem(_AT, said, f"Write a batch of 1 in min and of {largest} in max."))
-    return found

@@ -8,6 +8,7 @@ Whatever is not declared stays absent: unknown, never a default. Batching is not
 
 from __future__ import annotations
 
+from registry.core.engine_flavour import FLAVOURS
 from registry.core.schema import Field, Flag, Integer, Json, ListOf, Number, Object, Record, SchemaType, Text, may, need
 from registry.core.serving import LARGEST_BATCH
 
@@ -62,11 +63,14 @@ _DRIVER = _record(driver_min=_VERSION, cuda_min=_VERSION, cuda_max_exclusive=_VE
 _DIMS = ListOf(Integer(0, 2**31 - 1), least=1, most=9)
 _ENGINE = _record(
     type=Text(one_of=("trt-plan", "onnx", "torchscript", "python")),
+    flavour=Text(one_of=tuple(FLAVOURS), says="a known flavour"),
     builder_version=_VERSION,
     version_compatible=Flag(),
     hardware_compatibility=Text(one_of=("none", "ampere_plus", "same_compute_capability")),
     built_on=_record(sku=_SKU, compute_capability=_CAPABILITY, driver=_VERSION),
     precision=Text(one_of=("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4", "mixed")),
+    workspace_mib=_MIB,
+    compared=Flag(),
     optimization_profiles=ListOf(
         Record({"input": need(Text(200)), "min": need(_DIMS), "opt": need(_DIMS), "max": need(_DIMS)}), most=100
     ),

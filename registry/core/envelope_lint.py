@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from registry.core import engine_lint
 from registry.core.schema import Problem
 from registry.core.serving import instances_of
 
@@ -20,7 +21,7 @@ def lint(envelope: Mapping[str, Any], serving: Mapping[str, Any], backend: str) 
     return [
         *_accelerator(envelope, serving, backend),
         *_versions(envelope),
-        *_engine(envelope, serving, backend),
+        *engine_lint.lint(envelope, serving, backend),
         *_limits(envelope.get("limits", {}), serving),
         *_performance(envelope, serving),
         *_ordered(envelope.get("lifecycle", {}).get("replicas", {}), ("min", "max"), "envelope.lifecycle.replicas"),
@@ -95,45 +96,6 @@ def _versions(envelope: Mapping[str, Any]) -> list[Problem]:
 def _parts(version: str) -> tuple[int, ...]:
     numbers = [int(part) for part in version.split(".")]
     return tuple(numbers + [0] * (4 - len(numbers)))
-
-
-_ENGINE_OF = {"tensorrt": "trt-plan", "onnxruntime": "onnx", "pytorch": "torchscript"}
-
-
-def _engine(envelope: Mapping[str, Any], serving: Mapping[str, Any], backend: str) -> list[Problem]:
-    engine, problems = envelope.get("engine", {}), []
-    wanted = _ENGINE_OF.get(backend)
-    if wanted and engine.get("type", wanted) != wanted:
-        problems.append(
-            Problem(
-                "envelope.engine.type",
-                f"{engine['type']} is not what runtime.backend {backend} loads.",
-                f"Write {wanted}.",
-            )
-        )
-    inputs = [tensor.get("name") for tensor in serving.get("inputs", [])]
-    for i, profile in enumerate(engine.get("optimization_profiles", [])):
-        at = f"envelope.engine.optimization_profiles[{i}]"
-        if profile.get("input") and "inputs" in serving and None not in inputs and profile["input"] not in inputs:
-            problems.append(
-                Problem(
-                    f"{at}.input",
-                    f"serving.inputs has no {profile['input']!r}.",
-                    f"The inputs are {', '.join(inputs)}.",
-                )
-            )
-        shapes = [profile[name] for name in ("min", "opt", "max") if name in profile]
-        if len(shapes) == 3 and (
-            len(set(map(len, shapes))) > 1 or any(not a <= b <= c for a, b, c in zip(*shapes, strict=True))
-        ):
-            problems.append(
-                Problem(
-                    at,
-                    "min, opt and max must have as many dimensions and grow.",
-                    "Write min <= opt <= max in each dimension.",
-                )
-            )
-    return problems
 
 
 def _limits(limits: Mapping[str, Any], serving: Mapping[str, Any]) -> list[Problem]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from registry.core.file_lint import plan_tensorrt, weights_bytes
+from registry.core.file_lint import plan_facts, weights_bytes
 from registry.core.serving import instances_of
 
 #: Of the server itself, beside its weights, in MiB of host memory.
@@ -40,8 +40,8 @@ def suggested(
     if devices:
         on_device = weights * devices * (1 + DEVICE_SPARE_FRAC)
         found["accelerator"] = {"vendor": "nvidia", "count": 1, "memory_mib_min": _mib(int(on_device))}
-    plan = plan_tensorrt({path: facts for path, (_, facts) in files.items()})
-    told = {"precision": _precision(files), "builder_version": plan}
+    plan = plan_facts({path: facts for path, (_, facts) in files.items()})
+    told = {"precision": _precision(files), "flavour": plan.get("flavour"), "builder_version": plan.get("tensorrt")}
     return found | {"engine": {"type": _ENGINES[backend]} | {name: value for name, value in told.items() if value}}
 
 

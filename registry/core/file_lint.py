@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from operator import eq
 from typing import Any, Final
 
+from registry.core.engine_flavour import FLAVOURS, STANDARD, declared_flavour
 from registry.core.file_rules import BACKEND_FILES
 from registry.core.schema import Problem
 
@@ -136,19 +137,35 @@ def _external(path: str, wanted: Mapping[str, int], files: Mapping[str, tuple[in
 
 
 def _plan(envelope: Mapping[str, Any], files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[Problem]:
-    """The declared TensorRT against the plan's own, as far as both say it: 10.3 agrees with 10.3.0.26."""
-    declared = envelope.get("engine", {}).get("builder_version")
-    told = plan_tensorrt({path: facts for path, (_, facts) in files.items()})
-    if declared is None or told is None or all(map(eq, map(int, declared.split(".")), map(int, told.split(".")))):
-        return []
-    said = f"{declared} is not what built {BACKEND_FILES['tensorrt']}, which says {told} in its header."
-    return [Problem("envelope.engine.builder_version", said, f'Write "{told}", or leave it out.')]
+    """The declared engine against the plan's own header, as far as both state it: 10.3 agrees with 10.3.0.26."""
+    engine, plan = envelope.get("engine", {}), plan_facts({path: facts for path, (_, facts) in files.items()})
+    path, declared = BACKEND_FILES["tensorrt"], declared_flavour(envelope)
+    own = FLAVOURS.get(plan.get("flavour", ""), declared)
+    if own is not declared:
+        stated = "envelope.engine.flavour is" if "flavour" in engine else "without envelope.engine.flavour it is"
+        said = f"{path} is a plan of {own.product}, and {stated} {declared.name} ({declared.product})."
+        fix = f"Write {own.name} if the runtime has {own.product}, or send a plan of {declared.product}."
+        return [Problem("envelope.engine.flavour", said, fix)]
+    problems = []
+    stated, told = engine.get("builder_version"), plan.get("tensorrt")
+    if stated and told and not all(map(eq, map(int, stated.split(".")), map(int, told.split(".")))):
+        said = f"{stated} is not what built {path}, which says {told} in its header."
+        problems.append(Problem("envelope.engine.builder_version", said, f'Write "{told}", or leave it out.'))
+    built, found = engine.get("built_on", {}).get("compute_capability"), plan.get("compute_capabilities")
+    if built and found and built not in found:
+        said = f"{built} is not what {path} was built for: its header has {', '.join(found)}."
+        fix = f'Write "{found[0]}", or build the plan for {built}.'
+        problems.append(Problem("envelope.engine.built_on.compute_capability", said, fix))
+    return problems
 
 
-def plan_tensorrt(files: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The TensorRT that built the engine plan, by its header; None where it is not told. `files`: path → facts."""
-    version = files.get(BACKEND_FILES["tensorrt"], {}).get("tensorrt")
-    return None if version is None else str(version)
+def plan_facts(files: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The facts in the header of the release's engine plan; empty if it has no plan, or its header was not read. `files`: path → facts.
+
+    Headers that were remembered before TensorRT for RTX was known lack the flavour, and are of TensorRT itself.
+    """
+    facts = files.get(BACKEND_FILES["tensorrt"])
+    return {"flavour": STANDARD.name, **facts} if facts else {}
 
 
 def _vocabulary(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[Problem]:
@@ -188,9 +205,14 @@ def _room(envelope: Mapping[str, Any], backend: str, files: Mapping[str, tuple[i
     if backend == "python":
         return problems
     if accelerator.get("vendor", "none") != "none":
-        devices, memory = max(accelerator.get("count", 1), 1), accelerator.get("memory_mib_min")
-        if memory is not None and (memory * devices) << 20 < weights:
-            problems.append(_small("envelope.accelerator.memory_mib_min", memory, "weights", weights, devices))
+        devices = max(accelerator.get("count", 1), 1)
+        workspace = envelope.get("engine", {}).get("workspace_mib", 0) if backend == "tensorrt" else 0
+        what = f"weights and a workspace of {workspace} MiB on each device" if workspace else "weights"
+        size = weights + devices * (workspace << 20)
+        for name in ("memory_mib_min", "memory_mib_peak_declared"):
+            memory = accelerator.get(name)
+            if memory is not None and (memory * devices) << 20 < size:
+                problems.append(_small(f"envelope.accelerator.{name}", memory, what, size, devices))
     elif host.get("memory_mib_min") is not None and host["memory_mib_min"] << 20 < weights:
         problems.append(_small("envelope.host.memory_mib_min", host["memory_mib_min"], "weights", weights))
     return problems

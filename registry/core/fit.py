@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from registry.core.engine_flavour import FLAVOURS, Flavour, declared_flavour
 from registry.core.gpu_memory import MemoryEstimate
+from registry.core.gpu_names import sku
 from registry.core.node_facts import NodeFacts
 
 
@@ -67,16 +69,16 @@ def fit(
     node: NodeFacts,
     *,
     backend: str = "",
-    plan_tensorrt: str | None = None,
+    plan: Mapping[str, Any] | None = None,
     estimate: MemoryEstimate | None = None,
 ) -> Fit:
     """The verdict on one release and one node. An envelope that asks nothing fits everywhere that the backend does.
 
-    `plan_tensorrt`: the version in the header of the release's engine plan, which counts before the declared one. `estimate`: of the
-    release's GPU memory, which counts if the envelope declares none.
+    `plan`: the facts in the header of the release's engine plan, which count before the declared ones. `estimate`: of the release's
+    GPU memory, which counts if the envelope declares none.
     """
     found = [*_accelerator(envelope.get("accelerator", {}), node, estimate), *_driver(envelope.get("driver", {}), node)]
-    found += _engine(envelope.get("engine", {}), node, backend, plan_tensorrt)
+    found += _engine(envelope, node, backend, plan or {})
     found += _host(envelope.get("host", {}), node)
     if backend == "tensorrt" and "accelerator" not in envelope:
         found += _device(1, node)
@@ -228,27 +230,37 @@ def _driver(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
         yield _reason("driver.cuda_max_exclusive", None if high is None else not high, f"CUDA {node.cuda}", asks)
 
 
-def _engine(asked: Mapping[str, Any], node: NodeFacts, backend: str, plan_tensorrt: str | None) -> Iterator[Reason]:
+def _engine(envelope: Mapping[str, Any], node: NodeFacts, backend: str, plan: Mapping[str, Any]) -> Iterator[Reason]:
     """A TensorRT plan runs where it was built, unless it says otherwise.
 
     Source: TensorRT documentation, engine compatibility: by default only the version that built a plan loads it, and only
     on its own compute capability; `version_compatible` lets later versions; `ampere_plus` lets 8.0 and later.
     """
+    asked = envelope.get("engine", {})
     if asked.get("type", "trt-plan" if backend == "tensorrt" else "") != "trt-plan":
         return
-    built, has = plan_tensorrt or asked.get("builder_version"), node.tensorrt
+    flavour = FLAVOURS.get(plan.get("flavour", ""), declared_flavour(envelope))
+    yield _version(asked, node, flavour, plan)
+    yield from _portable(asked, node, plan)
+
+
+def _version(asked: Mapping[str, Any], node: NodeFacts, flavour: Flavour, plan: Mapping[str, Any]) -> Reason:
+    """Whether a version of the plan's own flavour that loads it is there; versions of the other flavour are no answer."""
+    built, has = plan.get("tensorrt") or asked.get("builder_version"), node.tensorrt.get(flavour.name)
+    if has is None and node.tensorrt:
+        others = " and ".join(f"{FLAVOURS[name].product} {version}" for name, version in node.tensorrt.items())
+        asks = f"the plan loads in {flavour.product} only"
+        return Reason("engine.flavour", Verdict.NO, f"The node has {others}; {asks}.")
     if built is None or has is None:
-        who = "Neither the plan's header nor the envelope says which TensorRT built it"
-        said = who if built is None else f"The node tells no TensorRT, and the plan was built by {built}"
-        yield Reason(
+        who = f"Neither the plan's header nor the envelope says which {flavour.product} built it"
+        said = who if built is None else f"The node tells no {flavour.product}, and the plan was built by {built}"
+        return Reason(
             "engine.builder_version", Verdict.UNKNOWN, f"{said}; a plan loads by default in that version only."
         )
-    elif asked.get("version_compatible"):
-        yield _later(has, built)
-    else:
-        asks = f"the plan loads in {built} only"
-        yield _reason("engine.builder_version", _same(has, built), f"TensorRT {has}", asks)
-    yield from _portable(asked, node)
+    if asked.get("version_compatible"):
+        return _later(has, built)
+    asks = f"the plan loads in {built} only"
+    return _reason("engine.builder_version", _same(has, built), f"{flavour.product} {has}", asks)
 
 
 def _later(has: str, built: str) -> Reason:
@@ -264,18 +276,19 @@ def _later(has: str, built: str) -> Reason:
     return _reason("engine.builder_version", ok, f"TensorRT {has}", asks)
 
 
-def _portable(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
+def _portable(asked: Mapping[str, Any], node: NodeFacts, plan: Mapping[str, Any]) -> Iterator[Reason]:
     level, on, has = asked.get("hardware_compatibility", "none"), asked.get("built_on", {}), node.compute_capability
     at = "engine.hardware_compatibility"
     if level == "ampere_plus":
         yield _reason(at, _at_least(has, "8.0"), f"compute capability {has}", "the plan runs on 8.0 or later")
         return
-    built = on.get("compute_capability")
-    if built is None:
-        yield Reason(at, Verdict.UNKNOWN, "The envelope does not say on which compute capability the plan was built.")
+    built = plan.get("compute_capabilities") or [one for one in [on.get("compute_capability")] if one]
+    if not built:
+        said = "Neither the plan's header nor the envelope says for which compute capability the plan was built."
+        yield Reason(at, Verdict.UNKNOWN, said)
         return
-    ok = None if has is None else has == built
-    yield _reason(at, ok, f"compute capability {has}", f"the plan was built for {built} and runs on that only")
+    ok, asks = None if has is None else has in built, f"the plan was built for {', '.join(built)} and runs on that only"
+    yield _reason(at, ok, f"compute capability {has}", asks)
     if ok and level == "none" and on.get("sku") and node.gpus and {sku(on["sku"])} != {sku(one) for one in node.gpus}:
         said = f"The plan was built on {on['sku']}, the node has {', '.join(sorted(set(node.gpus)))}: it may fail or be slow."
         yield Reason("engine.built_on.sku", Verdict.UNKNOWN, said)
@@ -303,12 +316,6 @@ def _host(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
             )
     if asked.get("numa_local"):
         yield _reason("host.numa_local", None, "", "its device and processors are to be on one NUMA node")
-
-
-def sku(name: str) -> str:
-    """A product's name as labels and drivers spell it differently: `NVIDIA L4` and `NVIDIA-L4-SHARED` are `l4`."""
-    plain = "-".join(name.lower().replace("_", "-").split())
-    return plain.removesuffix("-shared").split("-mig-")[0].removeprefix("nvidia-")
 
 
 def _at_least(has: str | None, least: str) -> bool | None:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from registry.core.engine_flavour import FLAVOURS
+
 _NVIDIA: Final = "nvidia.com/"
 _ARCHITECTURES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 _MIG: Final = re.compile(r"nvidia\.com/mig-(\d+g\.\d+gb)\.(count|memory)")
@@ -39,7 +41,7 @@ class NodeFacts:
     disk_mib: int | None = None
     os: str | None = None
     arch: str | None = None
-    tensorrt: str | None = None
+    tensorrt: Mapping[str, str] = field(default_factory=dict)  # flavour → version that the runtime has
 
 
 def from_labels(labels: Mapping[str, Any]) -> NodeFacts:
@@ -83,7 +85,7 @@ def from_agent(facts: Mapping[str, Any], versions: Mapping[str, Any] | None = No
     told = from_labels(labels if isinstance(labels, Mapping) else {})
     gpus, memory, cores = facts.get("gpus"), facts.get("memory_bytes"), facts.get("cpu_count")
     system = str(facts.get("system") or "").split(" ")[0].lower()
-    tensorrt = (versions or {}).get("tensorrt")
+    tensorrt = {one.name: str(own) for one in FLAVOURS.values() if (own := (versions or {}).get(one.versions))}
     return replace(
         told,
         gpus=told.gpus if told.gpus is not None else tuple(map(str, gpus)) if isinstance(gpus, list) else None,
@@ -92,7 +94,7 @@ def from_agent(facts: Mapping[str, Any], versions: Mapping[str, Any] | None = No
         memory_mib=int(memory) >> 20 if isinstance(memory, int) else None,
         os=told.os or system or None,
         arch=told.arch or _architecture(str(facts["machine"]) if facts.get("machine") else None),
-        tensorrt=str(tensorrt) if tensorrt else None,
+        tensorrt=tensorrt,
     )
 
 

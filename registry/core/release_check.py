@@ -51,7 +51,7 @@ class Checked:
     waivers: tuple[str, ...] = ()
     suggested_envelope: Mapping[str, Any] | None = None
     suggested_serving: Mapping[str, Any] | None = None
-    plan_tensorrt: str | None = None  # that built the engine plan, by its header
+    plan: Mapping[str, Any] = field(default_factory=dict)  # the facts in the header of the engine plan
 
 
 def check(
@@ -95,7 +95,7 @@ def check(
         tuple(sorted(waivers_needed(file["path"] for file in listed))),
         _envelope_of(document, sizes) if listed else None,
         _serving_of(contract, candidate.findings),
-        file_lint.plan_tensorrt({path: facts for path, (_, facts) in known.items()}),
+        file_lint.plan_facts({path: facts for path, (_, facts) in known.items()}),
     )
 
 

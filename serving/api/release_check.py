@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import DocumentField, PlainText, StrictSerializer, actor_of, read_body
 from registry.adapters.json_yaml import write_text
+from registry.core.engine_flavour import FLAVOURS
 from registry.queries import visible_model
 from registry.queries.release_check import check_release
 from serving.queries.node_fit import plan_warnings
@@ -61,6 +62,9 @@ class CheckOut(serializers.Serializer[Any]):
     plan_tensorrt = serializers.CharField(
         allow_null=True, help_text="the version that built the engine plan, by its header; null where it is not told"
     )
+    plan_flavour = serializers.ChoiceField(
+        allow_null=True, choices=list(FLAVOURS), help_text="of the engine plan, by its header; null if it was not read"
+    )
     warnings = serializers.ListField(
         child=serializers.CharField(),
         help_text="one for each node with the runtime on which the engine plan cannot load",
@@ -88,8 +92,9 @@ class ReleaseCheckView(APIView):
             "waivers_needed": list(checked.waivers),
             "is_offered": any(image == one["image"] for one in runtimes) if image else None,
             "runtimes": runtimes,
-            "plan_tensorrt": checked.plan_tensorrt,
-            "warnings": plan_warnings(checked.spec, checked.plan_tensorrt) if checked.spec else [],
+            "plan_tensorrt": checked.plan.get("tensorrt"),
+            "plan_flavour": checked.plan.get("flavour"),
+            "warnings": plan_warnings(checked.spec, checked.plan) if checked.spec else [],
             "suggested_envelope": checked.suggested_envelope,
             "suggested_serving": checked.suggested_serving,
             "document": document,

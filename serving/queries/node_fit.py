@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet, Subquery
 
 from ledger.queries.statements import Statement
-from registry.core.file_lint import plan_tensorrt
+from registry.core.file_lint import plan_facts
 from registry.core.fit import SEVERITY, Fit, Verdict, fit
 from registry.core.gpu_memory import MemoryEstimate, asks_for_gpu
 from registry.core.node_facts import NodeFacts, from_agent, from_labels
@@ -35,9 +35,9 @@ def fit_of(release: Release, node: Node) -> Fit:
 
 @dataclass(frozen=True)
 class _Headers:
-    """Facts for a fit from the headers of the release's files: the TensorRT that built the plan, and the GPU memory."""
+    """Facts for a fit from the headers of the release's files: those of the engine plan, and the GPU memory."""
 
-    plan: str | None = None
+    plan: Mapping[str, Any] = field(default_factory=dict)
     estimate: MemoryEstimate | None = None
 
 
@@ -50,7 +50,7 @@ def _fit_of(manifest: Mapping[str, Any], node: Node, headers: _Headers) -> Fit:
 
 def _fit(manifest: Mapping[str, Any], facts: NodeFacts, headers: _Headers) -> Fit:
     backend = manifest["runtime"]["backend"]
-    return fit(manifest["envelope"], facts, backend=backend, plan_tensorrt=headers.plan, estimate=headers.estimate)
+    return fit(manifest["envelope"], facts, backend=backend, plan=headers.plan, estimate=headers.estimate)
 
 
 def _headers_in(manifest: Mapping[str, Any]) -> _Headers:
@@ -58,7 +58,7 @@ def _headers_in(manifest: Mapping[str, Any]) -> _Headers:
     if not asks_for_gpu(manifest["runtime"]["backend"], manifest["serving"], manifest["envelope"]):
         return _Headers()
     headers = headers_of_files(manifest["files"])
-    return _Headers(plan_tensorrt(headers), estimate_in(manifest, headers))
+    return _Headers(plan_facts(headers), estimate_in(manifest, headers))
 
 
 def fits_of(release: Release, among: Iterable[Node] | None = None) -> list[dict[str, Any]]:
@@ -112,8 +112,8 @@ def why_refused(release: Release, among: Iterable[Node]) -> list[str]:
     ]
 
 
-def plan_warnings(spec: Spec, plan: str | None) -> list[str]:
-    """The same of a release that is not there yet, whose plan was built by the TensorRT `plan`, if that is known."""
+def plan_warnings(spec: Spec, plan: Mapping[str, Any]) -> list[str]:
+    """A sentence for each node that offers the runtime of a release, not yet sent, and cannot load its engine plan."""
     draft = {"runtime": spec.runtime, "envelope": spec.envelope}
     found = [
         (node, _fit_of(draft, node, _Headers(plan)))

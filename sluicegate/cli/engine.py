@@ -1,40 +1,41 @@
-"""`sluicegate engine`: a TensorRT plan from an ONNX graph, on the machine that it is for, held against the graph itself."""
+"""`sluicegate engine`: an engine plan from an ONNX graph, held against the graph itself if this machine has the plan's GPU."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import re
-import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ledger.adapters.files import write_whole
-from registry.adapters.yaml_edit import with_section
+from registry.core.engine_flavour import FLAVOURS, STANDARD, Flavour
 from registry.core.engine_profile import InputProfile, profile_of
 from registry.core.file_rules import BACKEND_FILES
+from registry.core.formats.tensorrt import MAGICS
 from registry.core.spec import read_spec
 from serving.adapters import tensorrt
-from serving.adapters.cuda import Cuda, CudaError
-from serving.adapters.onnx_reference import GraphError, OnnxReference
+from serving.adapters.cuda import Cuda
+from serving.adapters.onnx_reference import OnnxReference
 from sluicegate.cli import engine_report
+from sluicegate.cli.engine_build import bytes_of, check_capability, outcome, plan_from, section_in, to_build
 from sluicegate.cli.engine_comparison import Asked, compared, examples_of
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
-from sluicegate.client.documents import put_text, text_of
 from sluicegate.client.folder import DOCUMENT, read_document
 
 PLAN: Final = BACKEND_FILES["tensorrt"]
-#: Beside release.yaml nothing is sent: the graph, and a plan that did not pass.
-GRAPH, LOOSE_PLAN = "model.onnx", "model.plan"
-ABOUT = """Builds DIR/artifact/model.plan with the TensorRT of this machine, for the GPU of this machine, and compares its answers
-with ONNX Runtime's: each item alone, in batches, among other neighbours and in equal rows, at every corner of the profile. What
-passed is put into the folder, and envelope.engine of release.yaml is written anew; what did not stays beside it, as DIR/model.plan."""
+GRAPH: Final = "model.onnx"
+ABOUT = """Builds DIR/artifact/model.plan with the TensorRT of this machine and compares its answers with ONNX Runtime's: each item
+alone, in batches, among other neighbours and in equal rows, at every corner of the profile. A plan that passes is put into the folder,
+and envelope.engine of release.yaml is written anew. Any other plan stays beside it, as DIR/model.plan. TensorRT builds for the GPU of
+this machine. TensorRT for RTX (--flavour rtx) builds for a named compute capability and needs no GPU; without that GPU nothing can be
+compared, and the verdict is unknown, unless --without-comparison takes the plan as it is."""
 ABOUT_COMPARE = (
     """Compares the answers of a plan that is there with ONNX Runtime's, as `engine build` does, and writes nothing."""
 )
-EPILOG = "exit codes: 0 passed, 1 failed, 2 unknown (TensorRT or a GPU is not here, or it cannot be told), 3 refused."
+EPILOG = (
+    "exit codes: 0 passed, or built with --without-comparison; 1 failed; "
+    "2 unknown (TensorRT or the GPU is missing, or the answers prove nothing); 3 refused."
+)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,35 +53,67 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
             "--within", type=float, metavar="FRAC", help="what an element may be off by (rounding of its type)"
         )
         verb.add_argument("--seed", type=int, default=1, metavar="N", help="of made-up inputs (1)")
+    build.add_argument(
+        "--flavour",
+        choices=list(FLAVOURS),
+        help="of the plan (envelope.engine.flavour, else the flavour that is installed)",
+    )
+    build.add_argument(
+        "--compute-capability", metavar="X.Y", help="of the GPU that a plan of flavour rtx is for, such as 8.9"
+    )
+    build.add_argument(
+        "--without-comparison",
+        action="store_true",
+        help="put the plan into the folder without running it, and record that",
+    )
     compare.add_argument("--plan", type=Path, metavar="FILE", help=f"the plan (DIR/{PLAN})")
     build.set_defaults(run=run_build)
     compare.set_defaults(run=run_compare)
 
 
 def run_build(arguments: argparse.Namespace, output: Output) -> int:
-    asked = read_asked(arguments)
-    return engine_report.tell(output, _outcome(lambda: _build(asked, output)))
+    flavour = _flavour_to_build(arguments)
+    asked = read_asked(arguments, flavour)
+    return engine_report.tell(output, outcome(lambda: plan_from(asked, output)))
 
 
 def run_compare(arguments: argparse.Namespace, output: Output) -> int:
-    asked, plan = read_asked(arguments), arguments.plan or arguments.folder / PLAN
+    plan = arguments.plan or arguments.folder / PLAN
     if not plan.is_file():
         raise refuse(f"There is no plan {plan}.", "Build it with sluicegate engine build, or name it with --plan.")
+    flavour = MAGICS.get(bytes_of(plan, 4), STANDARD)
+    asked = read_asked(arguments, flavour)
 
     def compare() -> dict[str, Any]:
-        tensorrt.load()
+        tensorrt.load(flavour)
         reference = OnnxReference(asked.onnx)
-        examples, held = examples_of(asked), _bytes_of(plan)
+        examples, held = examples_of(asked), bytes_of(plan)
         with Cuda() as cuda:
             return {"plan": str(plan), **compared(asked, held, cuda, reference, examples)}
 
-    return engine_report.tell(output, _outcome(compare))
+    return engine_report.tell(output, outcome(compare))
 
 
-def read_asked(arguments: argparse.Namespace) -> Asked:
+def _flavour_to_build(arguments: argparse.Namespace) -> Flavour:
+    """The flavour that the command names, else that of release.yaml, else that of the installed package."""
+    if arguments.flavour:
+        return FLAVOURS[arguments.flavour]
+    declared = section_in(read_document(arguments.folder)).get("flavour")
+    if declared is None:
+        return next(iter(tensorrt.installed()), STANDARD)
+    if str(declared) not in FLAVOURS:
+        said = f"{arguments.folder / DOCUMENT} has the envelope.engine.flavour {str(declared)[:80]!r}, which does not exist."
+        raise refuse(said, f"Write {' or '.join(FLAVOURS)}.")
+    return FLAVOURS[str(declared)]
+
+
+def read_asked(arguments: argparse.Namespace, flavour: Flavour) -> Asked:
     """What release.yaml and the options ask for. Raises CommandError, before anything is loaded or written."""
     folder: Path = arguments.folder
-    spec, problems = read_spec(read_document(folder))
+    document = read_document(folder)
+    is_build = arguments.run is run_build
+    capability = _capability(arguments, flavour, section_in(document)) if is_build else None
+    spec, problems = read_spec(to_build(document, flavour, capability) if is_build else document)
     profile: tuple[InputProfile, ...] = ()
     if spec is not None:
         if spec.backend != "tensorrt":
@@ -97,103 +130,23 @@ def read_asked(arguments: argparse.Namespace) -> Asked:
         raise refuse(f"--within {arguments.within:g} is no tolerance.", "Write a share, such as 0.01.")
     if arguments.seed < 0:
         raise refuse(f"--seed {arguments.seed} is no seed.", "Write a whole number, 0 or more.")
-    _bytes_of(onnx, 1)  # a graph that may not be read says nothing of what is in it
-    return Asked(folder, onnx, spec, profile, arguments.examples, arguments.within, arguments.seed)
+    bytes_of(onnx, 1)  # refused here if it cannot be read, so that the parser's errors are about the content
+    is_compared = not (is_build and arguments.without_comparison)
+    examples, within, seed = arguments.examples, arguments.within, arguments.seed
+    return Asked(folder, onnx, spec, profile, flavour, examples, within, seed, capability, is_compared)
 
 
-def _outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What came of it. Only the graph and the plan can fail: what else breaks says nothing of them, and is unknown."""
-    try:
-        return work()
-    except (tensorrt.BadGraph, tensorrt.BadPlan) as error:
-        return {"verdict": "failed", "reason": str(error), "details": list(error.details)}
-    except tensorrt.TensorRTError as error:
-        return {"verdict": "unknown", "reason": str(error), "details": list(error.details)}
-    except (CudaError, GraphError) as error:
-        return {"verdict": "unknown", "reason": str(error), "details": []}
-
-
-def _build(asked: Asked, output: Output) -> dict[str, Any]:
-    trt, declared = tensorrt.load(), asked.declared
-    options = tensorrt.BuildOptions(
-        version_compatible=declared.get("version_compatible", False),
-        hardware_compatibility=declared.get("hardware_compatibility", "none"),
-        tf32=declared.get("precision") != "fp32",
-    )
-    with Cuda() as cuda:
-        graph = tensorrt.Graph(asked.onnx, asked.profile)
-        reference, examples = OnnxReference(asked.onnx), examples_of(asked)  # before the long work
-        output.say(f"Building with TensorRT {trt.__version__} on {cuda.name}; this takes minutes.")
-        plan = graph.build(options)
-        loose = asked.folder / LOOSE_PLAN
-        _write(loose, plan)
-        found = {"plan": str(loose), **_outcome(lambda: compared(asked, plan, cuda, reference, examples))}
-        built_on = {
-            "sku": cuda.name.replace(" ", "-"),
-            "compute_capability": cuda.compute_capability,
-            "driver": cuda.driver,
-        }
-    engine = engine_section(declared, trt.__version__, built_on, asked.profile)
-    if found["verdict"] == "passed":
-        found["plan"] = str(_put_in_place(asked, loose, engine))
-    return {**found, "engine": engine}
-
-
-def engine_section(
-    declared: dict[str, Any], version: str, built_on: dict[str, str | None], profile: Sequence[InputProfile]
-) -> dict[str, Any]:
-    """`envelope.engine` of a plan that was built here. What only a person knows of it stays as it was declared."""
-    told = re.match(r"\d+(\.\d+){0,3}", version)
-    driver = built_on["driver"]
-    known = {name: value for name, value in built_on.items() if value}
-    if driver and not re.fullmatch(r"\d+(\.\d+){0,3}", driver):
-        del known["driver"]
-    return {
-        **declared,
-        "type": "trt-plan",
-        **({"builder_version": told[0]} if told else {}),
-        "built_on": known,
-        "optimization_profiles": [one.as_json() for one in profile],
-    }
-
-
-def _put_in_place(asked: Asked, loose: Path, engine: dict[str, Any]) -> Path:
-    """Raises CommandError where release.yaml cannot take the section; the plan then stays where it is."""
-    document, place = asked.folder / DOCUMENT, asked.folder / PLAN
-    before = _bytes_of(document)
-    try:
-        text = with_section(text_of(document), "engine", engine)
-    except ValueError as error:
-        said = f"The plan passed, and {document} cannot be written: {error}."
-        raise refuse(said, f"Write envelope.engine: {json.dumps(engine)}, and move {loose} to {PLAN}.") from error
-    put_text(document, text)
-    try:
-        place.parent.mkdir(exist_ok=True)
-        loose.replace(place)
-    except BaseException as error:  # also Ctrl-C: the section never tells of another plan than the one that is sent
-        _write(document, before)
-        if not isinstance(error, OSError):
-            raise
-        said = f"The plan passed, and cannot be moved to {place}: {error.strerror}."
-        raise refuse(said, "Make it writable, and repeat the command.") from error
-    return place
-
-
-def _bytes_of(path: Path, most: int = -1) -> bytes:
-    """The first `most` bytes, or all. Raises CommandError."""
-    try:
-        with path.open("rb") as file:
-            return file.read(most)
-    except OSError as error:
-        raise refuse(f"{path} cannot be read: {error.strerror}.", "Make it readable.") from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all, and as readable as what was there. Raises CommandError."""
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
-        write_whole(path, data)
-        if mode is not None:
-            path.chmod(mode)
-    except OSError as error:
-        raise refuse(f"{path} cannot be written: {error.strerror}.", "Make room, or make it writable.") from error
+def _capability(arguments: argparse.Namespace, flavour: Flavour, engine: Mapping[str, Any]) -> str | None:
+    """The compute capability to build for, by the option or by release.yaml; None: that of this machine's GPU. Raises CommandError."""
+    asked: str | None = arguments.compute_capability
+    if tensorrt.PACKAGES[flavour.name].needs_device:
+        if asked:
+            said = f"{flavour.product} builds for the GPU of this machine only, not for --compute-capability {asked}."
+            raise refuse(said, "Leave the option out, or build with --flavour rtx.")
+        return None
+    built = engine.get("built_on")
+    if asked is None and isinstance(built, dict) and built.get("compute_capability"):
+        asked = str(built["compute_capability"])
+    if asked is not None:
+        check_capability(flavour, asked)
+    return asked

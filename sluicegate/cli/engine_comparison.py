@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from registry.core.engine_flavour import Flavour
 from registry.core.engine_profile import InputProfile
 from registry.core.spec import Spec
 from serving.adapters import tensorrt
@@ -22,15 +23,18 @@ if TYPE_CHECKING:  # the command line runs without numpy until arrays are at han
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be built or compared."""
+    """What is to be built or compared. `capability`: the compute capability to build for; None: that of this machine's GPU."""
 
     folder: Path
     onnx: Path
     spec: Spec
     profile: tuple[InputProfile, ...]
+    flavour: Flavour
     examples: Path | None
     within: float | None
     seed: int
+    capability: str | None = None
+    is_compared: bool = True
 
     @property
     def declared(self) -> dict[str, Any]:
@@ -54,7 +58,8 @@ def compared(
     requests = plan_requests.plan_requests(
         inputs, asked.profile, has_batch_axis=has_batch_axis, seed=asked.seed, examples=examples
     )
-    with tensorrt.Plan(plan, cuda, host_code=asked.declared.get("version_compatible", False)) as loaded:
+    host_code = asked.declared.get("version_compatible", False)
+    with tensorrt.Plan(plan, cuda, asked.flavour, host_code=host_code) as loaded:
         for request in requests:
             try:
                 graph = reference.run(request.inputs, [one.name for one in outputs])

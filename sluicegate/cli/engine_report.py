@@ -29,7 +29,8 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
         yield from _output(one)
     yield from (f"  {detail}" for detail in found["details"])
     if "engine" in found:  # it was built just now
-        yield f"The plan is {found['plan']}" + ("." if found["verdict"] == "passed" else ", which push does not send.")
+        is_taken = "compared" in found["engine"]
+        yield f"The plan is {found['plan']}" + ("." if is_taken else ", which push does not send.")
     yield f"{found['verdict']}: {found['reason']}"
 
 

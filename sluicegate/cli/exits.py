@@ -26,8 +26,8 @@ def of_verdict(verdict: str) -> int:
 
 
 def of_agreement(verdict: str) -> int:
-    """passed → 0 · failed → 1, the plan is bad · unknown → 2, which says nothing of it."""
-    return {"passed": OK, "failed": FAILED}.get(verdict, INFRASTRUCTURE)
+    """passed → 0 · built → 0, no comparison was wanted · failed → 1, the plan is bad · unknown → 2, which says nothing of it."""
+    return {"passed": OK, "built": OK, "failed": FAILED}.get(verdict, INFRASTRUCTURE)
 
 
 def of_rollout(state: str) -> int:

@@ -24,6 +24,7 @@ INSTALLER = BUILD / "installer"
 UV = INSTALLER / "bin" / "uv"
 PROMETHEUS = BUILD / "prometheus"
 MLSERVER, KSERVE = BUILD / "mlserver", BUILD / "kserve"
+TENSORRT_RTX = BUILD / "tensorrt-rtx"
 OLDEST_PYTHON = (3, 11)
 #: What was left out is not tried again sooner: a machine without a network would wait for it each time.
 AGAIN_AFTER_S = 3600
@@ -149,6 +150,15 @@ def install_kserve() -> None:
     _install_for_tests(KSERVE)
 
 
+def install_tensorrt_rtx() -> None:
+    """TensorRT for RTX in a plain folder: tests build engine plans with it, and need no GPU for that."""
+    try:
+        shutil.rmtree(TENSORRT_RTX, ignore_errors=True)
+        install_folder(TENSORRT_RTX, ROOT / "tests" / "tensorrt_rtx.lock", within_s=180)
+    except SetupFailed as failed:
+        raise LeftOut(str(failed).splitlines()[-1][:160]) from failed
+
+
 def _install_for_tests(venv: Path) -> None:
     """What the lock of its name holds. Raises LeftOut."""
     try:
@@ -173,10 +183,10 @@ def _install(venv: Path, lock: Path, *, within_s: int | None = None) -> None:
     _by_uv_or_pip(["--python", python, "-r", lock], ["--python", python], ["-r", lock], within_s=within_s)
 
 
-def install_folder(folder: Path, lock: Path) -> None:
+def install_folder(folder: Path, lock: Path, *, within_s: int | None = None) -> None:
     """The packages of a lock, without what they need, in a plain folder. Raises SetupFailed."""
     target: list[str | Path] = ["--target", folder, "--no-deps", "-r", lock]
-    _by_uv_or_pip(["--python", INSTALLER / "bin" / "python", *target], [], ["--upgrade", *target])
+    _by_uv_or_pip(["--python", INSTALLER / "bin" / "python", *target], [], ["--upgrade", *target], within_s=within_s)
 
 
 def _by_uv_or_pip(uv: Words, pip: Words, pip_install: Words, *, within_s: int | None = None) -> None:
@@ -208,6 +218,7 @@ PARTS: list[tuple[str, Callable[[], None], Path, list[str]]] = [
     ("prometheus", install_prometheus, PROMETHEUS, []),
     ("mlserver", install_mlserver, MLSERVER, ["tests/mlserver.lock"]),
     ("kserve", install_kserve, KSERVE, ["tests/kserve.lock"]),
+    ("tensorrt-rtx", install_tensorrt_rtx, TENSORRT_RTX, ["tests/tensorrt_rtx.lock"]),
 ]
 
 

@@ -207,6 +207,7 @@ def test_a_plan_tells_its_tensorrt_and_where_it_cannot_load(dev: Any) -> None:
     told = check(dev, document, [one("artifact/model.plan", plan_file())]).json()
     assert told["problems"] == [] and told["plan_tensorrt"] == "10.3.0.26"
     assert told["warnings"] == ["newer: The node has TensorRT 10.4.0; the plan loads in 10.3.0.26 only."]
-    assert told["suggested_envelope"]["engine"] == {"type": "trt-plan", "builder_version": "10.3.0.26"}
+    engine = {"type": "trt-plan", "flavour": "standard", "builder_version": "10.3.0.26"}
+    assert told["suggested_envelope"]["engine"] == engine and told["plan_flavour"] == "standard"
     unread = check(dev, document, [one("artifact/model.plan", plan_file(), head=False)]).json()
     assert (unread["plan_tensorrt"], unread["warnings"]) == (None, [])

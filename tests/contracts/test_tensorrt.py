@@ -1,14 +1,20 @@
-"""Building and running an engine plan: one contract, on the fake and, where TensorRT and a GPU are, on the real ones."""
+"""Building and running an engine plan: one contract, on the fake and on real ones.
+
+TensorRT for RTX builds here in every run. TensorRT itself, and running a plan of either, need an NVIDIA GPU.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from registry.core.engine_flavour import RTX, STANDARD, Flavour
 from registry.core.engine_profile import InputProfile
 from registry.core.formats import tensorrt as header
 from registry.core.formats.window import Window
@@ -17,20 +23,66 @@ from serving.adapters.cuda import Cuda, CudaError
 from serving.adapters.onnx_reference import GraphError, OnnxReference
 from tests.fakes.cuda import FakeCudaLibrary
 from tests.golden_models import INPUTS, embedding_graph
-from tests.tensorrt_rig import fake_tensorrt
+from tests.tensorrt_rig import fake_tensorrt, use_rtx
 
 pytestmark = pytest.mark.real("onnx")
 PROFILE = (InputProfile("x", (1, INPUTS), (4, INPUTS), (8, INPUTS)),)
 PLAIN = tensorrt.BuildOptions()
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real("tensorrt"))])
-def here(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    if request.param == "real":
-        yield "real"
-        return
-    with fake_tensorrt(monkeypatch, Path(__file__)):
-        yield "fake"
+@dataclass(frozen=True)
+class Here:
+    """What builds, and for which compute capability; None: for this machine's GPU."""
+
+    flavour: Flavour
+    capability: str | None = None
+
+    def build(
+        self, onnx: Path, profile: Sequence[InputProfile] = PROFILE, options: tensorrt.BuildOptions = PLAIN
+    ) -> bytes:
+        aimed = replace(options, compute_capability=self.capability)
+        return tensorrt.Graph(onnx, profile, self.flavour).build(aimed).plan
+
+    def loaded(self, plan: bytes, device: Cuda, *, host_code: bool = False) -> tensorrt.Plan:
+        return tensorrt.Plan(plan, device, self.flavour, host_code=host_code)
+
+
+REAL = [
+    pytest.param("standard", marks=pytest.mark.real("tensorrt")),
+    pytest.param("rtx", marks=pytest.mark.real("tensorrt-rtx")),
+]
+
+
+@pytest.fixture(params=["fake", *REAL])
+def builder(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
+    """Builds plans; it need not run them."""
+    if request.param == "fake":
+        with fake_tensorrt(monkeypatch, Path(__file__)):
+            yield Here(STANDARD)
+    elif request.param == "rtx":
+        use_rtx(monkeypatch)
+        yield Here(RTX, "8.9")
+    else:
+        yield Here(STANDARD)
+
+
+@pytest.fixture(
+    params=["fake", *(pytest.param(*one.values, marks=[*one.marks, pytest.mark.real("gpu")]) for one in REAL)]
+)
+def here(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
+    """Builds plans for this machine's GPU, and runs them."""
+    if request.param == "fake":
+        with fake_tensorrt(monkeypatch, Path(__file__)):
+            yield Here(STANDARD)
+    elif request.param == "rtx":
+        use_rtx(monkeypatch)
+        with Cuda() as device:
+            capability = device.compute_capability
+        if why := RTX.why_not(capability):
+            pytest.skip(why)
+        yield Here(RTX, capability)
+    else:
+        yield Here(STANDARD)
 
 
 @pytest.fixture
@@ -58,7 +110,7 @@ def with_foreign_operator(path: Path) -> Path:
 
 
 def build(onnx: Path, profile: Sequence[InputProfile], options: tensorrt.BuildOptions) -> bytes:
-    return tensorrt.Graph(onnx, profile).build(options)
+    return Here(STANDARD).build(onnx, profile, options)
 
 
 def refusal(work: Callable[[], Any], kind: type[tensorrt.TensorRTError]) -> tensorrt.TensorRTError:
@@ -67,11 +119,11 @@ def refusal(work: Callable[[], Any], kind: type[tensorrt.TensorRTError]) -> tens
     return caught.value
 
 
-def test_a_plan_answers_as_its_graph_does(here: str, graph: Path) -> None:
+def test_a_plan_answers_as_its_graph_does(here: Here, graph: Path) -> None:
     reference = OnnxReference(graph)
     with Cuda() as device:
-        plan = build(graph, PROFILE, PLAIN)
-        with tensorrt.Plan(plan, device) as loaded:
+        plan = here.build(graph)
+        with here.loaded(plan, device) as loaded:
             assert (loaded.inputs, loaded.outputs) == (["x"], ["y"])
             for batch in (1, 4, 8, 1):
                 x = np.random.default_rng(batch).normal(0, 1, (batch, INPUTS)).astype(np.float32)
@@ -81,18 +133,30 @@ def test_a_plan_answers_as_its_graph_does(here: str, graph: Path) -> None:
                 assert np.abs(expected).max() > 0.1, "the graph answers something"
 
 
-def test_a_plan_is_what_the_registry_takes(here: str, graph: Path) -> None:
-    with Cuda() as device:
-        assert device.name and float(device.compute_capability) >= 5
-        plan = build(graph, PROFILE, PLAIN)
-    path = graph.with_name("model.plan")
-    path.write_bytes(plan)
-    with path.open("rb") as file:
-        assert header.read(Window(file, len(plan)))["magic"] == "ftrt"
+def facts_of(plan: bytes) -> dict[str, Any]:
+    return header.read(Window(io.BytesIO(plan), len(plan)))
 
 
-def test_a_request_beyond_the_profile_is_the_plans_fault(here: str, graph: Path) -> None:
-    with Cuda() as device, tensorrt.Plan(build(graph, PROFILE, PLAIN), device) as loaded:
+@pytest.mark.parametrize("is_half", [False, True], ids=["FP32", "FP16"])
+def test_a_plan_is_what_the_registry_takes(builder: Here, graph: Path, is_half: bool) -> None:
+    graph.write_bytes(embedding_graph(is_half=is_half))
+    facts = facts_of(builder.build(graph))
+    assert facts["flavour"] == builder.flavour.name
+    assert facts["tensorrt"].startswith(tensorrt.load(builder.flavour).__version__)
+    assert facts["compute_capabilities"] == ([builder.capability] if builder.capability else None)
+
+
+def test_the_memory_of_a_layer_is_bounded_when_the_envelope_bounds_it(builder: Here, graph: Path) -> None:
+    def limit(options: tensorrt.BuildOptions) -> int | None:
+        aimed = replace(options, compute_capability=builder.capability)
+        return tensorrt.Graph(graph, PROFILE, builder.flavour).build(aimed).workspace_mib
+
+    assert limit(PLAIN) is None, "the builder's own limit is the whole device, and no statement about the plan"
+    assert limit(replace(PLAIN, workspace_mib=64)) == 64
+
+
+def test_a_request_beyond_the_profile_is_the_plans_fault(here: Here, graph: Path) -> None:
+    with Cuda() as device, here.loaded(here.build(graph), device) as loaded:
         too_many = np.zeros((9, INPUTS), np.float32)
         told = [refusal(lambda: loaded.run({"x": too_many}), tensorrt.BadPlan) for _ in range(2)]
         assert "does not take x of the shape [9, 8]" in str(told[0])
@@ -105,41 +169,43 @@ def test_a_request_beyond_the_profile_is_the_plans_fault(here: str, graph: Path)
         assert loaded.run({"x": too_many[:2]})["y"].shape[0] == 2, "and it goes on"
 
 
-def test_a_graph_that_is_none_is_told_in_the_parsers_words(here: str, graph: Path) -> None:
+def test_a_graph_that_is_none_is_told_in_the_parsers_words(builder: Here, graph: Path) -> None:
     graph.write_bytes(b"no graph at all")
-    error = refusal(lambda: build(graph, PROFILE, PLAIN), tensorrt.BadGraph)
+    error = refusal(lambda: builder.build(graph), tensorrt.BadGraph)
     assert "cannot read model.onnx" in str(error) and error.details and all(error.details)
 
 
-def test_an_operator_that_is_not_known_is_named(here: str, graph: Path) -> None:
-    error = refusal(lambda: build(with_foreign_operator(graph), PROFILE, PLAIN), tensorrt.BadGraph)
+def test_an_operator_that_is_not_known_is_named(builder: Here, graph: Path) -> None:
+    error = refusal(lambda: builder.build(with_foreign_operator(graph)), tensorrt.BadGraph)
     assert any("Sparkle" in detail for detail in error.details)
 
 
-def test_a_graph_with_other_inputs_than_declared_is_refused(here: str, graph: Path) -> None:
+def test_a_graph_with_other_inputs_than_declared_is_refused(builder: Here, graph: Path) -> None:
     other = (InputProfile("pixels", (1, 8), (4, 8), (8, 8)),)
-    error = refusal(lambda: build(graph, other, PLAIN), tensorrt.BadGraph)
+    error = refusal(lambda: builder.build(graph, other), tensorrt.BadGraph)
     assert str(error) == "the graph has the inputs x, and serving declares pixels"
 
 
-def test_shapes_that_the_graph_cannot_have_build_no_plan(here: str, graph: Path) -> None:
+def test_shapes_that_the_graph_cannot_have_build_no_plan(builder: Here, graph: Path) -> None:
     wider = (InputProfile("x", (1, 9), (4, 9), (8, 9)),)
-    error = refusal(lambda: build(graph, wider, PLAIN), tensorrt.BadGraph)
+    error = refusal(lambda: builder.build(graph, wider), tensorrt.BadGraph)
     assert str(error) == "x is [-1, 8] in the graph (-1 is any size), and the plan is to take [1, 9] to [8, 9]"
 
 
-def test_a_plan_of_other_bytes_does_not_load(here: str, graph: Path) -> None:
+def test_a_plan_of_other_bytes_does_not_load(here: Here, graph: Path) -> None:
     with Cuda() as device:
-        error = refusal(lambda: tensorrt.Plan(b"no plan" * 20, device), tensorrt.TensorRTError)
+        error = refusal(lambda: here.loaded(b"no plan" * 20, device), tensorrt.TensorRTError)
     assert "does not load the plan" in str(error) and error.details
 
 
-def test_a_plan_for_later_versions_needs_leave_to_run_its_own_code(here: str, graph: Path) -> None:
+def test_a_plan_for_later_versions_needs_leave_to_run_its_own_code(here: Here, graph: Path) -> None:
+    if not here.flavour.is_portable:
+        pytest.skip(f"{here.flavour.product} builds no plans for later versions")
     with Cuda() as device:
-        plan = build(graph, PROFILE, tensorrt.BuildOptions(version_compatible=True))
-        with tensorrt.Plan(plan, device, host_code=True) as loaded:
+        plan = here.build(graph, PROFILE, tensorrt.BuildOptions(version_compatible=True))
+        with here.loaded(plan, device, host_code=True) as loaded:
             assert loaded.run({"x": np.zeros((1, INPUTS), np.float32)})["y"].shape == (1, 16)
-        refusal(lambda: tensorrt.Plan(plan, device), tensorrt.TensorRTError)
+        refusal(lambda: here.loaded(plan, device), tensorrt.TensorRTError)
 
 
 # what only a fake can be made to do
@@ -262,6 +328,23 @@ def test_availability_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(tensorrt, "version", {"tensorrt-cu12": "10.9.0.34"}.__getitem__)
     monkeypatch.setattr(tensorrt, "PackageNotFoundError", KeyError)
     assert tensorrt.availability() == "TensorRT 10.9.0.34", "a wheel of one CUDA version is enough"
+
+
+@pytest.mark.real("tensorrt-rtx")
+def test_building_for_a_named_gpu_needs_no_device_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tensorrt, "_DEVICE", tmp_path / "nvidiactl")
+    module = use_rtx(monkeypatch)
+    assert tensorrt.availability(RTX) == f"TensorRT for RTX {module.__version__}"
+    assert RTX in tensorrt.installed() and tensorrt.load(RTX) is module
+    for capability in RTX.capabilities:
+        assert f"SM{capability.replace('.', '')}" in module.ComputeCapability.__members__
+    named = {name for name in module.ComputeCapability.__members__ if name.startswith("SM")}
+    assert len(named) == len(RTX.capabilities), "the builder has more targets than the registry knows"
+    monkeypatch.setattr(tensorrt, "find_spec", lambda name: None)
+    assert tensorrt.availability(RTX).endswith("package is not installed; install sluicegate[rtx]")
+    assert tensorrt.installed() == []
 
 
 def test_a_module_that_cannot_be_used_is_not_available(

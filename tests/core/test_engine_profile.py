@@ -60,25 +60,6 @@ def test_declared_shapes_count_before_what_would_be_made_up() -> None:
         ([{**X, "data_type": "BYTES"}], {}, "serving.inputs[0]", "TensorRT has no texts"),
         (
             [X],
-            declared("x", [1, 8], [4, 8], [8, 8]),
-            "envelope.engine",
-            "takes batches of 1 to 8, and serving lets in 1 to 16",
-        ),
-        ([X], declared("x", [2, 8], [4, 8], [16, 8]), "envelope.engine", "takes batches of 2 to 16"),
-        (
-            [X],
-            declared("x", [1, 8], [4, 9], [16, 9]),
-            "envelope.engine",
-            "has the dims [8], which the profile contradicts",
-        ),
-        (
-            [X],
-            declared("x", [8], [8], [8]),
-            "envelope.engine",
-            "has 2 dimensions with the batch axis, the profile has 1",
-        ),
-        (
-            [X],
             {
                 "engine": {
                     "optimization_profiles": declared("x", [1, 8], [1, 8], [16, 8])["engine"]["optimization_profiles"]
@@ -95,11 +76,6 @@ def test_what_no_plan_can_keep_is_refused(
 ) -> None:
     _, [problem] = profile_of(serving(*inputs), envelope)
     assert problem.field.startswith(field) and says in problem.message and problem.fix
-
-
-def test_without_a_batch_axis_a_profile_of_other_dimensions_is_told_so() -> None:
-    _, [problem] = profile_of(serving(X, most=0), declared("x", [1, 8], [1, 8], [1, 8]))
-    assert problem.message == "x has 1 dimensions, the profile has 2."
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,118 @@ def test_a_profile_is_of_an_input_that_is_served() -> None:
     assert found({"engine": {"optimization_profiles": [{}]}}) == {}
 
 
+ON_TENSORRT = {**SERVING, "instance_group": GPU}
+WIDE = {"input": "ids", "min": [1, 1, 8], "opt": [2, 32, 8], "max": [4, 64, 8]}
+
+
+def plan(
+    accelerator: dict[str, Any] | None = None, limits: dict[str, Any] | None = None, **engine: Any
+) -> dict[str, str]:
+    """What is wrong with an engine on a server of TensorRT that takes ids[-1, 8] in batches of 4."""
+    envelope = {"accelerator": {"vendor": "nvidia", **(accelerator or {})}, "engine": engine, "limits": limits or {}}
+    return found(envelope, ON_TENSORRT, "tensorrt")
+
+
+def test_a_profile_takes_what_serving_and_the_limits_let_in() -> None:
+    at = "engine.optimization_profiles[0]"
+    assert (
+        plan(optimization_profiles=[WIDE])
+        == plan(optimization_profiles=[WIDE], limits={"max_input_dims": {"ids": [64, 8]}})
+        == {}
+    )
+    for changes, says in (
+        ({"max": [3, 64, 8]}, "takes batches of 1 to 3, and serving lets in 1 to 4"),
+        ({"min": [2, 1, 8]}, "takes batches of 2 to 4"),
+        ({"max": [4, 64, 9]}, "has the dims [-1, 8], which the profile contradicts"),
+        ({"min": [1, 1], "opt": [1, 1], "max": [4, 1]}, "has 3 dimensions with the batch axis, the profile has 2"),
+    ):
+        assert says in plan(optimization_profiles=[WIDE | changes])[at]
+    assert (
+        "takes dims up to [64, 8], and"
+        in plan(optimization_profiles=[WIDE], limits={"max_input_dims": {"ids": [65, 8]}})[at]
+    )
+    assert plan(optimization_profiles=[{**WIDE, "max": [3, 1, 8], "opt": [1, 9, 8]}]).keys() == {at}, (
+        "out of order, and no more is said"
+    )
+    assert plan(optimization_profiles=[{"input": "ids", "min": [9]}]) == {}
+
+
+def test_profiles_of_one_input_count_together() -> None:
+    small, large = WIDE | {"max": [2, 40, 8]}, WIDE | {"min": [2, 1, 8]}
+    limits = {"max_input_dims": {"ids": [64, 8]}}
+    assert plan(optimization_profiles=[small, large], limits=limits) == {}
+    for one_axis in ([65, 8], [64, 9]):  # the second contradicts serving, which is another problem
+        found_in = plan(optimization_profiles=[small, large], limits={"max_input_dims": {"ids": one_axis}})
+        assert ("engine.optimization_profiles[0]" in found_in) is (one_axis == [65, 8])
+    assert plan(optimization_profiles=[small, large]) == plan(optimization_profiles=[large, small]) == {}
+    assert "batches of 1 to 2" in plan(optimization_profiles=[small, small])["engine.optimization_profiles[0]"]
+
+
+def test_one_dimension_beyond_the_profile_is_enough_to_refuse() -> None:
+    image = {
+        "max_batch_size": 0,
+        "inputs": [{"name": "image", "data_type": "FP32", "dims": [-1, -1]}],
+        "instance_group": GPU,
+    }
+    profiles = [{"input": "image", "min": [1, 1], "opt": [64, 64], "max": [64, 64]}]
+    for limit, is_fine in (([64, 64], True), ([64, 65], False), ([65, 1], False)):
+        envelope = {
+            "accelerator": {"vendor": "nvidia"},
+            "engine": {"optimization_profiles": profiles},
+            "limits": {"max_input_dims": {"image": limit}},
+        }
+        assert (found(envelope, image, "tensorrt") == {}) is is_fine
+
+
+def test_without_a_batch_axis_a_profile_has_the_dims_alone() -> None:
+    def unbatched(shape: list[int]) -> dict[str, str]:
+        profiles = [{"input": "ids", "min": shape, "opt": shape, "max": shape}]
+        envelope = {"accelerator": {"vendor": "nvidia"}, "engine": {"optimization_profiles": profiles}}
+        return found(envelope, {**ON_TENSORRT, "max_batch_size": 0}, "tensorrt")
+
+    assert unbatched([5, 8]) == {}
+    assert "has 2 dimensions, the profile has 3" in unbatched([1, 5, 8])["engine.optimization_profiles[0]"]
+
+
+BUILT_ON_8_9 = {"built_on": {"compute_capability": "8.9"}}
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "engine", "field", "says"),
+    [
+        ({}, BUILT_ON_8_9, "", ""),
+        ({}, {"built_on": {"compute_capability": "9.0"}}, "", ""),
+        ({"compute_capability": {"any_of": ["8.0", "8.9"]}}, BUILT_ON_8_9, "", ""),
+        ({"compute_capability": {"any_of": ["8.0"]}}, BUILT_ON_8_9, "built_on", "any_of allows 8.0 only. Build the plan for 8.0"),
+        ({"compute_capability": {"any_of": ["8.0"]}}, BUILT_ON_8_9 | {"hardware_compatibility": "ampere_plus"}, "", ""),
+        ({"compute_capability": {"any_of": ["7.5"]}}, BUILT_ON_8_9 | {"hardware_compatibility": "ampere_plus"}, "built_on", "7.5 only"),
+        ({"compute_capability": {"min": "8.9"}}, BUILT_ON_8_9, "", ""),
+        ({"compute_capability": {"min": "10.0"}}, BUILT_ON_8_9, "built_on", "asks for 10.0 or later"),
+        ({"compute_capability": {"min": "9.0"}}, BUILT_ON_8_9 | {"hardware_compatibility": "ampere_plus"}, "", ""),
+        ({"sku_allow": ["NVIDIA-A10", "NVIDIA-L40S"]}, BUILT_ON_8_9, "", ""),
+        ({"sku_allow": ["NVIDIA-A10", "NVIDIA-Next"]}, BUILT_ON_8_9, "", "of a product that is not known, nothing is said"),
+        ({"sku_allow": ["NVIDIA-H100"]}, BUILT_ON_8_9, "built_on", "sku_allow allows NVIDIA-H100 (9.0) only"),
+        ({"sku_allow": ["NVIDIA-H100"]}, {"flavour": "rtx"}, "accelerator.sku_allow", "9.0 (H100, H200)"),
+        ({"sku_allow": ["NVIDIA-H100"]}, {}, "", ""),
+        ({"compute_capability": {"any_of": ["9.0", "10.0"]}}, {"flavour": "rtx"}, "accelerator.compute_capability.any_of", "9.0 (H100"),
+        ({"compute_capability": {"any_of": ["9.0", "12.0"]}}, {"flavour": "rtx"}, "", ""),
+        ({}, {"flavour": "rtx", "built_on": {"compute_capability": "10.0"}}, "built_on", "only for 7.5, 8.0"),
+        ({}, {"flavour": "rtx", "version_compatible": True}, "engine.version_compatible", "builds no such plan"),
+        ({}, {"flavour": "rtx", "version_compatible": False, "hardware_compatibility": "none"}, "", ""),
+        ({}, {"flavour": "rtx", "hardware_compatibility": "ampere_plus"}, "engine.hardware_compatibility", "builds no such plan"),
+    ],
+)  # fmt: skip
+def test_a_plan_is_for_a_gpu_that_the_envelope_asks_for(
+    accelerator: dict[str, Any], engine: dict[str, Any], field: str, says: str
+) -> None:
+    problems = plan(accelerator, **engine)
+    if not field:
+        assert problems == {}
+    else:
+        [(at, text)] = problems.items()
+        assert field in at and says in text
+
+
 def test_a_limit_that_serving_states_too_must_be_the_same() -> None:
     assert found({"limits": {"max_batch_size": 4, "instances": 2}}) == {} == found({"limits": {}})
     assert list(found({"limits": {"max_batch_size": 5, "instances": 3}})) == [

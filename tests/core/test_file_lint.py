@@ -138,6 +138,20 @@ def test_the_declared_tensorrt_is_the_plans_own(declared: str | None, told: tupl
         assert field == "envelope.engine.builder_version" and 'Write "10.3.0.26"' in says
 
 
+@pytest.mark.parametrize("name", ["memory_mib_min", "memory_mib_peak_declared"])
+def test_a_device_holds_the_plan_and_its_workspace(name: str) -> None:
+    def said(memory: int, **more: Any) -> list[tuple[str, str]]:
+        changes = ON_TENSORRT | {f"envelope.accelerator.{name}": memory, "envelope.engine.workspace_mib": 3, **more}
+        return found({"artifact/model.plan": plan_file(bytes(1 << 20))}, changes)
+
+    assert said(5) == []
+    ((field, text),) = said(4)
+    assert field == f"envelope.accelerator.{name}"
+    assert "4 MiB cannot hold the weights and a workspace of 3 MiB" in text and "at least 5" in text
+    assert said(4, **{"envelope.accelerator.count": 2}) == [], "each of two devices has a workspace"
+    assert "at least 4" in said(3, **{"envelope.accelerator.count": 2})[0][1]
+
+
 def test_declared_room_is_enough_when_it_is_exact() -> None:
     """1 MiB of weights in 1 MiB of memory; of disk, everything counts."""
     exact = {"artifact/w.data": ((1 << 20), {})}

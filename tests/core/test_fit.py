@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.core.fit import ESTIMATED, Fit, Verdict, fit, sku
+from registry.core.fit import ESTIMATED, Fit, Verdict, fit
 from registry.core.gpu_memory import MemoryEstimate, MemoryPart
+from registry.core.gpu_names import capability_of, sku
 from registry.core.node_facts import NodeFacts, from_agent, from_labels
 from registry.core.spec import parse_spec
 from tests.registry_samples import release_yaml
@@ -78,7 +79,7 @@ def test_an_agents_facts_are_read() -> None:
     }
     node = from_agent(told, {"tensorrt": "10.3.0"})
     assert (node.gpus, node.driver, node.cpu_cores, node.memory_mib) == (("NVIDIA L4",), "550.1", 8.0, 16384)
-    assert (node.os, node.arch, node.tensorrt) == ("linux", "x86_64", "10.3.0")
+    assert (node.os, node.arch, node.tensorrt) == ("linux", "x86_64", {"standard": "10.3.0"})
     assert from_agent({"gpus": None, "driver": None}) == EMPTY
     assert from_agent(told | {"labels": LABELS}).gpu_memory_mib == 23034
 
@@ -159,8 +160,8 @@ TURING = LABELS | {"nvidia.com/gpu.compute.major": "7"}
 PLAN = {"builder_version": "10.3.0", "built_on": ON_L4}
 
 
-def with_tensorrt(node: NodeFacts, version: str | None) -> NodeFacts:
-    return NodeFacts(**{**node.__dict__, "tensorrt": version})
+def with_tensorrt(node: NodeFacts, version: str | None, flavour: str = "standard") -> NodeFacts:
+    return replace(node, tensorrt={flavour: version} if version else {})
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def with_tensorrt(node: NodeFacts, version: str | None) -> NodeFacts:
         (PLAN, LABELS, "10.4.0", "no", "loads in 10.3.0 only"),
         (PLAN, LABELS, None, "unknown", "tells no TensorRT"),
         ({"built_on": ON_L4}, LABELS, "10.3.0", "unknown", "says which TensorRT"),
-        ({"builder_version": "10.3.0"}, LABELS, "10.3.0", "unknown", "on which compute capability"),
+        ({"builder_version": "10.3.0"}, LABELS, "10.3.0", "unknown", "for which compute capability"),
         (PLAN | {"version_compatible": True}, LABELS, "10.4.0", "yes", ""),
         (PLAN | {"version_compatible": True}, LABELS, "10.2.0", "no", "10.3.0 or later"),
         (PLAN | {"version_compatible": True}, LABELS, "11.0", "yes", ""),
@@ -194,14 +195,47 @@ def test_a_plan_runs_where_it_was_built(
 def test_a_plans_own_version_counts_before_the_declared_one_and_what_cannot_load_is_named() -> None:
     asked = {"accelerator": GPU | {"mig": {"allowed": True}}, "engine": PLAN}
     node = with_tensorrt(from_labels(LABELS), "10.3.0")
-    assert fit(asked, node, backend="tensorrt", plan_tensorrt="10.3.0.26").cannot_load is None
-    other = fit(asked, node, backend="tensorrt", plan_tensorrt="10.4.0.1").cannot_load
+    assert fit(asked, node, backend="tensorrt", plan={"tensorrt": "10.3.0.26"}).cannot_load is None
+    other = fit(asked, node, backend="tensorrt", plan={"tensorrt": "10.4.0.1"}).cannot_load
     assert other is not None and other.message == "The node has TensorRT 10.3.0; the plan loads in 10.4.0.1 only."
     elsewhere = fit(asked, with_tensorrt(from_labels(SINGLE), "10.3.0"), backend="tensorrt").cannot_load
     assert elsewhere is not None and "built for 8.9" in elsewhere.message
     small = fit({"accelerator": GPU | {"memory_mib_min": 99_999}}, from_labels(LABELS))
     assert small.verdict == Verdict.NO and small.cannot_load is None
     assert fit(asked, with_tensorrt(from_labels(LABELS), None), backend="tensorrt").cannot_load is None
+
+
+RTX_PLAN = {"flavour": "rtx", "tensorrt": "1.7.1.116", "compute_capabilities": ["8.6", "8.9"]}
+
+
+@pytest.mark.parametrize(
+    ("plan", "declared", "offered", "verdict", "says"),
+    [
+        (RTX_PLAN, {}, {"rtx": "1.7.1.116"}, "yes", "the plan was built for 8.6, 8.9"),
+        (RTX_PLAN, {}, {"rtx": "1.6.1.120"}, "no", "TensorRT for RTX 1.6.1.120; the plan loads in 1.7.1.116 only"),
+        (RTX_PLAN, {}, {"standard": "10.3.0"}, "no", "has TensorRT 10.3.0; the plan loads in TensorRT for RTX only"),
+        (RTX_PLAN, {}, {}, "unknown", "tells no TensorRT for RTX"),
+        (RTX_PLAN, {"built_on": {"compute_capability": "7.5"}}, {"rtx": "1.7.1"}, "yes", "built for 8.6, 8.9"),
+        ({}, {"flavour": "rtx", **PLAN}, {"standard": "10.3.0"}, "no", "loads in TensorRT for RTX only"),
+        ({}, {"flavour": "rtx", **PLAN}, {"standard": "10.3.0", "rtx": "10.3.0"}, "yes", "TensorRT for RTX 10.3.0"),
+        ({}, PLAN, {"rtx": "10.3.0"}, "no", "has TensorRT for RTX 10.3.0; the plan loads in TensorRT only"),
+        (RTX_PLAN | {"compute_capabilities": ["12.0"]}, {}, {"rtx": "1.7.1"}, "no", "built for 12.0"),
+        (RTX_PLAN | {"compute_capabilities": None}, {}, {"rtx": "1.7.1"}, "unknown", "for which compute capability"),
+    ],
+)  # fmt: skip
+def test_versions_of_one_flavour_are_no_answer_for_the_other(
+    plan: dict[str, Any], declared: dict[str, Any], offered: dict[str, str], verdict: str, says: str
+) -> None:
+    asked = {"accelerator": GPU | {"mig": {"allowed": True}}, "engine": declared}
+    found = fit(asked, replace(L4, tensorrt=offered), backend="tensorrt", plan=plan)
+    assert found.verdict == verdict, found.reasons
+    assert any(says in reason.message for reason in found.reasons), found.reasons
+
+
+def test_a_runtime_tells_the_version_of_each_flavour() -> None:
+    offered = {"triton": "2.51.0", "tensorrt": "10.3.0", "tensorrt_rtx": "1.7.1.116"}
+    assert from_agent({}, offered).tensorrt == {"standard": "10.3.0", "rtx": "1.7.1.116"}
+    assert from_agent({}, {"triton": "2.51.0"}).tensorrt == {}
 
 
 def test_a_plan_without_an_envelope_still_needs_a_device() -> None:
@@ -266,6 +300,20 @@ def test_an_estimate_is_held_against_the_slices_that_are_asked_for() -> None:
 def test_names_of_products() -> None:
     assert sku("NVIDIA L4") == sku("NVIDIA-L4") == sku("nvidia_l4") == sku("L4-SHARED") == "l4"
     assert sku("A100-SXM4-40GB-MIG-1g.5gb") == "a100-sxm4-40gb"
+
+
+@pytest.mark.parametrize(
+    ("product", "capability"),
+    [
+        ("Tesla-T4", "7.5"), ("NVIDIA T4", "7.5"), ("Tesla V100", None), ("NVIDIA A100-SXM4-40GB-MIG-1g.5gb", "8.0"), ("NVIDIA-A10", "8.6"),
+        ("NVIDIA-A10G", "8.6"), ("NVIDIA-A100", "8.0"), ("NVIDIA RTX A6000", "8.6"), ("NVIDIA-L4-SHARED", "8.9"),
+        ("L40S", "8.9"), ("NVIDIA GeForce RTX 4090", "8.9"), ("NVIDIA RTX 6000 Ada Generation", "8.9"),
+        ("NVIDIA H100 80GB HBM3", "9.0"), ("NVIDIA-H200", "9.0"), ("NVIDIA B200", "10.0"), ("NVIDIA B300", None),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "12.0"), ("NVIDIA GeForce RTX 5090", "12.0"), ("L400", None),
+    ],
+)  # fmt: skip
+def test_the_compute_capability_of_products(product: str, capability: str | None) -> None:
+    assert capability_of(product) == capability
 
 
 def test_the_answer_as_json_has_the_worst_first() -> None:

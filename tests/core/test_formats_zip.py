@@ -18,7 +18,7 @@ from registry.core.formats.findings import Malformed
 from registry.core.formats.pickles import HIDDEN
 from registry.core.formats.window import Window
 from registry.core.formats.zipped import ZipEntry, data_start, members, stored
-from tests.model_files import plan_file
+from tests.model_files import plan_file, rtx_plan_file
 
 
 def window(data: bytes) -> Window:
@@ -238,7 +238,8 @@ def test_a_mebibyte_of_each_pickle_is_read() -> None:
 def test_a_plan_is_told_by_its_first_28_bytes() -> None:
     data = plan_file(b"x" * 99, tensorrt=(10, 3, 0, 26))
     assert inspect("artifact/model.plan", io.BytesIO(data), len(data)).facts == {
-        "magic": "ftrt", "header": data[:28].hex(), "serialization": 0, "tensorrt": "10.3.0.26",
+        "flavour": "standard", "magic": "ftrt", "header": data[:28].hex(), "serialization": 0, "tensorrt": "10.3.0.26",
+        "compute_capabilities": None,
     }  # fmt: skip
     assert "it has 27 bytes, fewer" in refusal("artifact/model.plan", b"ftrt" + bytes(23))
     assert "metadata before the plan" in refusal("artifact/model.plan", b"\xff\xff\xff\x00{" + bytes(23))
@@ -251,7 +252,29 @@ def test_where_the_version_of_a_plan_is_not_known_to_stand_it_is_unknown(other: 
     assert inspect("artifact/model.plan", io.BytesIO(data), len(data)).facts["tensorrt"] is None
 
 
-@given(st.sampled_from([b"", b"ftrt", b"ptrt", b"ftrt" + bytes(4)]), st.binary(max_size=64))
+def test_a_plan_of_tensorrt_for_rtx_tells_its_compute_capabilities_and_its_size() -> None:
+    def facts(data: bytes) -> dict[str, Any]:
+        return dict(inspect("artifact/model.plan", io.BytesIO(data), len(data)).facts)
+
+    data = rtx_plan_file(b"x" * 99, bits=0b001001)
+    assert facts(data).items() >= {"flavour": "rtx", "magic": "vtrt", "tensorrt": "1.7.1.116"}.items()
+    assert facts(data)["compute_capabilities"] == ["7.5", "8.9"] and len(facts(data)["header"]) == 56
+    portable = ["8.0", "8.6", "8.9", "12.0", "12.1"]
+    assert facts(rtx_plan_file(bits=0b1111110))["compute_capabilities"] == portable
+    assert facts(rtx_plan_file(bits=0))["compute_capabilities"] is None
+    other = data[:28] + b"next" + data[32:]
+    assert facts(other)["compute_capabilities"] is None and facts(other)["tensorrt"] == "1.7.1.116"
+    assert facts(other[:40])["flavour"] == "rtx", "of another layout, bytes 16 to 23 are not known to count the plan"
+    short = f"it is truncated: its header counts {len(data)} bytes, and it has {len(data) - 1}"
+    assert short in refusal("artifact/model.plan", data[:-1])
+    assert "it is longer than the plan in it" in refusal("artifact/model.plan", data + b"x")
+    assert "it has 35 bytes, fewer" in refusal("artifact/model.plan", data[:35])
+    assert "metadata before the plan" in refusal("artifact/model.plan", b"\x0c\x00\x00\x00{" + data)
+
+
+@given(
+    st.sampled_from([b"", b"ftrt", b"ptrt", b"vtrt", b"ftrt" + bytes(4), rtx_plan_file()[:32]]), st.binary(max_size=64)
+)
 def test_any_bytes_are_a_plan_with_facts_or_a_problem(magic: bytes, rest: bytes) -> None:
     found = inspect("artifact/model.plan", io.BytesIO(magic + rest), len(magic + rest))
     assert bool(found.problems) != bool(found.facts)

@@ -55,3 +55,20 @@ def test_what_was_left_out_is_tried_again_once_an_hour(part: Part, capsys: pytes
 def test_only_make_setup_itself_tries_again() -> None:
     recipe = (install.ROOT / "Makefile").read_text().split("\nsetup:")[1].split("\n\n")[0]
     assert "$(if $(filter setup,$(MAKECMDGOALS)),--again)" in recipe
+
+
+def test_without_an_index_tensorrt_for_rtx_is_left_out_and_nothing_of_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(folder: Path, lock: Path, *, within_s: int) -> None:
+        assert lock.is_file() and within_s > 0
+        raise install.SetupFailed("uv pip install … failed:\nno index answers")
+
+    folder = tmp_path / "tensorrt-rtx"
+    folder.mkdir()
+    (folder / "half").touch()
+    monkeypatch.setattr(install, "TENSORRT_RTX", folder)
+    monkeypatch.setattr(install, "install_folder", unreachable)
+    with pytest.raises(install.LeftOut, match="no index answers"):
+        install.install_tensorrt_rtx()
+    assert not folder.exists()

@@ -95,6 +95,10 @@ class HardwareCompatibilityLevel(IntEnum):
     SAME_COMPUTE_CAPABILITY = 2
 
 
+class MemoryPoolType(IntEnum):
+    WORKSPACE = 0
+
+
 class TensorIOMode(IntEnum):
     NONE = 0
     INPUT = 1
@@ -196,6 +200,13 @@ class _Config:
     def __init__(self) -> None:
         self.flags, self.profiles = {BuilderFlag.TF32}, list[_Profile]()
         self.hardware_compatibility_level = HardwareCompatibilityLevel.NONE
+        self.limits = {MemoryPoolType.WORKSPACE: 23 << 30}  # the whole device, until somebody sets another
+
+    def set_memory_pool_limit(self, pool: MemoryPoolType, size_bytes: int) -> None:
+        self.limits[pool] = size_bytes
+
+    def get_memory_pool_limit(self, pool: MemoryPoolType) -> int:
+        return self.limits[pool]
 
     def set_flag(self, flag: BuilderFlag) -> None:
         self.flags.add(flag)

@@ -88,7 +88,9 @@ def test_a_plan_that_passes_is_put_into_the_folder_with_what_it_was_built_for(
     assert engine == {
         "precision": "fp32",
         "type": "trt-plan",
+        "flavour": "standard",
         "builder_version": "10.3.0",
+        "compared": True,
         "optimization_profiles": [{"input": "x", "min": [1, INPUTS], "opt": [4, INPUTS], "max": [8, INPUTS]}],
     }
     assert [path for path, _ in find_files(folder)] == ["artifact/model.plan"], "the graph beside it is not sent"
@@ -125,7 +127,7 @@ def test_people_read_the_numbers_and_the_verdict_last(
 ) -> None:
     assert main(["engine", "build", str(folder)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "Building with TensorRT 10.3.0 on NVIDIA L4; this takes minutes."
+    assert lines[0] == "Building with TensorRT 10.3.0 for NVIDIA L4; this takes minutes."
     assert lines[1] == "x: 1×8 to 8×8, tuned for 4×8"
     assert lines[2].startswith("8 requests on NVIDIA L4 (compute capability 8.9), held against ONNX Runtime ")
     assert lines[3].startswith("passed y FP32: largest difference ")
