@@ -295,6 +295,7 @@ SPECTACULAR_SETTINGS = {
         "DeliveryState": [(state.value, state.value) for state in DeliveryState],
         "RolloutState": [(state.value, state.value) for state in RolloutState],
         "ReleaseState": [(state.value, state.value) for state in ReleaseState],
+        "EnvelopeVerdict": ["passed", "failed", "unknown"],
         "NodeState": ["reachable", "silent", "cordoned", "revoked"],
         "GatewayState": [(one.value, one.value) for one in Standing],
         "UploadState": [(state.value, state.value) for state in UploadState],
