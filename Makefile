@@ -61,7 +61,7 @@ openapi: setup ## Write the schemas of the API and of the envelope to docs/
 	@$(PY) manage.py spectacular --validate --format openapi-json --file docs/openapi.json
 	@$(PY) manage.py envelope_schema docs/envelope.schema.json
 
-capabilities: setup ## Run what shows a capability, and write the table of what was run (ARGS="tests/contracts")
+capabilities: setup ## Run the tests on real parts that show a capability, and write the table of states (ARGS="tests/contracts")
 	@SLUICEGATE_WRITE_CAPABILITIES=1 $(PY) -m pytest -n $(WORKERS) -q -m shows $(ARGS)
 	@$(PY) -m tests.capabilities
 

@@ -1,6 +1,6 @@
-"""Evidence for the table of capabilities: which tests on real parts passed, and what the GPU proof proved.
+"""Evidence for the table of capabilities: the tests on real parts that passed, and the steps of the GPU proof.
 
-A test names what it shows: `@pytest.mark.shows("server:triton")`, beside the `real` mark of the capability's part.
+A test names the capability that it shows: `@pytest.mark.shows("server:triton")`, beside the `real` mark of the capability's part.
 `make capabilities` runs these tests, keeps the outcome in `registry/adapters/capabilities.json` and writes the tables of
 README.md and docs/capabilities.md. `python -m tests.capabilities` writes the tables alone.
 """
@@ -74,7 +74,7 @@ def merged(
 
 
 def of_gpu(report: Path) -> Evidence | None:
-    """What the GPU proof's report proves; None without a report, and for a report of a run on the CPU."""
+    """Steps that the GPU proof's report proves, with card and time; None without a report, and for a run on the CPU."""
     if not report.is_file():
         return None
     told = json.loads(report.read_text())
@@ -105,7 +105,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def whole(rows: list[dict[str, Any]]) -> str:
-    """Every row with what its state is about and what shows it: for docs/capabilities.md."""
+    """Every row with its scope and its evidence: for docs/capabilities.md."""
     lines = [
         "| state | meaning |",
         "|---|---|",
@@ -113,9 +113,9 @@ def whole(rows: list[dict[str, Any]]) -> str:
         "",
     ]
     for kind, title in KINDS.items():
-        lines += [f"**{title}**", "", "| | state | what | shown by |", "|---|---|---|---|"]
+        lines += [f"**{title}**", "", "| | state | scope | shown by |", "|---|---|---|---|"]
         for row in (row for row in rows if row["kind"] == kind):
-            what = " ".join(f"{sentence}." for sentence in (row["what"], row["so_far"]) if sentence)
+            what = " ".join(f"{sentence}." for sentence in (row["scope"], row["instead"]) if sentence)
             seen = [f"GPU proof on {row['card']}"] if row["card"] else []
             seen += [f"`{name}`" for name in row["tests"]]
             if seen:

@@ -1,4 +1,4 @@
-"""The table of what was run: it rests on tests that exist, the pages show it as it is, and no page claims more."""
+"""The table of capabilities: it rests on tests that exist, and the pages show it unchanged."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_a_gpu_report_raises_the_rows_whose_steps_are_all_proved(tmp_path: Path)
     evidence = {**NOTHING, "gpu": of_gpu(report(tmp_path, "gpu", nvml="proved", contract="proved", load="unknown"))}
     row = row_of(evidence, "gpu:nvml")
     assert (row["state"], row["card"], row["shown_at"]) == ("run on a GPU", "NVIDIA L4", "2026-11-27T08:00:00Z")
-    assert row["so_far"] == "" and row["version"] is None
+    assert row["instead"] == "" and row["version"] is None
     assert row_of(evidence, "server:triton")["state"] == "from documents", "its load was not proved"
     assert "GPU proof on NVIDIA L4, 2026-11-27" in whole(table(evidence))
     assert "| GPU facts and verdicts | NVML | – |" in summary(table(evidence))
@@ -239,5 +239,5 @@ def test_the_command_line_prints_the_table_without_a_server(
     assert json.loads(capsys.readouterr().out) == table(read())
     assert main(["runtimes", "--states"]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split("\t") == ["id", "name", "state", "what"] and len(lines) == len(CAPABILITIES)
+    assert head.split("\t") == ["id", "name", "state", "scope"] and len(lines) == len(CAPABILITIES)
     assert "platform:kubernetes\tkubernetes\tnever run\tThe product has no controller for it" in lines

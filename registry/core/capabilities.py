@@ -1,4 +1,4 @@
-"""What the product can be used with, and whether that was run: one row per server kind, backend, platform and GPU part.
+"""The state of each server kind, backend, platform and GPU part: run, run on a GPU, from documents or never run.
 
 A state is computed from evidence, never written by hand. Evidence is the outcome of tests on the real part
 (`@pytest.mark.shows`) and the report of the GPU proof; `make capabilities` collects both. A new server kind is one
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 
 class State(StrEnum):
-    """What is known of a capability, the best first."""
+    """How far a capability was run, the furthest first."""
 
     RUN_ON_GPU = "run on a GPU"
     RUN = "run"
@@ -47,8 +47,8 @@ class Capability:
 
     Attributes:
         id: `kind:name`; the kind is a key of `KINDS`.
-        what: What the state is about, without a full stop.
-        so_far: What there is instead, without a full stop; shown while the capability was not run.
+        scope: The use that the state covers, without a full stop.
+        instead: The substitute that tests ran, or the gap, without a full stop; shown while the capability was not run.
         part: The real part (`tests/parts.py`) that every test which shows the capability needs. Empty: no test can show it.
         steps: Steps of the GPU proof which together prove it on a GPU. Empty: the proof does not cover it.
         has_code: Whether the product has code for it that follows documents, so that it is at least `from documents`.
@@ -56,8 +56,8 @@ class Capability:
 
     id: str
     name: str
-    what: str
-    so_far: str = ""
+    scope: str
+    instead: str = ""
     part: str = ""
     steps: tuple[str, ...] = ()
     has_code: bool = False
@@ -67,12 +67,14 @@ class Capability:
         return self.id.partition(":")[0]
 
 
-def _server(name: str, title: str, what: str, steps: tuple[str, ...] = ()) -> Capability:
-    return Capability(f"server:{name}", title, what, part=name, steps=steps, has_code=True)
+def _server(name: str, title: str, scope: str, steps: tuple[str, ...] = ()) -> Capability:
+    return Capability(f"server:{name}", title, scope, part=name, steps=steps, has_code=True)
 
 
-def _without_code(identity: str, name: str, what: str, so_far: str = "The product has no adapter for it") -> Capability:
-    return Capability(identity, name, what, so_far)
+def _without_code(
+    identity: str, name: str, scope: str, instead: str = "The product has no adapter for it"
+) -> Capability:
+    return Capability(identity, name, scope, instead)
 
 
 _OIP: Final = "Its owner runs it; Open Inference Protocol v2 over HTTP and gRPC"
@@ -231,7 +233,7 @@ def table(evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
             "proved": [step]} or None}`.
 
     Returns:
-        Rows with `id`, `kind`, `name`, `what`, `so_far`, `state`, `tests` (files), and `shown_at`, `version` and `card`, each None
+        Rows with `id`, `kind`, `name`, `scope`, `instead`, `state`, `tests` (files), and `shown_at`, `version` and `card`, each None
         if it does not apply.
     """
     return [_row(capability, evidence) for capability in CAPABILITIES]
@@ -251,8 +253,8 @@ def _row(capability: Capability, evidence: Mapping[str, Any]) -> dict[str, Any]:
         "id": capability.id,
         "kind": capability.kind,
         "name": capability.name,
-        "what": capability.what,
-        "so_far": "" if state in (State.RUN, State.RUN_ON_GPU) else capability.so_far,
+        "scope": capability.scope,
+        "instead": "" if state in (State.RUN, State.RUN_ON_GPU) else capability.instead,
         "state": str(state),
         "tests": sorted(shown["files"]) if shown else [],
         "shown_at": gpu["ended_at"] if is_proved else shown["shown_at"] if shown else None,

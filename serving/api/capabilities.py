@@ -1,4 +1,4 @@
-"""REST view of what was run: every server kind, backend, platform and GPU part with its state."""
+"""REST view of the capabilities: every server kind, backend, platform and GPU part with its state."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class StateField(serializers.ChoiceField):
 
 
 class CapabilityOut(serializers.Serializer[Any]):
-    """One row of the table of what was run."""
+    """One row of the table of capabilities."""
 
     id = serializers.CharField(help_text="kind:name, such as server:triton")
     kind = serializers.ChoiceField(choices=list(KINDS))
     name = serializers.CharField()
-    what = serializers.CharField(help_text="what the state is about")
-    so_far = serializers.CharField(help_text="what there is instead; empty if it was run")
+    scope = serializers.CharField(help_text="the use that the state covers")
+    instead = serializers.CharField(help_text="the substitute that tests ran, or the gap; empty if it was run")
     state = StateField()
     tests = serializers.ListField(child=serializers.CharField(), help_text="test files that showed it on the real part")
     shown_at = serializers.DateTimeField(allow_null=True)
@@ -45,5 +45,5 @@ class CapabilitiesPage(OnePage):
 class CapabilitiesView(APIView):
     @extend_schema(operation_id="capabilities_list", responses=CapabilitiesPage)
     def get(self, request: Request) -> Response:
-        """Every server kind, backend, platform and GPU part, and whether this version was run with it. One page."""
+        """Every server kind, backend, platform and GPU part, with its state. One page."""
         return Response(CapabilitiesPage({"results": capabilities()}).data)

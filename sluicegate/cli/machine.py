@@ -88,8 +88,8 @@ def _require_service(command: str) -> None:
 def run_runtimes(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.states:
         found = capabilities()
-        lines = ([row["id"], row["name"], row["state"], row["so_far"] or row["what"]] for row in found)
-        output.table(found, ("id", "name", "state", "what"), lines, empty="")
+        lines = ([row["id"], row["name"], row["state"], row["instead"] or row["scope"]] for row in found)
+        output.table(found, ("id", "name", "state", "scope"), lines, empty="")
         return exits.OK
     with connect(arguments.server) as client:
         runtimes = list(client.pages("/runtimes"))

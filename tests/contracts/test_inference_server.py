@@ -34,7 +34,7 @@ from validators.core.stages import stages_between
 
 #: What is not Triton, and what starts one with a model.
 OTHERS = {"mlserver": mlserver, "kserve": kserve}
-#: What the whole suite shows of each real server. The models on Triton are ONNX graphs and Python code.
+#: Capabilities that the whole suite shows on each real server. The models on Triton are ONNX graphs and Python code.
 SHOWN = {
     "triton": pytest.mark.shows("server:triton", "backend:triton/onnxruntime", "backend:triton/python"),
     "mlserver": pytest.mark.shows("server:mlserver"),
