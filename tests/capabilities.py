@@ -79,7 +79,8 @@ def of_gpu(report: Path) -> Evidence | None:
         return None
     told = json.loads(report.read_text())
     proved = proved_steps(told)
-    return {"card": told["machine"]["card"], "ended_at": told["ended_at"], "proved": proved} if proved else None
+    at = told["ended_at"] or told["began_at"]  # a run that was cut off has no end
+    return {"card": told["machine"]["card"], "ended_at": at, "proved": proved} if proved else None
 
 
 def read() -> Evidence:

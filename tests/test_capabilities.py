@@ -193,7 +193,20 @@ def report(tmp_path: Path, device: str, **verdicts: str) -> Path:
 
 
 def test_a_gpu_report_raises_the_rows_whose_steps_are_all_proved(tmp_path: Path) -> None:
-    evidence = {**NOTHING, "gpu": of_gpu(report(tmp_path, "gpu", nvml="proved", contract="proved", load="unknown"))}
+    evidence = {
+        **NOTHING,
+        "gpu": of_gpu(
+            report(
+                tmp_path,
+                "gpu",
+                reader_idle="proved",
+                reader_load="proved",
+                launch="proved",
+                contract="proved",
+                load="unknown",
+            )
+        ),
+    }
     row = row_of(evidence, "gpu:nvml")
     assert (row["state"], row["card"], row["shown_at"]) == ("run on a GPU", "NVIDIA L4", "2026-11-27T08:00:00Z")
     assert row["instead"] == "" and row["version"] is None
@@ -204,11 +217,16 @@ def test_a_gpu_report_raises_the_rows_whose_steps_are_all_proved(tmp_path: Path)
 
 @pytest.mark.parametrize("verdict", ["refuted", "unknown"])
 def test_a_step_that_was_not_proved_raises_nothing(tmp_path: Path, verdict: str) -> None:
-    assert of_gpu(report(tmp_path, "gpu", nvml=verdict)) is None
+    assert of_gpu(report(tmp_path, "gpu", reader_idle=verdict)) is None
+
+
+def test_every_step_that_a_row_names_is_one_of_the_proof() -> None:
+    proof = pytest.importorskip("benchmarks.gpu_proof.steps")
+    assert {step for row in CAPABILITIES for step in row.steps} <= {step.name for step in proof.MAIN}
 
 
 def test_a_report_of_the_cpu_raises_nothing_and_neither_does_none(tmp_path: Path) -> None:
-    assert of_gpu(report(tmp_path, "cpu", nvml="proved")) is None
+    assert of_gpu(report(tmp_path, "cpu", reader_idle="proved")) is None
     assert of_gpu(tmp_path / "none.json") is None
 
 

@@ -75,7 +75,7 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "unknown": ("idle", "question"),
     # of capabilities
     "run on a GPU": ("ok", "check"),
-    "run": ("ok", "check"),
+    "run": ("idle", "check"),
     "from documents": ("waiting", "question"),
     "never run": ("idle", "dash"),
 }

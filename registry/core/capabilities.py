@@ -114,7 +114,7 @@ CAPABILITIES: Final = (
         "Python",
         "The release brings model.py",
         part="triton",
-        steps=("contract", "load"),
+        steps=("contract", "load", "resources"),
         has_code=True,
     ),
     Capability(
@@ -122,7 +122,7 @@ CAPABILITIES: Final = (
         "Python streams",
         "A request has several responses, over gRPC",
         part="triton",
-        steps=("stream",),
+        steps=("stream_times",),
         has_code=True,
     ),
     _without_code("backend:triton/pytorch", "PyTorch", "A TorchScript file", _SEALED_ONLY),
@@ -132,6 +132,7 @@ CAPABILITIES: Final = (
         "local",
         "One machine: the agent starts, isolates and ends the servers",
         part="triton",
+        steps=("launch", "clean_end"),
         has_code=True,
     ),
     Capability(
@@ -150,7 +151,7 @@ CAPABILITIES: Final = (
         "The agent reads a node's GPUs through NVIDIA's library",
         "Tests ran the real pynvml on recordings written by hand",
         part="gpu",
-        steps=("nvml",),
+        steps=("reader_idle", "reader_load"),
         has_code=True,
     ),
     Capability(
@@ -172,6 +173,7 @@ CAPABILITIES: Final = (
         "gpu gate",
         "Verdicts on the GPUs under a load",
         "Tests ran it beside a real Triton on the CPU, with recordings written by hand",
+        steps=("gpu_gate",),
         has_code=True,
     ),
     Capability(
@@ -179,7 +181,7 @@ CAPABILITIES: Final = (
         "GPU memory",
         "The resources gate holds a release's device memory against its envelope",
         "Tests ran it on recordings written by hand",
-        steps=("growth",),
+        steps=("resources",),
         has_code=True,
     ),
     Capability(
@@ -187,8 +189,8 @@ CAPABILITIES: Final = (
         "CUDA adapter",
         "Device memory and streams through the driver's library",
         "Tests ran it on a stand-in for the library",
-        part="tensorrt",
-        steps=("cuda",),
+        part="gpu",
+        steps=("cuda_adapter",),
         has_code=True,
     ),
     Capability(
@@ -211,7 +213,7 @@ CAPABILITIES: Final = (
         "Executing a plan",
         "A plan's answers are compared with its graph's",
         "The stand-in for TensorRT answers by ONNX Runtime and executes no plan",
-        part="tensorrt",
+        part="gpu",
     ),
 )
 

@@ -13,7 +13,7 @@ from serving.queries.deployments import nodes
 def runtimes_with_states(node: Node) -> list[dict[str, Any]]:
     """The node's runtime images, each with `states`: whether its server and backends were run (`registry.core.capabilities`)."""
     rows = capabilities()
-    return [{**own, "states": states_of(rows, own["server"], own["backends"])} for own in node.runtimes]
+    return [{**own, "states": states_of(rows, own.get("server", ""), own.get("backends", []))} for own in node.runtimes]
 
 
 def offered_runtimes() -> list[dict[str, Any]]:
