@@ -10,10 +10,10 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo test fast kills mutants lint fmt bench openapi access ci locks clean
+.PHONY: help setup up demo test fast kills mutants lint fmt bench openapi access capabilities ci locks clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: ## Install everything from wheels into .venv, .venv-serving and .venv-gateway (a second run does nothing)
 	@$(PYTHON) -I sluicegate/stack/install.py $(if $(filter setup,$(MAKECMDGOALS)),--again)
@@ -60,6 +60,10 @@ access: setup ## Write who may what at every address to docs/access.md, by askin
 openapi: setup ## Write the schemas of the API and of the envelope to docs/
 	@$(PY) manage.py spectacular --validate --format openapi-json --file docs/openapi.json
 	@$(PY) manage.py envelope_schema docs/envelope.schema.json
+
+capabilities: setup ## Run the tests on real parts that show a capability, and write the table of states (ARGS="tests/contracts")
+	@SLUICEGATE_WRITE_CAPABILITIES=1 $(PY) -m pytest -n $(WORKERS) -q -m shows $(ARGS)
+	@$(PY) -m tests.capabilities
 
 ci: ## What continuous integration runs: lint, test, demo
 	@.ci/run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.urls import path
 
+from serving.api import capabilities, files_on_nodes, gateways, joining, node_fit, nodes, release_check, replicas, sleep
 from serving.api import environments as api
-from serving.api import files_on_nodes, gateways, joining, node_fit, nodes, release_check, replicas, sleep
 
 urlpatterns = [
     path("models/<slug:slug>/releases:check", release_check.ReleaseCheckView.as_view(), name="release-check"),
@@ -22,6 +22,7 @@ urlpatterns = [
     path("models/<slug:slug>/sleep", sleep.SleepsView.as_view(), name="model-sleep"),
     path("models/<slug:slug>/sleep/begin", sleep.SleepBeginView.as_view(), name="model-sleep-begin"),
     path("models/<slug:slug>/sleep/end", sleep.SleepEndView.as_view(), name="model-sleep-end"),
+    path("capabilities", capabilities.CapabilitiesView.as_view(), name="capabilities"),
     path("environments", api.EnvironmentsView.as_view(), name="environments"),
     path("environments/<slug:slug>", api.EnvironmentView.as_view(), name="environment"),
     path("gateways", gateways.GatewaysView.as_view(), name="gateways"),

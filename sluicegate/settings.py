@@ -11,6 +11,7 @@ from accounts.core.access import Role
 from accounts.core.addresses import API
 from notifications.core.delivery import DeliveryState, ReceiverKind
 from notifications.core.formats import WebhookFormat
+from registry.core.capabilities import KINDS, State
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.core.uploads import UploadState
 from rollouts.core.lifecycle import RolloutState
@@ -301,6 +302,8 @@ SPECTACULAR_SETTINGS = {
         "UploadState": [(state.value, state.value) for state in UploadState],
         "WaiverKind": [(kind, kind) for kind in ("code", "pickle")],
         "ReceiverKind": [(kind.value, kind.value) for kind in ReceiverKind],
+        "CapabilityState": [str(state) for state in State],
+        "CapabilityKind": list(KINDS),
         "WebhookFormat": [(form.value, form.value) for form in WebhookFormat],
     },
 }

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests import workers
+from tests.capabilities import Shown, claims_of
 from tests.parts import absent, is_needed
 
 #: Tables whose rows are those of the code.
@@ -28,6 +29,8 @@ _STOP: list[Callable[[], None]] = []
 @pytest.hookimpl(tryfirst=True)  # before pytest-django reads the settings
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LeftOut())
+    if not workers.is_worker(config):
+        config.pluginmanager.register(Shown())
     if workers.is_shared(config):
         return  # the workers do all this, each for itself; what was set here would be set in theirs too early
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sluicegate.settings")
@@ -101,6 +104,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (workers.begins_at(item.nodeid.partition("::")[0]), item.path not in slow))
     for item in items:
+        if claims := claims_of(item):
+            item.user_properties.append(("shows", claims))
         if core in item.path.parents and _uses_database(item):
             raise pytest.UsageError(
                 f"{item.nodeid} asks for the database, but tests/core is for pure functions; move it."

@@ -124,12 +124,21 @@ def without_server(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("command", [["--help"], ["push", "--help"], ["rollout", "start", "--help"]])
+@pytest.mark.parametrize(
+    "command", [["--help"], ["push", "--help"], ["rollout", "start", "--help"], ["runtimes", "--help"]]
+)
 @pytest.mark.slow
 def test_the_command_line_runs_without_the_service(command: list[str]) -> None:
     done = without_server(*command)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage: sluicegate")
+
+
+@pytest.mark.slow
+def test_the_table_of_states_needs_neither_the_service_nor_a_server() -> None:
+    done = without_server("runtimes", "--states", "--server", "http://127.0.0.1:9")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "server:triton\tTriton\t" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["up", "demo"])

@@ -73,6 +73,11 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "entered": ("ok", "check"),
     "approved": ("ok", "check"),
     "unknown": ("idle", "question"),
+    # of capabilities
+    "run on a GPU": ("ok", "check"),
+    "run": ("idle", "check"),
+    "from documents": ("waiting", "question"),
+    "never run": ("idle", "dash"),
 }
 #: Words of other parts that no state machine has: (kind, icon) of a plain kind, for parts that only know how bad it is.
 KINDS: Final[dict[str, str]] = {"ok": "check", "running": "play", "waiting": "clock", "bad": "alert", "idle": "dash"}

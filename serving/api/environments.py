@@ -15,9 +15,16 @@ from accounts.api.responses import OnePage, versioned
 from registry.queries import visible_models
 from serving import queries
 from serving.actions.environments import change_environment, create_environment
+from serving.api.capabilities import StateField
 from serving.api.gateways import GatewayOut
 from serving.core.containment import of_facts, sentence_of
 from serving.models import Environment, Route, Server
+from serving.queries.runtimes import runtimes_with_states
+
+
+class RuntimeStatesOut(serializers.Serializer[Any]):
+    server = StateField()
+    backends = serializers.DictField(child=StateField())
 
 
 class RuntimeOut(serializers.Serializer[Any]):
@@ -27,6 +34,7 @@ class RuntimeOut(serializers.Serializer[Any]):
     server = serializers.CharField()
     backends = serializers.ListField(child=serializers.CharField())
     versions = serializers.DictField(child=serializers.CharField())
+    states = RuntimeStatesOut(help_text="whether Sluicegate was run with this server and these backends")
     node = serializers.CharField()
     containment = serializers.CharField(
         help_text="how the node shuts a release's code in: own_user, namespaces, landlock, …"
@@ -198,6 +206,6 @@ class RuntimesView(APIView):
                 "seen_at": node.seen_at,
             }
             for node in queries.nodes()
-            for own in node.runtimes
+            for own in runtimes_with_states(node)
         ]
         return Response(RuntimesPage({"results": found}).data)

@@ -24,6 +24,7 @@ from serving.models import Deployment, Node, NodeInvite, Server
 from serving.queries.deployments import current_servers, live_deployments
 from serving.queries.kept import KeptOn, kept_on
 from serving.queries.memory_sums import NodeSums, nodes_with_sums
+from serving.queries.runtimes import runtimes_with_states
 
 #: A node whose agent was silent for so long is not said to be about.
 SILENT_AFTER = timedelta(seconds=30)
@@ -71,6 +72,11 @@ class NodeView:
     def static(self) -> Mapping[str, str]:
         """`address` and `loads` of the server that somebody else runs, for which the node stands; empty of a machine with an agent."""
         return self.node.facts.get("static") or {}
+
+    @property
+    def runtimes(self) -> list[dict[str, Any]]:
+        """Its runtime images, each with the states of its server and backends."""
+        return runtimes_with_states(self.node)
 
     @property
     def missing(self) -> str:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from registry.adapters.capability_evidence import capabilities
+from registry.core.capabilities import states_of
+from serving.models import Node
 from serving.queries.deployments import nodes
+
+
+def runtimes_with_states(node: Node) -> list[dict[str, Any]]:
+    """The node's runtime images, each with `states`: whether its server and backends were run (`registry.core.capabilities`)."""
+    rows = capabilities()
+    return [{**own, "states": states_of(rows, own.get("server", ""), own.get("backends", []))} for own in node.runtimes]
 
 
 def offered_runtimes() -> list[dict[str, Any]]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
+from registry.adapters.capability_evidence import capabilities
+from registry.core.capabilities import MEANINGS
 from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
@@ -37,7 +40,18 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--state", type=Path, metavar="DIR", help="where the demo keeps its state (.state/demo, made anew)"
     )
     parser.set_defaults(run=run_demo)
-    parser = commands.add_parser("runtimes", help="List the runtime images that nodes offer")
+    parser = commands.add_parser(
+        "runtimes",
+        help="List the runtime images that nodes offer",
+        description="Each server and backend has one of four states: "
+        + "; ".join(f"{state}: {meaning}" for state, meaning in MEANINGS.items())
+        + ".",
+    )
+    parser.add_argument(
+        "--states",
+        action="store_true",
+        help="the state of every server kind, backend, platform and GPU part instead; asks no server",
+    )
     parser.set_defaults(run=run_runtimes)
 
 
@@ -72,8 +86,21 @@ def _require_service(command: str) -> None:
 
 
 def run_runtimes(arguments: argparse.Namespace, output: Output) -> int:
+    if arguments.states:
+        found = capabilities()
+        lines = ([row["id"], row["name"], row["state"], row["instead"] or row["scope"]] for row in found)
+        output.table(found, ("id", "name", "state", "scope"), lines, empty="")
+        return exits.OK
     with connect(arguments.server) as client:
         runtimes = list(client.pages("/runtimes"))
-    rows = ([r["image"], r["server"], ", ".join(r["backends"]), r.get("node")] for r in runtimes)
+    rows = ([r["image"], _server(r), _backends(r), r.get("node")] for r in runtimes)
     output.table(runtimes, ("image", "server", "backends", "node"), rows, empty="No node has reported a runtime yet.")
     return exits.OK
+
+
+def _server(runtime: dict[str, Any]) -> str:
+    return f"{runtime['server']} ({runtime['states']['server']})"
+
+
+def _backends(runtime: dict[str, Any]) -> str:
+    return ", ".join(f"{name} ({state})" for name, state in runtime["states"]["backends"].items())

@@ -22,7 +22,7 @@ from sluicegate.cli import exits, gates, session
 from sluicegate.cli.main import main
 from sluicegate.cli.model import proof_lines
 from sluicegate.client import Client
-from tests.api.cli_world import GRAPH, Run, model, model_file, release_folder, run, tokens  # noqa: F401  # fixtures
+from tests.api.cli_world import GRAPH, IMAGE, Run, model, model_file, release_folder, run, tokens  # noqa: F401  # fixtures
 from tests.factories import make_environment, make_node
 from tests.model_files import onnx_file
 from tests.rollout_setup import TOLD, proven_on, report_for
@@ -35,6 +35,15 @@ def test_who_am_i_not(run: Run, tokens: dict[str, str]) -> None:
     tokens["nobody"] = "sg_wrong"
     code, told = run("nobody", "model", "list")
     assert (code, told["status"]) == (exits.REFUSED, 401)
+
+
+def test_runtimes_on_offer_have_the_states_of_their_server_and_backends(run: Run) -> None:
+    make_node(runtimes=[{"image": IMAGE, "server": "acme", "backends": ["python"], "versions": {}}])
+    code, (runtime,) = run("ada", "runtimes")
+    assert code == exits.OK and runtime["image"] == IMAGE
+    assert runtime["states"] == {"server": "never run", "backends": {"python": "never run"}}
+    _, text = run("ada", "runtimes", plain=True)
+    assert "\tacme (never run)\tpython (never run)\t" in text
 
 
 def test_push_seals_and_the_same_bytes_are_the_same_release(run: Run, model: None, tmp_path: Path) -> None:

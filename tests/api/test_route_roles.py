@@ -223,6 +223,7 @@ ASKS: dict[str, Ask] = {
     ),
     "POST /rollouts/preview": Ask(V.START_ROLLOUT, start),
     "GET /runtimes": Ask(SIGNED_IN),
+    "GET /capabilities": Ask(SIGNED_IN),
     "GET /servers": Ask(SIGNED_IN),
     "GET /status": Ask(SIGNED_IN),
     "GET /teams": Ask(SIGNED_IN),

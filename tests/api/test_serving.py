@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from accounts.core.access import Role
 from accounts.models import Membership, Team, User
+from registry.adapters.capability_evidence import capabilities
 from registry.models import Release, ServedModel
 from serving.models import Deployment, Environment, Gateway, Node, Route, Server
 
@@ -108,6 +109,19 @@ def test_runtimes_tell_which_node_has_them(client: Client, deployed: Server) -> 
     )
 
 
-@pytest.mark.parametrize("path", ["environments", "environments/production", "servers", "runtimes"])
+def test_each_runtime_has_the_states_of_its_server_and_backends(client: Client, deployed: Server) -> None:
+    states = {row["id"]: row["state"] for row in read(client, "capabilities")["results"]}
+    Node.objects.create(name="own", runtimes=[{**RUNTIME, "server": "acme", "backends": ["python"]}])
+    local, own = sorted(read(client, "runtimes")["results"], key=lambda runtime: runtime["node"])
+    assert local["states"]["server"] == states["server:triton"]
+    assert local["states"]["backends"] == {name: states[f"backend:triton/{name}"] for name in RUNTIME["backends"]}
+    assert own["states"] == {"server": "never run", "backends": {"python": "never run"}}
+
+
+def test_the_table_of_capabilities_is_that_of_the_package(client: Client, db: None) -> None:
+    assert read(client, "capabilities")["results"] == capabilities()
+
+
+@pytest.mark.parametrize("path", ["environments", "environments/production", "servers", "runtimes", "capabilities"])
 def test_nobody_reads_without_signing_in(path: str) -> None:
     assert Client().get(f"/api/v1/{path}").status_code in (401, 403)

@@ -34,6 +34,12 @@ from validators.core.stages import stages_between
 
 #: What is not Triton, and what starts one with a model.
 OTHERS = {"mlserver": mlserver, "kserve": kserve}
+#: Capabilities that the whole suite shows on each real server. The models on Triton are ONNX graphs and Python code.
+SHOWN = {
+    "triton": pytest.mark.shows("server:triton", "backend:triton/onnxruntime", "backend:triton/python"),
+    "mlserver": pytest.mark.shows("server:mlserver"),
+    "kserve": pytest.mark.shows("server:kserve"),
+}
 
 
 def _compute_code(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +66,7 @@ class Subject:
 
 @pytest.fixture(
     scope="module",
-    params=["fake", *(pytest.param(part, marks=pytest.mark.real(part)) for part in ("triton", *OTHERS))],
+    params=["fake", *(pytest.param(part, marks=[pytest.mark.real(part), shown]) for part, shown in SHOWN.items())],
 )
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)

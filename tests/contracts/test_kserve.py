@@ -18,7 +18,7 @@ from tests.contracts import serving_models as made
 from tests.kserve_rig import kserve
 from tests.other_server import HOST, OtherServer
 
-pytestmark = pytest.mark.real("kserve")
+pytestmark = [pytest.mark.real("kserve"), pytest.mark.shows("server:kserve")]
 ONES = np.ones((1, 4), np.float32)
 
 

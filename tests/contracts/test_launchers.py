@@ -24,6 +24,7 @@ from tests.static_rig import owner
 from tests.triton_rig import local_launcher
 
 pytestmark = pytest.mark.real("triton")
+STATIC = pytest.mark.shows("platform:static")
 
 
 @pytest.fixture
@@ -31,7 +32,13 @@ def blobs() -> MemoryBlobs:
     return MemoryBlobs()
 
 
-@pytest.fixture(params=["local", "static, by request", "static, by folder"])
+@pytest.fixture(
+    params=[
+        pytest.param("local", marks=pytest.mark.shows("platform:local")),
+        pytest.param("static, by request", marks=STATIC),
+        pytest.param("static, by folder", marks=STATIC),
+    ]
+)
 def another(request: pytest.FixtureRequest, tmp_path: Path, blobs: MemoryBlobs) -> Iterator[Callable[[], NodeLauncher]]:
     """Makes a launcher; each is as one of an agent that was started anew."""
     cache = BlobCache(tmp_path / "cache", blobs)

@@ -50,6 +50,7 @@ def test_every_recorded_reading_keeps_the_contract(name: str) -> None:
 
 
 @pytest.mark.real("gpu")
+@pytest.mark.shows("gpu:nvml")
 def test_the_gpus_of_this_machine_keep_the_contract() -> None:
     reader = GpuReader()
     for _ in range(3):

@@ -30,7 +30,7 @@ from tests.other_server import OtherServer
 from tests.other_user import everything_in
 from tests.static_rig import HOST, Owner, owner
 
-pytestmark = pytest.mark.real("triton")
+pytestmark = [pytest.mark.real("triton"), pytest.mark.shows("platform:static", "server:triton")]
 
 
 @pytest.fixture
@@ -267,7 +267,10 @@ def test_nothing_of_this_machine_is_told_of_theirs(theirs: Owner, blobs: MemoryB
 
 
 @pytest.fixture(
-    params=[pytest.param(rig, marks=pytest.mark.real(rig.__name__)) for rig in (mlserver, kserve)],
+    params=[
+        pytest.param(mlserver, marks=[pytest.mark.real("mlserver"), pytest.mark.shows("server:mlserver")]),
+        pytest.param(kserve, marks=[pytest.mark.real("kserve"), pytest.mark.shows("server:kserve")]),
+    ],
     ids=["mlserver", "kserve"],
 )
 def other(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OtherServer]:

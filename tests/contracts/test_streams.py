@@ -25,6 +25,9 @@ from validators.execution.runners.generators import Generators
 from validators.execution.runners.load import drive
 
 MODEL = "streaming"
+TRITON = pytest.param(
+    "triton", marks=[pytest.mark.real("triton"), pytest.mark.shows("backend:triton/python", "backend:triton/decoupled")]
+)
 
 
 def texts(*said: bytes) -> dict[str, Any]:
@@ -39,7 +42,7 @@ def _compute(arrays: dict[str, Any]) -> dict[str, Any]:
     return {"y": np.full(arrays["text"].shape, b"".join(f"{word} ".encode() for word in words), object)}
 
 
-@pytest.fixture(scope="module", params=["fake", pytest.param("triton", marks=pytest.mark.real("triton"))])
+@pytest.fixture(scope="module", params=["fake", TRITON])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -117,7 +120,7 @@ def test_generators_tell_of_each_response_by_one_clock(server: InferenceServer, 
     assert {len(one.came_s) for one in found} == {2 if kind == "triton" else 1}
 
 
-@pytest.mark.parametrize("kind", [pytest.param("triton", marks=pytest.mark.real("triton"))], indirect=True)
+@pytest.mark.parametrize("kind", [TRITON], indirect=True)
 def test_a_stream_that_takes_too_long_is_a_timeout(server: InferenceServer) -> None:
     """Though it had begun to answer."""
     long = texts(b" ".join([b"word"] * 400))

@@ -48,9 +48,12 @@ class Here:
 
 
 REAL = [
-    pytest.param("standard", marks=pytest.mark.real("tensorrt")),
-    pytest.param("rtx", marks=pytest.mark.real("tensorrt-rtx")),
+    pytest.param("standard", marks=[pytest.mark.real("tensorrt"), pytest.mark.shows("builder:tensorrt")]),
+    pytest.param("rtx", marks=[pytest.mark.real("tensorrt-rtx"), pytest.mark.shows("builder:tensorrt-rtx")]),
 ]
+
+
+ON_GPU = [pytest.mark.real("gpu"), pytest.mark.shows("builder:execution", "gpu:cuda")]
 
 
 @pytest.fixture(params=["fake", *REAL])
@@ -66,9 +69,7 @@ def builder(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
         yield Here(STANDARD)
 
 
-@pytest.fixture(
-    params=["fake", *(pytest.param(*one.values, marks=[*one.marks, pytest.mark.real("gpu")]) for one in REAL)]
-)
+@pytest.fixture(params=["fake", *(pytest.param(*one.values, marks=[*one.marks, *ON_GPU]) for one in REAL)])
 def here(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
     """Builds plans for this machine's GPU, and runs them."""
     if request.param == "fake":

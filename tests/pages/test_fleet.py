@@ -14,6 +14,7 @@ from accounts.actions import actor_for
 from accounts.core.access import Actor, Role
 from accounts.models import User
 from ledger.core.errors import Refused, Stale, Unavailable
+from registry.adapters.capability_evidence import capabilities
 from serving.actions.deployments import ensure_deployment, register_node
 from serving.actions.nodes import cordon_node, uncordon_node
 from serving.actions.prefetch import FilesReport, record_prefetches
@@ -79,6 +80,18 @@ def test_what_nobody_told_is_unknown_and_a_silent_node_is_said_to_be(admin: User
     page = page_of(admin)
     assert "unknown: &lt;script&gt;" in page and "<script>alert" not in page
     assert "No node is like that." in page_of(admin, node="other") and node.name in page_of(admin, state="silent")
+
+
+def test_each_runtime_shows_the_state_of_its_server_and_backends(admin: User) -> None:
+    make_node("local")
+    Node.objects.update(runtimes=[{"image": f"own@sha256:{'1' * 64}", "server": "acme", "backends": ["python"]}])
+    assert re.search("acme <span[^>]*><svg.*?</svg> never run</span>", page_of(admin))
+    Node.objects.update(runtimes=[{"image": f"own@sha256:{'1' * 64}", "server": "triton", "backends": ["tensorrt"]}])
+    page = page_of(admin)
+    state = next(row["state"] for row in capabilities() if row["id"] == "server:triton")
+    assert re.search(
+        f"triton <span[^>]*><svg.*?</svg> {state}</span> · tensorrt <span[^>]*><svg.*?</svg> never run", page
+    )
 
 
 def test_releases_of_other_teams_have_no_name(admin: User) -> None:

@@ -32,7 +32,11 @@ from tests.model_files import plan_file
 from tests.registry_samples import IMAGE, person, put, release_yaml, served_model, sha256
 from tests.tensorrt_rig import use_rtx
 
-pytestmark = [pytest.mark.real("tensorrt-rtx", "onnx"), pytest.mark.django_db]
+pytestmark = [
+    pytest.mark.real("tensorrt-rtx", "onnx"),
+    pytest.mark.shows("builder:tensorrt-rtx"),
+    pytest.mark.django_db,
+]
 PLAN = "artifact/model.plan"
 #: Of the plans here, so that tests need not name the installed version.
 CAPABILITY, OTHER = "8.9", "8.6"

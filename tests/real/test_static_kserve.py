@@ -25,7 +25,7 @@ from tests.other_server import OtherServer
 from tests.real.test_agent import Machine, database, eventually  # noqa: F401
 from tests.real.test_static_servers import Product, Users, gateway, machine_for, server_of  # noqa: F401
 
-pytestmark = [pytest.mark.real("kserve", "envoy"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real("kserve", "envoy"), pytest.mark.shows("server:kserve"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture
