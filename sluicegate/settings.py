@@ -297,6 +297,7 @@ SPECTACULAR_SETTINGS = {
         "RolloutState": [(state.value, state.value) for state in RolloutState],
         "ReleaseState": [(state.value, state.value) for state in ReleaseState],
         "EnvelopeVerdict": ["passed", "failed", "unknown"],
+        "VerdictEnum": ["yes", "unknown", "no"],
         "NodeState": ["reachable", "silent", "cordoned", "revoked"],
         "GatewayState": [(one.value, one.value) for one in Standing],
         "UploadState": [(state.value, state.value) for state in UploadState],
