@@ -184,6 +184,18 @@ def test_a_time_is_declared_for_its_own_load(shape: dict[str, Any], p99: float, 
     assert row["measured"] == 55 and row["sentence"]
 
 
+def test_a_batch_that_waits_to_fill_under_a_lighter_load_refutes_nothing() -> None:
+    """The premise that a lighter load is no slower breaks where a batcher waits for more requests."""
+    envelope = declaring("latency_ms.p99", 40)
+    envelope["performance"][0]["load_shape"] = {"mode": "open", "rate_per_s": 40}
+    found = Judgement(Verdict.PASSED, "Fine.", EVIDENCE["load"])
+    for delay_ms, rate_per_s, verdict in ((0.0, 40, "failed"), (20.0, 40, "passed"), (20.0, 20, "failed")):
+        envelope["performance"][0]["load_shape"]["rate_per_s"] = rate_per_s
+        args = ("load", envelope, DEFAULT)
+        waits = judged(found, *args, hardware=L4, uses_gpu=True, queue_delay_ms=delay_ms)
+        assert waits.verdict == verdict, (delay_ms, rate_per_s)
+
+
 def test_a_rate_of_the_capacity_search_is_a_load_of_its_own() -> None:
     point = {"rate_per_s": 40.0, "requests": 4000, "errors": 0, "found": "proven"}
     times = {"latency_ms": {"p99": 90.0}, "latency_low_ms": {"p99": 80.0}}

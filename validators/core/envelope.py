@@ -52,6 +52,15 @@ class _Declared:
     entry: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class _Terms:
+    """The terms of a comparison: the hardware that was measured, the tolerance, and the time for which a batch may wait to fill."""
+
+    hardware: str
+    tolerance: float
+    queue_delay_ms: float
+
+
 def judged(
     found: Judgement,
     gate: str,
@@ -60,14 +69,17 @@ def judged(
     *,
     hardware: str,
     uses_gpu: bool,
+    queue_delay_ms: float = 0.0,
 ) -> Judgement:
     """A gate's judgement with the rows that it measured in `evidence["envelope"]`: a breach fails it, unless the policy only warns.
 
-    `policy` is the envelope section. A limit that the gate could not read is undecided.
+    `policy` is the envelope section. A limit that the gate could not read is undecided. `queue_delay_ms`: the time for which the
+    release's batcher may wait, which is spent under a lighter load than the declared one.
     """
     if gate not in GATES or found.verdict in (Verdict.ERRORED, Verdict.SKIPPED):
         return found
-    rows = list(_rows_of(gate, found, envelope, policy, hardware=hardware, uses_gpu=uses_gpu))
+    terms = _Terms(hardware, float(policy["tolerance_frac"]), queue_delay_ms)
+    rows = list(_rows_of(gate, found, envelope, terms, uses_gpu=uses_gpu))
     evidence = {**found.evidence, "envelope": [asdict(row) for row in rows]}
     broken = " ".join(row.sentence for row in rows if row.verdict == "failed")
     if broken and policy["on_breach"] == "warn":
@@ -137,9 +149,8 @@ def _rows_of(
     gate: str,
     found: Judgement,
     envelope: Mapping[str, Any],
-    policy: Mapping[str, Any],
+    terms: _Terms,
     *,
-    hardware: str,
     uses_gpu: bool,
 ) -> Iterator[Row]:
     for value in VALUES:
@@ -149,7 +160,7 @@ def _rows_of(
             row = _undeclared(value, gate, found) if declared is None else None
             if declared is not None:
                 measured = list(value.readers[gate](found.evidence, found.verdict, declared.value))
-                row = _row(value, declared, gate, measured, hardware, float(policy["tolerance_frac"]))
+                row = _row(value, declared, gate, measured, terms)
             if row is not None:
                 yield row
 
@@ -199,9 +210,7 @@ def _undeclared(value: Value, gate: str, found: Judgement) -> Row | None:
     return Row(value.field, value.words, value.unit, None, "", measured.value, gate, UNKNOWN, _load(measured), says)
 
 
-def _row(
-    value: Value, declared: _Declared, gate: str, measured: Sequence[Observed], hardware: str, tolerance: float
-) -> Row:
+def _row(value: Value, declared: _Declared, gate: str, measured: Sequence[Observed], terms: _Terms) -> Row:
     row = Row(
         declared.field,
         value.words,
@@ -215,12 +224,16 @@ def _row(
         "",
     )
     says = f"Its envelope declares {quantity_text(declared.number, declared.unit)} of {value.words}"
-    if value.of_entry and (elsewhere := _elsewhere(declared.entry, hardware)):
+    if value.of_entry and (elsewhere := _elsewhere(declared.entry, terms.hardware)):
         return replace(row, sentence=f"{says} {elsewhere}.")
     if not measured:
         return replace(row, sentence=f"{says}; the {gate} gate could not measure it.")
-    limit = _limit(value, declared.number, tolerance)
-    refuting = [one for one in measured if _refutes(value, one, limit) and _is_at_most(one, declared.entry)]
+    limit = _limit(value, declared.number, terms.tolerance)
+    refuting = [
+        one
+        for one in measured
+        if _is_at_most(one, declared.entry) and _refutes(value, one, limit + _waits_ms(value, one, declared, terms))
+    ]
     proving = [one for one in measured if _proves(value, one, limit) and _is_at_least(one, declared.entry)]
     closest = min(measured, key=lambda one: abs((one.rate_per_s or 0.0) - _declared_rate(declared.entry)))
     told = (refuting or proving or [closest])[0]
@@ -245,6 +258,12 @@ def _limit(value: Value, declared: float, tolerance: float) -> float:
     if value.rule is Rule.LIMIT:
         return declared
     return declared * (1 - tolerance if value.rule is Rule.LEAST else 1 + tolerance)
+
+
+def _waits_ms(value: Value, measured: Observed, declared: _Declared, terms: _Terms) -> float:
+    """Milliseconds that a batch waits to fill under a lighter load than the declared one; 0 for what is no latency."""
+    is_lighter = value.field.startswith(("latency_ms", "ttft_ms")) and not _is_at_least(measured, declared.entry)
+    return terms.queue_delay_ms if is_lighter else 0.0
 
 
 def _refutes(value: Value, measured: Observed, limit: float) -> bool:

@@ -44,6 +44,7 @@ def run_gate(name: str, context: GateContext) -> Judgement:
             context.policy.of("envelope"),
             hardware=context.hardware,
             uses_gpu=context.uses_gpu,
+            queue_delay_ms=context.queue_delay_ms,
         )
         return excused(found, name, context) if is_watched and found.verdict is Verdict.FAILED else found
     except InferenceError as error:

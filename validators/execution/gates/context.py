@@ -106,6 +106,11 @@ class GateContext:
         return uses_gpu({"envelope": self.envelope, "serving": self.serving})
 
     @property
+    def queue_delay_ms(self) -> float:
+        """Milliseconds for which the batcher may wait until a batch is full; 0 without one."""
+        return float((self.serving.get("dynamic_batching") or {}).get("max_queue_delay_us") or 0) / 1000
+
+    @property
     def has_batch_axis(self) -> bool:
         return int(self.serving["max_batch_size"]) > 0
 
