@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import validators.core.batch_sweep
+from accounts.core.quantities import quantity_text
 from serving.adapters.triton import TritonServer
 from serving.agent.launcher import LocalLauncher
 from serving.core.variants import Batching
@@ -147,6 +148,33 @@ def test_a_capacity_is_found_and_more_than_was_refuted_may_not_be_declared(
     missed = run_gate("capacity", GateContext(**values))
     assert missed.verdict is Verdict.FAILED, missed.reason
     assert "Its envelope declares 20 requests/s of throughput; no rate is proven" in missed.reason
+
+
+def test_a_release_that_is_slower_than_it_declares_fails_its_load_gate_with_both_numbers(
+    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs
+) -> None:
+    """It takes 55 ms and declares 40 at p99, within an objective of a second. The machine may add to the 55, and not take from them."""
+    own = made.serving(dynamic_batching=None, instance_group=[{"kind": "cpu", "count": 4}])
+    slow = RUNS.replace("0.02", "0.055").encode()
+    manifest = made.manifest(blobs, "slow", {"artifact/model.py": slow}, own, backend="python")
+    entry = {"hardware": "Xeon", "load_shape": {"mode": "open", "rate_per_s": 20}, "latency_ms": {"p99": 40}}
+    load = {"rate_per_s": 20, "duration_s": 6, "slo_quantile": 0.9, "slo_ms": 1000, "max_lag_ms": 60_000, "burst_s": 0}
+    envelope = {"performance": [entry]}
+    found = context(
+        launcher, clients, manifest, hardware="Xeon", envelope=envelope, policy=parse_policy({"load": load})
+    )
+    judged = run_gate("load", found)
+    assert judged.verdict is Verdict.FAILED, judged.reason
+    (row,) = (one for one in judged.evidence["envelope"] if one["declared"] is not None)
+    assert (row["declared"], row["verdict"]) == (40, "failed") and row["measured"] >= 55
+    assert judged.reason.startswith(
+        f"Its envelope declares 40 ms of p99 latency; {quantity_text(row['measured'], 'ms')} were measured"
+    )
+    nothing = run_gate("load", replace(found, envelope={}))
+    assert nothing.verdict is Verdict.PASSED, nothing.reason
+    assert {one["verdict"] for one in nothing.evidence["envelope"]} == {"unknown"}
+    warned = parse_policy({"load": load, "envelope": {"on_breach": "warn"}})
+    assert run_gate("load", replace(found, policy=warned)).verdict is Verdict.PASSED
 
 
 #: A run takes 20 ms whatever it holds, so that only runs of several items keep up.
