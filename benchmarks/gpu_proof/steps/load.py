@@ -1,0 +1,164 @@
+"""A release under load: the product's load and resources gates at a third of its capacity, and what it does beyond that."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.gpu_proof.judged import evidence_of, judged
+from benchmarks.gpu_proof.outcome import Outcome, Verdict, unknown
+from benchmarks.gpu_proof.scene import Scene, Served
+from validators.core.gpu_checks import Window
+from validators.core.load import arrivals, generator_limit, summarise
+from validators.core.stages import stages_between
+from validators.core.verdict import Judgement
+from validators.core.verdict import Verdict as Gate
+from validators.execution.gates.context import GateContext
+from validators.execution.gates.gpu import gpu_gate
+from validators.execution.gates.load import load_gate
+from validators.execution.gates.resources import resources_gate
+from validators.execution.runners import load as load_runner
+
+_CLIENTS = 16
+#: A load generator of one process keeps to this rate on a slow core.
+_MOST_PER_S = 150.0
+#: Requests that may wait at the end of the overload; the load generator has a thread for each that is unanswered.
+_MOST_WAITING = 120
+#: An objective that a healthy server meets on a machine with other work: so many times its median at leisure, at least so much.
+_SLACK, _LEAST_SLO_MS = 30, 250
+#: After a load whose verdict was `failed`, a capacity below this part of the first means that the machine changed.
+_SAME_FRAC = 0.6
+
+
+def capacity_of(served: Served, seconds: float) -> dict[str, float]:
+    """Answers a second with every client busy, and the median of a lone request in ms."""
+    alone = served.burst(8, 1)
+    first = served.burst(4 * _CLIENTS, _CLIENTS)
+    burst = served.burst(max(4 * _CLIENTS, int(first.per_s * seconds)), _CLIENTS)
+    assert not burst.errors, f"{len(burst.errors)} of {len(burst.attempts)} requests failed: {burst.errors[0]}"
+    times = sorted(one.done_s - one.sent_s for one in alone.attempts)
+    return {
+        "per_s": round(burst.per_s, 2),
+        "alone_p50_ms": round(times[len(times) // 2] * 1000, 3),
+        "clients": _CLIENTS,
+    }
+
+
+def policy_of(found: dict[str, float], seconds: float, **load: Any) -> dict[str, Any]:
+    """At a third of the capacity, with an objective in multiples of a lone request's time."""
+    return {
+        "gates": ["load", "resources"],
+        "load": {
+            "rate_per_s": min(_MOST_PER_S, max(1.0, found["per_s"] / 3)),
+            "duration_s": seconds,
+            "slo_ms": max(_LEAST_SLO_MS, _SLACK * found["alone_p50_ms"]),
+            "slo_quantile": 0.9,
+            "least_dispersion": 1,
+            "burst_s": 0,
+            "timeout_s": 20,
+            **load,
+        },
+        "resources": {"max_growth_bytes": 32_768, "min_requests": 100, "max_soak_s": 20},
+    }
+
+
+def load(scene: Scene) -> Outcome:
+    served = scene.dense()
+    found = capacity_of(served, scene.seconds(3, 1.5))
+    policy = policy_of(found, scene.seconds(20, 4))
+    good = load_gate(served.context(policy))
+    if good.verdict is Gate.FAILED:
+        again = capacity_of(served, scene.seconds(3, 1.5))
+        if again["per_s"] < _SAME_FRAC * found["per_s"]:
+            said = "The machine answered far less after the load than before it, so that its failure proves nothing."
+            return unknown(said, capacity=found, again=again, good=evidence_of(good))
+    strict = policy_of(found, scene.seconds(5, 1), slo_ms=max(0.05, found["alone_p50_ms"] / 4))
+    bad = load_gate(served.context(strict))
+    numbers = {
+        "capacity": found,
+        "policy": policy,
+        "stages": good.evidence.get("stages"),
+        "answered": good.evidence.get("answered"),
+    }
+    return judged(good, bad, twin="an objective of a quarter of its own median", numbers=numbers)
+
+
+def overload(scene: Scene) -> Outcome:
+    """Offers 1.2 times the capacity. The queue must take the difference, and the server must go on answering."""
+    served, found = scene.dense(), scene.config.told.get("load", {}).get("capacity")
+    if found is None:
+        found = capacity_of(served, scene.seconds(3, 1.5))
+    rate = 1.2 * found["per_s"]
+    seconds = min(scene.seconds(8, 3), _MOST_WAITING / (rate - found["per_s"]))
+    split = {}
+    for name, per_s, lasts_s in (("third", rate / 3.6, seconds), ("over", rate, seconds)):
+        before, began = served.client.statistics(served.model), time.monotonic()
+        schedule = arrivals(per_s, lasts_s, seed=3)
+        attempts = load_runner.drive(served.requests(), schedule, timeout_s=20, progress=lambda sent: None)
+        stages = stages_between(
+            before, served.client.statistics(served.model), wall_s=time.monotonic() - began, instances=1
+        )
+        summary = summarise(attempts, duration_s=lasts_s, slo_ms=float("inf"))
+        ended_s = max(one.done_s for one in attempts)
+        split[name] = {
+            "offered_per_s": round(per_s, 2),
+            "answered_per_s": round((len(attempts) - summary.errors) / max(lasts_s, ended_s), 2),
+            "errors": summary.errors - summary.unsent,
+            "unsent": summary.unsent,
+            "stages": stages,
+            "latency_ms": summary.latency_ms,
+            "limited": generator_limit(summary, max_lag_ms=250) or "",
+        }
+    over, third = split["over"], split["third"]
+    queued = [(one["stages"] or {}).get("queue_ms", 0.0) for one in (third, over)]
+    numbers = {"capacity": found, **split}
+    if over["limited"] or over["unsent"] or over["stages"] is None:
+        why = over["limited"] or f"{over['unsent']} requests were not sent"
+        return unknown(f"The load generator could not offer that rate: {why}.", **numbers)
+    kept = over["answered_per_s"] / found["per_s"]
+    said = (
+        f"At 1.2 times its capacity of {found['per_s']:.0f}/s the server answered {over['answered_per_s']:.0f}/s with {over['errors']} "
+        f"errors; requests waited {queued[1]:.1f} ms in its queue, {queued[0]:.1f} ms at a third."
+    )
+    if over["errors"] or kept < 0.5:
+        return Outcome(Verdict.REFUTED, said, numbers)
+    return Outcome(Verdict.PROVED, said, numbers) if queued[1] > 2 * queued[0] else unknown(said, **numbers)
+
+
+def resources(scene: Scene) -> Outcome:
+    """On the load step's requests and more; the twin is the same server under an envelope that declares far less."""
+    served = scene.dense()
+    told = scene.config.told.get("load", {})
+    found = told.get("capacity") or capacity_of(served, scene.seconds(3, 1.5))
+    policy = policy_of(found, scene.seconds(20, 6))
+    policy["resources"]["max_soak_s"] = scene.seconds(20, 8)
+    context = served.context(policy, loaded={"answered": told["answered"]} if told.get("answered") else {})
+    good = resources_gate(context)
+    small = {"host": {"memory_mib_min": 4}}
+    if scene.is_gpu:
+        small = {"accelerator": {"vendor": "nvidia", "memory_mib_peak_declared": 16}}
+    bad = resources_gate(served.context(policy, envelope=small, loaded=context.loaded))
+    return judged(good, bad, twin="an envelope that declares far less than it holds")
+
+
+def gpu(scene: Scene) -> Outcome:
+    """The product's gpu gate over the load step's time."""
+    served = scene.dense()
+    found = capacity_of(served, scene.seconds(3, 1.5))
+    began_s = time.time()
+    policy = policy_of(found, scene.seconds(10, 4))
+    policy = {**policy, "gates": ["load", "gpu"], "gpu": {}}
+    del policy["resources"]
+    load_gate(served.context(policy))
+    window, ended_s = Window("load", began_s, time.time()), time.time()
+    while not served.meter.gpu_readings or served.meter.gpu_readings[-1].at_s < ended_s:
+        time.sleep(0.1)
+    good: Judgement = gpu_gate(_watching(served, policy, window))
+    small = {"accelerator": {"vendor": "nvidia", "memory_mib_peak_declared": 16}}
+    bad = gpu_gate(_watching(served, policy, window, envelope=small))
+    return judged(good, bad, twin="an envelope of 16 MiB of GPU memory")
+
+
+def _watching(served: Served, policy: dict[str, Any], window: Window, **more: Any) -> GateContext:
+    return replace(served.context(policy, **more), gpus=lambda: served.meter.watch(window))
