@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -87,6 +88,7 @@ def _prove(given: argparse.Namespace, venv: Path, device: str, form: str, missin
     if unknown_names:
         parser().error(f"there is no step {', '.join(unknown_names)}; --list names them")
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     report = Report(given.out, part="main", device=device, form=form, machine=machine(), revision=revision())
     work = Path(tempfile.mkdtemp(prefix="gpu-proof-"))
     work.chmod(0o755)  # a server that runs as a user of its own passes through it

@@ -13,11 +13,16 @@ from serving.ports import LaunchSpec
 
 RELEASES = Path(__file__).parent / "releases"
 ITEM = 64  # numbers of one item of the dense release
-#: Sizes by form: a request costs some milliseconds in either.
-_DENSE = {"numpy": {"size": "256", "turns": "4"}, "torch": {"size": "2048", "turns": "8"}}
+#: Sizes by form and kind: a request costs some milliseconds in each.
+_DENSE = {
+    ("numpy", "cpu"): {"size": "256", "turns": "4"},
+    ("torch", "cpu"): {"size": "256", "turns": "4"},
+    ("torch", "gpu"): {"size": "2048", "turns": "8"},
+}
 _STREAM = {
-    "numpy": {"width": "256", "layers": "8", "slots": "16", "longest": "512"},
-    "torch": {"width": "768", "layers": "8", "slots": "16", "longest": "9216"},
+    ("numpy", "cpu"): {"width": "256", "layers": "8", "slots": "16", "longest": "512"},
+    ("torch", "cpu"): {"width": "192", "layers": "2", "slots": "16", "longest": "1024"},
+    ("torch", "gpu"): {"width": "768", "layers": "8", "slots": "16", "longest": "9216"},
 }
 #: MiB that the envelope declares; the torch forms hold a CUDA context, and libraries in host memory.
 _MEMORY = {"numpy": {"host": 512, "gpu": 0}, "torch": {"host": 6144, "gpu": 8192}}
@@ -51,7 +56,7 @@ class Maker:
     def dense(self, model: str = "dense", *, output: str = "FP32", **parameters: Any) -> dict[str, Any]:
         """y = 2x; `output` is the data type that the release declares for y."""
         serving = {
-            **self._serving({**_DENSE[self.form], **parameters}),
+            **self._serving({**_DENSE[self.form, self.kind], **parameters}),
             "max_batch_size": 8,
             "inputs": [{"name": "x", "data_type": "FP32", "dims": [ITEM]}],
             "outputs": [{"name": "y", "data_type": output, "dims": [ITEM]}],
@@ -63,7 +68,7 @@ class Maker:
         """A text in, `tokens` pieces out, each in a message of its own."""
         text = {"name": "text", "data_type": "BYTES", "dims": [1]}
         serving = {
-            **self._serving({**_STREAM[self.form], "tokens": tokens, **parameters}),
+            **self._serving({**_STREAM[self.form, self.kind], "tokens": tokens, **parameters}),
             "max_batch_size": 8,
             "inputs": [text],
             "outputs": [{**text, "name": "y"}],

@@ -82,6 +82,11 @@ class Meter:
     def between(self, since_s: float, until_s: float) -> Sequence[Reading]:
         return [one for one in list(self.readings) if since_s <= one.at_s <= until_s]
 
+    def device_memory(self, readings: Sequence[Reading]) -> list[int | None]:
+        """Bytes in use on the first GPU at these readings, of all processes together."""
+        used = [(one.at_s, one.gpus[0].memory_used_bytes) for one in list(self.gpu_readings) if one.gpus]
+        return [next((size for at_s, size in reversed(used) if at_s <= one.at_s), None) for one in readings]
+
     def watch(self, *windows: Window) -> Watch:
         """What was read of the GPUs, with this server's processes under the key 1."""
         return Watch(1, self.began_s, windows, readings=tuple(self.gpu_readings), is_read=self._reader is not None)
@@ -284,10 +289,15 @@ class Scene:
             self._kept["dense"] = self.start(self.make.dense())
         return self._kept["dense"]
 
-    def close(self) -> None:
+    def clear(self) -> None:
+        """Ends the servers that were kept up: the next step measures alone."""
         for served in self._kept.values():
-            with contextlib.suppress(Exception):  # the sweep ends whatever is left
+            with contextlib.suppress(Exception):  # the sweep of `close` ends any that is left
                 self.stop(served)
+        self._kept.clear()
+
+    def close(self) -> None:
+        self.clear()
         if self._launcher:
             self._launcher.sweep(set())
         if self._lock:

@@ -102,7 +102,7 @@ def _policy() -> dict[str, Any]:
 def reader_load(scene: Scene) -> Outcome:
     """Busy share, power, energy and processes while one process computes, and while two do."""
     idle = _first(_reads(5, 0.1)[0])
-    seconds = scene.seconds(8, 4)
+    seconds = scene.seconds(6, 3)
     with burning(4 * seconds) as one:
         time.sleep(1)
         alone, times = _reads(int(seconds / 0.2), 0.2)
@@ -172,7 +172,7 @@ def recordings(scene: Scene) -> Outcome:
     """Recordings at idle and under load, each replayed under the reader. Tests replay them from tests/recordings/nvml."""
     from tests.fakes import nvml
 
-    folder, seconds = scene.config.out.parent / f"{scene.config.out.stem}-recordings", int(scene.seconds(8, 4))
+    folder, seconds = scene.config.out.parent / f"{scene.config.out.stem}-recordings", int(scene.seconds(6, 3))
     idle = nvml.record(max(2, seconds))
     with burning(seconds + 10):
         time.sleep(1)

@@ -19,7 +19,8 @@ from validators.execution.runners import load as load_runner
 
 def two_servers(scene: Scene) -> Outcome:
     """p99 of one server alone and beside a neighbour at full load, and whether both answer their own function meanwhile."""
-    seconds = scene.seconds(10, 2)
+    scene.clear()
+    seconds = scene.seconds(6, 2)
     with scene.served(scene.make.dense("first")) as first:
         rate = max(2.0, min(100.0, capacity_of(first, scene.seconds(2, 0.5))["per_s"] / 4))
         alone = _asked(first, rate, seconds)

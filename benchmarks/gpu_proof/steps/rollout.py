@@ -19,6 +19,7 @@ from rollouts.core.decision import Action
 from rollouts.core.policy import FULL_BP, slow_name
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk, walk
+from serving.core.buckets import EDGES_US
 from validators.core.load import Attempt, arrivals
 from validators.execution.runners import load as load_runner
 
@@ -99,10 +100,12 @@ class _Split:
 
 def _rolled_back(scene: Scene, fault: str) -> Outcome:
     """An honest candidate is kept; from the moment it misbehaves, the core must roll back, and then stable alone is asked."""
+    scene.clear()
     manifests = (scene.make.dense("stable"), scene.make.dense("candidate", fault=fault))
     with scene.all_served(*manifests) as (stable, candidate):
         capacity = capacity_of(stable, scene.seconds(2, 1))
-        threshold_ms = float(round(max(_LEAST_THRESHOLD_MS, _SLACK * capacity["alone_p50_ms"])))
+        wanted_us = 1000 * max(_LEAST_THRESHOLD_MS, _SLACK * capacity["alone_p50_ms"])
+        threshold_ms = next(edge for edge in EDGES_US if edge >= wanted_us) / 1000
         rate = max(4.0, min(_MOST_PER_S, capacity["per_s"] / 6))
         fault_s = 1.5 * threshold_ms / 1000 if fault == "slow" else 0.0
         split = _Split(stable, candidate, rate, threshold_ms, fault_s=fault_s)

@@ -22,6 +22,7 @@ _SLACK, _LEAST_TTFT_MS, _LEAST_ITL_MS = 30, 500, 100
 def stream_times(scene: Scene) -> Outcome:
     """The product's load gate with objectives on tokens; the twin is asked for a tenth of its own time between tokens."""
     tokens = 16 if scene.config.is_quick else 64
+    scene.clear()
     with scene.served(scene.make.stream(tokens=tokens)) as served:
         whole = served.infer({"text": np.array([[b"a prompt"]], object)})["y"].reshape(-1)[0].decode().split()
         assert len(whole) == tokens, f"the answer has {len(whole)} tokens of {tokens}"
@@ -33,10 +34,10 @@ def stream_times(scene: Scene) -> Outcome:
             "ttft_slo_ms": max(_LEAST_TTFT_MS, _SLACK * alone["ttft_p50_ms"]),
             "itl_slo_ms": max(_LEAST_ITL_MS, _SLACK * alone["itl_p50_ms"]),
         }
-        policy = _policy(rate, scene.seconds(15, 3), **objectives)
+        policy = _policy(rate, scene.seconds(10, 3), **objectives)
         good = load_gate(served.context(policy))
         strict = {**objectives, "itl_slo_ms": max(0.01, alone["itl_p50_ms"] / 10)}
-        bad = load_gate(served.context(_policy(rate, scene.seconds(8, 1), **strict)))
+        bad = load_gate(served.context(_policy(rate, scene.seconds(4, 1), **strict)))
     numbers = {
         "tokens": tokens,
         "at_once": {str(count): found for count, found in at.items()},
