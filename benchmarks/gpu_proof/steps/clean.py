@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.gpu_proof.outcome import Outcome, Verdict
 from benchmarks.gpu_proof.scene import STARTED, Scene
+from serving.agent.gpu_reader import GpuReader
 
 _SHARED = Path("/dev/shm")
 _WAIT_S = 15.0
@@ -21,14 +22,11 @@ _DRIVERS_OWN_MIB = 64
 
 def device_memory_mib() -> list[int] | None:
     """Memory in use on each GPU, or None if it cannot be read."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(at) for at in range(pynvml.nvmlDeviceGetCount())]
-        return [pynvml.nvmlDeviceGetMemoryInfo(handle).used >> 20 for handle in handles]
-    except pynvml.NVMLError:
-        return None
+    reader = GpuReader()
+    used = [gpu.memory_used_bytes for gpu in reader.read().gpus if gpu.parent_uuid is None]
+    reader.close()
+    known = [size >> 20 for size in used if size is not None]
+    return known if known and len(known) == len(used) else None
 
 
 def left_of(work: Path) -> dict[str, Any]:
