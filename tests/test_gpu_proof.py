@@ -101,9 +101,9 @@ def test_the_report_is_whole_after_every_step(tmp_path: Path) -> None:
 
 
 def proved_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *verdicts: Verdict) -> int:
-    def run_all(steps: Any, given: Any, told: Any, **more: Any) -> None:
+    def run_all(steps: Any, given: Any, record: Any, **more: Any) -> None:
         for one, verdict in zip(steps, verdicts, strict=False):
-            told(one, Outcome(verdict, "a sentence"))
+            record(one, Outcome(verdict, "a sentence"))
 
     monkeypatch.setattr("benchmarks.gpu_proof.watchdog.run_all", run_all)
     monkeypatch.setattr(cli, "why_missing", lambda names, venv: {})
@@ -156,7 +156,7 @@ for name in json.load(sys.stdin)["steps"]:
 
 def told_of(steps: list[Step], *, missing: dict[str, str] | None = None, lasts_s: float = 600) -> dict[str, Outcome]:
     found: dict[str, Outcome] = {}
-    given: dict[str, Any] = {"config": {"told": {}}}
+    given: dict[str, Any] = {"config": {"earlier": {}}}
     until_s = time.monotonic() + lasts_s
     run_all(
         steps,
@@ -167,7 +167,7 @@ def told_of(steps: list[Step], *, missing: dict[str, str] | None = None, lasts_s
         child=[sys.executable, "-c", CHILD],
     )
     proved = {name for name, one in found.items() if one.verdict == Verdict.PROVED}
-    assert given["config"]["told"].keys() == proved, "later steps get the numbers of earlier ones"
+    assert given["config"]["earlier"].keys() == proved, "later steps get the numbers of earlier ones"
     return found
 
 
@@ -197,7 +197,7 @@ def test_a_step_without_its_part_is_unknown_with_the_reason() -> None:
     assert found["b"].verdict == Verdict.PROVED
 
 
-# --- what the steps rest on -------------------------------------------------------------------------------------------
+# --- the steps ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_step_has_its_own_name_and_needs_known_parts() -> None:

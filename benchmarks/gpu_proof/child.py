@@ -24,7 +24,7 @@ def main() -> int:
         for name in given["steps"]:
             began = time.monotonic()
             outcome = attempt(steps[name], scene)
-            scene.config.told[name] = dict(outcome.numbers)
+            scene.config.earlier[name] = dict(outcome.numbers)
             outcome = replace(outcome, seconds=round(time.monotonic() - began, 2))
             out.write(json.dumps({"name": name, **outcome.as_json()}, default=_plain) + "\n")
     finally:

@@ -1,4 +1,4 @@
-"""Runs the product's own parts against a GPU for ten minutes, and writes what was proved, refuted or left unknown.
+"""Runs the product's own parts against a GPU for ten minutes, and writes a report of claims that are proved, refuted or unknown.
 
 Exit codes: 0 no step is refuted · 1 a step is refuted · 2 parts are missing (they are listed).
 """
@@ -96,11 +96,11 @@ def _prove(given: argparse.Namespace, venv: Path, device: str, form: str, missin
         baseline = {"device_memory_mib": device_memory_mib()}
         config = Config(work, venv, device, form, given.quick, given.seconds_scale, given.out.absolute(), baseline)
 
-        def told(step, outcome) -> None:  # type: ignore[no-untyped-def]
+        def record(step, outcome) -> None:  # type: ignore[no-untyped-def]
             report.add(step, outcome)
             print(f"{outcome.verdict:8} {step.name:15} {outcome.seconds:5.1f} s  {outcome.sentence}", flush=True)
 
-        run_all(steps, {"part": "main", "config": config.as_json()}, told, until_s=began + _PART_S, missing=missing)
+        run_all(steps, {"part": "main", "config": config.as_json()}, record, until_s=began + _PART_S, missing=missing)
     finally:
         shutil.rmtree(work, ignore_errors=True)
         report.end()

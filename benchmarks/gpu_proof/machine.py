@@ -48,7 +48,7 @@ def revision() -> str | None:
 
 
 def _is_virtual() -> bool | None:
-    """Whether the processor reports a hypervisor (x86-64); containers are not told apart."""
+    """Whether the processor reports a hypervisor (x86-64); a container looks like its host."""
     with contextlib.suppress(OSError):
         flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
         return "hypervisor" in flags.split() if flags else None

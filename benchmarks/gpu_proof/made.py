@@ -78,12 +78,12 @@ class Maker:
         return self._manifest(model, "stream.py", serving)
 
     def _serving(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        told = {"form": self.form, **parameters}
+        whole = {"form": self.form, **parameters}
         return {
             "instance_group": [{"kind": self.kind, "count": 1}],
             "queue_policy": None,
             "warmup": [],
-            "parameters": {name: str(value) for name, value in told.items()},
+            "parameters": {name: str(value) for name, value in whole.items()},
         }
 
     def _manifest(self, model: str, source: str, serving: dict[str, Any]) -> dict[str, Any]:

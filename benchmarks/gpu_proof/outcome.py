@@ -1,4 +1,4 @@
-"""What one step of the proof found, and what a step is."""
+"""Steps of the proof and their outcomes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 class Verdict(StrEnum):
     PROVED = "proved"
-    REFUTED = "refuted"  # the product does not do what the step claims
+    REFUTED = "refuted"  # the claim is wrong
     UNKNOWN = "unknown"  # not run, or not enough evidence
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`sentence` holds only what was checked, `numbers` the raw measurements as JSON."""
+    """`sentence` states checked facts alone, `numbers` the raw measurements as JSON."""
 
     verdict: Verdict
     sentence: str
@@ -44,7 +44,7 @@ class Step:
 
     Args:
         stage: steps of one stage run in one process, one after another, and share its servers.
-        needs: names of parts (`parts.py`); without one of them the step is unknown.
+        needs: names of parts (`parts.py`); if a part is missing, the step is unknown.
         budget_s: the step's process is ended after this time, and the step is unknown.
     """
 

@@ -1,7 +1,7 @@
 """The archive for a GPU machine without a package index: real Triton with CUDA, the numpy of its stub, and small modules.
 
 `python -m benchmarks.gpu_proof.pack OUT` builds it; `run_in` unpacks it as a virtual environment and runs the proof there. That
-environment is the serving environment too, so that the product's launcher finds what it expects. Standard library alone.
+environment is the serving environment too, so that the product's launcher runs unchanged. Standard library alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The report: written anew after every step, so that an end by force leaves what was measured."""
+"""The report: written anew after every step, so that an end by force keeps all measurements so far."""
 
 from __future__ import annotations
 

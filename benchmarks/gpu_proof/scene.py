@@ -40,7 +40,7 @@ STARTED = "started.jsonl"
 
 @dataclass
 class Config:
-    """What a run was asked for. `told` has the numbers of earlier steps, by name."""
+    """Options of a run. `earlier` holds the numbers of earlier steps by name."""
 
     work: Path
     venv: Path
@@ -50,14 +50,14 @@ class Config:
     scale: float  # of every duration of a load
     out: Path
     baseline: dict[str, Any] = field(default_factory=dict)
-    told: dict[str, dict[str, Any]] = field(default_factory=dict)
+    earlier: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Config:
-        return cls(**{**told, **{name: Path(told[name]) for name in ("work", "venv", "out")}})
+    def of(cls, json: Mapping[str, Any]) -> Config:
+        return cls(**{**json, **{name: Path(json[name]) for name in ("work", "venv", "out")}})
 
 
 class Meter:
@@ -88,7 +88,7 @@ class Meter:
         return [next((size for at_s, size in reversed(used) if at_s <= one.at_s), None) for one in readings]
 
     def watch(self, *windows: Window) -> Watch:
-        """What was read of the GPUs, with this server's processes under the key 1."""
+        """All readings of the GPUs, with this server's processes under the key 1."""
         return Watch(1, self.began_s, windows, readings=tuple(self.gpu_readings), is_read=self._reader is not None)
 
     def _run(self) -> None:
@@ -140,7 +140,7 @@ class Served:
         )
 
     def requests(self) -> PreparedRequests:
-        """What the load gate would send."""
+        """The requests of the load gate."""
         context = self.context({"gates": ["load"]})
         return requests_to(self.client, self.manifest["serving"], payloads_of(context), context)
 
@@ -206,7 +206,7 @@ class Scene:
                 self._lock = lock.open("w")
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
             cache = BlobCache(self.config.work / "cache", self.blobs)
-            layers = self.config.told.get("launch", {}).get("layers_used", self._layers)
+            layers = self.config.earlier.get("launch", {}).get("layers_used", self._layers)
             self._launcher = LocalLauncher(
                 servers=servers,
                 venv=self.config.venv,

@@ -20,23 +20,23 @@ from benchmarks.gpu_proof.parts import ROOT
 
 #: For the end of a stage's servers, and then of the process itself, in seconds.
 _CLOSES_S = 45.0
-Told = Callable[[Step, Outcome], None]
+Record = Callable[[Step, Outcome], None]
 CHILD = (sys.executable, "-m", "benchmarks.gpu_proof.child")
 
 
 def run_all(
     steps: Sequence[Step],
     given: Mapping[str, Any],
-    told: Told,
+    record: Record,
     *,
     until_s: float,
     missing: Mapping[str, str],
     child: Sequence[str] = CHILD,
 ) -> None:
-    """Calls `told` with the outcome of every step, in their order.
+    """Calls `record` with the outcome of every step, in their order.
 
     Args:
-        given: part and configuration, as `child.py` reads them; `config.told` grows by the numbers of each step.
+        given: part and configuration, as `child.py` reads them; `config.earlier` grows by the numbers of each step.
         until_s: the end of the whole part, by `time.monotonic`. Steps that are left then are unknown.
         missing: why a part is not here, by its name.
     """
@@ -45,20 +45,20 @@ def run_all(
         for step in staged:
             why = [f"{name}: {missing[name]}" for name in step.needs if name in missing]
             if why:
-                told(step, unknown(f"Not run, because a part is missing: {'; '.join(why)}."))
+                record(step, unknown(f"Not run, because a part is missing: {'; '.join(why)}."))
             else:
                 left.append(step)
         while left:
-            left = _run_stage(left, given, told, until_s, child)
+            left = _run_stage(left, given, record, until_s, child)
 
 
 def _run_stage(
-    left: list[Step], given: Mapping[str, Any], told: Told, until_s: float, child: Sequence[str]
+    left: list[Step], given: Mapping[str, Any], record: Record, until_s: float, child: Sequence[str]
 ) -> list[Step]:
-    """The steps that are still to run: after one that ended its process, in another process."""
+    """Returns the steps that are left after a step that ended its process. They need another process."""
     if time.monotonic() >= until_s:
         for step in left:
-            told(step, unknown("Not run: the time of the part was over."))
+            record(step, unknown("Not run: the time of the part was over."))
         return []
     with tempfile.TemporaryFile("w+") as words:
         process = subprocess.Popen(
@@ -80,11 +80,11 @@ def _run_stage(
                 line = lines.next(min(step.budget_s, max(0.0, until_s - time.monotonic())))
                 if not line:
                     why = "ended" if line is None else f"did not end within {min(step.budget_s, 600):g} s"
-                    told(step, unknown(f"The step's process {why}. {_last_words(words)}".strip()))
+                    record(step, unknown(f"The step's process {why}. {_last_words(words)}".strip()))
                     return left[at + 1 :]
                 found = json.loads(line)
-                given["config"]["told"][step.name] = found["numbers"]
-                told(step, Outcome(Verdict(found["verdict"]), found["sentence"], found["numbers"], found["seconds"]))
+                given["config"]["earlier"][step.name] = found["numbers"]
+                record(step, Outcome(Verdict(found["verdict"]), found["sentence"], found["numbers"], found["seconds"]))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_CLOSES_S)
             return []

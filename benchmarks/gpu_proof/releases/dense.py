@@ -49,20 +49,20 @@ class TorchMath:
 
 class TritonPythonModel:
     def initialize(self, args):
-        told = json.loads((Path(__file__).parent / "sluicegate.json").read_text())["parameters"]
-        size, turns = int(told["size"]), int(told["turns"])
-        self.scale = np.float32(told.get("scale", 2))
-        self.leak_bytes = int(told.get("leak_bytes", 0))
-        self.answers = told.get("answers", "FP32")
-        self.fault, self.fault_s, self.is_armed = told.get("fault", ""), 0.0, False
+        parameters = json.loads((Path(__file__).parent / "sluicegate.json").read_text())["parameters"]
+        size, turns = int(parameters["size"]), int(parameters["turns"])
+        self.scale = np.float32(parameters.get("scale", 2))
+        self.leak_bytes = int(parameters.get("leak_bytes", 0))
+        self.answers = parameters.get("answers", "FP32")
+        self.fault, self.fault_s, self.is_armed = parameters.get("fault", ""), 0.0, False
         device = "cuda" if args["model_instance_kind"] == "GPU" else "cpu"
-        self.math = TorchMath(size, turns, device) if told["form"] == "torch" else NumpyMath(size, turns)
+        self.math = TorchMath(size, turns, device) if parameters["form"] == "torch" else NumpyMath(size, turns)
 
     def execute(self, requests):
         return [self.answer(pb_utils.get_input_tensor_by_name(one, "x").as_numpy()) for one in requests]
 
     def answer(self, x):
-        for _ in range(len(x)):  # each item costs the same, whatever batch it comes in
+        for _ in range(len(x)):  # each item costs the same in every batch
             self.math.work()
         if self.leak_bytes:
             self.math.keep(self.leak_bytes)

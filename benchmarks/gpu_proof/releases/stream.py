@@ -102,11 +102,11 @@ class TorchDecoder:
 
 class TritonPythonModel:
     def initialize(self, args):
-        told = json.loads((Path(__file__).parent / "sluicegate.json").read_text())["parameters"]
-        shape = [int(told[name]) for name in ("width", "layers", "slots", "longest")]
-        self.tokens, self.free = int(told["tokens"]), list(range(int(told["slots"])))
+        parameters = json.loads((Path(__file__).parent / "sluicegate.json").read_text())["parameters"]
+        shape = [int(parameters[name]) for name in ("width", "layers", "slots", "longest")]
+        self.tokens, self.free = int(parameters["tokens"]), list(range(int(parameters["slots"])))
         device = "cuda" if args["model_instance_kind"] == "GPU" else "cpu"
-        self.decoder = TorchDecoder(*shape, device) if told["form"] == "torch" else NumpyDecoder(*shape)
+        self.decoder = TorchDecoder(*shape, device) if parameters["form"] == "torch" else NumpyDecoder(*shape)
         self.waiting = queue.Queue()
         self.worker = threading.Thread(target=self.decode, daemon=True)
         self.worker.start()

@@ -30,7 +30,7 @@ def device_memory_mib() -> list[int] | None:
 
 
 def left_of(work: Path) -> dict[str, Any]:
-    """What is left of the servers whose folders lie in `work`: processes that name it, shared memory by their prefixes, folders."""
+    """Processes, shared memory and folders that the servers below `work` left behind."""
     processes = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -68,10 +68,10 @@ def clean_end(scene: Scene) -> Outcome:
     is_clean = not any(left.values()) and all(more <= _DRIVERS_OWN_MIB for more in grown)
     on_gpu = f", {max(grown)} MiB more on the GPU than before" if grown else ""
     names = ", ".join(f"{len(of)} {name.replace('_', ' ')}" for name, of in left.items())
-    said = f"After {len(started(work))} servers there are left: {names}{on_gpu}."
+    sentence = f"After {len(started(work))} servers there are left: {names}{on_gpu}."
     if scene.is_gpu and not grown:
-        return Outcome(Verdict.UNKNOWN, f"{said} Device memory could not be read.", numbers)
-    return Outcome(Verdict.PROVED if is_clean else Verdict.REFUTED, said, numbers)
+        return Outcome(Verdict.UNKNOWN, f"{sentence} Device memory could not be read.", numbers)
+    return Outcome(Verdict.PROVED if is_clean else Verdict.REFUTED, sentence, numbers)
 
 
 def _look_works(work: Path) -> dict[str, list[Any]]:

@@ -86,13 +86,13 @@ def reader_idle(scene: Scene) -> Outcome:
         name for name, (finding, _) in checks.items() if finding == Finding.UNKNOWN and name not in ("alone", "memory")
     ]
     numbers = {"reading": times, "checks": checks, "unknown": dict(last.unknown), "last": readings[-1].as_json()}
-    said = (
+    sentence = (
         f"A reading of {last.name} took {times['p50_ms']:.1f} ms (p99 {times['p99_ms']:.1f} ms). Of {len(CHECKS)} checks the card leaves "
         f"{len(unanswered)} without an answer{': ' + ', '.join(unanswered) if unanswered else ''}; "
         f"{len(last.unknown)} questions have none: {', '.join(sorted(last.unknown)) or 'none'}."
     )
-    told = (last.power_w, last.sm_clock_mhz, last.memory_total_bytes)
-    return Outcome(Verdict.PROVED, said, numbers) if None not in told else unknown(said, **numbers)
+    needed = (last.power_w, last.sm_clock_mhz, last.memory_total_bytes)
+    return Outcome(Verdict.PROVED, sentence, numbers) if None not in needed else unknown(sentence, **numbers)
 
 
 def _policy() -> dict[str, Any]:
@@ -115,15 +115,15 @@ def reader_load(scene: Scene) -> Outcome:
     energy_j = (busy[-1].energy_j or 0.0) - (busy[0].energy_j or 0.0)
     numbers = {"reading": times, "power_w": power, "energy_j": energy_j, "busy_frac": busy[-1].busy_frac, "pids": pids, "listed": listed,
                "clocks_mhz": [gpu.sm_clock_mhz for gpu in busy], "in_pid_namespace": _pid_namespace()}  # fmt: skip
-    said = (
+    sentence = (
         f"Under load the reader read {busy[-1].busy_frac} busy, {power[1]:.0f} W instead of {power[0]:.0f} W and {energy_j:.0f} J more; "
         f"with two processes {pids} it listed {listed}."
     )
     if not (busy[-1].busy_frac and power[1] > power[0] and energy_j > 0):
-        return Outcome(Verdict.REFUTED, said, numbers)
+        return Outcome(Verdict.REFUTED, sentence, numbers)
     if not set(pids) <= set(listed):
-        return unknown(f"{said} The driver's process ids are not those of this process's namespace.", **numbers)
-    return Outcome(Verdict.PROVED, said, numbers)
+        return unknown(f"{sentence} The driver's process ids are not those of this process's namespace.", **numbers)
+    return Outcome(Verdict.PROVED, sentence, numbers)
 
 
 def _pid_namespace() -> str:
@@ -137,7 +137,7 @@ def throttling(scene: Scene) -> Outcome:
         readings, _ = _reads(int(seconds / 0.25), 0.25)
         process.wait(60)
         assert process.stdout is not None
-        told = json.loads(process.stdout.read() or "{}")
+        burnt = json.loads(process.stdout.read() or "{}")
     gpus, at = _first(readings), [one.at_s for one in readings if one.gpus]
     power = [gpu.power_w for gpu in gpus if gpu.power_w is not None]
     reasons = {word: sum(bool((gpu.clock_event_reasons or 0) & bit) for gpu in gpus) for bit, word in REASONS.items()}
@@ -147,20 +147,20 @@ def throttling(scene: Scene) -> Outcome:
     )
     capped = [gpu.power_capped_s for gpu in (gpus[0], gpus[-1])]
     numbers = {
-        "load": told, "seconds": at[-1] - at[0], "energy_counter_j": by_counter, "energy_of_power_j": by_power, "power_w": power,
+        "load": burnt, "seconds": at[-1] - at[0], "energy_counter_j": by_counter, "energy_of_power_j": by_power, "power_w": power,
         "power_limit_w": gpus[-1].power_limit_w, "clocks_mhz": [gpu.sm_clock_mhz for gpu in gpus], "reasons": reasons,
         "power_capped_s": capped, "thermal_throttled_s": [gpu.thermal_throttled_s for gpu in (gpus[0], gpus[-1])],
         "temperature_c": [gpu.temperature_c for gpu in gpus],
     }  # fmt: skip
     shares = ", ".join(f"{word} in {count} of {len(gpus)}" for word, count in reasons.items() if count) or "none"
-    said = (
-        f"{told.get('tflops', 0):.0f} TFLOP/s in bf16; the energy counter grew by {by_counter:.0f} J, the power readings make "
+    sentence = (
+        f"{burnt.get('tflops', 0):.0f} TFLOP/s in bf16; the energy counter grew by {by_counter:.0f} J, the power readings make "
         f"{by_power:.0f} J; clock event reasons: {shares}."
     )
     if not by_counter or not by_power:
-        return unknown(f"{said} Power or energy is not known.", **numbers)
+        return unknown(f"{sentence} Power or energy is not known.", **numbers)
     is_same = abs(by_counter - by_power) <= _SAME_ENERGY_FRAC * by_counter
-    return Outcome(Verdict.PROVED if is_same else Verdict.REFUTED, said, numbers)
+    return Outcome(Verdict.PROVED if is_same else Verdict.REFUTED, sentence, numbers)
 
 
 def _area(gpus: Sequence[Gpu], at: Sequence[float]) -> float:

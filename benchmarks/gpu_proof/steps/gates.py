@@ -36,15 +36,17 @@ def launch(scene: Scene) -> Outcome:
     assert (answer == 2).all(), f"the release answered {answer[0, :4].tolist()} where y = 2x is 2"
     numbers |= {"timings": served.timings, "failure_in_sandbox": failure}
     if failure and (hidden := _outside_the_sandbox(scene)):
-        said = f"The release loads without a sandbox alone, because PyTorch lies in {hidden}, which no sandbox shows."
-        return unknown(said, **numbers, layers_used=[])
+        sentence = (
+            f"The release loads without a sandbox alone, because PyTorch lies in {hidden}, which no sandbox shows."
+        )
+        return unknown(sentence, **numbers, layers_used=[])
     if failure:
-        said = f"The release loads without a sandbox alone; in it the launcher reported: {failure}"
-        return Outcome(Verdict.REFUTED, said, {**numbers, "layers_used": []})
+        sentence = f"The release loads without a sandbox alone; in it the launcher reported: {failure}"
+        return Outcome(Verdict.REFUTED, sentence, {**numbers, "layers_used": []})
     contained = f"in a sandbox of {', '.join(granted.layers)}" if granted.layers else "without a sandbox"
     is_contained = granted.tier is not Containment.NONE
-    said = f"The product's launcher started Triton {contained}, and the release answered y = 2x."
-    return Outcome(Verdict.PROVED, said, {**numbers, "is_contained": is_contained})
+    sentence = f"The product's launcher started Triton {contained}, and the release answered y = 2x."
+    return Outcome(Verdict.PROVED, sentence, {**numbers, "is_contained": is_contained})
 
 
 def _outside_the_sandbox(scene: Scene) -> str:
@@ -73,5 +75,5 @@ def cold_start(scene: Scene) -> Outcome:
     limit_s = max(0.001, served.timings["load_s"] / 2)
     strict = {"gates": ["cold_start"], "cold_start": {"inferences": 5, "max_s": limit_s}}
     bad = cold_start_gate(replace(served.context(strict)))
-    said = f"an allowance of {limit_s:.2f} s, half of what its load took"
-    return judged(good, bad, twin=said, numbers={"timings": served.timings})
+    sentence = f"an allowance of {limit_s:.2f} s, half of what its load took"
+    return judged(good, bad, twin=sentence, numbers={"timings": served.timings})

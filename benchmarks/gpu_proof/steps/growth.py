@@ -51,6 +51,6 @@ def _judged(scene: Scene, served: Served) -> Judgement:
         of, levels = "the device", served.meter.device_memory(readings)
     points = [(at, float(level)) for at, level in zip(requests, levels, strict=True) if level is not None]
     growth = growth_of(points, confidence=float(limits["confidence"])) if points else None
-    told: dict[str, Any] = {"memory_of": of, "points": points[:: max(1, len(points) // 200)]}
+    numbers: dict[str, Any] = {"memory_of": of, "points": points[:: max(1, len(points) // 200)]}
     verdict = grows(growth, len(points), answered.requests, limits)
-    return Judgement(verdict.verdict, verdict.reason, {**told, "growth": growth.as_evidence() if growth else None})
+    return Judgement(verdict.verdict, verdict.reason, {**numbers, "growth": growth.as_evidence() if growth else None})

@@ -1,4 +1,4 @@
-"""A release under load: the product's load and resources gates at a third of its capacity, and what it does beyond that."""
+"""A release under load: the product's load and resources gates at a third of its capacity, and 1.2 times the capacity."""
 
 from __future__ import annotations
 
@@ -71,8 +71,10 @@ def load(scene: Scene) -> Outcome:
     if good.verdict is Gate.FAILED:
         again = capacity_of(served, scene.seconds(3, 1.5))
         if again["per_s"] < _SAME_FRAC * found["per_s"]:
-            said = "The machine answered far less after the load than before it, so that its failure proves nothing."
-            return unknown(said, capacity=found, again=again, good=evidence_of(good))
+            sentence = (
+                "The machine answered far less after the load than before it, so that its failure proves nothing."
+            )
+            return unknown(sentence, capacity=found, again=again, good=evidence_of(good))
     strict = policy_of(found, scene.seconds(3, 1), slo_ms=max(0.05, found["alone_p50_ms"] / 4))
     bad = load_gate(served.context(strict))
     numbers = {
@@ -86,7 +88,7 @@ def load(scene: Scene) -> Outcome:
 
 def overload(scene: Scene) -> Outcome:
     """Offers 1.2 times the capacity. The queue must take the difference, and the server must go on answering."""
-    served, found = scene.dense(), scene.config.told.get("load", {}).get("capacity")
+    served, found = scene.dense(), scene.config.earlier.get("load", {}).get("capacity")
     if found is None:
         found = capacity_of(served, scene.seconds(3, 1.5))
     rate = 1.2 * found["per_s"]
@@ -102,17 +104,17 @@ def overload(scene: Scene) -> Outcome:
         why = over["limited"] or f"{over['unsent']} requests were not sent"
         return unknown(f"The load generator could not offer that rate: {why}.", **numbers)
     kept = over["answered_per_s"] / found["per_s"]
-    said = (
+    sentence = (
         f"At 1.2 times its capacity of {found['per_s']:.0f}/s the server answered {over['answered_per_s']:.0f}/s with {over['errors']} "
         f"errors; requests waited {queued[1]:.1f} ms in its queue, {queued[0]:.1f} ms at a third."
     )
     if over["errors"] or kept < 0.5:
-        return Outcome(Verdict.REFUTED, said, numbers)
-    return Outcome(Verdict.PROVED, said, numbers) if queued[1] > 2 * queued[0] else unknown(said, **numbers)
+        return Outcome(Verdict.REFUTED, sentence, numbers)
+    return Outcome(Verdict.PROVED, sentence, numbers) if queued[1] > 2 * queued[0] else unknown(sentence, **numbers)
 
 
 def _offered(served: Served, per_s: float, lasts_s: float) -> dict[str, Any]:
-    """What the server answered of this rate, and where the time of a request went."""
+    """Answers a second at this rate, and a request's time by stage."""
     before, began = served.client.statistics(served.model), time.monotonic()
     schedule = arrivals(per_s, lasts_s, seed=3)
     attempts = load_runner.drive(served.requests(), schedule, timeout_s=20, progress=lambda sent: None)
@@ -134,11 +136,11 @@ def _offered(served: Served, per_s: float, lasts_s: float) -> dict[str, Any]:
 def resources(scene: Scene) -> Outcome:
     """On the load step's requests and more; the twin is the same server under an envelope that declares far less."""
     served = scene.dense()
-    told = scene.config.told.get("load", {})
-    found = told.get("capacity") or capacity_of(served, scene.seconds(3, 1.5))
+    earlier = scene.config.earlier.get("load", {})
+    found = earlier.get("capacity") or capacity_of(served, scene.seconds(3, 1.5))
     policy = policy_of(found, scene.seconds(20, 6))
     policy["resources"]["max_soak_s"] = scene.seconds(20, 8)
-    context = served.context(policy, loaded={"answered": told["answered"]} if told.get("answered") else {})
+    context = served.context(policy, loaded={"answered": earlier["answered"]} if earlier.get("answered") else {})
     good = resources_gate(context)
     small = {"host": {"memory_mib_min": 4}}
     if scene.is_gpu:

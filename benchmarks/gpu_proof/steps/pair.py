@@ -43,17 +43,17 @@ def two_servers(scene: Scene) -> Outcome:
     assert left == 2.0, f"after its neighbour's end the first server answered {left}"
     errors = alone["errors"] + beside["errors"] + neighbour.get("errors", 0)
     assert not errors, f"{errors} requests failed: {numbers}"
-    said = (
+    sentence = (
         f"p99 was {alone['p99_ms']:.1f} ms alone and {beside['p99_ms']:.1f} ms beside a neighbour that answered "
         f"{neighbour['per_s']:.0f}/s; both answered their own function, and the first went on after the other's end."
     )
     if scene.is_gpu:
         wanted = {"alone": Finding.WELL.value, "beside": Finding.PERF_INVALID.value}
-        said = f"{said} The check `alone` found {seen['alone']} and {seen['beside']}."
+        sentence = f"{sentence} The check `alone` found {seen['alone']} and {seen['beside']}."
         if Finding.UNKNOWN.value in seen.values():
-            return unknown(said, **numbers)
-        return Outcome(Verdict.PROVED if seen == wanted else Verdict.REFUTED, said, numbers)
-    return Outcome(Verdict.PROVED, said, numbers)
+            return unknown(sentence, **numbers)
+        return Outcome(Verdict.PROVED if seen == wanted else Verdict.REFUTED, sentence, numbers)
+    return Outcome(Verdict.PROVED, sentence, numbers)
 
 
 def _one(served: Served) -> float:
@@ -70,7 +70,7 @@ def _asked(served: Served, rate: float, seconds: float) -> dict[str, Any]:
     return {**found, "requests": summary.requests, "errors": summary.errors, "window": [began_s, time.time()]}
 
 
-def _busy(served: Served, ended: threading.Event, told: dict[str, Any]) -> None:
+def _busy(served: Served, ended: threading.Event, result: dict[str, Any]) -> None:
     """Keeps four requests in flight."""
     requests, answered, errors, began = served.requests(), 0, 0, time.monotonic()
 
@@ -80,7 +80,7 @@ def _busy(served: Served, ended: threading.Event, told: dict[str, Any]) -> None:
             try:
                 requests.send(0, timeout_s=20)
                 answered += 1
-            except Exception:  # counted, and told by the step
+            except Exception:  # counted, and the step reports them
                 errors += 1
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
@@ -88,11 +88,11 @@ def _busy(served: Served, ended: threading.Event, told: dict[str, Any]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    told |= {"per_s": round(answered / (time.monotonic() - began), 2), "errors": errors}
+    result |= {"per_s": round(answered / (time.monotonic() - began), 2), "errors": errors}
 
 
 def _alone(served: Served, window: list[float]) -> str:
-    """What the product's check `alone` found in that time; `unknown` if the server was seen on no GPU."""
+    """Finding of the product's check `alone` in that time, or `unknown` if no GPU listed the server."""
     watch = served.meter.watch(Window("load", *window))
     found = [
         check

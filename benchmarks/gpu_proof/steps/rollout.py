@@ -145,21 +145,21 @@ def _told(split: _Split, ticks: list[Walk], after: Arms | None, numbers: dict[st
     last, stable = ticks[-1], sum(one["stable"]["bad"][ERRORS] for one in split.seen)
     if last.tick < _FAULT_AT:
         slow = max(one["took_s"] for one in split.seen)
-        said = f"The core decided {last.decision.action} before the fault: {last.decision.reason}"
+        sentence = f"The core decided {last.decision.action} before the fault: {last.decision.reason}"
         is_slow = slow > 3 * _TICK_S
         return (
-            unknown(f"{said} The machine was slow meanwhile.", **numbers)
+            unknown(f"{sentence} The machine was slow meanwhile.", **numbers)
             if is_slow
-            else Outcome(Verdict.REFUTED, said, numbers)
+            else Outcome(Verdict.REFUTED, sentence, numbers)
         )
     if after is None or split.rolled_back_at is None or split.fault_sent_at is None:
         return Outcome(Verdict.REFUTED, f"The core did not roll back: {last.decision.reason}", numbers)
     seconds = round(split.rolled_back_at - split.fault_sent_at, 2)
     asked = numbers["candidate_after_rollback"]
-    said = (
+    sentence = (
         f"The core rolled back {seconds:.1f} s after the fault ({last.decision.code}): {last.decision.reason} After it the candidate's "
         f"server counted {asked} requests and stable's answered {after.stable.attempts - after.stable.bad[ERRORS]}."
     )
     is_whole = not asked and after.stable.attempts and not after.stable.bad[ERRORS] and not stable
     found = {**numbers, "fault_to_rollback_s": seconds}
-    return Outcome(Verdict.PROVED if is_whole else Verdict.REFUTED, said, found)
+    return Outcome(Verdict.PROVED if is_whole else Verdict.REFUTED, sentence, found)

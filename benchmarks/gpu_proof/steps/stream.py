@@ -89,12 +89,12 @@ def times_of(burst: Burst) -> dict[str, float]:
     """Quantiles in ms of the first token and of the gaps; the largest gap of any stream."""
     first = [(one.came_s[0] - one.sent_s) * 1000 for one in burst.attempts]
     gaps = np.concatenate([np.diff(one.came_s) for one in burst.attempts]) * 1000
-    told = {
+    quantiles = {
         f"{name}_p{share}_ms": float(np.quantile(of, share / 100))
         for name, of in (("ttft", first), ("itl", gaps))
         for share in (50, 99)
     }
-    return {name: round(value, 3) for name, value in {**told, "gap_max_ms": float(gaps.max())}.items()}
+    return {name: round(value, 3) for name, value in {**quantiles, "gap_max_ms": float(gaps.max())}.items()}
 
 
 def _beside_a_long_prompt(served: Served, tokens: int) -> dict[str, float]:

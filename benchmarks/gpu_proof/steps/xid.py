@@ -33,7 +33,7 @@ int main() {
 
 
 def xid(scene: Scene) -> Outcome:
-    """Whether an Xid reaches a listener, after how long, and whom the product's check `xid` blames."""
+    """Whether an Xid reaches a listener, after how long, and the finding of the product's check `xid`."""
     folder: Path = scene.config.work / "xid"
     folder.mkdir()
     (folder / "fault.cu").write_text(_SOURCE)
@@ -65,10 +65,12 @@ def xid(scene: Scene) -> Outcome:
     found = checks.get("xid")
     numbers = {"error": words, "xids": codes, "heard_after_s": heard_s, "check": [str(found.finding), found.sentence] if found else None,
                "unknown": {gpu.uuid: dict(gpu.unknown) for gpu in readings[-1].gpus}}  # fmt: skip
-    said = f"The process ended with '{words}'; the listener heard Xids {codes or 'none'}"
+    sentence = f"The process ended with '{words}'; the listener heard Xids {codes or 'none'}"
     if heard_s is None or found is None:
-        return unknown(f"{said} within {_LISTENS_S:g} s.", **numbers)
-    said = f"{said} {heard_s:.1f} s after its start; the check `xid` found {found.finding}: {found.sentence}."
+        return unknown(f"{sentence} within {_LISTENS_S:g} s.", **numbers)
+    sentence = f"{sentence} {heard_s:.1f} s after its start; the check `xid` found {found.finding}: {found.sentence}."
     if set(codes) - APPLICATION_XIDS or found.finding is Finding.NODE:
-        return Outcome(Verdict.REFUTED, f"{said} A program's fault is held against the hardware.", numbers)
-    return Outcome(Verdict.PROVED, said, numbers) if found.finding is Finding.RELEASE else unknown(said, **numbers)
+        return Outcome(Verdict.REFUTED, f"{sentence} A program's fault is held against the hardware.", numbers)
+    return (
+        Outcome(Verdict.PROVED, sentence, numbers) if found.finding is Finding.RELEASE else unknown(sentence, **numbers)
+    )
