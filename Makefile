@@ -61,7 +61,7 @@ openapi: setup ## Write the schemas of the API and of the envelope to docs/
 	@$(PY) manage.py spectacular --validate --format openapi-json --file docs/openapi.json
 	@$(PY) manage.py envelope_schema docs/envelope.schema.json
 
-ci: ## What continuous integration runs: lint, test, demo
+ci: ## What continuous integration runs: lint, test, GPU proof, demo
 	@.ci/run
 
 gpu-pack: setup ## Build the archive for the GPU proof on a machine without a package index (.build/gpu-pack.tar.xz)

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -33,7 +34,7 @@ def run_all(
     missing: Mapping[str, str],
     child: Sequence[str] = CHILD,
 ) -> None:
-    """Calls `record` with the outcome of every step, in their order.
+    """Calls `record` with the outcome of every step. Of a stage, steps without their parts come first.
 
     Args:
         given: part and configuration, as `child.py` reads them; `config.earlier` grows by the numbers of each step.
@@ -77,10 +78,12 @@ def _run_stage(
                 process.stdin.close()
             lines = _Lines(process)
             for at, step in enumerate(left):
+                began = time.monotonic()
                 line = lines.next(min(step.budget_s, max(0.0, until_s - time.monotonic())))
                 if not line:
                     why = "ended" if line is None else f"did not end within {min(step.budget_s, 600):g} s"
-                    record(step, unknown(f"The step's process {why}. {_last_words(words)}".strip()))
+                    outcome = unknown(f"The step's process {why}. {_last_words(words)}".strip())
+                    record(step, replace(outcome, seconds=round(time.monotonic() - began, 2)))
                     return left[at + 1 :]
                 found = json.loads(line)
                 given["config"]["earlier"][step.name] = found["numbers"]
@@ -131,7 +134,3 @@ def _last_words(file: Any) -> str:
     file.seek(0)
     lines = [line.strip() for line in file.read().splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
-
-
-def names(steps: Sequence[Step]) -> Iterator[str]:
-    return (step.name for step in steps)
