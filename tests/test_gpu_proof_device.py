@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import sys
@@ -121,12 +122,10 @@ def test_recordings_lie_beside_the_report(scene: Scene) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["idle.json", "load.json"]
 
 
-def test_the_load_tells_why_it_did_not_begin() -> None:
-    """There is no torch here, or no GPU."""
-    with (
-        pytest.raises(RuntimeError, match=r"did not begin: [\s\S]*torch|did not begin: [\s\S]*CUDA"),
-        device.burning(0.1, 8),
-    ):
+def test_a_load_without_torch_names_the_reason() -> None:
+    if importlib.util.find_spec("torch"):
+        pytest.skip("torch is installed")
+    with pytest.raises(RuntimeError, match=r"did not begin: [\s\S]*torch"), device.burning(0.1, 8):
         pass
 
 
