@@ -10,10 +10,10 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo test fast kills mutants lint fmt bench openapi access capabilities ci locks clean
+.PHONY: help setup up demo test fast kills mutants lint fmt bench openapi access capabilities ci gpu-pack locks clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: ## Install everything from wheels into .venv, .venv-serving and .venv-gateway (a second run does nothing)
 	@$(PYTHON) -I sluicegate/stack/install.py $(if $(filter setup,$(MAKECMDGOALS)),--again)
@@ -65,8 +65,11 @@ capabilities: setup ## Run the tests on real parts that show a capability, and w
 	@SLUICEGATE_WRITE_CAPABILITIES=1 $(PY) -m pytest -n $(WORKERS) -q -m shows $(ARGS)
 	@$(PY) -m tests.capabilities
 
-ci: ## What continuous integration runs: lint, test, demo
+ci: ## What continuous integration runs: lint, test, GPU proof, demo
 	@.ci/run
+
+gpu-pack: setup ## Build the archive for the GPU proof on a machine without a package index (.build/gpu-pack.tar.xz)
+	@$(PY) -m benchmarks.gpu_proof.pack .build/gpu-pack.tar.xz
 
 locks: setup ## Resolve the lock files anew from pyproject.toml, serving/*.in, benchmarks/*.in, tests/*.in and uv's newest version
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade --extra server --group dev pyproject.toml -o requirements.lock

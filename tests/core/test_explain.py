@@ -21,8 +21,8 @@ def told(items: int = 0, slices: dict[str, int] | None = None, **policy: Any) ->
 def test_every_gate_of_the_policy_is_told_in_its_order_and_no_other() -> None:
     policy = parse_policy({"gates": ["load", "contract"], "load": {"slo_ms": 250}})
     gates = [one.gate for one in explain(policy, items=0, slices={})]
-    assert list(dict.fromkeys(gates)) == ["load", "contract", "evidence"]
-    assert {one.gate for one in told().values()} == {"contract", "cold_start", "load", "evidence"}
+    assert list(dict.fromkeys(gates)) == ["load", "contract", "envelope", "evidence"]
+    assert {one.gate for one in told().values()} == {"contract", "cold_start", "load", "envelope", "evidence"}
 
 
 def test_the_load_takes_what_its_own_plan_says() -> None:

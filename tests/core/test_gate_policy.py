@@ -51,7 +51,7 @@ def test_every_field_is_documented_with_its_default() -> None:
     assert set(of_sweep) == {f"capacity.sweep.{field}" for field in swept["capacity"]["sweep"]}
     for path, default in of_sweep.items():
         assert path.endswith("max_batch_size") or value_of(path, swept) == json.loads(default.strip("`")), path
-    assert set(told) == {f"{gate}.{field}" for gate in (*GATE_NAMES, "evidence") for field in plain[gate]}
+    assert set(told) == {f"{gate}.{field}" for gate in (*GATE_NAMES, "envelope", "evidence") for field in plain[gate]}
     for path, default in told.items():
         if default in OPEN:
             assert value_of(path, plain) is None, path

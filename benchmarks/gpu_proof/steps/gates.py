@@ -1,0 +1,78 @@
+"""A release through the product's contract and cold start gates."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu_proof.judged import judged
+from benchmarks.gpu_proof.made import ITEM
+from benchmarks.gpu_proof.outcome import Outcome, Verdict, unknown
+from benchmarks.gpu_proof.scene import Scene
+from serving.agent import runtime_image
+from serving.agent.sandbox.spec import SYSTEM
+from serving.core.containment import Containment
+from serving.ports import LaunchError
+from validators.execution.gates import run_gate
+
+
+def launch(scene: Scene) -> Outcome:
+    """If the sandbox keeps the release from loading, later steps run without one."""
+    granted = scene.launcher.granted
+    numbers: dict[str, Any] = {"granted": granted.facts(allows_uncontained_code=True), "refused": granted.refused}
+    failure = ""
+    try:
+        served = scene.dense()
+    except LaunchError as error:
+        failure = str(error)
+        scene.without_sandbox()
+        served = scene.dense()
+    answer = served.infer({"x": np.ones((1, ITEM), np.float32)})["y"]
+    assert (answer == 2).all(), f"the release answered {answer[0, :4].tolist()} where y = 2x is 2"
+    numbers |= {"timings": served.timings, "failure_in_sandbox": failure}
+    if failure and (hidden := _outside_the_sandbox(scene)):
+        sentence = (
+            f"The release loads without a sandbox alone, because PyTorch lies in {hidden}, which no sandbox shows."
+        )
+        return unknown(sentence, **numbers, layers_used=[])
+    if failure:
+        sentence = f"The release loads without a sandbox alone; in it the launcher reported: {failure}"
+        return Outcome(Verdict.REFUTED, sentence, {**numbers, "layers_used": []})
+    contained = f"in a sandbox of {', '.join(granted.layers)}" if granted.layers else "without a sandbox"
+    is_contained = granted.tier is not Containment.NONE
+    sentence = f"The product's launcher started Triton {contained}, and the release answered y = 2x."
+    return Outcome(Verdict.PROVED, sentence, {**numbers, "is_contained": is_contained})
+
+
+def _outside_the_sandbox(scene: Scene) -> str:
+    """The folder of PyTorch, if it belongs neither to the system, the serving environment nor its Python; else an empty string."""
+    found = importlib.util.find_spec("torch") if scene.config.form == "torch" else None
+    if found is None or found.origin is None:
+        return ""
+    folder, venv = Path(found.origin).resolve().parents[1], scene.config.venv
+    home = runtime_image.binaries(venv).python_home
+    shown = [Path(one) for one in (*SYSTEM, venv.resolve(), *([home.resolve()] if home else []))]
+    return "" if any(folder.is_relative_to(one) for one in shown) else str(folder)
+
+
+def contract(scene: Scene) -> Outcome:
+    policy = {"gates": ["contract"], "contract": {"timeout_s": 20}}
+    good = run_gate("contract", scene.dense().context(policy))
+    with scene.served(scene.make.dense("misdeclared", answers="FP64")) as twin:
+        bad = run_gate("contract", twin.context({**policy, "contract": {"timeout_s": 20, "edges": False}}))
+    return judged(good, bad, twin="outputs of another data type")
+
+
+def cold_start(scene: Scene) -> Outcome:
+    policy = {"gates": ["cold_start"], "cold_start": {"inferences": 20}}
+    served = scene.dense()
+    good = run_gate("cold_start", served.context(policy))
+    limit_s = max(0.001, served.timings["load_s"] / 2)
+    strict = {"gates": ["cold_start"], "cold_start": {"inferences": 5, "max_s": limit_s}}
+    bad = run_gate("cold_start", replace(served.context(strict)))
+    sentence = f"an allowance of {limit_s:.2f} s, half of what its load took"
+    return judged(good, bad, twin=sentence, numbers={"timings": served.timings})
