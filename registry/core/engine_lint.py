@@ -50,40 +50,41 @@ def _are_ordered(shapes: list[list[int]]) -> bool:
 
 
 def _profiles(envelope: Mapping[str, Any], serving: Mapping[str, Any]) -> Iterator[Problem]:
-    """Requests that serving and the limits let in, and the plan would refuse. The profiles of one input count together."""
+    """Requests that serving and the limits let in, and the plan would refuse, by the first profile of each input.
+
+    Source: Triton's model_config.proto, ModelInstanceGroup.profile: the server selects the first profile unless one is named.
+    """
     profiles = envelope.get("engine", {}).get("optimization_profiles", [])
     limits, largest = envelope.get("limits", {}).get("max_input_dims", {}), serving.get("max_batch_size")
     if largest is None:
         return
     for tensor in serving.get("inputs", []):
         name, dims = tensor.get("name"), tensor.get("dims")
-        own = [shapes for one in profiles if one.get("input") == name and (shapes := _shapes_of(one))]
-        own = [shapes for shapes in own if _are_ordered(shapes)]
-        if name and dims and own:
-            at = next(i for i, one in enumerate(profiles) if one.get("input") == name)
-            for said, fix in _too_narrow(name, dims, largest, own, limits.get(name)):
+        at = next((i for i, one in enumerate(profiles) if one.get("input") == name), None)
+        shapes = [] if at is None else _shapes_of(profiles[at])
+        if name and dims and shapes and _are_ordered(shapes):
+            for said, fix in _too_narrow(name, dims, largest, shapes, limits.get(name)):
                 yield Problem(f"{_AT}.optimization_profiles[{at}]", said, fix)
 
 
 def _too_narrow(
-    name: str, dims: list[int], largest: int, profiles: list[list[list[int]]], limit: list[int] | None
+    name: str, dims: list[int], largest: int, shapes: list[list[int]], limit: list[int] | None
 ) -> Iterator[tuple[str, str]]:
-    """(what is wrong, what to write) for one input with profiles of three shapes each."""
+    """(what is wrong, what to write) for one input with the least, usual and largest shape of its profile."""
     skip = 1 if largest else 0
-    wrong = next((one for one in profiles if len(one[0]) != skip + len(dims)), None)
-    if wrong is not None:
+    if len(shapes[0]) != skip + len(dims):
         axis = " with the batch axis" if largest else ""
-        yield f"{name} has {skip + len(dims)} dimensions{axis}, the profile has {len(wrong[0])}.", "Give as many."
+        yield f"{name} has {skip + len(dims)} dimensions{axis}, the profile has {len(shapes[0])}.", "Give as many."
         return
-    shapes = [shape[skip:] for one in profiles for shape in one]
-    if any(size not in (-1, shape[axis]) for shape in shapes for axis, size in enumerate(dims)):
+    inner = [shape[skip:] for shape in shapes]
+    if any(size not in (-1, shape[axis]) for shape in inner for axis, size in enumerate(dims)):
         said = f"{name} has the dims {dims}, which the profile contradicts."
         yield said, "Write the same in min, opt and max where the size is fixed."
-    lowest, highest = min(one[0][0] for one in profiles), max(one[2][0] for one in profiles)
+    lowest, highest = shapes[0][0], shapes[2][0]
     if largest and not (lowest <= 1 and highest >= largest):
         said = f"{name} takes batches of {lowest} to {highest}, and serving lets in 1 to {largest}."
         yield said, f"Write a batch of 1 in min and of {largest} in max."
-    most = [max(sizes) for sizes in zip(*(one[2][skip:] for one in profiles), strict=True)]
+    most = inner[2]
     if (
         limit
         and len(limit) == len(most)

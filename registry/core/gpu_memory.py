@@ -1,7 +1,7 @@
 """GPU memory of a release, estimated from its files and release.yaml before it runs.
 
 Four parts: weights, activations at the largest batch, workspace, runtime. Each names the file, field or formula that its number
-comes from. A part that nothing determines is unknown and adds nothing, so that the total is a lower bound. Sizes are MiB on each
+comes from. A part that nothing determines is unknown and adds nothing, so that the total may be too small. Activations may share memory, so that it may be too large as well. Sizes are MiB on each
 device that the server sees, because Triton starts the counted instances on each of them (server docs/user_guide/
 model_configuration.md, "Instance Groups").
 
@@ -47,7 +47,7 @@ _CUDA_CONTEXT: Final = "the CUDA context and libraries, whose size depends on dr
 
 @dataclass(frozen=True)
 class MemoryPart:
-    """`mib` None: unknown, and `source` is the reason. `is_whole` False: it is at least `mib`."""
+    """`mib` None: unknown, and `source` is the reason. `is_whole` False: something of it is not counted."""
 
     name: str
     mib: int | None
@@ -69,13 +69,13 @@ class MemoryEstimate:
         return sum(part.mib or 0 for part in self.parts)
 
     @property
-    def is_lower_bound(self) -> bool:
+    def is_partial(self) -> bool:
         return any(part.mib is None or not part.is_whole for part in self.parts)
 
     @property
     def amount(self) -> str:
-        """`at least 1226 MiB`."""
-        return f"{'at least ' * self.is_lower_bound}{self.total_mib} MiB"
+        """`about 1226 MiB, without its unknown parts`."""
+        return f"about {self.total_mib} MiB{', without its unknown parts' * self.is_partial}"
 
     def mib_of(self, name: str) -> int | None:
         """MiB of a part; None if it is unknown."""
@@ -84,10 +84,10 @@ class MemoryEstimate:
     def as_json(self) -> dict[str, Any]:
         return {
             "total_mib": self.total_mib,
-            "is_lower_bound": self.is_lower_bound,
+            "is_partial": self.is_partial,
             "instances": self.instances,
             "parts": [
-                {"name": one.name, "mib": one.mib, "is_lower_bound": not one.is_whole, "source": one.source}
+                {"name": one.name, "mib": one.mib, "is_partial": not one.is_whole, "source": one.source}
                 for one in self.parts
             ],
         }
@@ -140,7 +140,11 @@ def _weights(backend: str, serving: Mapping[str, Any], instances: int, files: Fi
     copies = 1 if backend == "tensorrt" and not _has_free_shapes(serving) else instances
     if backend == "python":
         return _part("weights", size, copies, f"{source}; the code may load fewer"), 0
-    certain = size if backend == "tensorrt" else size * copies
+    # PyTorch's instances share their weights if the release asks for that, and one on the processor alone needs no device.
+    shares = backend == "tensorrt" or serving.get("parameters", {}).get("ENABLE_WEIGHT_SHARING") == "true"
+    certain = size if shares else size * copies
+    if backend != "tensorrt" and not instances_of(serving, "gpu"):
+        certain = 0
     return _part("weights", size, copies, source), certain >> 20
 
 
@@ -194,7 +198,9 @@ class _Asked:
 
     def largest(self, side: str) -> Iterator[tuple[str, str, Sequence[int]]]:
         """(name, data type, largest shape) of the served tensors, with the batch axis in front; -1 is unknown."""
-        profiles = {one["input"]: one["max"] for one in self.engine.get("optimization_profiles", [])}
+        profiles: dict[str, Sequence[int]] = {}
+        for one in self.engine.get("optimization_profiles", []):
+            profiles.setdefault(one["input"], one["max"])  # the server selects the first
         most, batch = self.limits.get("max_input_dims", {}), self.serving["max_batch_size"]
         for tensor in self.serving[side]:
             name = tensor["name"]
@@ -261,7 +267,7 @@ def _number(text: str | None, otherwise: int) -> int:
 
 
 def _in_and_out(asked: _Asked) -> MemoryPart:
-    """The served tensors, as a lower bound: no file states the tensors between them."""
+    """The served tensors, in part: no file states the tensors between them."""
     every = [*asked.largest("inputs"), *asked.largest("outputs")]
     known = [(kind, shape) for _, kind, shape in every if min(shape, default=0) >= 0]
     size = sum(prod(shape) * _ELEMENT_BYTES[kind] for kind, shape in known)

@@ -58,13 +58,16 @@ def memory_lines(estimate: dict[str, Any] | None) -> list[str]:
     """The estimate of a release's GPU memory, a line for each part."""
     if estimate is None:
         return []
-    least = "at least " if estimate["is_lower_bound"] else ""
+    without = ", without its unknown parts" if estimate["is_partial"] else ""
     parts = [f"  {one['name']} {_amount(one)}: {one['source']}" for one in estimate["parts"]]
-    return [f"GPU memory, an estimate before the run: {least}{estimate['total_mib']} MiB on each device", *parts]
+    return [
+        f"GPU memory, an estimate before the run: about {estimate['total_mib']} MiB on each device{without}",
+        *parts,
+    ]
 
 
 def _amount(part: dict[str, Any]) -> str:
-    return "unknown" if part["mib"] is None else f"{'at least ' * part['is_lower_bound']}{part['mib']} MiB"
+    return "unknown" if part["mib"] is None else f"{part['mib']} MiB{' and more' * part['is_partial']}"
 
 
 def _lines(one: dict[str, Any]) -> list[str]:

@@ -111,7 +111,7 @@ def test_gpu_memory_has_an_estimate_before_the_run_and_is_named_one(
 ) -> None:
     released({})
     _, text = run("ada", "release", "show", "sentiment/r1", plain=True)
-    assert "GPU memory, an estimate before the run: at least " in text
+    assert "GPU memory, an estimate before the run: about " in text
     answer = api(User.objects.get(username="ada")).get("/api/v1/models/sentiment/releases/r1/envelope").json()
     assert [part["name"] for part in answer["estimate"]["parts"]] == ["weights", "activations", "workspace", "runtime"]
     assert "GPU memory: an estimate before the run" in page_of(client)

@@ -53,6 +53,7 @@ def test_a_proven_rate_passes_where_the_envelope_declares_no_more() -> None:
     assert found.evidence["points"][1] == {
         "rate_per_s": 50.37, "purpose": "confirm", "seconds": 250, "requests": 12500, "over": 25, "errors": 0,
         "achieved_per_s": 49.9, "goodput_per_s": 49.8, "latency_ms": {"p50": 10.0, "p95": 30.0, "p99": 40.0}, "latency_low_ms": {},
+        "in_flight": 0.0,
         "lag_p99_ms": 0.1, "dispersion": 3.0, "stages": STAGES, "found": "proven",
     }  # fmt: skip
     assert (found.evidence["points"][0]["found"], found.evidence["points"][0]["stages"]) == ("refuted", None)
@@ -63,7 +64,7 @@ def test_an_envelope_that_declares_more_fails_only_where_that_is_refuted() -> No
     found = judged(HELD, 60, MISSED, HELD)
     assert found.verdict is Verdict.FAILED
     assert (
-        "declares 60 requests/s of throughput; 50.3 requests/s are proven, and the objective was missed at 60 requests/s"
+        "declares 60 requests/s (throughput); 50.3 requests/s are proven, and the objective was missed at 60 requests/s"
         in found.reason
     )
     assert judged(HELD, 59.9, MISSED, HELD).verdict is Verdict.UNDECIDED  # 60/s says nothing of 59.9/s

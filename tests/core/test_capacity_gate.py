@@ -86,7 +86,7 @@ def test_an_envelope_that_promises_more_than_was_refuted_fails(monkeypatch: pyte
     entry = {"hardware": "Xeon", "throughput": {"value": 500, "unit": "requests_per_s"}}
     judged = found(envelope={"performance": [entry]})
     assert judged.verdict is Verdict.FAILED, judged.reason
-    assert "declares 500 requests/s of throughput; " in judged.reason and "the objective was missed at" in judged.reason
+    assert "declares 500 requests/s (throughput); " in judged.reason and "the objective was missed at" in judged.reason
 
 
 def test_a_confirmation_that_will_not_pass_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

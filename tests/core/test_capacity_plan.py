@@ -87,9 +87,9 @@ def test_a_measured_entry_is_one_that_an_envelope_may_have() -> None:
     assert entry is not None
     assert entry["workload"] == "the gates' examples, 12.5% as long as declared; 99.00% within 60 ms"
     assert (entry["source"], entry["throughput"]) == ("measured", {"value": 50.3, "unit": "requests_per_s"})
-    assert (entry["error_max_frac"], entry["n"], entry["duration_s"]) == (0.0004, 12500, 250)
+    assert 0.0004 < entry["error_max_frac"] < 0.001 and (entry["n"], entry["duration_s"]) == (12500, 250)
     assert entry["load_shape"] == {"mode": "open", "rate_per_s": 50.37}
-    assert entry["cold_start_s"] == {"download": 1.0, "load": 2.0, "warmup": 0.5}
+    assert entry["cold_start_s"] == {"load": 3.5, "warmup": 1.2}, "the next start takes another time"
     problems: list[Any] = []
     assert ENVELOPE.read({"performance": [entry]}, "", problems) == {"performance": [entry]}
     assert problems == []

@@ -31,7 +31,7 @@ def test_its_parts_may_add_up_to_what_is_allowed_and_to_no_more(fetch_s: float, 
 def test_loading_may_take_what_its_own_envelope_says(load_s: float, verdict: str) -> None:
     found = judged({"load_s": load_s}, declared_s=3)
     assert found.verdict == verdict
-    assert ("Its envelope declares 3 s of time to load" in found.reason) is (verdict == "failed")
+    assert ("Its envelope declares 3 s (time to load)" in found.reason) is (verdict == "failed")
     assert judged({"load_s": load_s}).verdict is Verdict.PASSED, "an envelope that says nothing allows anything"
 
 

@@ -10,6 +10,7 @@ import pytest
 from validators.core.envelope import judged, table
 from validators.core.envelope_values import GATES, VALUES
 from validators.core.load import Attempt, summarise
+from validators.core.measured_envelope import measured_entry
 from validators.core.policy import parse_policy
 from validators.core.slo import quantile_bound
 from validators.core.verdict import Judgement, Verdict
@@ -22,11 +23,12 @@ EVIDENCE: dict[str, dict[str, Any]] = {
     "cold_start": {"timings": {"fetch_s": 2.0, "load_s": 4.0, "warmup_s": 1.0}},
     "load": {
         "requests": 2000, "errors": 20, "phi": 1.5, "rate_per_s": 20, "offered_per_s": 20, "achieved_per_s": 20,
+        "in_flight": 0.5, "streams": 2000,
         "latency_ms": {"p50": 20.0, "p95": 40.0, "p99": 55.0, "mean": 25.0},
         "latency_low_ms": {"p50": 19.0, "p95": 38.0, "p99": 50.0},
         "ttft_ms": {"p50": 20.0, "p95": 40.0, "p99": 55.0}, "ttft_low_ms": {"p50": 19.0, "p95": 38.0, "p99": 50.0},
         "itl_ms": {"p50": 20.0, "p95": 40.0, "p99": 55.0}, "itl_low_ms": {"p50": 19.0, "p95": 38.0, "p99": 50.0},
-        "responses": 20_000, "slo_test": {"log_e_pass": 5.0, "log_e_fail": -5.0},
+        "responses": 20_000, "slo_test": {"log_e_pass": 5.0, "log_e_fail": -5.0, "confidence": 0.95},
     },
     "resources": {
         "peaks": {"memory_bytes": 300 * MIB, "shared_bytes": 8 * MIB}, "gpu_memory_bytes": 900 * MIB, "cores_used": 1.5,
@@ -133,10 +135,20 @@ def test_a_value_that_no_gate_measured_is_unknown_and_never_fine(path: str) -> N
 
 
 def test_a_limit_that_the_gate_could_not_read_is_undecided() -> None:
-    for path in ("host.memory_mib_min", "host.shm_mib_min", "accelerator.memory_mib_peak_declared"):
-        found = run(declaring(path, 5000), resources={"peaks": {}, "gpu_memory_bytes": None})
-        assert found["resources"].verdict is Verdict.UNDECIDED, path
-        assert "could not measure it" in found["resources"].reason
+    limits = (
+        "host.memory_mib_min",
+        "host.shm_mib_min",
+        "accelerator.memory_mib_peak_declared",
+        "accelerator.memory_mib_min",
+    )
+    for path in limits:
+        for policy in (DEFAULT, {**DEFAULT, "on_breach": "warn"}):
+            envelope = declaring(path, 5000)
+            envelope.setdefault("host", {})["cpu_cores_min"] = 1 if policy["on_breach"] == "warn" else 2
+            found = run(envelope, policy, resources={"peaks": {}, "gpu_memory_bytes": None, "cores_used": 1.5})
+            assert found["resources"].verdict is Verdict.UNDECIDED, path
+            assert "could not measure it" in found["resources"].reason
+    assert run(declaring("lifecycle.load_timeout_s", 4), cold_start={})["cold_start"].verdict is Verdict.UNDECIDED
     assert run(declaring("latency_ms.p99", 55), load={})["load"].verdict is Verdict.PASSED, "only limits hold a gate up"
 
 
@@ -145,7 +157,7 @@ def test_a_policy_may_only_warn() -> None:
     found = run(envelope, {**DEFAULT, "on_breach": "warn"})
     assert found["load"].verdict is Verdict.PASSED
     assert found["load"].reason == (
-        "Fine. Warning: Its envelope declares 40 ms of p99 latency; 55 ms were measured at 20 requests/s."
+        "Fine. Warning: Its envelope declares 40 ms (p99 latency); 55 ms were measured at 20 requests/s."
     )
     assert rows(envelope, found)["performance[0].latency_ms.p99"]["verdict"] == "failed"
 
@@ -203,8 +215,136 @@ def test_a_rate_of_the_capacity_search_is_a_load_of_its_own() -> None:
     envelope["performance"][0]["load_shape"] = {"mode": "open", "rate_per_s": 40}
     found = run(envelope, capacity={"capacity_per_s": 40.0, "points": [{**point, **times}]})
     assert (found["load"].verdict, found["capacity"].verdict) == (Verdict.PASSED, Verdict.FAILED)
-    assert "60 ms of p99 latency; 90 ms were measured at 40 requests/s" in found["capacity"].reason
+    assert "60 ms (p99 latency); 90 ms were measured at 40 requests/s" in found["capacity"].reason
     assert rows(envelope, found)["performance[0].latency_ms.p99"]["gate"] == "capacity", "the most telling row is shown"
+
+
+SEARCHED = {
+    "rate_per_s": 200.0, "requests": 2000, "errors": 0, "found": "refuted", "in_flight": 600.0,
+    "latency_ms": {"p99": 3000.0}, "latency_low_ms": {"p99": 2800.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [{}, {"mode": "open"}, {"mode": "closed"}])
+def test_a_time_without_a_load_is_not_judged_by_the_overload_of_a_search(shape: dict[str, Any]) -> None:
+    envelope = declaring("latency_ms.p99", 60)
+    if shape:
+        envelope["performance"][0]["load_shape"] = shape
+    found = run(envelope, capacity={"capacity_per_s": 50.0, "points": [SEARCHED]})
+    assert found["capacity"].verdict is Verdict.PASSED, found["capacity"].reason
+    assert rows(envelope, found)["performance[0].latency_ms.p99"]["verdict"] == "passed", "the load gate measured it"
+
+
+@pytest.mark.parametrize("path", ["power_w", "gpu_util_pct", "gpu_memory_mib_peak"])
+@pytest.mark.parametrize(
+    ("rate", "verdicts"), [(1000, ("unknown", "failed")), (20, ("passed", "failed")), (1, ("passed", "unknown"))]
+)
+def test_what_a_gpu_does_depends_on_the_load_gates_rate(path: str, rate: float, verdicts: tuple[str, str]) -> None:
+    for value, verdict in zip(
+        next((holds, broken) for name, holds, broken in DECLARED if name == path), verdicts, strict=True
+    ):
+        envelope = declaring(path, value)
+        envelope["performance"][0]["load_shape"] = {"mode": "open", "rate_per_s": rate}
+        found = {
+            gate: judged(
+                Judgement(Verdict.PASSED, "Fine.", EVIDENCE[gate]),
+                gate,
+                envelope,
+                DEFAULT,
+                hardware=L4,
+                uses_gpu=True,
+                load_per_s=20.0,
+            )
+            for gate in EVIDENCE
+        }
+        assert rows(envelope, found)[f"performance[0].{path}"]["verdict"] == verdict, (value, rate)
+    assert run(declaring("power_w", 1), gpu={**EVIDENCE["gpu"], "windows": []})["gpu"].verdict is Verdict.PASSED
+
+
+def test_a_throughput_of_a_closed_load_is_unknown() -> None:
+    envelope = declaring("throughput", {"value": 80, "unit": "requests_per_s"})
+    envelope["performance"][0]["load_shape"] = {"mode": "closed", "concurrency": 1}
+    found = run(envelope)
+    assert found["capacity"].verdict is Verdict.PASSED
+    assert rows(envelope, found)["performance[0].throughput"]["verdict"] == "unknown"
+
+
+def test_no_tolerance_makes_every_throughput_pass() -> None:
+    slow = {"capacity_per_s": 2.0, "points": [{**SEARCHED, "rate_per_s": 3.0}]}
+    for tolerance in (0.0, 1.0, 10.0):
+        policy = {**DEFAULT, "tolerance_frac": tolerance}
+        found = run(declaring("throughput", {"value": 80, "unit": "requests_per_s"}), policy, capacity=slow)
+        assert found["capacity"].verdict is Verdict.FAILED, tolerance
+
+
+def test_only_the_objectives_own_test_refutes_a_throughput() -> None:
+    for log_e_fail, fails in ((0.05, False), (4.0, True)):
+        test = {"log_e_pass": -1.0, "log_e_fail": log_e_fail, "confidence": 0.95}
+        found = judged(
+            Judgement(Verdict.FAILED, "Not back after the burst.", {**EVIDENCE["load"], "slo_test": test}),
+            "load", declaring("throughput", {"value": 50, "unit": "requests_per_s"}), DEFAULT, hardware=L4, uses_gpu=True,
+        )  # fmt: skip
+        assert ("the objective was missed" in found.reason) is fails
+
+
+def test_requests_that_had_no_answer_are_slower_than_any_quantile() -> None:
+    failing = {**EVIDENCE["load"], "errors": 60}
+    envelope = declaring("latency_ms.p99", 60)
+    assert rows(envelope, run(envelope, load=failing))["performance[0].latency_ms.p99"]["verdict"] == "unknown"
+    few = {**EVIDENCE["load"], "streams": 3}
+    envelope = declaring("itl_ms.p99", 60)
+    assert rows(envelope, run(envelope, load=few))["performance[0].itl_ms.p99"]["verdict"] == "unknown"
+
+
+def test_a_reason_is_short_however_many_entries_are_broken() -> None:
+    envelope = declaring("latency_ms.p99", 1)
+    envelope["performance"] *= 200
+    assert len(run(envelope)["load"].reason) < 1000
+    assert "And 197 more values of the envelope." in run(envelope)["load"].reason
+
+
+def test_a_gpu_at_fault_leaves_no_rows() -> None:
+    evidence = {
+        name: value
+        for name, value in run(declaring("latency_ms.p99", 40))["load"].evidence.items()
+        if name != "envelope"
+    }
+    gates = [{"gate": "load", "verdict": "errored", "evidence": evidence}]
+    (row,) = (
+        row for row in table(declaring("latency_ms.p99", 40), gates, uses_gpu=True) if row["declared"] is not None
+    )
+    assert row["verdict"] == "unknown" and row["sentence"] == "The load gate is errored, and did not measure it."
+    old = [{"gate": "load", "verdict": "passed", "evidence": evidence}]
+    (row,) = (row for row in table(declaring("latency_ms.p99", 40), old, uses_gpu=True) if row["declared"] is not None)
+    assert row["sentence"] == "The load gate did not compare it with the envelope.", "a report from before"
+
+
+def test_the_numbers_of_a_breach_differ_in_its_sentence() -> None:
+    found = run(declaring("lifecycle.load_timeout_s", 3), cold_start={"timings": {"load_s": 3.001}})["cold_start"]
+    assert found.reason.startswith("Its envelope declares 3 s (time to load); 3.001 s were measured.")
+
+
+def test_what_a_report_measured_holds_when_it_is_measured_again() -> None:
+    """`release envelope` writes it; the next start is slower, and one more request fails."""
+    point = {
+        "rate_per_s": 50.0, "requests": 2000, "errors": 0, "found": "proven", "seconds": 40, "in_flight": 1.0,
+        "latency_ms": {"p50": 20.0, "p95": 40.0, "p99": 55.0}, "latency_low_ms": {"p50": 19.0, "p95": 38.0, "p99": 50.0},
+    }  # fmt: skip
+    capacity = {"capacity_per_s": 50.0, "hardware": "NVIDIA L4", "points": [point], "slo_quantile": 0.99, "slo_ms": 250}
+    timings = {"fetch_s": 0.012, "load_s": 1.9, "warmup_s": 0.08}
+    gates = [{"gate": "capacity", "evidence": capacity}, {"gate": "cold_start", "evidence": {"timings": timings}}]
+    entry = measured_entry({"gates": gates}, "sha256:1")
+    assert entry is not None and "download" not in entry["cold_start_s"]
+    envelope = {"performance": [entry]}
+    again = {"timings": {"fetch_s": 0.4, "load_s": 2.2, "warmup_s": 0.095}}
+    slower = {
+        **point,
+        "latency_ms": {"p50": 22.0, "p95": 47.0, "p99": 70.0},
+        "latency_low_ms": {"p50": 20.0, "p95": 42.0, "p99": 58.0},
+    }
+    load = {**EVIDENCE["load"], "errors": 1}
+    found = run(envelope, cold_start=again, load=load, capacity={**capacity, "points": [slower]})
+    assert {one.verdict for one in found.values()} == {Verdict.PASSED}, [one.reason for one in found.values()]
 
 
 def test_other_hardware_and_other_batches_speak_of_nothing() -> None:
@@ -236,10 +376,15 @@ def test_gates_that_broke_or_did_not_run_judge_no_envelope() -> None:
         assert judged(found, *args, hardware=L4, uses_gpu=True) is found
 
 
-def test_memory_of_several_devices_is_declared_for_each() -> None:
-    envelope = declaring("accelerator.memory_mib_peak_declared", 450)
-    envelope["accelerator"]["count"] = 2
-    assert run(envelope)["resources"].verdict is Verdict.PASSED
+def test_gpu_memory_is_declared_and_compared_for_each_device() -> None:
+    for path in ("accelerator.memory_mib_peak_declared", "gpu_memory_mib_peak"):
+        for declared, verdict in ((450, Verdict.PASSED), (400, Verdict.FAILED)):
+            envelope = declaring(path, declared)
+            envelope.setdefault("accelerator", {"vendor": "nvidia"})["count"] = 2
+            found = run(envelope)["resources"]
+            assert found.verdict is verdict, (path, declared)
+            (row,) = (row for row in found.evidence["envelope"] if row["declared"] is not None)
+            assert (row["declared"], row["measured"]) == (declared, 450)
     least = {"accelerator": {"vendor": "nvidia", "memory_mib_min": 899}}
     assert run(least)["resources"].verdict is Verdict.FAILED, "without a peak the least memory counts"
 
@@ -265,6 +410,24 @@ def test_a_bound_is_wrong_as_often_as_its_confidence_allows() -> None:
         wrong = sum(bound > true for bound in told) / len(told)
         assert wrong <= 0.065, (share, wrong)
         assert np.mean([bound / true for bound in told]) > 0.6, "and it is no bound that says nothing"
+
+
+def test_one_stall_of_the_machine_refutes_nothing() -> None:
+    """Sixteen requests that wait for one stall are one clump: a server of 20 ms whose envelope declares 40 at p99 is not failed."""
+    dice = np.random.default_rng(5)
+    failed = 0
+    for _ in range(40):
+        due = np.sort(dice.uniform(0, 30, 600))
+        begins = dice.uniform(2, 27)
+        takes = np.where((due >= begins) & (due < begins + 0.9), begins + 0.92 - due, 0.02)
+        attempts = [
+            Attempt(float(at), float(at), float(at + took), at=n)
+            for n, (at, took) in enumerate(zip(due, takes, strict=True))
+        ]
+        found = summarise(attempts, duration_s=30.0, slo_ms=1000)
+        assert found.latency_ms["p99"] > 44
+        failed += found.latency_low_ms["p99"] > 44
+    assert failed <= 2
 
 
 def test_a_sample_that_is_too_small_has_no_bound() -> None:

@@ -257,10 +257,10 @@ def taking(weights_mib: int, *, certain: bool = True) -> MemoryEstimate:
 @pytest.mark.parametrize(
     ("weights", "certain", "node", "verdict", "says"),
     [
-        (100, True, L4, "unknown", "has 23034 MiB on each device; the envelope declares none, and the estimate is at least 1100 MiB"),
-        (23034, True, L4, "unknown", "the estimate is at least 24034 MiB"),  # activations alone never decide
+        (100, True, L4, "unknown", "has 23034 MiB on each device; the envelope declares none, and the estimate is about 1100 MiB"),
+        (23034, True, L4, "unknown", "the estimate is about 24034 MiB"),  # activations alone never decide
         (23035, True, L4, "no", "by estimate the weights alone take 23035 MiB"),
-        (23035, False, L4, "unknown", "the estimate is at least 24035 MiB"),  # code may load fewer
+        (23035, False, L4, "unknown", "the estimate is about 24035 MiB"),  # code may load fewer
         (23035, True, NodeFacts(gpus=("L4",)), "unknown", "does not report the memory of its devices"),
     ],
 )  # fmt: skip
@@ -273,7 +273,7 @@ def test_an_estimate_counts_where_no_memory_is_declared_and_proves_no_yes(
     assert "estimate" in reason.message and "estimate" in reason.field
     told = found.as_json()["gpu_memory_estimate"]
     assert told["total_mib"] == weights + 1000 and told["parts"][2] == {
-        "name": "runtime", "mib": None, "is_lower_bound": False, "source": "driver",
+        "name": "runtime", "mib": None, "is_partial": False, "source": "driver",
     }  # fmt: skip
 
 

@@ -86,7 +86,12 @@ def test_an_onnx_graph_holds_its_weights_and_its_largest_live_tensors() -> None:
     assert [(one.name, one.mib) for one in found.parts] == [
         ("weights", 8), ("activations", 17), ("workspace", None), ("runtime", None),
     ]  # fmt: skip
-    assert (found.total_mib, found.is_lower_bound, found.certain_mib, found.amount) == (25, True, 8, "at least 25 MiB")
+    assert (found.total_mib, found.is_partial, found.certain_mib, found.amount) == (
+        25,
+        True,
+        8,
+        "about 25 MiB, without its unknown parts",
+    )
     assert part(found, "activations").is_whole and "largest sum of live tensors" in part(found, "activations").source
     assert "cuDNN" in part(found, "workspace").source and "driver and device" in part(found, "runtime").source
 
@@ -160,7 +165,7 @@ def test_code_with_safetensors_has_weights_alone_and_nothing_is_certain() -> Non
     assert (found.mib_of("weights"), found.mib_of("activations"), found.certain_mib) == (12, None, 0)
     assert "the code may load fewer" in part(found, "weights").source
     nothing = of("python", serving(), artifact__model_py=b"x = 1\n")
-    assert nothing.mib_of("weights") is None and nothing.total_mib == 0 and nothing.is_lower_bound
+    assert nothing.mib_of("weights") is None and nothing.total_mib == 0 and nothing.is_partial
 
 
 LLAMA: dict[str, Any] = {
@@ -221,6 +226,12 @@ def test_torchscript_weights_are_its_data_records() -> None:
     with zipfile.ZipFile(out, "a") as archive:
         archive.writestr("model/data/0", bytes(2 * MIB))
         archive.writestr("model/constants/0", bytes(MIB))
+    shared = of(
+        "pytorch",
+        serving(count=2) | {"parameters": {"ENABLE_WEIGHT_SHARING": "true"}},
+        artifact__model_pt=out.getvalue(),
+    )
+    assert shared.certain_mib <= of("pytorch", serving(count=1), artifact__model_pt=out.getvalue()).certain_mib
     found = of("pytorch", serving(count=2), artifact__model_pt=out.getvalue())
     assert (found.mib_of("weights"), found.mib_of("activations")) == (6, 2) and found.certain_mib == 6
 

@@ -64,8 +64,8 @@ def test_a_good_server_passes_and_the_evidence_says_what_it_used() -> None:
 @pytest.mark.parametrize(
     ("envelope", "says"),
     [
-        ({"host": {"memory_mib_min": 199}}, "Its envelope declares 199 MiB of memory; 200 MiB were measured."),
-        ({"host": {"shm_mib_min": 3}}, "Its envelope declares 3 MiB of shared memory; 4 MiB were measured."),
+        ({"host": {"memory_mib_min": 199}}, "Its envelope declares 199 MiB (memory); 200 MiB were measured."),
+        ({"host": {"shm_mib_min": 3}}, "Its envelope declares 3 MiB (shared memory); 4 MiB were measured."),
     ],
 )
 def test_more_than_the_envelope_declares_fails(envelope: dict[str, Any], says: str) -> None:
@@ -78,7 +78,7 @@ def test_gpu_memory_that_is_declared_and_not_read_is_undecided_and_never_passes(
     found = judged(readings(), on_gpu)
     assert found.verdict is Verdict.UNDECIDED
     assert found.reason.startswith(
-        "Its envelope declares 2000 MiB of GPU memory; the resources gate could not measure it."
+        "Its envelope declares 2000 MiB (GPU memory); the resources gate could not measure it."
     )
     assert judged(readings(), {"accelerator": {"vendor": "none", "memory_mib_min": 5}}).verdict is Verdict.PASSED
     for held, verdict in ((2000, Verdict.PASSED), (2001, Verdict.FAILED)):

@@ -65,6 +65,7 @@ def test_the_gaps_are_between_responses_of_answered_requests() -> None:
         "itl_ms": {"p50": 150.0, "p95": 195.0, "p99": 199.0},
         "ttft_low_ms": {"p99": 100.0},
         "itl_low_ms": {},
+        "streams": 1,
         "responses": 4,
     }
     alone = summarise_seen([single], FIRST_TOKEN, duration_s=1, policy={})

@@ -147,7 +147,7 @@ def test_a_capacity_is_found_and_more_than_was_refuted_may_not_be_declared(
     values = {**found.__dict__, "policy": hasty, "envelope": {"performance": [entry]}}
     missed = run_gate("capacity", GateContext(**values))
     assert missed.verdict is Verdict.FAILED, missed.reason
-    assert "Its envelope declares 20 requests/s of throughput; no rate is proven" in missed.reason
+    assert "Its envelope declares 20 requests/s (throughput); no rate is proven" in missed.reason
 
 
 def test_a_release_that_is_slower_than_it_declares_fails_its_load_gate_with_both_numbers(
@@ -168,7 +168,7 @@ def test_a_release_that_is_slower_than_it_declares_fails_its_load_gate_with_both
     (row,) = (one for one in judged.evidence["envelope"] if one["declared"] is not None)
     assert (row["declared"], row["verdict"]) == (40, "failed") and row["measured"] >= 55
     assert judged.reason.startswith(
-        f"Its envelope declares 40 ms of p99 latency; {quantity_text(row['measured'], 'ms')} were measured"
+        f"Its envelope declares 40 ms (p99 latency); {quantity_text(row['measured'], 'ms')} were measured"
     )
     nothing = run_gate("load", replace(found, envelope={}))
     assert nothing.verdict is Verdict.PASSED, nothing.reason

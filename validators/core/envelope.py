@@ -7,18 +7,19 @@ quantile is beyond the declaration.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from accounts.core.quantities import quantity_text
 from validators.core.capacity import same_hardware
-from validators.core.envelope_values import GATES, VALUES, Observed, Rule, Value
+from validators.core.envelope_values import GATES, VALUES, Evidence, Observed, Rule, Value
 from validators.core.verdict import Judgement, Verdict
 
 #: Two loads are the same if one is within this of the other: the count of requests of a run is a whole number.
 _SAME_LOAD: Final = 0.05
 UNKNOWN: Final = "unknown"
+_MOST_SENTENCES: Final = 3
 _PREFERENCE: Final = ("failed", "passed", UNKNOWN)
 
 
@@ -54,11 +55,14 @@ class _Declared:
 
 @dataclass(frozen=True)
 class _Terms:
-    """The terms of a comparison: the hardware that was measured, the tolerance, and the time for which a batch may wait to fill."""
+    """The terms of a comparison: hardware and GPUs that were measured, tolerance, the time for which a batch may wait to fill, and the
+    load gate's rate, under which the resources and the gpu gate measured."""
 
     hardware: str
+    devices: int
     tolerance: float
     queue_delay_ms: float
+    load_per_s: float | None
 
 
 def judged(
@@ -70,34 +74,45 @@ def judged(
     hardware: str,
     uses_gpu: bool,
     queue_delay_ms: float = 0.0,
+    load_per_s: float | None = None,
 ) -> Judgement:
     """A gate's judgement with the rows that it measured in `evidence["envelope"]`: a breach fails it, unless the policy only warns.
 
     `policy` is the envelope section. A limit that the gate could not read is undecided. `queue_delay_ms`: the time for which the
-    release's batcher may wait, which is spent under a lighter load than the declared one.
+    release's batcher may wait, which is spent under a lighter load than the declared one. `load_per_s`: the load gate's rate.
     """
     if gate not in GATES or found.verdict in (Verdict.ERRORED, Verdict.SKIPPED):
         return found
-    terms = _Terms(hardware, float(policy["tolerance_frac"]), queue_delay_ms)
-    rows = list(_rows_of(gate, found, envelope, terms, uses_gpu=uses_gpu))
+    devices = int((envelope.get("accelerator") or {}).get("count") or 1)
+    terms = _Terms(hardware, devices, float(policy["tolerance_frac"]), queue_delay_ms, load_per_s)
+    pairs = list(_rows_of(gate, found, envelope, terms, uses_gpu=uses_gpu))
+    rows = [row for _, row in pairs]
     evidence = {**found.evidence, "envelope": [asdict(row) for row in rows]}
-    broken = " ".join(row.sentence for row in rows if row.verdict == "failed")
-    if broken and policy["on_breach"] == "warn":
-        return Judgement(found.verdict, f"{found.reason} Warning: {broken}", evidence)
-    if broken:
-        return Judgement(Verdict.FAILED, f"{broken} {found.reason}", evidence)
-    limits = {value.field for value in VALUES if value.rule is Rule.LIMIT}
-    unread = [row for row in rows if row.field in limits and row.declared is not None and row.measured is None]
-    unproven = [row for row in rows if gate == "capacity" and row.field.endswith("throughput") and _is_open(row)]
-    if (unread or unproven) and found.verdict is Verdict.PASSED:
-        said = " ".join(row.sentence for row in (*unread, *unproven))
-        return Judgement(Verdict.UNDECIDED, f"{said} {found.reason}", evidence)
-    return Judgement(found.verdict, found.reason, evidence)
+    verdict, reason = found.verdict, found.reason
+    holds_up = [row for value, row in pairs if _holds_up(value, row, gate)]
+    if holds_up and verdict is Verdict.PASSED:
+        verdict, reason = Verdict.UNDECIDED, f"{_together(holds_up)} {reason}"
+    if broken := [row for row in rows if row.verdict == "failed"]:
+        if policy["on_breach"] == "warn":
+            return Judgement(verdict, f"{reason} Warning: {_together(broken)}", evidence)
+        return Judgement(Verdict.FAILED, f"{_together(broken)} {reason}", evidence)
+    return Judgement(verdict, reason, evidence)
 
 
-def _is_open(row: Row) -> bool:
-    """Whether a throughput was searched for, on its own hardware, and neither proven nor refuted."""
-    return row.verdict == UNKNOWN and row.declared is not None and row.measured is not None
+def _holds_up(value: Value, row: Row, gate: str) -> bool:
+    """Whether a declared value is undecided: a limit that was not read, or a throughput that was searched for and is still open."""
+    if row.declared is None or row.verdict != UNKNOWN:
+        return False
+    if value.rule is Rule.LIMIT:
+        return row.measured is None
+    return value.rule is Rule.LEAST and gate == "capacity" and row.measured is not None
+
+
+def _together(rows: Sequence[Row]) -> str:
+    """The first sentences, and the number of the others: an envelope may have hundreds of entries."""
+    sentences = [row.sentence for row in rows[:_MOST_SENTENCES]]
+    more = f" And {len(rows) - len(sentences)} more values of the envelope." if len(rows) > len(sentences) else ""
+    return " ".join(sentences) + more
 
 
 def table(envelope: Mapping[str, Any], gates: Sequence[Mapping[str, Any]], *, uses_gpu: bool) -> list[dict[str, Any]]:
@@ -140,8 +155,10 @@ def _not_measured(value: Value, results: Mapping[str, Mapping[str, Any]]) -> str
         return "No gate has run."
     for gate in value.readers:
         if gate in results:
-            verdict = results[gate]["verdict"]
-            return f"The {gate} gate {'was' if verdict == 'skipped' else 'is'} {verdict}, and did not measure it."
+            verdict, evidence = results[gate]["verdict"], results[gate].get("evidence") or {}
+            if verdict not in (Verdict.SKIPPED, Verdict.ERRORED) and "envelope" not in evidence:
+                return f"The {gate} gate did not compare it with the envelope."
+            return f"The {gate} gate {'was' if verdict == Verdict.SKIPPED else 'is'} {verdict}, and did not measure it."
     return f"Not measured: the policy names no {' or '.join(value.readers)} gate."
 
 
@@ -152,17 +169,17 @@ def _rows_of(
     terms: _Terms,
     *,
     uses_gpu: bool,
-) -> Iterator[Row]:
+) -> Iterator[tuple[Value, Row]]:
+    evidence = {"rate_per_s": terms.load_per_s, "devices": terms.devices, **found.evidence}
     for value in VALUES:
         if gate not in value.readers:
             continue
         for declared in _declarations(value, envelope, uses_gpu=uses_gpu):
-            row = _undeclared(value, gate, found) if declared is None else None
             if declared is not None:
-                measured = list(value.readers[gate](found.evidence, found.verdict, declared.value))
-                row = _row(value, declared, gate, measured, terms)
-            if row is not None:
-                yield row
+                measured = list(value.readers[gate](evidence, found.verdict, declared.value))
+                yield value, _row(value, declared, gate, measured, terms)
+            elif row := _undeclared(value, gate, evidence, found.verdict):
+                yield value, row
 
 
 def _declarations(value: Value, envelope: Mapping[str, Any], *, uses_gpu: bool) -> list[_Declared | None]:
@@ -180,17 +197,16 @@ def _declarations(value: Value, envelope: Mapping[str, Any], *, uses_gpu: bool) 
 
 
 def _single(value: Value, envelope: Mapping[str, Any]) -> _Declared | None:
-    """GPU memory is declared for one device, and read of all devices of the server; without a peak the least memory counts."""
-    field, factor = value.field, 1
+    """GPU memory is declared for one device; without a peak the least memory counts."""
+    field = value.field
     if value.of_gpu:
         accelerator = envelope.get("accelerator") or {}
         if accelerator.get("vendor", "none") == "none":
             return None
-        factor = int(accelerator.get("count", 1))
         if "memory_mib_peak_declared" not in accelerator:
             field = "accelerator.memory_mib_min"
     given = _at(envelope, field)
-    return None if given is None else _Declared(field, float(given) * factor, value.unit, given, {})
+    return None if given is None else _Declared(field, float(given), value.unit, given, {})
 
 
 def _at(found: Any, path: str) -> Any:
@@ -199,11 +215,11 @@ def _at(found: Any, path: str) -> Any:
     return found
 
 
-def _undeclared(value: Value, gate: str, found: Judgement) -> Row | None:
+def _undeclared(value: Value, gate: str, evidence: Evidence, verdict: Verdict) -> Row | None:
     """What was measured of a value that is not declared; None if a throughput has no unit yet, or nothing was measured."""
     if value.rule is Rule.LEAST:
         return None
-    measured = next(value.readers[gate](found.evidence, found.verdict, 0.0), None)
+    measured = next(value.readers[gate](evidence, verdict, 0.0), None)
     if measured is None:
         return None
     says = f"{_capital(value.words)}: the envelope declares none."
@@ -223,9 +239,9 @@ def _row(value: Value, declared: _Declared, gate: str, measured: Sequence[Observ
         "",
         "",
     )
-    says = f"Its envelope declares {quantity_text(declared.number, declared.unit)} of {value.words}"
-    if value.of_entry and (elsewhere := _elsewhere(declared.entry, terms.hardware)):
-        return replace(row, sentence=f"{says} {elsewhere}.")
+    says = f"Its envelope declares {quantity_text(declared.number, declared.unit)} ({value.words})"
+    if value.of_entry and (elsewhere := _elsewhere(value, declared.entry, terms.hardware)):
+        return replace(row, sentence=f"{says}{elsewhere}.")
     if not measured:
         return replace(row, sentence=f"{says}; the {gate} gate could not measure it.")
     limit = _limit(value, declared.number, terms.tolerance)
@@ -243,7 +259,7 @@ def _row(value: Value, declared: _Declared, gate: str, measured: Sequence[Observ
         sentence = f"{says}; {proven}, and the objective was missed at {told.bound:.4g} requests/s."
         return replace(row, verdict="failed", sentence=sentence)
     if refuting:
-        sentence = f"{says}; {quantity_text(told.value, declared.unit)} were measured{_load(told)}."
+        sentence = f"{says}; {_beyond(told.value, declared)} were measured{_load(told)}."
         return replace(row, verdict="failed", sentence=sentence)
     if proving:
         return replace(
@@ -257,7 +273,7 @@ def _row(value: Value, declared: _Declared, gate: str, measured: Sequence[Observ
 def _limit(value: Value, declared: float, tolerance: float) -> float:
     if value.rule is Rule.LIMIT:
         return declared
-    return declared * (1 - tolerance if value.rule is Rule.LEAST else 1 + tolerance)
+    return declared / (1 + tolerance) if value.rule is Rule.LEAST else declared * (1 + tolerance)
 
 
 def _waits_ms(value: Value, measured: Observed, declared: _Declared, terms: _Terms) -> float:
@@ -302,24 +318,33 @@ def _declared_rate(entry: Mapping[str, Any]) -> float:
 
 def _is_at_most(measured: Observed, entry: Mapping[str, Any]) -> bool:
     """Whether the load was the declared one or a lighter one, under which a good release is no slower."""
-    name, load = _shape(entry)
-    has = getattr(measured, name)
-    return load is None or has is None or has <= load * (1 + _SAME_LOAD)
+    return _compares(measured, entry, lambda has, load: has <= load * (1 + _SAME_LOAD))
 
 
 def _is_at_least(measured: Observed, entry: Mapping[str, Any]) -> bool:
     """Whether the load was the declared one or a heavier one."""
+    return _compares(measured, entry, lambda has, load: has >= load * (1 - _SAME_LOAD))
+
+
+def _compares(measured: Observed, entry: Mapping[str, Any], holds: Callable[[float, float], bool]) -> bool:
+    """`holds(measured load, declared load)`. A declaration without a load speaks of the load gate's rate, not of a searched one."""
     name, load = _shape(entry)
-    has = getattr(measured, name)
-    return load is None or has is None or has >= load * (1 - _SAME_LOAD)
+    if load is None:
+        return not measured.is_overload
+    has: float | None = getattr(measured, name)
+    if has is None:
+        return measured.rate_per_s is None and measured.in_flight is None  # it depends on no load
+    return holds(has, float(load))
 
 
-def _elsewhere(entry: Mapping[str, Any], hardware: str) -> str:
-    """Why nothing that was measured here speaks of this entry; empty if it does."""
+def _elsewhere(value: Value, entry: Mapping[str, Any], hardware: str) -> str:
+    """Why no measurement of the gate is comparable with this entry; empty if one is."""
     if not same_hardware(entry["hardware"], hardware):
-        return f"on {entry['hardware']}; it was measured on {hardware or 'hardware that its node did not name'}"
+        return f" on {entry['hardware']}; it was measured on {hardware or 'hardware that its node did not name'}"
     if entry.get("batch_size", 1) != 1:
-        return f"in batches of {entry['batch_size']}; a request of the gates has one item"
+        return f" in batches of {entry['batch_size']}; a request of the gates has one item"
+    if value.rule is Rule.LEAST and (entry.get("load_shape") or {}).get("mode") == "closed":
+        return " for a closed load; the gates send requests at a rate"
     return ""
 
 
@@ -330,14 +355,16 @@ def _open(value: Value, told: Observed, declared: _Declared, limit: float) -> st
         return f"{proven} proven, and the declared rate is not refuted"
     has = f"{quantity_text(told.value, declared.unit)} were measured{_load(told)}"
     if told.value is not None and told.value <= limit:
-        name, load = _shape(declared.entry)
-        if not told.proves:
-            return f"{has}, of too few requests"
-        unit = "requests/s" if name == "rate_per_s" else "requests in flight"
-        return f"{has}, a lighter load than the declared {load:g} {unit}"
-    if told.bound is None:
-        return f"{has}, where the machine or another load may be to blame"
-    return f"{has}, which is not proven beyond chance or was under a heavier load"
+        return f"{has}, {'of too few requests' if not told.proves else 'which was not the declared load'}"
+    return f"{has}, which is not proven beyond chance, or was not the declared load"
+
+
+def _beyond(measured: float | None, declared: _Declared) -> str:
+    """The measured value, in as many figures as tell it from the declared one."""
+    shown = quantity_text(measured, declared.unit)
+    if measured is not None and shown == quantity_text(declared.number, declared.unit):
+        return f"{measured:.6g} {declared.unit}".rstrip()
+    return shown
 
 
 def _load(measured: Observed) -> str:

@@ -6,8 +6,9 @@ for every load.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -37,7 +38,8 @@ class Observed:
         bound: refutes a declaration that is beyond it. A lower confidence bound of `value`, or for a throughput the least rate that
             was refuted. None: the measurement refutes nothing.
         proves: whether enough requests were counted for `value` to stand for the declared quantile or share.
-        rate_per_s, in_flight: the load; None if the value depends on no load.
+        rate_per_s, in_flight: the load; both None if the value depends on no load.
+        is_overload: whether the gate chose the load to find a limit, so that it speaks for no declaration without a load.
     """
 
     value: float | None
@@ -45,6 +47,7 @@ class Observed:
     proves: bool = True
     rate_per_s: float | None = None
     in_flight: float | None = None
+    is_overload: bool = False
 
 
 #: (gate's evidence, its verdict, the declaration) → measurements; none if the gate did not read the value.
@@ -73,27 +76,24 @@ def _times(name: str, share: str) -> Reader:
             return
         low = (evidence.get(name.replace("_ms", "_low_ms")) or {}).get(share)
         is_excused = "beside_stable" in evidence and verdict is not Verdict.FAILED  # the machine may be to blame
-        answered = int(evidence.get("requests") or 0) - int(evidence.get("errors") or 0)
+        requests, errors = int(evidence.get("requests") or 0), int(evidence.get("errors") or 0)
+        counted = int(evidence.get("streams") or 0) if name == "itl_ms" else requests - errors
+        beyond = (
+            1 - _QUANTILES[share]
+        )  # the share of requests that may be slower; one that failed had no answer in time
         yield Observed(
             float(times[share]),
             None if is_excused else low,
-            proves=answered * (1 - _QUANTILES[share]) >= 0.999,
+            proves=counted * beyond >= 0.999 and errors <= requests * beyond,
             **load_of(evidence),
         )
 
     return read
 
 
-def load_of(evidence: Evidence) -> dict[str, float | None]:
-    """The load of a run: requests per second as asked, and requests in flight on average.
-
-    Source of the latter: Little's law, the answered rate times the mean latency.
-    """
-    latency = evidence.get("latency_ms") or {}
-    mean_ms, achieved = latency.get("mean", latency.get("p50")), evidence.get("achieved_per_s")
-    in_flight = None if mean_ms is None or achieved is None else float(achieved) * float(mean_ms) / 1000
-    rate = evidence.get("rate_per_s", evidence.get("offered_per_s"))
-    return {"rate_per_s": None if rate is None else float(rate), "in_flight": in_flight}
+def load_of(evidence: Evidence) -> dict[str, Any]:
+    """The load of a run: requests per second as asked, and requests in flight on average."""
+    return {name: None if (load := evidence.get(name)) is None else float(load) for name in ("rate_per_s", "in_flight")}
 
 
 def _of_points(read: Reader) -> Reader:
@@ -101,7 +101,7 @@ def _of_points(read: Reader) -> Reader:
 
     def read_points(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Observed]:
         for point in evidence.get("points") or ():
-            yield from read(point, verdict, declared)
+            yield from (replace(one, is_overload=True) for one in read(point, verdict, declared))
 
     return read_points
 
@@ -130,13 +130,12 @@ def _asked_rate(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator
         return
     if declared["unit"] == "tokens_per_s":
         if evidence.get("responses") and verdict is Verdict.PASSED:
-            seconds = evidence["requests"] / evidence["offered_per_s"]
-            yield Observed(evidence["responses"] / seconds)
+            yield Observed(evidence["responses"] * evidence["offered_per_s"] / evidence["requests"])
         return
     test = evidence["slo_test"]
     if verdict is Verdict.PASSED:
         yield Observed(rate)
-    elif verdict is Verdict.FAILED and test["log_e_fail"] > max(0.0, test["log_e_pass"]):
+    elif verdict is Verdict.FAILED and test["log_e_fail"] > -math.log(1 - test["confidence"]):
         yield Observed(None, bound=rate)
 
 
@@ -158,14 +157,15 @@ def _timing(part: str) -> Reader:
 
 
 def _peak_of(*path: str) -> Reader:
-    """Bytes that the resources gate saw the server's own processes hold at most, in MiB."""
+    """MiB that the resources gate saw the server's own processes hold at most; of GPU memory on each device, on average."""
 
     def read(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Observed]:
         found: Any = evidence
         for name in path:
             found = (found or {}).get(name)
         if found is not None:
-            yield Observed(found / _MIB, bound=found / _MIB)
+            held = found / _MIB / (evidence["devices"] if path[-1] == "gpu_memory_bytes" else 1)
+            yield Observed(held, bound=held, **load_of(evidence))
 
     return read
 
@@ -181,9 +181,10 @@ def _of_gpus(name: str, factor: float = 1.0) -> Reader:
 
     def read(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Observed]:
         told = [one[name] for one in evidence.get("gpus") or () if one.get(name) is not None]
-        if told:
-            value, searched = max(told) * factor, any(w["gate"] != "load" for w in evidence.get("windows") or ())
-            yield Observed(value, bound=None if searched else value)
+        windows = {window["gate"] for window in evidence.get("windows") or ()}
+        if told and windows:
+            value = max(told) * factor
+            yield Observed(value, bound=value if windows == {"load"} else None, **load_of(evidence))
 
     return read
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from validators.core.proof import WINDOW_S, first_proof, sizing
 from validators.core.request_classes import ClassSummary
-from validators.core.slo import dispersion, quantile_bound
+from validators.core.slo import DISPERSION_SAFETY, dispersion, quantile_bound
 from validators.core.token_policy import FIELDS as OF_TOKENS
 from validators.core.trace_policy import gaps_in
 from validators.core.verdict import Judgement, Verdict
@@ -73,6 +73,11 @@ class LoadSummary:
     )  # lower bounds of p50, p95, p99 from when requests were sent
 
     @property
+    def in_flight(self) -> float:
+        """Requests in flight on average. Source: Little's law, the rate times the mean latency."""
+        return self.achieved_per_s * self.latency_ms.get("mean", 0.0) / 1000
+
+    @property
     def error_frac(self) -> float:
         return self.errors / self.requests if self.requests else 0.0
 
@@ -117,9 +122,11 @@ def summarise(
     slo_ms: float,
     window_s: float = WINDOW_S,
     kinds: Sequence[str] = (),
+    least_phi: float = DISPERSION_SAFETY,
 ) -> LoadSummary:
     """The numbers of a run. Quantiles are over answered requests only; failed ones count as errors and as over.
 
+    `least_phi`: slow requests that come together, at least, for the lower bounds of the quantiles.
     `kinds`: the classes of the requests in turn, by their place in the schedule; one class, or none, is not told apart.
     """
     answered = _latencies_ms(attempts)
@@ -143,7 +150,12 @@ def summarise(
         goodput_per_s=round((len(attempts) - sum(over)) / duration_s, 3),
         latency_counts=_counts(answered),
         unsent=sum(not a.is_sent for a in attempts),
-        latency_low_ms=bounds_of([(a.done_s - a.sent_s) * 1000 for a in attempts if not a.error], phi=dispersion(over)),
+        latency_low_ms=bounds_of(
+            [(a.due_s, (a.done_s - a.sent_s) * 1000) for a in attempts if not a.error],
+            windows=len(over),
+            window_s=window_s,
+            least_phi=least_phi,
+        ),
         classes=tuple(
             _class_summary(name, own, duration_s=duration_s, slo_ms=slo_ms, window_s=window_s)
             for name, own in of_class.items()
@@ -151,18 +163,32 @@ def summarise(
     )
 
 
-def bounds_of(times_ms: Sequence[float], *, phi: float, streams: int | None = None) -> dict[str, float]:
-    """Lower confidence bounds of p50, p95 and p99 in ms, from when requests were sent: a generator that sends late cannot raise them.
+def bounds_of(
+    times_ms: Sequence[tuple[float, float]],
+    *,
+    windows: int,
+    window_s: float = WINDOW_S,
+    streams: int | None = None,
+    least_phi: float = DISPERSION_SAFETY,
+) -> dict[str, float]:
+    """Lower confidence bounds of p50, p95 and p99 in ms, of (second at which it was due, ms) each.
 
-    `streams`: how many of the times are independent, if several belong to one request. Slow requests come in clumps: `phi` of
-    them count as one. The chance of error is shared by the three.
+    Slow requests come in clumps, as one stall holds up all that are in flight: the values beyond a quantile are counted by window, and
+    so many count as one as their variance exceeds their mean. `streams`: how many of the times are independent, if several belong to
+    one request. The chance of error is shared by the three.
     """
-    independent = (len(times_ms) if streams is None else streams) / phi
-    bounds = {
-        name: quantile_bound(times_ms, share, independent=independent, confidence=_BOUNDS_CONFIDENCE)
-        for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
-    }
-    return {name: round(bound, 3) for name, bound in bounds.items() if bound is not None}
+    independent, bounds = len(times_ms) if streams is None else streams, {}
+    times = np.array([ms for _, ms in times_ms])
+    places = np.minimum(np.array([due_s for due_s, _ in times_ms]) // window_s, windows - 1).astype(int)
+    for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+        if not times.size:
+            continue
+        beyond = np.bincount(places[times >= np.quantile(times, share)], minlength=windows)
+        phi = max(least_phi, dispersion(beyond.tolist()))
+        bound = quantile_bound(times, share, independent=independent / phi, confidence=_BOUNDS_CONFIDENCE)
+        if bound is not None:
+            bounds[name] = round(bound, 3)
+    return bounds
 
 
 def _class_summary(
@@ -232,6 +258,7 @@ def judge_load(summary: LoadSummary, policy: Mapping[str, Any]) -> Judgement:
         "error_frac": round(summary.error_frac, 6),
         "max_error_frac": policy["max_error_frac"],
         "rate_per_s": policy["rate_per_s"],
+        "in_flight": round(summary.in_flight, 3),
         "slo_ms": policy["slo_ms"],
         "slo_quantile": policy["slo_quantile"],
         "seed": policy["seed"],

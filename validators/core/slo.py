@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from validators.core.beta import incomplete, log_beta, log_incomplete
 from validators.core.verdict import Verdict
@@ -104,7 +105,9 @@ def dispersion(counts: Sequence[int]) -> float:
     return DISPERSION_SAFETY * max(1.0, variance / mean)
 
 
-def quantile_bound(values: Sequence[float], share: float, *, independent: float, confidence: float) -> float | None:
+def quantile_bound(
+    values: Sequence[float] | npt.NDArray[np.float64], share: float, *, independent: float, confidence: float
+) -> float | None:
     """A lower confidence bound of a distribution's quantile, from a sample of which so many values count as independent.
 
     None if the sample is too small for any bound. Source: order statistics, Hahn and Meeker, Statistical Intervals, section 5.2:

@@ -14,7 +14,7 @@ import numpy as np
 
 from validators.core.load import Attempt, LoadSummary, bounds_of, count_tests, generator_limit, max_lag_ms, summarise
 from validators.core.proof import first_proof
-from validators.core.slo import dispersion
+from validators.core.slo import DISPERSION_SAFETY
 from validators.core.verdict import Judgement, Verdict
 
 
@@ -73,7 +73,10 @@ def summarise_seen(
     """The numbers of a run as an objective sees it; nothing is `over` of an answer where the policy does not state it."""
     seen = [sight for one in attempts if (sight := objective.seen(one)) is not None]
     slo_ms = objective.slo_ms(policy)
-    return summarise(seen, duration_s=duration_s, slo_ms=float("inf") if slo_ms is None else slo_ms)
+    least_phi = float(policy.get("least_dispersion", DISPERSION_SAFETY))
+    return summarise(
+        seen, duration_s=duration_s, slo_ms=float("inf") if slo_ms is None else slo_ms, least_phi=least_phi
+    )
 
 
 def token_times(attempts: Sequence[Attempt], first: LoadSummary) -> dict[str, Any]:
@@ -81,10 +84,12 @@ def token_times(attempts: Sequence[Attempt], first: LoadSummary) -> dict[str, An
 
     {} if none streamed. The gaps of one stream hang together, so that each stream counts as one independent gap.
     """
-    streamed = [one.came_s for one in attempts if one.came_s and not one.error]
+    answered = [one for one in attempts if one.came_s and not one.error]
+    streamed = [one.came_s for one in answered]
     if not streamed:
         return {}
     gaps_ms = np.concatenate([np.diff(came_s) for came_s in streamed]) * 1000
+    due_s = np.repeat([one.due_s for one in answered], [len(came_s) - 1 for came_s in streamed])
     streams = sum(len(came_s) > 1 for came_s in streamed)
     shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
     itl_ms = (
@@ -95,7 +100,12 @@ def token_times(attempts: Sequence[Attempt], first: LoadSummary) -> dict[str, An
         "ttft_ms": ttft_ms,
         "ttft_low_ms": dict(first.latency_low_ms),
         "itl_ms": itl_ms,
-        "itl_low_ms": bounds_of(gaps_ms.tolist(), phi=dispersion(first.over_per_window), streams=streams),
+        "itl_low_ms": bounds_of(
+            list(zip(due_s.tolist(), gaps_ms.tolist(), strict=True)),
+            windows=len(first.over_per_window),
+            streams=streams,
+        ),
+        "streams": streams,
         "responses": sum(map(len, streamed)),
     }
 

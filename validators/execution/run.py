@@ -196,6 +196,7 @@ class _Run:
             policy=self.policy,
             server=server,
             timings=ready.deployment.timings,
+            backend=self.manifest["runtime"]["backend"],
             hardware=hardware_name(ready.deployment.node.facts, on_gpu=uses_gpu(self.manifest)),
             progress=self._progress(run, keep),
             say=partial(self._say, run),

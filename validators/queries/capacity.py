@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from ledger.core.errors import NotFound
@@ -14,6 +15,7 @@ from registry.queries import manifest_of
 from serving.core.admission import Proof
 from validators.core.capacity import hardware_name
 from validators.core.capacity_plan import Basis, basis_of
+from validators.core.expiry import uses_gpu
 from validators.core.gpu_health import counts
 from validators.core.measured_envelope import measured_entry, measured_host, with_measured
 from validators.models import Report
@@ -34,9 +36,10 @@ class PlanBasis:
 
 def plan_basis_of(release: Release) -> PlanBasis | None:
     """What the newest report with a capacity proves, else the newest whose load gate passed; None where there is neither."""
+    hardware = partial(_hardware, on_gpu=uses_gpu(manifest_of(release)))
     found = [
         PlanBasis(basis, report.created_at)
-        for report, basis in _read(_counting(release), lambda body, digest: basis_of(body, digest, _hardware(body)))
+        for report, basis in _read(_counting(release), lambda body, digest: basis_of(body, digest, hardware(body)))
     ]
     return next((one for one in found if one.basis.gate == "capacity"), next(iter(found), None))
 
@@ -94,5 +97,5 @@ def _read(
     return [(report, one) for report, one in found if one is not None]
 
 
-def _hardware(body: dict[str, Any]) -> str:
-    return hardware_name((body.get("hardware") or {}).get("facts") or {})
+def _hardware(body: dict[str, Any], *, on_gpu: bool) -> str:
+    return hardware_name((body.get("hardware") or {}).get("facts") or {}, on_gpu=on_gpu)

@@ -70,4 +70,6 @@ def _capabilities(head: bytes, size_bytes: int) -> list[str] | None:
         raise Malformed(f"it is {kind}: its header counts {whole} bytes, and it has {size_bytes}", _FIX)
     (bits,) = struct.unpack_from("<I", head, 32)
     # The lowest bit is 7.5. A plan that was built for no named compute capability has a seventh bit, whose meaning is not known.
+    if bits >> len(RTX.capabilities):
+        return None  # a bit without a known meaning: the plan may run on more than the known ones
     return [name for bit, name in enumerate(RTX.capabilities) if bits >> bit & 1] or None

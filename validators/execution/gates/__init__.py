@@ -45,6 +45,7 @@ def run_gate(name: str, context: GateContext) -> Judgement:
             hardware=context.hardware,
             uses_gpu=context.uses_gpu,
             queue_delay_ms=context.queue_delay_ms,
+            load_per_s=float(context.policy.of("load")["rate_per_s"]),
         )
         return excused(found, name, context) if is_watched and found.verdict is Verdict.FAILED else found
     except InferenceError as error:

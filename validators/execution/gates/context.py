@@ -73,6 +73,7 @@ class GateContext:
     server: InferenceServer
     timings: Mapping[str, float]
     progress: Callable[[int, int], None]
+    backend: str = ""  # of the release's runtime
     hardware: str = ""  # what the server computes on, by name; empty where nobody knows
     items: Sequence[GoldenItem] = ()
     baseline: Baseline | None = None
@@ -103,7 +104,7 @@ class GateContext:
 
     @property
     def uses_gpu(self) -> bool:
-        return uses_gpu({"envelope": self.envelope, "serving": self.serving})
+        return uses_gpu({"runtime": {"backend": self.backend}, "envelope": self.envelope, "serving": self.serving})
 
     @property
     def queue_delay_ms(self) -> float:

@@ -43,9 +43,10 @@ def excused(failed: Judgement, gate: str, context: GateContext) -> Judgement:
     verdict = _EXCUSES.get(Finding(found.evidence.get("finding", Finding.WELL)))
     if verdict is None:
         return failed
-    return Judgement(
-        verdict, f"{found.reason} Measured was: {failed.reason}", {**failed.evidence, "gpu": found.evidence}
-    )
+    evidence = {
+        name: value for name, value in failed.evidence.items() if name != "envelope"
+    }  # it measured the GPU's fault
+    return Judgement(verdict, f"{found.reason} Measured was: {failed.reason}", {**evidence, "gpu": found.evidence})
 
 
 def _judged(context: GateContext, read: Callable[[], Watch]) -> Judgement:

@@ -105,7 +105,10 @@ class _LoadGate:
         lasted_s = planned_s if is_whole else attempts[-1].due_s + 1 / policy["rate_per_s"]
         seen = {one: summarise_seen(attempts, one, duration_s=lasted_s, policy=policy) for one in OBJECTIVES}
         more |= token_times(attempts, seen[FIRST_TOKEN])
-        return summarise(attempts, duration_s=lasted_s, slo_ms=self.slo_ms, kinds=kinds), seen, more
+        summary = summarise(
+            attempts, duration_s=lasted_s, slo_ms=self.slo_ms, kinds=kinds, least_phi=float(policy["least_dispersion"])
+        )
+        return summary, seen, more
 
     def _arrivals(self, seconds: float, *, seed: int) -> Floats:
         return self.context.arrivals(self.policy["rate_per_s"], seconds, seed=seed)
