@@ -1,7 +1,8 @@
 """GPU memory of a release, estimated from its files and release.yaml before it runs.
 
 Four parts: weights, activations at the largest batch, workspace, runtime. Each names the file, field or formula that its number
-comes from. A part that nothing determines is unknown and adds nothing, so that the total may be too small. Activations may share memory, so that it may be too large as well. Sizes are MiB on each
+comes from. A part that nothing determines is unknown and adds nothing, so that the total may be too small. Activations
+may share memory, so that it may be too large as well. Sizes are MiB on each
 device that the server sees, because Triton starts the counted instances on each of them (server docs/user_guide/
 model_configuration.md, "Instance Groups").
 

@@ -145,6 +145,7 @@ ASKS: dict[str, Ask] = {
     "POST /models/{slug}/sleep/begin": Ask(V.SCALE_RELEASE, sleeps_there, also=frozenset({409})),
     "POST /models/{slug}/sleep/end": Ask(V.SCALE_RELEASE, sleeps_there, also=frozenset({409})),
     f"POST {RELEASE}/capacity-plan": Ask(V.READ, lambda w: {"peak_per_s": 10}),
+    f"GET {RELEASE}/envelope": Ask(V.READ),
     f"GET {RELEASE}/measured-envelope": Ask(V.READ, also=frozenset({404})),  # nothing was measured
     f"GET {RELEASE}/mlbom": Ask(V.READ),
     f"GET {RELEASE}/disagreements": Ask(V.READ, query="against=r1"),

@@ -15,6 +15,7 @@ from accounts.api.requests import StrictSerializer, actor_of, read_body
 from registry.queries import visible_release
 from serving.api.node_fit import MemoryEstimateOut
 from validators.core.capacity_plan import Forecast, plan_for
+from validators.queries import latest_report
 from validators.queries.capacity import measured_envelope, plan_basis_of
 from validators.queries.envelope import envelope_of
 
@@ -109,7 +110,8 @@ class EnvelopeView(APIView):
     @extend_schema(operation_id="releases_envelope", responses=EnvelopeOut)
     def get(self, request: Request, slug: str, name: str) -> Response:
         """Each value of the release's envelope: declared, measured, and whether the one holds the other."""
-        return Response(EnvelopeOut(envelope_of(visible_release(actor_of(request), slug, name))).data)
+        release = visible_release(actor_of(request), slug, name)
+        return Response(EnvelopeOut(envelope_of(release, latest_report(release))).data)
 
 
 class CapacityPlanView(APIView):

@@ -29,7 +29,7 @@ from validators.actions import request_gate_run
 from validators.models import GateRun
 from validators.queries import gate_runs
 from validators.queries.entry import only_advice_failed
-from validators.queries.envelope import envelope_of
+from validators.queries.envelope import envelope_of, newest_report_in, with_newest_report
 from web.pages.forms import act, reason_in, version_in
 from web.pages.release_frame import Outcome, frame, readable_release
 
@@ -98,7 +98,7 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     team = found.model.team.slug
     framed = frame(found, "release")
     manifest = json.loads(found.manifest)
-    gate_run = gate_runs().filter(release=found).order_by("-pk").first()
+    gate_run = with_newest_report(gate_runs().filter(release=found)).order_by("-pk").first()
     notes = list(notes_of(found)[:MOST_NOTES])
     rollouts = list(rollouts_of([found.model]).filter(candidate=found)[:5])
     code = _code_facts(found, actor, manifest["files"])
@@ -111,7 +111,7 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "gate_run": gate_run,
         "rollouts": rollouts,
         "fits": fits_of(found),
-        "envelope": envelope_of(found),
+        "envelope": envelope_of(found, newest_report_in(gate_run)),
         "notes": notes,
         "open_comments": open_comments(found),
         "may_annotate": may(actor, Verb.ANNOTATE_RELEASE, team, slug),
