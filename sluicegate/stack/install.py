@@ -58,6 +58,9 @@ def _cache() -> dict[str, str]:
     """Where downloads are kept: the user's own cache, or `.build/` when there is no home to write to."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME") or "/nonexistent")
     quiet = {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    quiet["UV_SYSTEM_CERTS"] = os.environ.get(
+        "UV_SYSTEM_CERTS", "1"
+    )  # a company's own authority is known to the system alone
     if home.is_dir() and os.access(home, os.W_OK):
         return quiet
     return {
@@ -180,7 +183,8 @@ def _make_venv(path: Path) -> None:
 
 def _install(venv: Path, lock: Path, *, within_s: int | None = None) -> None:
     python = venv / "bin" / "python"
-    _by_uv_or_pip(["--python", python, "-r", lock], ["--python", python], ["-r", lock], within_s=within_s)
+    # A lock names everything. Pip resolves what a package needs anew, and refuses an extra that the lock names without it.
+    _by_uv_or_pip(["--python", python, "-r", lock], ["--python", python], ["--no-deps", "-r", lock], within_s=within_s)
 
 
 def install_folder(folder: Path, lock: Path, *, within_s: int | None = None) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,3 +74,25 @@ def test_without_an_index_tensorrt_for_rtx_is_left_out_and_nothing_of_it_stays(
     with pytest.raises(install.LeftOut, match="no index answers"):
         install.install_tensorrt_rtx()
     assert not folder.exists()
+
+
+def test_the_systems_certificates_count_and_pip_takes_a_lock_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Behind a company's certificates uv needs the system's, and pip, which stands in for it, resolves nothing anew."""
+    ran: list[tuple[list[str], dict[str, str]]] = []
+
+    def fake(argv: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
+        ran.append((argv, how["env"]))
+        return subprocess.CompletedProcess(
+            argv, 1 if str(install.UV) in argv else 0, "", "invalid peer certificate: UnknownIssuer"
+        )
+
+    monkeypatch.delenv("UV_SYSTEM_CERTS", raising=False)
+    monkeypatch.setattr(install.subprocess, "run", fake)
+    install._install(tmp_path, tmp_path / "some.lock")
+    (uv, env), (pip, _) = ran
+    assert str(install.UV) in uv and env["UV_SYSTEM_CERTS"] == "1"
+    assert pip[-3:] == ["--no-deps", "-r", str(tmp_path / "some.lock")] and "--require-hashes" in pip
+    monkeypatch.setenv("UV_SYSTEM_CERTS", "false")
+    assert install._cache()["UV_SYSTEM_CERTS"] == "false", "who asks for another store has it"
