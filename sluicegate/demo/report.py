@@ -75,6 +75,12 @@ def release_part(release: dict[str, Any], gate_run: dict[str, Any] | None) -> di
         "digest": release["digest"],
         "state": release["state"],
         "gates": [{"gate": g["gate"], "verdict": g["verdict"] or "skipped", "reason": g["reason"]} for g in gates],
+        "envelope": [
+            {name: row[name] for name in ("field", "declared", "measured", "unit", "verdict")}
+            for gate in gates
+            for row in (gate.get("evidence") or {}).get("envelope", ())
+            if row["declared"] is not None
+        ],
     }
 
 
