@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from registry.core.capabilities import BY_ID, KINDS, MEANINGS, State, proved_steps, table
+from registry.core.capabilities import BY_ID, KINDS, MEANINGS, State, table
 
 ROOT = Path(__file__).resolve().parent.parent
 EVIDENCE = ROOT / "registry" / "adapters" / "capabilities.json"
@@ -71,6 +71,13 @@ def merged(
     }
     tests = {name: own for name, own in {**before["tests"], **shown}.items() if name in BY_ID and name not in failed}
     return {**before, "tests": dict(sorted(tests.items()))}
+
+
+def proved_steps(report: Mapping[str, Any]) -> list[str]:
+    """Names of the steps that a report of the GPU proof proved on a GPU; none of a run on the CPU."""
+    if report.get("device") != "gpu":
+        return []
+    return sorted(step["name"] for step in report["steps"] if step["verdict"] == "proved")
 
 
 def of_gpu(report: Path) -> Evidence | None:

@@ -221,13 +221,6 @@ CAPABILITIES: Final = (
 BY_ID: Final = {capability.id: capability for capability in CAPABILITIES}
 
 
-def proved_steps(report: Mapping[str, Any]) -> list[str]:
-    """Names of the steps that a report of the GPU proof proved on a GPU; none of a run on the CPU."""
-    if report.get("device") != "gpu":
-        return []
-    return sorted(step["name"] for step in report["steps"] if step["verdict"] == "proved")
-
-
 def table(evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every capability with its state, in the order of `CAPABILITIES`.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from registry.core.engine_flavour import declared_flavour
-from registry.core.gpu_names import capability_of
+from registry.core.gpu_names import capability_of, version_parts
 from registry.core.schema import Problem
 
 _AT: Final = "envelope.engine"
@@ -115,7 +115,12 @@ def _device(envelope: Mapping[str, Any]) -> Iterator[Problem]:
         )
         return
     least = envelope.get("accelerator", {}).get("compute_capability", {}).get("min")
-    if built and least and _parts(built) < _parts(least) and engine.get("hardware_compatibility") != "ampere_plus":
+    if (
+        built
+        and least
+        and version_parts(built) < version_parts(least)
+        and engine.get("hardware_compatibility") != "ampere_plus"
+    ):
         said = f"The plan was built for compute capability {built}, and envelope.accelerator asks for {least} or later."
         yield Problem(field, said, f"Build the plan for the GPU that is to run it, or ask for {built}.")
     for at, allowed, words in _asked(envelope.get("accelerator", {})):
@@ -142,9 +147,5 @@ def _asked(accelerator: Mapping[str, Any]) -> Iterator[tuple[str, list[str], str
 
 def _runs_on(engine: Mapping[str, Any], built: str, capability: str) -> bool:
     if engine.get("hardware_compatibility") == "ampere_plus":
-        return _parts(capability) >= (8, 0)
+        return version_parts(capability) >= (8, 0)
     return built == capability
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))

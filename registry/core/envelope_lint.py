@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from registry.core import engine_lint
+from registry.core.gpu_names import version_parts
 from registry.core.schema import Problem
 from registry.core.serving import instances_of
 
@@ -82,7 +83,7 @@ def _device(accelerator: Mapping[str, Any], at: str) -> list[Problem]:
 def _versions(envelope: Mapping[str, Any]) -> list[Problem]:
     driver = envelope.get("driver", {})
     low, high = driver.get("cuda_min"), driver.get("cuda_max_exclusive")
-    if low and high and _parts(low) >= _parts(high):
+    if low and high and version_parts(low) >= version_parts(high):
         return [
             Problem(
                 "envelope.driver.cuda_max_exclusive",
@@ -91,11 +92,6 @@ def _versions(envelope: Mapping[str, Any]) -> list[Problem]:
             )
         ]
     return []
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    numbers = [int(part) for part in version.split(".")]
-    return tuple(numbers + [0] * (4 - len(numbers)))
 
 
 def _limits(limits: Mapping[str, Any], serving: Mapping[str, Any]) -> list[Problem]:

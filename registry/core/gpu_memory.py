@@ -78,10 +78,6 @@ class MemoryEstimate:
         """`about 1226 MiB, without its unknown parts`."""
         return f"about {self.total_mib} MiB{', without its unknown parts' * self.is_partial}"
 
-    def mib_of(self, name: str) -> int | None:
-        """MiB of a part; None if it is unknown."""
-        return next(part.mib for part in self.parts if part.name == name)
-
     def as_json(self) -> dict[str, Any]:
         return {
             "total_mib": self.total_mib,

@@ -27,3 +27,9 @@ def capability_of(name: str) -> str | None:
     """The compute capability of a product; None if this table lacks it."""
     plain = sku(name)
     return next((one for one, names in _PRODUCTS.items() if re.match(rf"({names})(-|$)", plain)), None)
+
+
+def version_parts(version: str) -> tuple[int, ...]:
+    """Four numbers, of which versions and compute capabilities compare: (8, 9, 0, 0) of `8.9`."""
+    numbers = [int(part) for part in version.split(".")]
+    return tuple(numbers + [0] * (4 - len(numbers)))

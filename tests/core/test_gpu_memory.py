@@ -21,6 +21,11 @@ X = {"name": "x", "data_type": "FP32", "dims": [256]}
 Y = {"name": "y", "data_type": "FP32", "dims": [256]}
 
 
+def mib_of(found: MemoryEstimate, name: str) -> int | None:
+    """MiB of a part; None if it is unknown."""
+    return next(part.mib for part in found.parts if part.name == name)
+
+
 def serving(batch: int = 512, count: int = 1, **changes: Any) -> dict[str, Any]:
     own = {"max_batch_size": batch, "inputs": [X], "outputs": [Y], "parameters": {}}
     return own | {"instance_group": [{"kind": "gpu", "count": count}]} | changes
@@ -99,9 +104,9 @@ def test_an_onnx_graph_holds_its_weights_and_its_largest_live_tensors() -> None:
 def test_each_instance_has_a_session_of_its_own() -> None:
     """3 × 8 MiB and 3 × 16.5 MiB; with half of the batch 3 × 8.25 MiB."""
     found = of("onnxruntime", serving(count=3), artifact__model_onnx=graph())
-    assert (found.mib_of("weights"), found.mib_of("activations"), found.certain_mib) == (24, 50, 24)
+    assert (mib_of(found, "weights"), mib_of(found, "activations"), found.certain_mib) == (24, 50, 24)
     assert "in each of 3 instances" in part(found, "weights").source
-    assert of("onnxruntime", serving(256, 3), artifact__model_onnx=graph()).mib_of("activations") == 25
+    assert mib_of(of("onnxruntime", serving(256, 3), artifact__model_onnx=graph()), "activations") == 25
 
 
 def test_a_graph_without_shapes_gives_a_lower_bound() -> None:
@@ -155,17 +160,17 @@ def test_a_tokenized_text_is_as_long_as_the_runner_lets_it_be(
     words = tokenizer_file({"a": 0}, **({"truncation": {"max_length": cut}} if cut else {}))
     text = serving(16, inputs=[{"name": "text", "data_type": "BYTES", "dims": [1]}], parameters=parameters)
     found = of("onnxruntime", text, artifact__model_onnx=model, tokenizer__tokenizer_json=words)
-    assert found.mib_of("activations") == mib + 1  # the ids, 8 bytes each, are the part of a MiB above
+    assert mib_of(found, "activations") == mib + 1  # the ids, 8 bytes each, are the part of a MiB above
 
 
 def test_code_with_safetensors_has_weights_alone_and_nothing_is_certain() -> None:
     """1024 × 1024 × 4 bytes and 1024 × 1024 × 2 bytes: 6 MiB."""
     weights = safetensors_file([("a", "F32", [1024, 1024]), ("b", "BF16", [1024, 1024])])
     found = of("python", serving(count=2), artifact__model_py=b"x = 1\n", artifact__w_safetensors=weights)
-    assert (found.mib_of("weights"), found.mib_of("activations"), found.certain_mib) == (12, None, 0)
+    assert (mib_of(found, "weights"), mib_of(found, "activations"), found.certain_mib) == (12, None, 0)
     assert "the code may load fewer" in part(found, "weights").source
     nothing = of("python", serving(), artifact__model_py=b"x = 1\n")
-    assert nothing.mib_of("weights") is None and nothing.total_mib == 0 and nothing.is_partial
+    assert mib_of(nothing, "weights") is None and nothing.total_mib == 0 and nothing.is_partial
 
 
 LLAMA: dict[str, Any] = {
@@ -183,7 +188,7 @@ def test_the_key_value_cache_of_a_transformer(files: dict[str, bytes]) -> None:
     found = part(of("python", serving(1), limits, artifact__model_py=b"x = 1\n", **files), "activations")
     assert (found.mib, found.is_whole) == (2048, False) and "131072 bytes a token" in found.source
     apart = {"limits": {"max_input_tokens": 4000, "max_output_tokens": 96}}
-    assert of("python", serving(1), apart, artifact__model_py=b"x = 1\n", **files).mib_of("activations") == 512
+    assert mib_of(of("python", serving(1), apart, artifact__model_py=b"x = 1\n", **files), "activations") == 512
     silent = part(of("python", serving(1), {}, artifact__model_py=b"x = 1\n", **files), "activations")
     assert silent.mib is None and "declare envelope.limits.max_total_tokens" in silent.source
 
@@ -192,19 +197,20 @@ def test_a_transformer_whose_heads_are_not_one_number_is_unknown() -> None:
     odd = LLAMA | {"llama.attention.head_count_kv": ["8", "4"]}
     limits = {"limits": {"max_total_tokens": 4096}}
     found = of("python", serving(1), limits, artifact__model_py=b"x = 1\n", artifact__m_gguf=gguf_file([], odd))
-    assert found.mib_of("activations") is None
+    assert mib_of(found, "activations") is None
 
 
 def test_gguf_weights_by_block() -> None:
     """4096 × 512 floats of 4 bytes: 8 MiB."""
     found = of("python", serving(), artifact__model_py=b"x = 1\n", artifact__m_gguf=gguf_file([("t", 0, [4096, 512])]))
-    assert found.mib_of("weights") == 8
+    assert mib_of(found, "weights") == 8
     packed = read(artifact__m_gguf=gguf_file([("t", 0, [4096, 512])]))
     packed["artifact/m.gguf"][1]["tensors"] = [["t", "Q4_K", [4096, 512]]]  # 2^21 / 256 blocks of 144 bytes: 1.125 MiB
-    assert estimate("python", serving(), {}, packed).mib_of("weights") == 2  # type: ignore[union-attr]
+    blocks = estimate("python", serving(), {}, packed)
+    assert blocks is not None and mib_of(blocks, "weights") == 2
     packed["artifact/m.gguf"][1]["tensors"] = [["t", "TYPE_99", [4096, 512]]]
     unknown = estimate("python", serving(), {}, packed)
-    assert unknown is not None and unknown.mib_of("weights") == 9 and "file sizes" in part(unknown, "weights").source
+    assert unknown is not None and mib_of(unknown, "weights") == 9 and "file sizes" in part(unknown, "weights").source
 
 
 def test_a_plan_is_as_large_as_its_file_and_has_the_declared_workspace() -> None:
@@ -216,7 +222,7 @@ def test_a_plan_is_as_large_as_its_file_and_has_the_declared_workspace() -> None
     assert [one.mib for one in found.parts] == [6, 4, 128, None] and found.certain_mib == 3
     assert not part(found, "activations").is_whole and "as declared" in part(found, "workspace").source
     fixed = of("tensorrt", serving(1, 2), artifact__model_plan=plan)  # one engine for both: fixed shapes
-    assert (fixed.mib_of("weights"), fixed.mib_of("workspace")) == (3, None)
+    assert (mib_of(fixed, "weights"), mib_of(fixed, "workspace")) == (3, None)
 
 
 def test_torchscript_weights_are_its_data_records() -> None:
@@ -233,7 +239,7 @@ def test_torchscript_weights_are_its_data_records() -> None:
     )
     assert shared.certain_mib <= of("pytorch", serving(count=1), artifact__model_pt=out.getvalue()).certain_mib
     found = of("pytorch", serving(count=2), artifact__model_pt=out.getvalue())
-    assert (found.mib_of("weights"), found.mib_of("activations")) == (6, 2) and found.certain_mib == 6
+    assert (mib_of(found, "weights"), mib_of(found, "activations")) == (6, 2) and found.certain_mib == 6
 
 
 def test_a_release_that_asks_for_no_gpu_has_no_estimate() -> None:
@@ -241,24 +247,24 @@ def test_a_release_that_asks_for_no_gpu_has_no_estimate() -> None:
     assert estimate("onnxruntime", on_cpu, {}, {}) is None
     assert estimate("onnxruntime", on_cpu, {"accelerator": {"vendor": "none"}}, {}) is None
     asks = estimate("onnxruntime", on_cpu, {"accelerator": {"vendor": "nvidia"}}, {})
-    assert asks is not None and asks.instances == 1 and asks.mib_of("weights") is None
+    assert asks is not None and asks.instances == 1 and mib_of(asks, "weights") is None
     assert estimate("tensorrt", on_cpu, {}, {}) is not None
 
 
 def test_files_whose_headers_were_not_read_count_by_their_size() -> None:
     found = estimate("onnxruntime", serving(), {}, {"artifact/model.onnx": (5 * MIB, {})})
-    assert found is not None and found.mib_of("weights") == 5 and "file sizes" in part(found, "weights").source
+    assert found is not None and mib_of(found, "weights") == 5 and "file sizes" in part(found, "weights").source
     assert not part(found, "activations").is_whole
 
 
 def test_hostile_sizes_are_unknown() -> None:
     facts: dict[str, Any] = {"weights_bytes": 2**53 - 1}
     found = estimate("onnxruntime", serving(), {}, {"artifact/model.onnx": (100, facts)})
-    assert found is not None and found.mib_of("weights") is None and found.certain_mib == 0
+    assert found is not None and mib_of(found, "weights") is None and found.certain_mib == 0
     assert "claim more bytes than the files hold" in part(found, "weights").source
     huge = serving(65_536, inputs=[{**X, "dims": [2**31 - 1, 2**31 - 1]}])
     beyond = estimate("pytorch", huge, {}, {})
-    assert beyond is not None and beyond.mib_of("activations") is None
+    assert beyond is not None and mib_of(beyond, "activations") is None
     assert "more bytes than any device has" in part(beyond, "activations").source
 
 
