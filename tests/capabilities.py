@@ -107,6 +107,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
         of_kind = [row for row in rows if row["kind"] == kind]
         cells = [", ".join(row["name"] for row in of_kind if row["state"] == state) or "–" for state in states]
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    if not any(row["state"] == State.RUN_ON_GPU for row in rows):
+        lines += ["", "No part has run on a GPU yet."]
     if next(row["state"] for row in rows if row["id"] == "builder:execution") == State.NEVER_RUN:
         lines += ["", "Sluicegate has not executed a TensorRT plan yet."]
     return "\n".join(lines)

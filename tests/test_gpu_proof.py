@@ -100,7 +100,7 @@ def test_the_report_is_whole_after_every_step(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
 
 
-def proved_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *verdicts: Verdict) -> int:
+def proved_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *verdicts: Verdict, require: str = "") -> int:
     left = list(verdicts)
 
     def run_all(steps: Any, given: Any, record: Any, **more: Any) -> None:
@@ -109,7 +109,37 @@ def proved_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *verdicts: Verdic
 
     monkeypatch.setattr("benchmarks.gpu_proof.watchdog.run_all", run_all)
     monkeypatch.setattr(cli, "why_missing", lambda names, venv: {})
-    return cli.main(["--cpu", "--out", str(tmp_path / "r.json")])
+    required = ["--require", require] if require else []
+    return cli.main(["--cpu", "--out", str(tmp_path / "r.json"), *required])
+
+
+def test_a_required_step_that_is_not_proved_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (step.name for step in MAIN[:2])
+    assert proved_by(monkeypatch, tmp_path, Verdict.PROVED, Verdict.UNKNOWN, require=first) == cli.OK
+    assert proved_by(monkeypatch, tmp_path, Verdict.PROVED, Verdict.UNKNOWN, require=second) == cli.REFUTED
+    assert f"Required, and not proved: {second}." in capsys.readouterr().err
+
+
+def test_what_cannot_be_proved_or_written_is_told_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.gpu_proof.watchdog.run_all", lambda *given, **more: pytest.fail("it ran"))
+    assert (
+        cli.main(["--cpu", "--serving-venv", str(tmp_path / "none"), "--out", str(tmp_path / "r.json")]) == cli.MISSING
+    )
+    assert capsys.readouterr().err.startswith("missing: triton: ")
+    monkeypatch.setattr(cli, "why_missing", lambda names, venv: {})
+    (tmp_path / "file").touch()
+    for out in (tmp_path, tmp_path / "file" / "r.json"):
+        assert cli.main(["--cpu", "--out", str(out)]) == cli.MISSING
+        said = capsys.readouterr().err
+        assert said.startswith(f"The report cannot be written to {out}: ") and "Name another file with --out." in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+    for scale in ("-3", "0", "nan", "much"):
+        with pytest.raises(SystemExit):
+            cli.main(["--cpu", "--seconds-scale", scale, "--out", str(tmp_path / "r.json")])
 
 
 def test_the_exit_code_is_1_only_if_a_step_is_refuted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -273,11 +303,11 @@ def test_only_the_right_python_unpacks_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pack, "PYTHON", "3.1")
-    assert pack.run_in(tmp_path / "p.tar.xz", []) == cli.MISSING
-    monkeypatch.setattr(pack, "PYTHON", f"{sys.version_info.major}.{sys.version_info.minor}")
     assert cli.main(["--cpu", "--pack", str(tmp_path / "p.tar.xz")]) == cli.MISSING
+    (tmp_path / "p.tar.xz").touch()
+    assert pack.run_in(tmp_path / "p.tar.xz", []) == cli.MISSING
     refusals = capsys.readouterr().err.splitlines()
-    assert "is for Python 3.1," in refusals[0] and "there is no" in refusals[1]
+    assert "there is no" in refusals[0] and "is for Python 3.1," in refusals[1]
 
 
 def test_it_runs_in_the_environment_that_it_unpacks(tmp_path: Path) -> None:

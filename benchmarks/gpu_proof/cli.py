@@ -1,6 +1,6 @@
 """Runs the product's own parts against a GPU for ten minutes, and writes a report of claims that are proved, refuted or unknown.
 
-Exit codes: 0 no step is refuted · 1 a step is refuted · 2 parts are missing (they are listed).
+Exit codes: 0 no step is refuted · 1 a step is refuted, or a required step is not proved · 2 the proof cannot run (the reason is named).
 """
 
 from __future__ import annotations
@@ -40,9 +40,14 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--part", choices=("main", "rollout"), default="main", help="rollout: through Envoy (never run)")
     found.add_argument("--only", action="append", default=[], metavar="STEP", help="this step; may be repeated")
-    found.add_argument("--quick", action="store_true", help="shorter loads, for continuous integration")
     found.add_argument(
-        "--seconds-scale", type=float, default=1.0, metavar="X", help="multiply the seconds of every load"
+        "--require", action="append", default=[], metavar="STEP", help="exit 1 if it is not proved; may be repeated"
+    )
+    found.add_argument(
+        "--quick", action="store_true", help="shorter loads and no rollout_slow, for continuous integration"
+    )
+    found.add_argument(
+        "--seconds-scale", type=_scale, default=1.0, metavar="X", help="multiply the seconds of every load"
     )
     found.add_argument("--pack", type=Path, help="the archive of `make gpu-pack`; it is unpacked to a temporary folder")
     found.add_argument("--serving-venv", type=Path, help="the serving environment (default: .venv-serving)")
@@ -72,8 +77,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.cpu:
         why = why_missing(["torch-any"], venv).get("torch-any", "") if form == "torch" else ""
         missing |= dict.fromkeys(("gpu", "torch", "nvcc"), "`--cpu` was given")
-    missing |= {"form": why} if why else {}
-    return _prove(given, venv, device, form, missing)
+    needed = {name: reason for name, reason in (("triton", missing.get("triton", "")), ("torch", why)) if reason}
+    if needed and given.cpu:
+        return _refuse(needed)
+    if unwritable := _why_not_written(given.out):
+        return _say(f"The report cannot be written to {given.out}: {unwritable}. Name another file with --out.")
+    code = _prove(given, venv, device, form, missing)
+    return code or (_refuse(needed) if needed else OK)  # what needs no server was measured all the same
 
 
 def _prove(given: argparse.Namespace, venv: Path, device: str, form: str, missing: dict[str, str]) -> int:
@@ -85,7 +95,7 @@ def _prove(given: argparse.Namespace, venv: Path, device: str, form: str, missin
     from benchmarks.gpu_proof.watchdog import run_all
 
     steps = [step for step in MAIN if (step.name in given.only if given.only else step.is_quick or not given.quick)]
-    unknown_names = sorted(set(given.only) - {step.name for step in MAIN})
+    unknown_names = sorted({*given.only, *given.require} - {step.name for step in MAIN})
     if unknown_names:
         parser().error(f"there is no step {', '.join(unknown_names)}; --list names them")
     began = time.monotonic()
@@ -109,9 +119,37 @@ def _prove(given: argparse.Namespace, venv: Path, device: str, form: str, missin
         shutil.rmtree(work, ignore_errors=True)
         report.end()
     verdicts = [step["verdict"] for step in report.body["steps"]]
+    proved = {step["name"] for step in report.body["steps"] if step["verdict"] == "proved"}
+    unproved = sorted(set(given.require) - proved)
     counted = ", ".join(f"{verdicts.count(name)} {name}" for name in ("proved", "refuted", "unknown"))
     print(f"{counted} in {time.monotonic() - began:.0f} s, on the {device}; {given.out}")
-    return REFUTED if report.is_refuted else OK
+    if unproved:
+        print(f"Required, and not proved: {', '.join(unproved)}.", file=sys.stderr)
+    return REFUTED if report.is_refuted or unproved else OK
+
+
+def _scale(text: str) -> float:
+    scale = float(text)
+    if not 0 < scale <= 10:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0 and up to 10")
+    return scale
+
+
+def _why_not_written(path: Path) -> str:
+    """Why no report can be written there; empty if one can."""
+    if path.is_dir():
+        return "it is a folder"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _say(sentence: str) -> int:
+    print(sentence, file=sys.stderr)
+    return MISSING
 
 
 def _list() -> int:

@@ -135,14 +135,17 @@ def unpack(archive: Path, folder: Path) -> Path:
 
 def run_in(archive: Path, arguments: Sequence[str]) -> int:
     """The exit code of the proof in the unpacked environment."""
+    if not archive.is_file():
+        print(
+            f"missing: pack: there is no {archive}; build it with `make gpu-pack`, and name it with --pack",
+            file=sys.stderr,
+        )
+        return 2
     if f"{sys.version_info.major}.{sys.version_info.minor}" != PYTHON:
         print(
             f"missing: python: the archive is for Python {PYTHON}, and this is {sys.version.split()[0]}",
             file=sys.stderr,
         )
-        return 2
-    if not archive.is_file():
-        print(f"missing: pack: there is no {archive}; `make gpu-pack` builds it", file=sys.stderr)
         return 2
     rest, skip = [], False
     for argument in arguments:

@@ -124,11 +124,10 @@ def _device(envelope: Mapping[str, Any]) -> Iterator[Problem]:
         said = f"The plan was built for compute capability {built}, and envelope.accelerator asks for {least} or later."
         yield Problem(field, said, f"Build the plan for the GPU that is to run it, or ask for {built}.")
     for at, allowed, words in _asked(envelope.get("accelerator", {})):
-        if built is None:
-            lacking = [one for one in allowed if flavour.why_not(one)]
-            if lacking and len(lacking) == len(allowed):
-                yield Problem(at, f"{flavour.why_not(lacking[0])}.", "Ask for another GPU, or write flavour: standard.")
-        elif not any(_runs_on(engine, built, one) for one in allowed):
+        lacking = [one for one in allowed if flavour.why_not(one)]
+        if lacking and len(lacking) == len(allowed):
+            yield Problem(at, f"{flavour.why_not(lacking[0])}.", "Ask for another GPU, or write flavour: standard.")
+        elif built and not any(_runs_on(engine, built, one) for one in allowed):
             said = f"The plan was built for compute capability {built}, and {at} allows {words} only."
             yield Problem(field, said, f"Build the plan for {allowed[0]}, or ask for a GPU of {built}.")
 

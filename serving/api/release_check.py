@@ -75,6 +75,11 @@ class CheckOut(serializers.Serializer[Any]):
     text = serializers.CharField(allow_null=True, help_text="the same as YAML")
 
 
+def _offers(runtime: dict[str, Any], asked: dict[str, Any]) -> bool:
+    """Whether a runtime image on offer runs a release of this `runtime`."""
+    return bool(runtime["image"] == asked["image"] and asked["backend"] in runtime["backends"])
+
+
 class ReleaseCheckView(APIView):
     @extend_schema(operation_id="releases_check", request=CheckIn, responses=CheckOut)
     def post(self, request: Request, slug: str) -> Response:
@@ -84,13 +89,13 @@ class ReleaseCheckView(APIView):
         checked = check_release(model, said["document"], said["files"])
         runtimes = offered_runtimes()
         document = dict(checked.document) if checked.document is not None else None
-        image = checked.spec.runtime["image"] if checked.spec else None
+        asked = checked.spec.runtime if checked.spec else None
         answer = {
             "is_fine": not checked.problems,
             "problems": [one.as_json() for one in checked.problems],
             "digest": checked.digest,
             "waivers_needed": list(checked.waivers),
-            "is_offered": any(image == one["image"] for one in runtimes) if image else None,
+            "is_offered": any(_offers(one, asked) for one in runtimes) if asked else None,
             "runtimes": runtimes,
             "plan_tensorrt": checked.plan.get("tensorrt"),
             "plan_flavour": checked.plan.get("flavour"),

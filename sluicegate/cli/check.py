@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     )
     if told["is_offered"] is False:
         lines.append(
-            "release.yaml: no node offers runtime.image now; `sluicegate fit` and the runtimes list say which are there."
+            "release.yaml: no node offers runtime.image with runtime.backend now. `sluicegate runtimes` lists the offered ones."
         )
     lines += [f"warning: {one}" for one in told["warnings"]]
     lines += memory_lines(told["gpu_memory_estimate"])

@@ -23,12 +23,12 @@ def lines(envelope: dict[str, Any]) -> Iterator[str]:
         declared = (
             "not declared"
             if row["declared"] is None
-            else f"declared {quantity_text(row['declared'], row['unit'])}{row['declared_for']}"
+            else f"declared {quantity_text(row['declared'], row['unit'])}{' ' * bool(row['declared_for'])}{row['declared_for']}"
         )
         measured = (
             "not measured"
             if row["measured"] is None
-            else f"measured {quantity_text(row['measured'], row['unit'])}{row['under']} ({row['gate']})"
+            else f"measured {quantity_text(row['measured'], row['unit'])}{' ' * bool(row['under'])}{row['under']} ({row['gate']})"
         )
         yield f"  {_SIGNS[row['verdict']]} {row['field']:<{width}}  {row['verdict']:<7}  {declared}, {measured}"
         if row["declared"] is not None and row["verdict"] != "passed":

@@ -71,7 +71,7 @@ def _amount(part: dict[str, Any]) -> str:
 
 
 def _lines(one: dict[str, Any]) -> list[str]:
-    lacks = "" if one["has_runtime"] else "; it does not offer the runtime image"
+    lacks = "" if one["has_runtime"] else "; it does not offer the runtime image with this backend"
     told = [f"  {reason['verdict']} {reason['field']}: {reason['message']}" for reason in one["reasons"]]
     contained = [f"  containment {one['containment']}: {one['contained']}"] if "containment" in one else []
     return [f"{one['node']}: {one['verdict']}{lacks}", *told, *contained]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from validators.core.cold_start import still_loading_s
 from validators.core.envelope import judged, table
 from validators.core.envelope_values import GATES, VALUES
 from validators.core.load import Attempt, summarise
@@ -106,7 +107,7 @@ def test_a_breach_fails_the_gate_that_measured_it_with_both_numbers(path: str, h
         failed = [gate for gate, one in found.items() if one.verdict is Verdict.FAILED]
         assert failed == ([] if verdict == "passed" else [row["gate"]])
         if failed:
-            assert found[row["gate"]].reason == f"{row['sentence']} Fine."
+            assert found[row["gate"]].reason == f"{row['sentence']} The gate's own limits: Fine."
             assert row["sentence"].startswith("Its envelope declares ")
     assert row["measured"] is not None
 
@@ -366,7 +367,49 @@ def test_a_machine_that_stable_was_slow_on_too_refutes_nothing() -> None:
 def test_too_few_requests_prove_nothing() -> None:
     few = {**EVIDENCE["load"], "requests": 90, "errors": 0}
     envelope = declaring("latency_ms.p99", 60)
-    assert "of too few requests" in rows(envelope, run(envelope, load=few))["performance[0].latency_ms.p99"]["sentence"]
+    row = rows(envelope, run(envelope, load=few))["performance[0].latency_ms.p99"]
+    assert row["verdict"] == "unknown" and "of 90 requests, and 100 are needed" in row["sentence"]
+
+
+def test_no_number_of_answers_proves_that_there_are_no_errors() -> None:
+    for errors, declared, verdict in (
+        (0, 0, "unknown"),
+        (0, 0.01, "passed"),
+        (0, 0.0001, "unknown"),
+        (200, 0, "failed"),
+    ):
+        envelope = declaring("error_max_frac", declared)
+        found = run(envelope, load={**EVIDENCE["load"], "errors": errors})
+        assert rows(envelope, found)["performance[0].error_max_frac"]["verdict"] == verdict, (errors, declared)
+
+
+def test_a_load_that_ends_with_the_envelopes_own_time_is_a_breach_of_it() -> None:
+    reason = "r1 did not become ready: load_failed: tiny was still loading after 0.1 s; make its start faster, or raise its time."
+    assert still_loading_s(reason) == 0.1 and still_loading_s("load_failed: no module named foo") is None
+    envelope = {"lifecycle": {"load_timeout_s": 0.1}, **declaring("cold_start_s.load", 0.01)}
+    found = judged(
+        Judgement(Verdict.FAILED, reason, {"still_loading_s": 0.1}),
+        "cold_start",
+        envelope,
+        DEFAULT,
+        hardware=L4,
+        uses_gpu=False,
+    )
+    assert "Its envelope declares 0.1 s (time to load); more than 0.1 s were measured." in found.reason
+    by_field = {row["field"]: row["verdict"] for row in found.evidence["envelope"]}
+    assert by_field == {"lifecycle.load_timeout_s": "failed", "performance[0].cold_start_s.load": "failed"}
+    longer = declaring("cold_start_s.load", 5)
+    found = judged(
+        Judgement(Verdict.FAILED, reason, {"still_loading_s": 0.1}),
+        "cold_start",
+        longer,
+        DEFAULT,
+        hardware=L4,
+        uses_gpu=False,
+    )
+    assert [row["verdict"] for row in found.evidence["envelope"] if row["declared"]] == ["unknown"], (
+        "it might have taken 4 s"
+    )
 
 
 def test_gates_that_broke_or_did_not_run_judge_no_envelope() -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from validators.core.verdict import Judgement, Verdict
 
+_STILL_LOADING = re.compile(r"still loading after ([\d.]+) s")
 #: The measured parts of a cold start, in the order in which they happen.
 PARTS = ("fetch_s", "load_s", "warmup_s")
+
+
+def still_loading_s(reason: str) -> float | None:
+    """Seconds for which a load was waited for in vain, by the launcher's sentence; None if that was not the reason."""
+    found = _STILL_LOADING.search(reason)
+    return float(found[1].rstrip(".")) if found else None
 
 
 def judge_cold_start(

@@ -95,7 +95,7 @@ def judged(
     if broken := [row for row in rows if row.verdict == "failed"]:
         if policy["on_breach"] == "warn":
             return Judgement(verdict, f"{reason} Warning: {_together(broken)}", evidence)
-        return Judgement(Verdict.FAILED, f"{_together(broken)} {reason}", evidence)
+        return Judgement(Verdict.FAILED, f"{_together(broken)} The gate's own limits: {reason}", evidence)
     return Judgement(verdict, reason, evidence)
 
 
@@ -259,15 +259,19 @@ def _row(value: Value, declared: _Declared, gate: str, measured: Sequence[Observ
         sentence = f"{says}; {proven}, and the objective was missed at {told.bound:.4g} requests/s."
         return replace(row, verdict="failed", sentence=sentence)
     if refuting:
-        sentence = f"{says}; {_beyond(told.value, declared)} were measured{_load(told)}."
+        sentence = f"{says}; {_beyond(told, declared)} were measured{_after_space(_load(told))}."
         return replace(row, verdict="failed", sentence=sentence)
     if proving:
         return replace(
             row,
             verdict="passed",
-            sentence=f"{says}; {quantity_text(told.value, declared.unit)} were measured{_load(told)}.",
+            sentence=f"{says}; {quantity_text(told.value, declared.unit)} were measured{_after_space(_load(told))}.",
         )
     return replace(row, sentence=f"{says}; {_open(value, told, declared, limit)}.")
+
+
+def _is_too_few(measured: Observed) -> bool:
+    return measured.counted is not None and measured.needed is not None and measured.counted < measured.needed
 
 
 def _limit(value: Value, declared: float, tolerance: float) -> float:
@@ -289,7 +293,7 @@ def _refutes(value: Value, measured: Observed, limit: float) -> bool:
 
 
 def _proves(value: Value, measured: Observed, limit: float) -> bool:
-    if measured.value is None or not measured.proves:
+    if measured.value is None or not measured.proves or _is_too_few(measured):
         return False
     return measured.value >= limit if value.rule is Rule.LEAST else measured.value <= limit
 
@@ -303,12 +307,12 @@ def _shape(entry: Mapping[str, Any]) -> tuple[str, float | None]:
 
 
 def _declared_for(entry: Mapping[str, Any]) -> str:
-    """The load and hardware of a performance entry, as ` at 20 requests/s on NVIDIA-L4`; empty outside of one."""
+    """The load and hardware of a performance entry, as `at 20 requests/s on NVIDIA-L4`; empty outside of one."""
     if not entry:
         return ""
     name, load = _shape(entry)
     unit = "requests/s" if name == "rate_per_s" else "requests in flight"
-    return f"{'' if load is None else f' at {load:g} {unit}'} on {entry['hardware']}"
+    return f"{'' if load is None else f'at {load:g} {unit} '}on {entry['hardware']}"
 
 
 def _declared_rate(entry: Mapping[str, Any]) -> float:
@@ -353,22 +357,30 @@ def _open(value: Value, told: Observed, declared: _Declared, limit: float) -> st
     if value.rule is Rule.LEAST:
         proven = "no rate is" if told.value is None else f"{quantity_text(told.value, declared.unit)} are"
         return f"{proven} proven, and the declared rate is not refuted"
-    has = f"{quantity_text(told.value, declared.unit)} were measured{_load(told)}"
+    has = f"{quantity_text(told.value, declared.unit)} were measured{_after_space(_load(told))}"
     if told.value is not None and told.value <= limit:
-        return f"{has}, {'of too few requests' if not told.proves else 'which was not the declared load'}"
+        if _is_too_few(told):
+            return f"{has}, of {told.counted} requests, and {told.needed} are needed: raise load.duration_s or load.rate_per_s"
+        return f"{has}, {'which was not the declared load' if told.proves else 'which is no proof of it'}"
     return f"{has}, which is not proven beyond chance, or was not the declared load"
 
 
-def _beyond(measured: float | None, declared: _Declared) -> str:
+def _beyond(told: Observed, declared: _Declared) -> str:
     """The measured value, in as many figures as tell it from the declared one."""
-    shown = quantity_text(measured, declared.unit)
-    if measured is not None and shown == quantity_text(declared.number, declared.unit):
-        return f"{measured:.6g} {declared.unit}".rstrip()
+    shown = quantity_text(told.value, declared.unit)
+    if told.value is None or told.bound is None or told.bound > told.value:
+        return f"more than {shown}"
+    if shown == quantity_text(declared.number, declared.unit):
+        return f"{told.value:.6g} {declared.unit}".rstrip()
     return shown
 
 
+def _after_space(words: str) -> str:
+    return f" {words}" if words else ""
+
+
 def _load(measured: Observed) -> str:
-    return "" if measured.rate_per_s is None else f" at {measured.rate_per_s:.4g} requests/s"
+    return "" if measured.rate_per_s is None else f"at {measured.rate_per_s:.4g} requests/s"
 
 
 def _capital(text: str) -> str:

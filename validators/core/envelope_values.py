@@ -37,7 +37,8 @@ class Observed:
         value: in the unit of the declaration; None if only `bound` was measured.
         bound: refutes a declaration that is beyond it. A lower confidence bound of `value`, or for a throughput the least rate that
             was refuted. None: the measurement refutes nothing.
-        proves: whether enough requests were counted for `value` to stand for the declared quantile or share.
+        proves: whether `value` can stand for the declaration.
+        counted, needed: requests; with fewer than are needed, a quantile or a share proves nothing.
         rate_per_s, in_flight: the load; both None if the value depends on no load.
         is_overload: whether the gate chose the load to find a limit, so that it speaks for no declaration without a load.
     """
@@ -45,6 +46,8 @@ class Observed:
     value: float | None
     bound: float | None = None
     proves: bool = True
+    counted: int | None = None
+    needed: int | None = None
     rate_per_s: float | None = None
     in_flight: float | None = None
     is_overload: bool = False
@@ -84,7 +87,9 @@ def _times(name: str, share: str) -> Reader:
         yield Observed(
             float(times[share]),
             None if is_excused else low,
-            proves=counted * beyond >= 0.999 and errors <= requests * beyond,
+            proves=errors <= requests * beyond,
+            counted=counted,
+            needed=math.ceil(round(1 / beyond, 6)),
             **load_of(evidence),
         )
 
@@ -143,12 +148,21 @@ def _errors(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Obs
     n, phi = int(evidence.get("requests") or 0), max(1.0, float(evidence.get("phi") or 1.0))
     if n:
         share = share_of(round(evidence["errors"] / phi), max(1, round(n / phi)))
-        is_enough = n * float(declared) >= 1 or evidence["errors"] == declared == 0
-        yield Observed(evidence["errors"] / n, bound=share.low, proves=is_enough, **load_of(evidence))
+        yield Observed(
+            evidence["errors"] / n,
+            bound=share.low,
+            proves=declared > 0,  # no count proves that there are none
+            counted=n,
+            needed=math.ceil(1 / declared) if declared else None,
+            **load_of(evidence),
+        )
 
 
 def _timing(part: str) -> Reader:
     def read(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Observed]:
+        if part == "load_s" and (waited_s := evidence.get("still_loading_s")) is not None:
+            yield Observed(waited_s, bound=math.nextafter(waited_s, math.inf), proves=False)
+            return
         seconds = (evidence.get("timings") or {}).get(part)
         if seconds is not None:
             yield Observed(float(seconds), bound=float(seconds))

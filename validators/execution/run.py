@@ -21,12 +21,15 @@ from ledger.core.errors import DomainError
 from ledger.hooks.job_handlers import Beat
 from registry.queries import manifest_of
 from serving.adapters.triton_errors import redacted
+from serving.models import Deployment
 from serving.ports import InferenceServer
 from serving.queries import readings_of, ready_server, server_before
 from serving.wiring import inference_server
 from validators import actions, queries
 from validators.core.capacity import hardware_name
+from validators.core.cold_start import still_loading_s
 from validators.core.entry import advisory_anywhere
+from validators.core.envelope import judged
 from validators.core.expiry import uses_gpu
 from validators.core.lifecycle import UNFINISHED, GateRunState
 from validators.core.policy import Policy, parse_policy
@@ -126,10 +129,28 @@ class _Run:
         """
         pending = [run for run in runs if not run.verdict]
         teller = next((run for run in pending if run.gate == "cold_start"), pending[0])
+        if teller.gate == "cold_start":
+            judgement = self._against_envelope(judgement)
         with transaction.atomic():
             for run in pending:
                 own = judgement if run is teller else self._skipped(f"{self.gate_run.release.name} never became ready")
                 actions.record_judgement(actor=ACTOR, gate_result=run, judgement=own)
+
+    def _against_envelope(self, judgement: Judgement) -> Judgement:
+        """A load that ended with the envelope's own time is a breach of that time, and of the declared time to load."""
+        waited_s = still_loading_s(judgement.reason)
+        deployment = Deployment.objects.filter(pk=judgement.evidence.get("deployment") or 0).first()
+        if waited_s is None or deployment is None:
+            return judgement
+        on_gpu = uses_gpu(self.manifest)
+        return judged(
+            Judgement(judgement.verdict, judgement.reason, {**judgement.evidence, "still_loading_s": waited_s}),
+            "cold_start",
+            self.manifest.get("envelope") or {},
+            self.policy.of("envelope"),
+            hardware=hardware_name(deployment.node.facts if deployment.node else {}, on_gpu=on_gpu),
+            uses_gpu=on_gpu,
+        )
 
     def _judge(self, run: GateResult, ready: Ready) -> Judgement:
         """The gate's judgement, with what is known of the server where it is bad."""
