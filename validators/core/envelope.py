@@ -130,17 +130,18 @@ def table(envelope: Mapping[str, Any], gates: Sequence[Mapping[str, Any]], *, us
     for value in VALUES:
         for declared in _declarations(value, envelope, uses_gpu=uses_gpu):
             field = declared.field if declared else value.field
+            gate, why = _not_measured(value, results)
             blank = Row(
                 field,
                 value.words,
                 declared.unit if declared else value.unit,
                 declared.number if declared else None,
-                _declared_for(declared.entry) if declared else "",
+                _declared_for(value, declared.entry) if declared else "",
                 None,
-                next(iter(value.readers)),
+                gate,
                 UNKNOWN,
                 "",
-                _not_measured(value, results),
+                why,
             )
             found.append(rows.get(field) or asdict(blank))
     return found
@@ -150,16 +151,22 @@ def _rank(row: Mapping[str, Any]) -> tuple[int, bool]:
     return _PREFERENCE.index(row["verdict"]), row["measured"] is None
 
 
-def _not_measured(value: Value, results: Mapping[str, Mapping[str, Any]]) -> str:
+def _not_measured(value: Value, results: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    """(the gate that would measure it, why it did not)."""
+    gate = next((gate for gate in value.readers if gate in results), next(iter(value.readers)))
     if not results:
-        return "No gate has run."
-    for gate in value.readers:
-        if gate in results:
-            verdict, evidence = results[gate]["verdict"], results[gate].get("evidence") or {}
-            if verdict not in (Verdict.SKIPPED, Verdict.ERRORED) and "envelope" not in evidence:
-                return f"The {gate} gate did not compare it with the envelope."
-            return f"The {gate} gate {'was' if verdict == Verdict.SKIPPED else 'is'} {verdict}, and did not measure it."
-    return f"Not measured: the policy names no {' or '.join(value.readers)} gate."
+        return gate, "No gate has run."
+    if gate not in results:
+        return gate, f"Not measured: the policy names no {' or '.join(value.readers)} gate."
+    verdict, evidence = results[gate]["verdict"], results[gate].get("evidence") or {}
+    if verdict in (Verdict.SKIPPED, Verdict.ERRORED):
+        return (
+            gate,
+            f"The {gate} gate {'was' if verdict == Verdict.SKIPPED else 'is'} {verdict}, and did not measure it.",
+        )
+    if "envelope" not in evidence:
+        return gate, f"The {gate} gate did not compare it with the envelope."
+    return gate, "The release does not stream." if value.of_streams else f"The {gate} gate measured none."
 
 
 def _rows_of(
@@ -232,7 +239,7 @@ def _row(value: Value, declared: _Declared, gate: str, measured: Sequence[Observ
         value.words,
         declared.unit,
         declared.number,
-        _declared_for(declared.entry),
+        _declared_for(value, declared.entry),
         None,
         gate,
         UNKNOWN,
@@ -306,11 +313,12 @@ def _shape(entry: Mapping[str, Any]) -> tuple[str, float | None]:
     return "rate_per_s", shape.get("rate_per_s")
 
 
-def _declared_for(entry: Mapping[str, Any]) -> str:
+def _declared_for(value: Value, entry: Mapping[str, Any]) -> str:
     """The load and hardware of a performance entry, as `at 20 requests/s on NVIDIA-L4`; empty outside of one."""
     if not entry:
         return ""
     name, load = _shape(entry)
+    load = None if "cold_start" in value.readers else load
     unit = "requests/s" if name == "rate_per_s" else "requests in flight"
     return f"{'' if load is None else f'at {load:g} {unit} '}on {entry['hardware']}"
 

@@ -69,6 +69,10 @@ class Value:
     of_entry: bool = False
     of_gpu: bool = False
 
+    @property
+    def of_streams(self) -> bool:
+        return self.field.startswith(("ttft_ms", "itl_ms"))
+
 
 def _times(name: str, share: str) -> Reader:
     """A quantile of times under load, in ms: `<name>` and its lower bound `<name>` with `_low_ms`, of a load run or a searched rate."""

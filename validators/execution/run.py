@@ -21,9 +21,9 @@ from ledger.core.errors import DomainError
 from ledger.hooks.job_handlers import Beat
 from registry.queries import manifest_of
 from serving.adapters.triton_errors import redacted
-from serving.models import Deployment
 from serving.ports import InferenceServer
 from serving.queries import readings_of, ready_server, server_before
+from serving.queries.deployments import deployments_of
 from serving.wiring import inference_server
 from validators import actions, queries
 from validators.core.capacity import hardware_name
@@ -139,7 +139,7 @@ class _Run:
     def _against_envelope(self, judgement: Judgement) -> Judgement:
         """A load that ended with the envelope's own time is a breach of that time, and of the declared time to load."""
         waited_s = still_loading_s(judgement.reason)
-        deployment = Deployment.objects.filter(pk=judgement.evidence.get("deployment") or 0).first()
+        deployment = deployments_of(self.gate_run.release).filter(pk=judgement.evidence.get("deployment") or 0).first()
         if waited_s is None or deployment is None:
             return judgement
         on_gpu = uses_gpu(self.manifest)
