@@ -15,10 +15,11 @@ import validators.execution.run
 import validators.execution.staging
 from accounts.core.access import Actor
 from ledger.actions import leases
+from ledger.core.canonical import canonical_bytes, sha256_of
 from registry.models import Release, ServedModel
 from serving.models import Deployment, Node
 from serving.ports import InferenceError
-from tests.factories import make_node, make_release, make_server
+from tests.factories import make_blob, make_manifest, make_node, make_release, make_server
 from tests.gate_setup import (  # noqa: F401
     POLICY,
     Arrays,
@@ -219,6 +220,24 @@ def test_a_release_that_never_comes_up_is_blamed_only_for_its_own_fault(
     }
     assert reason in gate_run.results.get(gate="cold_start").reason
     assert gate_run.report.verdict == verdict
+
+
+def test_a_load_that_ends_with_the_envelopes_own_time_fails_with_both_numbers(
+    stage: Stage, developer: Actor, model: ServedModel
+) -> None:
+    """The agent ends a load at the declared time, so that no longer one is ever measured."""
+    manifest = make_manifest(model.slug, make_blob()) | {"envelope": {"lifecycle": {"load_timeout_s": 0.1}}}
+    sealed = canonical_bytes(manifest)
+    slow = make_release(model, manifest=sealed.decode(), digest=sha256_of(sealed))
+    stage.fate = stage.fail(
+        "load_failed: sentiment was still loading after 0.1 s; make its start faster, or raise its time."
+    )
+    gate_run = validated(developer, slow)
+    cold = gate_run.results.get(gate="cold_start")
+    assert cold.verdict == "failed"
+    assert cold.reason.startswith("Its envelope declares 0.1 s (time to load); more than 0.1 s were measured.")
+    rows = {row["field"]: row for row in json.loads(gate_run.report.body)["envelope"]}
+    assert rows["lifecycle.load_timeout_s"]["verdict"] == "failed"
 
 
 def test_without_a_node_for_its_runtime_the_check_is_errored(stage: Stage, developer: Actor, release: Release) -> None:
