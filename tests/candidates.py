@@ -210,7 +210,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     ),
     Candidate(
         "holds more than it declares", "16 MiB in its envelope",
-        numbers(), SMALL, "resources", "its envelope declares 16 MiB", in_tests=True,
+        numbers(), SMALL, "resources", "Its envelope declares 16 MiB", in_tests=True,
     ),
     Candidate(
         "crashes above batch 16", "its process ends; it declares batches of 32",

@@ -123,7 +123,8 @@ def unpack(archive: Path, folder: Path) -> Path:
     venv.create(home, system_site_packages=True, symlinks=True, with_pip=False)
     site = next((home / "lib").glob("python3.*")) / "site-packages"
     with tarfile.open(archive) as packed:
-        packed.extractall(site.parent, filter="data")
+        safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # 3.11.2 of Debian 12 has none yet
+        packed.extractall(site.parent, **safely)  # type: ignore[arg-type]
     machines = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     (site / "machine.pth").write_text("".join(f"{path}\n" for path in machines))
     for name in _OF_THE_MACHINE:

@@ -118,7 +118,7 @@ def test_an_estimate_of_gpu_memory_is_shown_as_one_with_its_parts(admin: User) -
     tab = signed_in(admin).get(reverse("release_deployments", args=["sentiment", 1])).text
     for page in (page_of(admin, fit="sentiment/r1"), tab):
         assert "GPU memory: an estimate before the run" in page and "envelope.engine.workspace_mib, as declared" in page
-        assert "At least 98 MiB on each device" in squeezed(page) and "the CUDA context and libraries" in page
+        assert "About 98 MiB on each device" in squeezed(page) and "the CUDA context and libraries" in page
     make_release(make_model("plain"))
     assert "an estimate before the run" not in page_of(admin, fit="plain/r1")
 

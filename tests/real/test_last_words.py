@@ -44,5 +44,9 @@ def test_what_a_killed_server_leaves_is_in_the_report(machine: Machine) -> None:
     found = body["gates"][0]["evidence"]["server"]
     assert (found["exit_code"], found["signal"]) == (-9, "SIGKILL")
     assert "Started" in found["log"] and "/tmp/" not in found["log"] and len(found["log"].encode()) <= MOST_LOG_BYTES
-    assert found["last_reading"]["memory_bytes"] > 10 << 20 and found["last_reading"]["cpu_s"] > 0
+    last = found["last_reading"]
+    assert last["memory_bytes"] > 10 << 20
+    assert last["cpu_s"] is None or last["cpu_s"] > 0, (
+        "a process that died meanwhile has no CPU time to read, and never 0"
+    )
     assert found["statistics"] is None
