@@ -128,6 +128,9 @@ def _session(path, options, args):
 
 
 class TritonPythonModel:
+    #: How tokenizer.json fills a text up, beside its `pad_id`: the types of what is added, its side, the least length, its multiple.
+    pad_type_id, pads_left, pad_least, pad_multiple = 0, False, 1, 1
+
     def initialize(self, args):
         folder = Path(__file__).resolve().parent
         self.config = json.loads((folder / "sluicegate.json").read_text(encoding="utf-8"))
@@ -152,12 +155,15 @@ class TritonPythonModel:
         import tokenizers
 
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        most = parameters.get("max_tokens")
-        if most or tokenizer.truncation is None:
-            tokenizer.enable_truncation(max_length=int(most or DEFAULT_MAX_TOKENS))
+        most, own = parameters.get("max_tokens"), tokenizer.truncation or {}
+        if most or not own:
+            how = {name: own[name] for name in ("stride", "strategy", "direction") if name in own}
+            tokenizer.enable_truncation(max_length=int(most or DEFAULT_MAX_TOKENS), **how)
         padding = tokenizer.padding or {}
         token = padding.get("pad_token", "[PAD]")
         self.pad_id = padding.get("pad_id", tokenizer.token_to_id(token) or 0)
+        self.pad_type_id, self.pads_left = padding.get("pad_type_id", 0), padding.get("direction") == "left"
+        self.pad_least, self.pad_multiple = padding.get("length") or 1, padding.get("pad_to_multiple_of") or 1
         tokenizer.no_padding()  # a run pads to the longest text in it, and no text is encoded twice
         return tokenizer
 
@@ -216,7 +222,7 @@ class TritonPythonModel:
                 d not in (-1, n) for d, n in zip(declared["dims"], dims, strict=True)
             ):
                 raise BadRequest(f"the input {name!r} has the shape {list(dims)}, not {declared['dims']}")
-            tensors[name] = value
+            tensors[name] = value if self.tokenizer and name == TEXT else _decoded(name, value)
         if self.batches and len({len(value) for value in tensors.values()}) != 1:
             raise BadRequest("the inputs do not have one batch size")
         size = len(next(iter(tensors.values()))) if self.batches else 1
@@ -284,15 +290,28 @@ class TritonPythonModel:
         return {name: value.astype(self.outputs[name], copy=False) for name, value in values.items()}
 
     def _padded(self, encodings):
-        shape = (len(encodings), max(1, *(len(one) for one in encodings)))
-        ids, mask, types = np.full(shape, self.pad_id, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        """The texts of a run, as long as its longest, filled up as tokenizer.json states: side, ids, length and multiple."""
+        longest = max(self.pad_least, *(len(one) for one in encodings))
+        shape = (len(encodings), -(-longest // self.pad_multiple) * self.pad_multiple)
+        ids, mask = np.full(shape, self.pad_id, np.int64), np.zeros(shape, np.int64)
+        types = np.full(shape, self.pad_type_id, np.int64)
         for row, one in enumerate(encodings):
-            ids[row, : len(one)], mask[row, : len(one)], types[row, : len(one)] = (
-                one.ids,
-                one.attention_mask,
-                one.type_ids,
-            )
+            place = slice(shape[1] - len(one), None) if self.pads_left else slice(len(one))
+            ids[row, place], mask[row, place], types[row, place] = one.ids, one.attention_mask, one.type_ids
         return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+
+
+def _decoded(name, value):
+    """Texts as text: ONNX Runtime takes `str()` of everything else, which of bytes is Python's spelling of them."""
+    if value.dtype != np.object_:
+        return value
+    try:
+        texts = [one.decode("utf-8") if isinstance(one, bytes) else str(one) for one in value.reshape(-1)]
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the input {name!r} is not UTF-8: {error.reason} at byte {error.start}") from None
+    decoded = np.empty(len(texts), np.object_)
+    decoded[:] = texts
+    return decoded.reshape(value.shape)
 
 
 def _is_fixed(shape):

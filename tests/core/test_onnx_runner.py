@@ -266,6 +266,30 @@ def test_nothing_is_computed_for_who_waits_no_longer(model: Callable[..., Any]) 
     assert (lengths(answers[1]), made.session.shapes, made.tokenizer.texts) == ([5], [(1, 5)], 1)
 
 
+@pytest.mark.parametrize(
+    ("states", "ids", "mask"),
+    [
+        ({}, [[2, 9, 9], [2, 3, 4]], [[1, 0, 0], [1, 1, 1]]),
+        ({"pads_left": True}, [[9, 9, 2], [2, 3, 4]], [[0, 0, 1], [1, 1, 1]]),
+        ({"pad_multiple": 4}, [[2, 9, 9, 9], [2, 3, 4, 9]], [[1, 0, 0, 0], [1, 1, 1, 0]]),
+        ({"pad_least": 5}, [[2, 9, 9, 9, 9], [2, 3, 4, 9, 9]], [[1, 0, 0, 0, 0], [1, 1, 1, 0, 0]]),
+        ({"pads_left": True, "pad_multiple": 2}, [[9, 9, 9, 2], [9, 2, 3, 4]], [[0, 0, 0, 1], [0, 1, 1, 1]]),
+    ],
+)
+def test_texts_are_filled_up_as_the_tokenizer_states(
+    model: Callable[..., Any], states: dict[str, Any], ids: Any, mask: Any
+) -> None:
+    made = model()
+    made.pad_id, made.pad_type_id = 9, 7
+    for name, value in states.items():
+        setattr(made, name, value)
+    texts = [Encoding(["good"]), Encoding(["good"] * 3)]
+    texts[0].ids, texts[1].ids = [2], [2, 3, 4]
+    found = made._padded(texts)
+    assert (found["input_ids"].tolist(), found["attention_mask"].tolist()) == (ids, mask)
+    assert found["token_type_ids"].tolist() == [[0 if one else 7 for one in row] for row in mask]
+
+
 def test_an_empty_batch_is_its_senders_mistake_and_spoils_nobody_elses_answer(model: Callable[..., Any]) -> None:
     answers = model().execute([Request(text=Tensor("text", np.empty((0, 1), object))), ask(words(3))])
     assert (answers[0].error, answers[0].error.kind) == ("the batch is empty", TritonError.INVALID_ARG)
