@@ -54,6 +54,8 @@ def _connection_manager(trusted: tuple[str, ...], is_drained: bool) -> dict[str,
         "request_timeout": f"{REQUEST_WITHIN_S}s",  # ends with the first answer of a stream
         "max_request_headers_kb": MAX_HEAD_KIB,
         "common_http_protocol_options": {"max_headers_count": MAX_HEAD_LINES},
+        # nginx speaks HTTP/1.0 to what is behind it unless it is told otherwise, as do some health checks; such a request needs no host.
+        "http_protocol_options": {"accept_http_10": True, "default_host_for_http_10": "gateway"},
         # Callers find their requests among those that failed or were slow by the id that they sent, or are told.
         "always_set_request_id_in_response": True,
         "local_reply_config": {"mappers": _own_words()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,25 @@ def test_an_unknown_model_is_said_so(parts: Rig) -> None:
         service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(service_pb2.ModelInferRequest(model_name="nope"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     assert "x-sluicegate-model" in caught.value.details()
+
+
+def said_in_http_10(parts: Rig, head: str, body: bytes = b"") -> bytes:
+    with socket.create_connection(("127.0.0.1", parts.envoy.port), timeout=20) as line:
+        line.sendall(f"{head}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        return b"".join(iter(lambda: line.recv(4096), b""))
+
+
+@pytest.mark.parametrize("host", ["", "\r\nhost: gateway"])
+def test_a_caller_of_http_10_is_served_and_asked_for_no_host(parts: Rig, host: str) -> None:
+    """As nginx with its defaults in front of the gateway, and the health checks of some load balancers."""
+    parts.apply(None)
+    ready = said_in_http_10(parts, f"GET /v2/health/ready HTTP/1.0{host}")
+    assert ready.split()[1] == b"200", ready
+    infer = said_in_http_10(
+        parts, f"POST /v2/models/{MODEL}/infer HTTP/1.0{host}\r\ncontent-type: application/json", b'{"inputs":[]}'
+    )
+    assert infer.split()[1] == b"200", infer
+    assert parts.stable.hits == 1
 
 
 def test_the_model_comes_from_header_path_body_or_authority(parts: Rig) -> None:
