@@ -234,6 +234,7 @@ def test_statistics_count_successes(doubling: InferenceServer, kind: str) -> Non
 
     before = succeeded()
     ask(doubling, row(1))
+    wait_until(lambda: succeeded() > before, "the count of an answer, which follows it by an instant")
     assert succeeded() == before + 1
 
 
