@@ -33,6 +33,6 @@ def check_log(*, asked_by: str) -> Event:
             subject_type="log",
             subject_id="events",
             actor=Process(asked_by),
-            reason=report.problem or f"Events 1 to {report.head_seq} are as they were written.",
+            reason=report.problem or f"The hashes of events 1 to {report.head_seq} match their contents.",
             facts=facts_of(report),
         )

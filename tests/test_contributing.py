@@ -43,3 +43,11 @@ def test_every_function_of_the_tick_is_where_it_is_said_to_be() -> None:
     names = set(re.findall(r"`(\w+)`", section))
     assert len(names) > 15
     assert [name for name in sorted(names) if not re.search(rf"^\s*(?:def|class) {name}\b", engine, re.M)] == []
+
+
+def test_a_gap_in_the_numbers_of_the_decision_records_is_explained() -> None:
+    folder = ROOT / "docs" / "decisions"
+    numbers = {int(path.name[:4]) for path in folder.glob("[0-9]*.md")}
+    gaps = set(range(1, max(numbers) + 1)) - numbers
+    explained = {int(number) for number in re.findall(r"no record (\d{4})", (folder / "README.md").read_text())}
+    assert gaps == explained

@@ -207,7 +207,7 @@ def _tell_of_giving_up(delivery: Delivery, outcome: Outcome) -> None:
     tries = delivery.attempts - delivery.attempts_before
     append_event(
         verb="webhook.gave_up", subject_type="webhook", subject_id=row.pk, actor=DISPATCHER,
-        reason=f"Event {event.seq} ({event.verb}) did not reach {receiver_of(row)} in {tries} attempts: {outcome.error}",
+        reason=f"{receiver_of(row)} confirmed event {event.seq} ({event.verb}) in none of {tries} attempts: {outcome.error}",
         facts={"team": row.team.slug if row.team else None, "delivery": str(delivery.pk), "event": event.seq},
     )  # fmt: skip
 

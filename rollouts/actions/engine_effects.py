@@ -228,9 +228,12 @@ def release_previous(rollout: Rollout) -> None:
     """The release before is drained: the time in which this promoted rollout could be undone at once is over. Idempotent."""
     lock_routes(rollout.environment)  # before the promoted row, lock order: CONTRIBUTING.md
     kept = Rollout.objects.filter(pk=rollout.pk, state=S.PROMOTED, undo_until__isnull=False)
-    before = rollout.stable
+    before, until = rollout.stable, rollout.undo_until
     if kept.update(undo_until=None) and before is not None and not is_in_use(before, rollout.environment):
-        reason = f"{rollout.candidate.name} has served well since it was promoted."
+        reason = (
+            f"{before.name} was kept warm until {until:%Y-%m-%d %H:%M} UTC, so that the promotion of "
+            f"{rollout.candidate.name} could be undone at once."
+        )
         drain_release(rollout, before, actor=ENGINE, reason=reason)
 
 
@@ -263,14 +266,16 @@ def _first_bad_at(tick: Tick) -> datetime | None:
 
 
 @transaction.atomic
-def note_acknowledged_zero(rollout: Rollout, acked_at: datetime, *, fence: int) -> None:
-    """The gateways send the candidate nothing new since `acked_at`; a rollout that was stuck goes on."""
+def note_acknowledged_zero(
+    rollout: Rollout, acked_at: datetime, *, fence: int, because: str = "Every gateway has acknowledged weight 0."
+) -> None:
+    """The gateways send the candidate nothing new since `acked_at`; a rollout that was stuck goes on, `because` of this."""
     _lock(rollout, fence)
     zero_at = max(acked_at, rollout.decided_at or acked_at)
     Rollout.objects.filter(pk=rollout.pk, zero_at=None).update(zero_at=zero_at)
     reread(rollout)
     if rollout.state == S.STUCK:
-        move(rollout, S.ROLLING_BACK, actor=ENGINE, reason="The gateways have acknowledged weight 0 after all.")
+        move(rollout, S.ROLLING_BACK, actor=ENGINE, reason=because)
 
 
 @transaction.atomic
@@ -306,7 +311,7 @@ def finish_rollback(
         model=rollout.model,
         stable=rollout.stable,
         fence=fence,
-        reason=f"{rollout.candidate.name} is drained.",
+        reason=f"{rollout.candidate.name} leaves the route, as its rollback has ended.",
     )
     move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=reason, confirmed_at=confirmed_at)
     keep_sizes_of(rollout, actor=ENGINE)

@@ -153,8 +153,10 @@ def _onward(s: Snapshot, proof: str) -> Decision:
 
 
 def _proof(s: Snapshot) -> str:
-    on = listed(judged.guard.words for judged in s.acting if judged.candidate) if s.acting else "nothing"
+    on = listed(judged.guard.words for judged in s.acting if judged.candidate)
     over = f"over {_samples(s)} {'comparisons' if s.desired.state is RolloutState.SHADOWING else 'attempts'}"
+    if not on:
+        return f"No guard has a sample of {s.identity.candidate_name} {over}, and none must have data"
     fixed = [judged.guard.words for judged in s.acting if is_fix(s, judged) and judged.rate_candidate > judged.limit]
     if fixed:
         both = f"{s.identity.candidate_name} is over the objective of {listed(fixed)}, as {s.identity.stable_name} is"
@@ -176,12 +178,21 @@ def _missing(s: Snapshot) -> list[str]:
     stage, missing = s.stage, []
     if s.observed.step_started_at is None:
         return ["the step has not begun"]
-    for judged in s.acting:
-        if judged.log_e_fine < s.policy.bar_fine and _is_needed(s, judged):
-            missing.append(_unproven(judged))
     samples = _samples(s)
-    if samples < stage.min_samples:
-        words = "comparisons made" if s.desired.state is RolloutState.SHADOWING else "attempts seen"
+    words = "comparisons made" if s.desired.state is RolloutState.SHADOWING else "attempts seen"
+    unproven = [one for one in s.acting if one.log_e_fine < s.policy.bar_fine and _is_needed(s, one)]
+    # Of several targets in one unit only the farthest is stated: the stage waits for that one.
+    alike = [one for one in unproven if one.to_go is not None and _is_counted_alike(s, one)]
+    farthest = max(alike, key=lambda one: one.to_go or 0, default=None)
+    left = max(0, stage.min_samples - samples)
+    if farthest is not None and (farthest.to_go or 0) < left:
+        farthest = None
+    for one in unproven:
+        if one is farthest:
+            missing.append(f"{_unproven(one)} ({samples} {words})" if left else _unproven(one))
+        elif one not in alike:
+            missing.append(_unproven(one))
+    if left and farthest is None:
         missing.append(f"{samples} of {stage.min_samples} {words}")
     if s.elapsed_s < stage.min_s:
         missing.append(f"{s.elapsed_s:.0f} s of {stage.min_s:.0f} s minimum passed")
@@ -193,6 +204,13 @@ def _is_needed(s: Snapshot, judged: Judged) -> bool:
     if s.desired.state is RolloutState.SHADOWING and judged.guard.source is not Source.PROBER:
         return False
     return judged.candidate > 0 or judged.guard.must_have_data
+
+
+def _is_counted_alike(s: Snapshot, judged: Judged) -> bool:
+    """Whether the guard's samples are those of the stage's `min_samples`: attempts of users, or comparisons if it shadows."""
+    if s.desired.state is RolloutState.SHADOWING:
+        return judged.guard.source is Source.PROBER
+    return judged.guard.source is Source.GATEWAY
 
 
 def _unproven(judged: Judged) -> str:

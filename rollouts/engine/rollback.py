@@ -67,7 +67,11 @@ def _confirm(
             reason = f"The counters still show requests for {rollout.candidate.name} at weight 0"
             note_stuck(rollout, reason, fence=world.fence)
     elif is_confirmed or is_late:
-        note_acknowledged_zero(rollout, rollout.zero_at, fence=world.fence)  # one that was stuck goes on
+        name = rollout.candidate.name
+        because = f"The counters show no request for {name} at weight 0."
+        if not is_confirmed:
+            because = f"Every gateway has acknowledged weight 0; the counters cannot confirm it for {name}."
+        note_acknowledged_zero(rollout, rollout.zero_at, fence=world.fence, because=because)  # if it was stuck
         confirmed_at = datetime.fromtimestamp(state.read_at, UTC) if is_confirmed and state.read_at else None
         are_answers_due = is_after and not counters.problem and state.drawn > 0
         finish_rollback(rollout, confirmed_at=confirmed_at, fence=world.fence, are_answers_due=are_answers_due)

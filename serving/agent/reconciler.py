@@ -158,7 +158,7 @@ class DeploymentReconciler:
         self._launcher.await_loaded(self._running, deployment.release.model.slug, timeout_s=load_timeout_s)
         timings["load_s"] = round(time.monotonic() - began, 3)
         if deployment.state == S.LOADING:
-            self._move(deployment, S.WARMING, _loudly(deployment, "the server loaded it"), timings=timings)
+            self._move(deployment, S.WARMING, _loudly(deployment, "the server reports it ready"), timings=timings)
         began = time.monotonic()
         warmup.warm_up(
             self._attached_client(),
@@ -279,7 +279,7 @@ class DeploymentReconciler:
         self._move(
             deployment,
             S.FAILED,
-            f"It was brought back {len(self._pace.backoff)} times and broke again each time. The last time: {why}",
+            f"It broke or did not start {self._setbacks} times in a row. The last time: {why}",
         )
         return self._pace.probe_every
 

@@ -63,8 +63,34 @@ def test_a_hold_says_in_numbers_what_is_missing() -> None:
     held = decide(snapshot(now=940.0, judged=(judged(0), judged(1, log_e_fine=1.0, to_go=212)), step_attempts=88))
     assert held.action is Action.HOLD and held.code is Code.NEED_MORE
     assert held.reason == (
-        "Holding at 25 %: slow requests (over 250 ms) need about 212 more samples; 88 of 100 attempts seen; 40 s of 60 s minimum passed."
+        "Holding at 25 %: slow requests (over 250 ms) need about 212 more samples (88 attempts seen); 40 s of 60 s minimum passed."
     )
+
+
+@pytest.mark.parametrize(
+    ("to_go", "seen", "wait"),
+    [
+        ((43, None), 0, "0 of 100 attempts seen"),
+        ((143, None), 0, "errors need about 143 more samples (0 attempts seen)"),
+        ((43, 150), 0, "slow requests (over 250 ms) need about 150 more samples (0 attempts seen)"),
+        ((43, 60), 20, "20 of 100 attempts seen"),
+        ((43, 60), 100, "slow requests (over 250 ms) need about 60 more samples"),
+    ],
+)
+def test_a_hold_states_one_target_for_one_wait(to_go: tuple[int, int | None], seen: int, wait: str) -> None:
+    judgements = [
+        judged(index, log_e_fine=1.0, to_go=left) if left is not None else judged(index)
+        for index, left in enumerate(to_go)
+    ]
+    held = decide(snapshot(judged=tuple(judgements), step_attempts=seen))
+    assert held.reason == f"Holding at 25 %: {wait}."
+
+
+def test_a_proof_without_a_sample_claims_no_comparison() -> None:
+    guards = tuple(replace(one, must_have_data=False) for one in POLICY.guards)
+    empty = tuple(replace(judged(index, candidate=0), guard=guard) for index, guard in enumerate(guards))
+    proven = decide(snapshot(policy=replace(POLICY, guards=guards), judged=empty))
+    assert proven.reason.startswith("No guard has a sample of r2 over 500 attempts, and none must have data: advancing")
 
 
 BREACHES = [
