@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Unpacked there by `.ci/chromium`, where nobody may install packages.
-OWN = ROOT / ".build" / "chromium" / "root"
+#: `.ci/packages` unpacks packages there for a user who may not install any.
+OWN = ROOT / ".build" / "debian" / "root"
 _OPTIONS = [
     "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update",
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost , EXCLUDE 127.0.0.1",

@@ -23,6 +23,7 @@ from tests.parts import absent, is_needed
 WRITTEN_BY_MIGRATE = {"auth_permission", "django_content_type"}
 #: Tests whose tables are emptied row by row, to one after which their files are made anew.
 TRUNCATED_EVERY = 40
+NOT_ROOT = "it needs root"
 _STOP: list[Callable[[], None]] = []
 
 
@@ -127,6 +128,8 @@ def _uses_database(item: pytest.Item) -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("needs_root") and os.geteuid() != 0:
+        pytest.skip(NOT_ROOT)
     for mark in item.iter_markers("real"):
         for part in mark.args:
             if how := absent(part):
@@ -148,7 +151,14 @@ class LeftOut:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if not self._tests:
             return
-        terminalreporter.section("left out")
+        not_run = self._tests.pop(NOT_ROOT, set())
+        if not_run:
+            terminalreporter.section("not run: these need root")
+            terminalreporter.line(f"{len(not_run)} tests. Run them as root: make test ARGS='-m needs_root'")
+            for name in sorted(not_run):
+                terminalreporter.line(f"    {name}")
+        if self._tests:
+            terminalreporter.section("left out")
         for why, tests in sorted(self._tests.items()):
             terminalreporter.line(f"{len(tests)} because {why}:")
             for name in sorted({test.partition("[")[0] for test in tests}):

@@ -10,10 +10,10 @@ import socket
 import subprocess
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from serving.control_plane.server import AdsServer, GatewayIdentity, Wake
 from serving.control_plane.snapshot import Snapshot, compile_table
 from serving.core.addresses import TlsFiles
 from serving.core.routes import Arm, ModelRoute, RoutingTable
-from serving.ports import GatewayCounters
+from serving.ports import ArmCounters, GatewayCounters
 from tests.stub_server import MODEL, Backend, Loop, free_port
 
 #: The stubs bear whatever the tests ask of them at once.
@@ -331,10 +331,11 @@ class Rig:
         return float(at) - began
 
     def counters(self) -> GatewayCounters:
-        """What the gateway counted for the model, of all that was answered before."""
+        """What the gateway counted for the model, of all that was answered before. Zeros for a release without requests."""
         self.envoy.flushed()
         url = self.envoy.admin_url
-        return EnvoyCounters().read(gateway="gateway-1", admin_url=url, models=[MODEL], timeout_s=20.0)[MODEL]
+        found = EnvoyCounters().read(gateway="gateway-1", admin_url=url, models=[MODEL], timeout_s=20.0)[MODEL]
+        return replace(found, by_release=defaultdict(ArmCounters, found.by_release))
 
     def acked(self, generation: int) -> float | None:
         found = [at for at, one in self.plane.acks if one.generation == generation and not one.error]

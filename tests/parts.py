@@ -75,8 +75,7 @@ PARTS: dict[str, tuple[Callable[[], bool], str]] = {
         (TENSORRT_RTX / "tensorrt_rtx_bindings").is_dir,
         "remove .build/tensorrt-rtx.stamp and run `make setup` where packages can be had",
     ),
-    "root": (lambda: os.geteuid() == 0, "run as root"),
-    "chromium": (browser_rig.is_here, "run `.ci/chromium`, or install chromium, and `make setup` for Playwright"),
+    "chromium": (browser_rig.is_here, "run `.ci/packages`, or install chromium, and `make setup` for Playwright"),
     "prometheus": (lambda: prometheus() is not None, "install Debian's package prometheus"),
 }
 

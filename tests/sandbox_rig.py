@@ -29,6 +29,8 @@ NOBODY = 65_534
 MIB = 1 << 20
 PROBES = Path(__file__).parent / "contracts" / "sandbox_probes.py"
 BOUNDS = Bounds(processes=80, open_files=128, memory=512 * MIB, shared_memory=32 * MIB, scratch=16 * MIB, file=64 * MIB)
+#: Threads that other workers of the same user may start during a probe. The kernel counts them under the same limit.
+OTHERS_START = 400
 
 REFUSED_BY_SECCOMP = {
     **dict.fromkeys(("connect", "connect to itself", "fast open"), "EPERM"),
@@ -84,7 +86,8 @@ class Ground:
     def spec(self, layers: tuple[str, ...], argv: tuple[str, ...], **changes: Any) -> Spec:
         folder = self.folder / "server"
         has_own = NAMESPACES in layers
-        counted = 0 if has_own or USER in layers else containment.threads_of(NOBODY if self.identity else os.getuid())
+        owner = NOBODY if self.identity else os.getuid()
+        beside = 0 if has_own or USER in layers else containment.threads_of(owner) + OTHERS_START
         made = Spec(
             layers=layers,
             argv=argv,
@@ -92,7 +95,7 @@ class Ground:
             home=str(folder / "home"),
             tmp="/tmp" if has_own else str(folder / "tmp"),
             root=str(folder / "root"),
-            bounds=replace(BOUNDS, processes=BOUNDS.processes + counted),
+            bounds=replace(BOUNDS, processes=BOUNDS.processes + beside),
             read_only=(str(folder / "repository"), str(Path(self.python).resolve().parents[1])),
             ports=(self.facts["own_port"],),
             uid=containment.uid_of(folder) if USER in layers else 0,
@@ -117,8 +120,9 @@ class Ground:
 
     def probe(self, layers: tuple[str, ...], **more: Any) -> dict[str, Any]:
         program = str(self.folder / "server" / "repository" / PROBES.name)
-        told = json.dumps({**self.facts, **more})
-        ended = self.run(self.spec(layers, (self.python, "-I", "-S", program, told)))
+        spec = self.spec(layers, ())
+        told = json.dumps({**self.facts, "processes": spec.bounds.processes, **more})
+        ended = self.run(replace(spec, argv=(self.python, "-I", "-S", program, told)))
         assert ended.returncode == 0, ended.stderr
         answer: dict[str, Any] = json.loads(ended.stdout)
         return answer
@@ -143,7 +147,7 @@ def ground(is_root: bool) -> Iterator[Ground]:
         pytest.skip("there is no Python that an ordinary user can start")
     # Not in /tmp: what has a name there can be listed through Landlock, since Triton must have rights on /tmp itself.
     folder = Path(tempfile.mkdtemp(prefix="sluicegate-ground-", dir="/var/tmp"))
-    owner = NOBODY if os.getuid() == 0 and not is_root else os.getuid()
+    owner, group = (NOBODY, NOBODY) if os.getuid() == 0 and not is_root else (os.getuid(), os.getgid())
     folder.chmod(0o711)
     region = Path("/dev/shm") / f"sgother_{folder.name}"
     (folder / "secrets").mkdir(mode=0o700)
@@ -154,12 +158,12 @@ def ground(is_root: bool) -> Iterator[Ground]:
     (folder / "server" / "repository" / "model.py").write_text("what is served")
     (folder / "server" / "repository" / "model.py").chmod(0o640)
     for path in (folder / "secrets", folder / "secrets" / "key", region, *(folder / "server").rglob("*")):
-        os.chown(path, owner, owner)
+        os.chown(path, owner, group)
     for path in (folder / "secrets" / "key", region):
         path.chmod(0o600)
-    os.chown(folder / "server", owner, owner)
+    os.chown(folder / "server", owner, group)
     with contextlib.ExitStack() as held:
-        as_owner = {"user": owner, "group": owner} if os.getuid() != owner else {}
+        as_owner = {"user": owner, "group": group} if os.getuid() != owner else {}
         victim = subprocess.Popen(["/bin/sleep", "600"], env={"SECRET": "x"}, **as_owner)  # type: ignore[call-overload]
         held.callback(lambda: (victim.kill(), victim.wait()))
         doors = {name: held.enter_context(socket.socket()) for name in ("port", "own_port", "free_port")}
@@ -186,7 +190,6 @@ def ground(is_root: bool) -> Iterator[Ground]:
             "home": str(folder / "server" / "home"),
             "own_region": f"sgown_{folder.name}",
             "most_shared": 48,
-            "most_processes": 1000,
         }
         held.callback(lambda: Path(facts["in_tmp"]).unlink(missing_ok=True))
         try:

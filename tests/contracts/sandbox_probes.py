@@ -50,10 +50,11 @@ def run(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def bounds(given: dict[str, Any]) -> dict[str, int]:
-    """How much could be had: open files, processes, MiB of memory in one process, MiB in /dev/shm."""
+    """How much could be had: open files, processes, MiB of memory in one process, MiB in /dev/shm. With the limit of processes."""
     return {
+        "limit": given["processes"],
         "open_files": _open_files(),
-        "processes": _forks(given["most_processes"]),
+        "processes": _forks(given["processes"] + 50),
         "memory": _memory(),
         "shared_memory": _shared(given),
     }

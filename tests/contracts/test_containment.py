@@ -42,6 +42,8 @@ FINDS = """
 import sys
 from pathlib import Path
 from serving.agent import containment
+
+pytestmark = pytest.mark.root_too  # root runs servers in other ways
 containment._TRIALS = ((0.0, 30.0), (0.1, 30.0))
 try:
     found = containment.find_granted(Path(sys.argv[1]), Path(sys.argv[2]))
@@ -175,6 +177,7 @@ def test_only_what_is_closed_to_a_program_is_a_refusal(tmp_path: Path, words: st
 _OTHERS = "-all,+setuid,+setgid,+chown"
 
 
+@pytest.mark.needs_root
 @pytest.mark.parametrize(
     ("kept", "has_users"),
     [
@@ -187,8 +190,9 @@ _OTHERS = "-all,+setuid,+setgid,+chown"
 )
 def test_roots_without_rights_have_what_an_ordinary_user_has(kept: str, has_users: bool) -> None:
     """As with `--cap-drop=ALL`: what the agent itself may not do for a way is that way's refusal, and no reason to wait."""
-    if os.getuid() or not (setpriv := shutil.which("setpriv")):
-        pytest.skip("only root has rights to give up, by setpriv(1)")
+    setpriv = shutil.which("setpriv")
+    if not setpriv:
+        pytest.skip("setpriv(1), which gives rights up, is not here")
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         os.chmod(name, 0o711)  # other users pass through it
         told = [setpriv, f"--bounding-set={kept}", "--inh-caps=-all", sys.executable, "-c", FINDS, "/nowhere", name]

@@ -32,7 +32,7 @@ from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs
 from tests.triton_rig import local_launcher, refusal, start
 
-pytestmark = [pytest.mark.real("triton"), pytest.mark.shows("platform:local")]
+pytestmark = [pytest.mark.real("triton"), pytest.mark.shows("platform:local"), pytest.mark.root_too]
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from sluicegate.stack.postgres import Postgres
 from tests.other_user import STRANGER
 from tests.postgres_rig import first_started, keep_data, state_folder
 
+pytestmark = pytest.mark.root_too  # root runs servers in other ways
+
 
 @pytest.fixture
 def state_dir() -> Iterator[Path]:
@@ -52,7 +54,7 @@ def postgres(state_dir: Path, first_data: Path) -> Iterator[Postgres]:
     server.remove()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root keeps the data in another place than the state folder")
+@pytest.mark.needs_root
 @pytest.mark.parametrize("is_link", [False, True])
 def test_a_place_for_the_data_that_somebody_else_made_is_refused(state_dir: Path, is_link: bool) -> None:
     state_dir.chmod(0o700)
@@ -119,7 +121,7 @@ def test_only_this_machine_with_the_password_gets_in(postgres: Postgres, state_d
     assert stat.S_IMODE((state_dir / "secrets").stat().st_mode) == 0o700
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run PostgreSQL as somebody else")
+@pytest.mark.needs_root
 def test_root_runs_it_as_nobody_and_keeps_the_data_where_nobody_can_reach_it(state_dir: Path) -> None:
     state_dir.chmod(0o700)
     inside = state_dir / "state"

@@ -26,6 +26,8 @@ BOUNDS = Bounds(processes=4096, open_files=512, memory=0, shared_memory=64 * _MI
 #: Twice a fork and a session of its own in between, as daemons begin; its process id is told in a file.
 DAEMON = """
 import os, sys, time
+
+pytestmark = pytest.mark.root_too  # root runs servers in other ways
 def daemon():
     if os.fork():
         return os.wait()

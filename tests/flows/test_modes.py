@@ -77,7 +77,7 @@ def test_links_lead_nowhere(state: Path, tmp_path: Path) -> None:
     assert mode(outside.parent) == 0o755
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave a file to somebody else")
+@pytest.mark.needs_root
 def test_a_file_that_root_left_is_named_with_what_to_do() -> None:
     with tempfile.TemporaryDirectory(prefix="sluicegate-test-") as above:  # pytest's own folders let nobody else pass
         state = Path(above, "state")
@@ -93,7 +93,7 @@ def test_a_file_that_root_left_is_named_with_what_to_do() -> None:
         ]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders that are closed to a stranger")
+@pytest.mark.needs_root
 def test_who_may_not_make_the_folder_is_not_told_to_take_another_users() -> None:
     with tempfile.TemporaryDirectory(prefix="sluicegate-test-") as above:
         Path(above).chmod(0o711)

@@ -263,7 +263,7 @@ def test_another_user_of_the_machine_gets_at_nothing_but_the_public_ports(stack:
     assert {stat.S_IMODE(path.lstat().st_mode) for path in walked if path.is_socket()} == {0o600}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.needs_root
 def test_another_user_sees_no_more_of_the_processes_than_everybody_must(stack: Stack) -> None:
     until(lambda: is_healthy(stack), "healthy")
     pids = descendants(stack.supervisor_pid)

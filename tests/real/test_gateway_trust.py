@@ -142,7 +142,7 @@ def test_the_socket_is_for_the_control_planes_own_user(parts: Rig, xds: str) -> 
     assert stat.S_IMODE(Path(xds.removeprefix("unix:")).stat().st_mode) == 0o600
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.needs_root
 def test_another_user_cannot_connect_even_in_an_open_folder(parts: Rig, xds: str) -> None:
     file = Path(xds.removeprefix("unix:"))
     for folder in file.parents[:4]:
