@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 _LIBC = ctypes.CDLL(None)
@@ -62,6 +62,13 @@ def children_of(parent: int) -> set[int]:
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     stats = ((pid, _stat(pid)) for pid in pids)
     return {pid for pid, fields in stats if fields and int(fields[1]) == parent and fields[0] != "Z"}
+
+
+def cpu_s_of(sessions: Collection[int]) -> float:
+    """Seconds of processor time that the processes of these sessions, and their ended children, have used."""
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    stats = (fields for pid in pids if (fields := _stat(pid)) and int(fields[3]) in sessions)
+    return sum(sum(map(int, fields[11:15])) for fields in stats) / os.sysconf("SC_CLK_TCK")
 
 
 def _stat(pid: int) -> list[str]:

@@ -17,12 +17,14 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 
 from ledger.adapters.files import write_whole
-from ledger.adapters.linux_processes import adopt_orphans, children_of
+from ledger.adapters.linux_processes import adopt_orphans, children_of, cpu_s_of
 from sluicegate.stack import child
+from sluicegate.stack.progress import Progress, Work
 from sluicegate.stack.tcp_ports import is_bound_by
 
 #: Written to a process's log file at each start; what follows the last one is this start's output.
@@ -60,18 +62,29 @@ class Process:
     stop_signal: int = signal.SIGTERM
     death_signal: int = signal.SIGKILL  # sent by the kernel when the supervisor is gone
     grace_s: float = 5.0
-    ready_s: float = 60.0
+    ready_s: float = 60.0  # so long may it do nothing before it is ready
     runs_once: bool = False
 
 
 class Supervisor:
-    """Runs `processes` until it is told to stop. `say(name, line)` gets one line for everything worth knowing."""
+    """Runs `processes` until it is told to stop. `say(name, line)` gets one line for everything worth knowing.
 
-    def __init__(self, processes: Sequence[Process], state_dir: Path, *, say: Callable[[str, str], None]) -> None:
+    `before_start` is called with a process just before each of its starts.
+    """
+
+    def __init__(
+        self,
+        processes: Sequence[Process],
+        state_dir: Path,
+        *,
+        say: Callable[[str, str], None],
+        before_start: Callable[[Process], None] = lambda process: None,
+    ) -> None:
         self.processes = sorted(processes, key=lambda process: process.level)
         self.logs = state_dir / "logs"
         self.pids_file = state_dir / "processes.json"
         self.say = say
+        self._before_start = before_start
         self._running: dict[str, Popen[bytes]] = {}
         self._ended: dict[int, asyncio.Event] = {}
         self._began: dict[int, float] = {}
@@ -160,6 +173,7 @@ class Supervisor:
         with path.open("ab") as log:
             log.write(f"{MARK}\n".encode())
             log.flush()
+            self._before_start(process)
             running = child.start(
                 process.argv,
                 log=log,
@@ -174,7 +188,7 @@ class Supervisor:
         return running
 
     async def _await_ready(self, process: Process) -> None:
-        deadline = time.monotonic() + process.ready_s
+        progress = Progress(partial(self._work_of, process))
         while not self._stop.is_set():
             if await self._is_ready(process):
                 self._say_ready(process)
@@ -183,10 +197,8 @@ class Supervisor:
                 1 if process.runs_once else TRIES_TO_FIRST_READY
             ) and not await self._is_ready(process):
                 raise StartFailed(f"{process.name} ends instead of becoming ready. {self._end_of_log(process.name)}")
-            if time.monotonic() > deadline:
-                raise StartFailed(
-                    f"{process.name} is not ready after {process.ready_s:.0f} s. {self._end_of_log(process.name)}"
-                )
+            if why := progress.why_hopeless(process.ready_s):
+                raise StartFailed(f"{process.name} is not ready after {why}. {self._end_of_log(process.name)}")
             await asyncio.sleep(POLL_S)
 
     async def _is_ready(self, process: Process) -> bool:
@@ -199,6 +211,15 @@ class Supervisor:
             return False
         is_ready = process.is_ready is None or await asyncio.to_thread(process.is_ready)
         return is_ready and await asyncio.to_thread(_has_its_ports, process, running.pid)
+
+    def _work_of(self, process: Process) -> Work:
+        """What the process wrote into its log, and the processor time of it and of those that it rests on."""
+        log = self.log_file(process.name)
+        levels = {one.name: one.level for one in self.processes}
+        running = [
+            one.pid for name, one in self._running.items() if levels[name] < process.level or name == process.name
+        ]
+        return Work(log.stat().st_size if log.exists() else 0, cpu_s_of(running))
 
     def _say_ready(self, process: Process) -> None:
         took_s = time.monotonic() - self._began[self._running[process.name].pid]

@@ -16,6 +16,7 @@ from typing import Any
 from sluicegate.stack import child
 from sluicegate.stack.machine import ADMIN_TOKEN, BASE_DIR
 from sluicegate.stack.processes import StartFailed
+from sluicegate.stack.progress import LONGEST_START_S
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,12 @@ class Stack:
 
 @contextmanager
 def running(
-    state_dir: Path, *, port: int | None = None, env: Mapping[str, str] | None = None, ready_s: float = 90.0
+    state_dir: Path, *, port: int | None = None, env: Mapping[str, str] | None = None, ready_s: float = LONGEST_START_S
 ) -> Iterator[Stack]:
     """Brings the stack up on `state_dir`, yields it when it is READY, and stops it at the end, also when the caller dies.
 
-    `env` is set for all its processes. Must be entered in the main thread. Raises StartFailed with what the stack said.
+    The stack itself gives up when a process makes no progress; `ready_s` is for a stack that hangs. `env` is set for all its
+    processes. Must be entered in the main thread. Raises StartFailed with what the stack said.
     """
     state_dir = state_dir.resolve()
     (state_dir / "logs").mkdir(parents=True, exist_ok=True)

@@ -74,6 +74,38 @@ def _sockets_of(process: Path) -> set[str]:
     return found
 
 
+class HeldPorts:
+    """Ports that are kept from other programs until the server that shall have them starts. Closes them at the end of a `with` block.
+
+    A socket is bound and does not listen, so that a client is refused as if nothing were there.
+    """
+
+    def __init__(self) -> None:
+        self._sockets: dict[int, socket.socket] = {}
+
+    def __enter__(self) -> HeldPorts:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release(list(self._sockets))
+
+    def hold(self, port: int) -> None:
+        """Holds the port of 127.0.0.1. Without effect while connections of an earlier server wait for their time-out."""
+        keeper = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            keeper.bind(("127.0.0.1", port))
+        except OSError:
+            keeper.close()
+            return
+        self._sockets[port] = keeper
+
+    def release(self, ports: Collection[int]) -> None:
+        """Gives these ports free, for a server that starts now."""
+        for port in ports:
+            if keeper := self._sockets.pop(port, None):
+                keeper.close()
+
+
 class Ports:
     """The port of each named server, kept in one JSON file so that a restart finds the same ones.
 

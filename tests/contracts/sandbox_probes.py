@@ -221,7 +221,7 @@ _PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "System V queue": lambda given: _make_and_remove(68, 71),
     "bound another": lambda given: resource.prlimit(given["pid"], resource.RLIMIT_CORE, (0, 0)) and None,
     "pin another": _pin,
-    "slow another": lambda given: os.setpriority(os.PRIO_PROCESS, given["pid"], 5),
+    "slow another": lambda given: os.setpriority(os.PRIO_PROCESS, given["pid"], 19),  # nice 10 may be the tests' own
     "schedule another": lambda given: os.sched_setscheduler(given["pid"], os.SCHED_BATCH, os.sched_param(0)),
     "slow another's disk": lambda given: (
         _call(251, 1, given["pid"], 2 << 13 | 7) and None

@@ -24,6 +24,8 @@ from serving.agent.sandbox.spec import SECCOMP
 from serving.core.containment import Containment
 from tests.sandbox_rig import NOBODY, ordinary_python
 
+pytestmark = pytest.mark.root_too  # root runs servers in other ways
+
 DENIES = """
 import ctypes, os, struct, sys
 step = lambda code, value, yes=0, no=0: struct.pack("HBBI", code, yes, no, value)
@@ -42,8 +44,6 @@ FINDS = """
 import sys
 from pathlib import Path
 from serving.agent import containment
-
-pytestmark = pytest.mark.root_too  # root runs servers in other ways
 containment._TRIALS = ((0.0, 30.0), (0.1, 30.0))
 try:
     found = containment.find_granted(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ import pytest
 
 from ledger.adapters.local_ports import ports_of
 from serving.agent import server_ports
+from sluicegate.stack import tcp_ports
+from sluicegate.stack.tcp_ports import HeldPorts, is_free
 
 
 def test_a_range_is_what_it_says() -> None:
@@ -36,6 +39,23 @@ def test_a_program_says_no_more_than_that(module: str) -> None:
     )
     assert ended.returncode == 1 and len(ended.stderr.splitlines()) == 1
     assert ended.stderr.startswith("SLUICEGATE_PORTS='' must be")
+
+
+def test_a_held_port_is_no_other_programs_until_its_server_starts() -> None:
+    with HeldPorts() as held:
+        port = next(one for one in tcp_ports.CHOICES if is_free(one))
+        held.hold(port)
+        assert not is_free(port)
+        with pytest.raises(OSError, match="in use"), socket.create_server(("127.0.0.1", port)):
+            pass
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=30)
+        held.hold(port)  # by somebody else already
+        held.release([port, port + 1])
+        with socket.create_server(("127.0.0.1", port)):
+            assert not is_free(port)
+        held.hold(port)
+    assert is_free(port)
 
 
 def test_a_narrow_range_has_ports_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,13 +21,13 @@ from serving.agent import containment, scratch, server_shim
 from serving.agent.sandbox.spec import ENVIRONMENT, LANDLOCK, SECCOMP, Bounds
 from tests.sandbox_rig import NOBODY, ordinary_python
 
+pytestmark = pytest.mark.root_too  # root runs servers in other ways
+
 _MIB = 1 << 20
 BOUNDS = Bounds(processes=4096, open_files=512, memory=0, shared_memory=64 * _MIB, scratch=8 * _MIB, file=64 * _MIB)
 #: Twice a fork and a session of its own in between, as daemons begin; its process id is told in a file.
 DAEMON = """
 import os, sys, time
-
-pytestmark = pytest.mark.root_too  # root runs servers in other ways
 def daemon():
     if os.fork():
         return os.wait()

@@ -45,6 +45,7 @@ machine = {
     "littering": [process("store", 0), Process("litter", 1, sh(f"setsid sleep 300 & echo $! > {state}/stray; wait"))],
     "fickle": [process("store", 0), Process("short", 1, sh("echo gone >&2; exit 4"), settles_s=1.0)],
     "deaf": [process("store", 0), deaf(600)],
+    "stuck": [process("store", 0), Process("idle", 1, sh("echo waits >&2; sleep 600"), is_ready=lambda: False, ready_s=1.0)],
     "broken": [process("store", 0), Process("bad", 1, sh("echo no such model >&2; exit 3"), is_ready=lambda: False)],
 }[sys.argv[2]]
 machine = machine() if callable(machine) else machine
@@ -202,6 +203,18 @@ def test_a_process_that_never_becomes_ready_is_named_with_its_last_words(drive: 
     assert "bad ends instead of becoming ready" in said
     assert "no such model" in said
     assert driven.order() == ["+store", "-store"]
+
+
+def test_a_process_that_does_nothing_before_it_is_ready_is_named_with_its_last_words(
+    drive: Callable[[str], Driven],
+) -> None:
+    driven = drive("stuck")
+    assert driven.process.wait(60) == 2
+    said = driven.said.read_text()
+    assert re.search(
+        r"idle is not ready after \d+ s, and for \d+ s it wrote nothing into its log and hardly computed", said
+    )
+    assert "waits" in said and driven.order() == ["+store", "-store"]
 
 
 def test_a_process_that_ends_before_it_has_settled_is_not_ready(drive: Callable[[str], Driven]) -> None:
