@@ -12,7 +12,7 @@ from ledger.core.errors import Invalid, Refused, StateChanged
 from rollouts.actions.transitions import move, record
 from rollouts.core.approvals import missing
 from rollouts.core.decision import Code
-from rollouts.core.freeze import frozen
+from rollouts.core.freeze import frozen, in_words
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy
 from rollouts.core.shortage import shortage_at
@@ -63,7 +63,7 @@ def refuse_frozen(plan: Policy, word: str) -> None:
     why = f" ({window.why.rstrip('.')})" if window.why else ""
     raise Refused(
         "frozen",
-        f"Changes are frozen until {until:%Y-%m-%d %H:%M} UTC{why}. {word} after that; what shuts works at any time.",
+        f"Changes are frozen until {in_words(window, until)}{why}. {word} after that; what shuts works at any time.",
         until=until.isoformat(),
         why=window.why,
     )

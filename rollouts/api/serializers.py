@@ -220,6 +220,9 @@ class FrozenOut(serializers.Serializer[Any]):
 
     until = serializers.DateTimeField()
     why = serializers.CharField(allow_blank=True)
+    local_until = serializers.CharField(
+        allow_blank=True, help_text="the same as the window's clock shows it, with its time zone; empty for UTC"
+    )
 
 
 class UndoWindowOut(serializers.Serializer[Any]):

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from accounts.core.quantities import weight_text
 from rollouts.core.decision import OPENING, Action, Code, Decision, facts_of, hold, listed, sentence
-from rollouts.core.freeze import frozen
+from rollouts.core.freeze import frozen, in_words
 from rollouts.core.inconclusive import inconclusive_because, is_late, late, overdue, undecided
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import FULL_BP, Source
@@ -238,7 +238,7 @@ def _frozen(s: Snapshot) -> Decision | None:
         return None
     window, until = found
     why = f" ({window.why.rstrip('.')})" if window.why else ""
-    said = f"Ready to go on, but changes are frozen until {until:%Y-%m-%d %H:%M} UTC{why}."
+    said = f"Ready to go on, but changes are frozen until {in_words(window, until)}{why}."
     return Decision(Action.HOLD, Code.FROZEN, said, {"until": until.isoformat()})
 
 

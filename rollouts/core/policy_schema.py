@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from copy import deepcopy
-from datetime import date
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -28,7 +27,7 @@ from registry.core.schema import (
     repeated,
 )
 from rollouts.core.evidence import Tolerance
-from rollouts.core.freeze import DAYS, FreezeWindow
+from rollouts.core.freeze_schema import WINDOW, built_window, window_problems
 from rollouts.core.policy import SOURCES, Guard, OnUndecided, Policy, Shadow, Step
 from rollouts.core.presets import DEFAULT_MAX_FRAC, PRESETS, PROMOTE_WITHIN, ROLL_BACK_OVER
 from serving.core.buckets import EDGES_US
@@ -68,18 +67,6 @@ _GUARD = Record(
         "dry_run": may(Flag(), False),
     }
 )
-_CLOCK = Text(5, pattern=r"([01]\d|2[0-3]):[0-5]\d|24:00", like="16:30", says="a time of day in UTC")
-_DAY = Text(10, pattern=r"\d{4}-\d\d-\d\d", like="2026-12-20", says="a day")
-_FREEZE = Record(
-    {
-        "days": may(ListOf(Text(one_of=DAYS, says="a day of the week"), least=1, most=7), list(DAYS)),
-        "from": may(_CLOCK, "00:00"),
-        "to": may(_CLOCK, "24:00"),
-        "first_day": may(_DAY, None),
-        "last_day": may(_DAY, None),
-        "why": may(Text(200), ""),
-    }
-)
 _POLICY = Record(
     {
         "preset": may(Text(one_of=tuple(PRESETS), says="a preset"), "standard"),
@@ -96,7 +83,7 @@ _POLICY = Record(
         "cold_attempts": may(Integer(0, 100_000, unit="attempts")),
         "budget_bad": may(Integer(1, 10**9, unit="attempts"), None),
         "approvals": may(Object(Integer(1, 20, unit="people"), most=60)),
-        "freeze_windows": may(ListOf(_FREEZE, most=50)),
+        "freeze_windows": may(ListOf(WINDOW, most=50)),
         **{
             name: may(_DEADLINE)
             for name in (
@@ -290,7 +277,7 @@ def _contradictions(whole: Mapping[str, Any], guards: list[dict[str, Any]]) -> l
     if whole["shadow"].get("sample_pct") and not any(guard["indicator"] == "wrong" for guard in guards):
         fix = "Add {indicator: wrong} to the guards, or set shadow.sample_pct to 0."
         problems.append(Problem("guards", "shadowing compares answers, and no guard watches wrong ones.", fix))
-    return problems + _alphas(whole, guards) + _stage_names(whole) + _freezes(whole)
+    return problems + _alphas(whole, guards) + _stage_names(whole) + window_problems(whole["freeze_windows"])
 
 
 def _blind(guards: list[dict[str, Any]]) -> list[Problem]:
@@ -323,19 +310,6 @@ def _stage_names(whole: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
-def _freezes(whole: Mapping[str, Any]) -> list[Problem]:
-    problems = []
-    for i, window in enumerate(whole["freeze_windows"]):
-        try:
-            days = [window[name] and date.fromisoformat(window[name]) for name in ("first_day", "last_day")]
-        except ValueError:
-            problems.append(Problem(f"freeze_windows[{i}]", "there is no such day.", "Write days as 2026-12-20."))
-            continue
-        if all(days) and days[0] > days[1]:
-            problems.append(Problem(f"freeze_windows[{i}].last_day", "the last day is before the first.", "Swap them."))
-    return problems
-
-
 # --- built ------------------------------------------------------------------------------------------------------------
 
 _PLAIN = (
@@ -360,7 +334,7 @@ def _built(whole: dict[str, Any]) -> Policy:
         on_undecided=OnUndecided(whole["on_undecided"]),
         on_blind=OnUndecided(whole["on_blind"]),
         approvals=dict(whole["approvals"]),
-        freeze_windows=tuple(_built_window(window) for window in whole["freeze_windows"]),
+        freeze_windows=tuple(built_window(window) for window in whole["freeze_windows"]),
         document=whole,
         digest=digest_of(whole),
         **{name: whole[name] for name in _PLAIN},
@@ -382,19 +356,4 @@ def _built_guard(guard: Mapping[str, Any]) -> Guard:
         label=guard["label"] or "",
         bad_query=guard["bad_query"] or "",
         total_query=guard["total_query"] or "",
-    )
-
-
-def _built_window(window: Mapping[str, Any]) -> FreezeWindow:
-    def minutes(text: str) -> int:
-        return int(text[:2]) * 60 + int(text[3:])
-
-    first, last = (window[name] and date.fromisoformat(window[name]) for name in ("first_day", "last_day"))
-    return FreezeWindow(
-        frozenset(DAYS.index(day) for day in window["days"]),
-        minutes(window["from"]),
-        minutes(window["to"]),
-        first or None,
-        last or None,
-        window["why"],
     )

@@ -19,7 +19,7 @@ from rollouts.core.approvals import PROMOTE, WHY, missing, stages_of
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import evidence_of
 from rollouts.core.engine_state import EngineState
-from rollouts.core.freeze import frozen
+from rollouts.core.freeze import frozen, local_words
 from rollouts.core.lifecycle import FINAL, LIVE, RolloutState
 from rollouts.core.policy import Policy
 from rollouts.core.snapshot import Judged, judged_all
@@ -286,7 +286,10 @@ def _approval(given: Given, *, was_used: bool) -> dict[str, Any]:
 def frozen_view(policy: Policy) -> dict[str, Any] | None:
     """Until when nothing is opened, and why; None outside of every freeze window."""
     found = frozen(policy.freeze_windows, timezone.now())
-    return {"until": found[1].isoformat(), "why": found[0].why} if found else None
+    if found is None:
+        return None
+    window, until = found
+    return {"until": until.isoformat(), "why": window.why, "local_until": local_words(window, until)}
 
 
 def _undo_window(rollout: Rollout, followed: Followed | None) -> dict[str, Any] | None:

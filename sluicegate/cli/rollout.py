@@ -223,7 +223,7 @@ def status_lines(view: dict[str, Any]) -> list[str]:
         who = ", ".join(view.get("may_approve") or []) or "nobody yet"
         lines.append(f"  next to approve: {view['next_approval']}; those who may: {who}")
     if frozen := view.get("frozen"):
-        why = f" ({frozen['why']})" if frozen["why"] else ""
+        why = "".join(f" ({one})" for one in (frozen.get("local_until"), frozen["why"]) if one)
         lines.append(f"  changes are frozen until {frozen['until'][:16]} UTC{why}")
     return [*lines, *_undo_line(view)]
 

@@ -18,7 +18,7 @@ from serving.adapters.listening import takes_connections
 from sluicegate.stack import child, secrets, sockets
 from sluicegate.stack.postgres import Postgres
 from sluicegate.stack.processes import Process, output_since_start
-from sluicegate.stack.tcp_ports import HeldPorts, Ports
+from sluicegate.stack.tcp_ports import Ports, ReservedPorts
 from sluicegate.stack.valkey import Valkey
 
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -65,17 +65,17 @@ class Machine:
     warnings: tuple[str, ...] = ()  # for the operator who starts the stack, one sentence each
 
 
-def prepare(options: Options, held: HeldPorts) -> Machine:
+def prepare(options: Options, reserved: ReservedPorts) -> Machine:
     """Folders, secrets, ports and the stores' data made ready; nothing is started. Raises RuntimeError, FileNotFoundError.
 
-    The ports are held at once: the stores and the migrations take a minute on a busy machine before a server listens.
+    The ports are reserved at once: the stores and the migrations take a minute on a busy machine before a server listens.
     """
     state = options.state_dir
     (state / "secrets").mkdir(mode=0o700, exist_ok=True)
     secrets.remembered(state / "secrets" / "django")
     ports, warnings = _choose_ports(options)
     for port in ports.values():
-        held.hold(port)
+        reserved.reserve(port)
     postgres, valkey = Postgres(state), Valkey(state)
     postgres_argv, valkey_argv = postgres.prepare(), valkey.prepare()
     run = sockets.make_folder(state)

@@ -24,7 +24,7 @@ from subprocess import Popen
 from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import adopt_orphans, children_of, cpu_s_of
 from sluicegate.stack import child
-from sluicegate.stack.progress import Progress, Work
+from sluicegate.stack.progress import StartProgress, Work
 from sluicegate.stack.tcp_ports import is_bound_by
 
 #: Written to a process's log file at each start; what follows the last one is this start's output.
@@ -188,7 +188,7 @@ class Supervisor:
         return running
 
     async def _await_ready(self, process: Process) -> None:
-        progress = Progress(partial(self._work_of, process))
+        progress = StartProgress(partial(self._work_of, process))
         while not self._stop.is_set():
             if await self._is_ready(process):
                 self._say_ready(process)

@@ -21,7 +21,7 @@ class Work:
     cpu_s: float
 
 
-class Progress:
+class StartProgress:
     """The progress of one start, by looking at its work at most once a second. `clock` returns seconds."""
 
     def __init__(self, look: Callable[[], Work], *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -18,7 +18,7 @@ from sluicegate.stack.machine import Machine, Options
 from sluicegate.stack.modes import tighten
 from sluicegate.stack.processes import StartFailed, Supervisor
 from sluicegate.stack.sockets import remove_folder
-from sluicegate.stack.tcp_ports import HeldPorts
+from sluicegate.stack.tcp_ports import ReservedPorts
 
 EXIT_INFRASTRUCTURE = 2
 
@@ -30,9 +30,9 @@ def up(options: Options) -> int:
     state = options.state_dir.resolve()
     lock = StackLock(state)
     try:
-        with HeldPorts() as held:
-            prepared = _prepare(options, state, lock, held)
-            asyncio.run(_run(prepared, options, state, began, held))
+        with ReservedPorts() as reserved:
+            prepared = _prepare(options, state, lock, reserved)
+            asyncio.run(_run(prepared, options, state, began, reserved))
     except (AlreadyRunning, StartFailed, RuntimeError, FileNotFoundError) as problem:
         print(f"sluicegate up: {problem}", file=sys.stderr, flush=True)
         return EXIT_INFRASTRUCTURE
@@ -43,7 +43,7 @@ def up(options: Options) -> int:
     return 0
 
 
-def _prepare(options: Options, state: Path, lock: StackLock, held: HeldPorts) -> Machine:
+def _prepare(options: Options, state: Path, lock: StackLock, reserved: ReservedPorts) -> Machine:
     """The state folder made and locked, and what runs on it. Raises StartFailed where something in it is not ours."""
     try:
         state.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def _prepare(options: Options, state: Path, lock: StackLock, held: HeldPorts) ->
         tighten(state)
         is_new = not (state / "ports.json").exists()
         _say("sluicegate", f"starts on {state}" + (", for the first time: it makes a database" if is_new else ""))
-        prepared = machine.prepare(_with_state(options, state), held)
+        prepared = machine.prepare(_with_state(options, state), reserved)
     except PermissionError as problem:
         raise StartFailed(_not_ours(problem, state)) from problem
     for warning in prepared.warnings:
@@ -77,9 +77,9 @@ def _with_state(options: Options, state: Path) -> Options:
     return Options(**{**vars(options), "state_dir": state})
 
 
-async def _run(prepared: Machine, options: Options, state: Path, began: float, held: HeldPorts) -> None:
+async def _run(prepared: Machine, options: Options, state: Path, began: float, reserved: ReservedPorts) -> None:
     supervisor = Supervisor(
-        prepared.processes, state, say=_say, before_start=lambda process: held.release(process.ports)
+        prepared.processes, state, say=_say, before_start=lambda process: reserved.release(process.ports)
     )
     follower = asyncio.create_task(_follow(supervisor)) if options.is_verbose else None
 

@@ -74,7 +74,7 @@ def _sockets_of(process: Path) -> set[str]:
     return found
 
 
-class HeldPorts:
+class ReservedPorts:
     """Ports that are kept from other programs until the server that shall have them starts. Closes them at the end of a `with` block.
 
     A socket is bound and does not listen, so that a client is refused as if nothing were there.
@@ -83,13 +83,13 @@ class HeldPorts:
     def __init__(self) -> None:
         self._sockets: dict[int, socket.socket] = {}
 
-    def __enter__(self) -> HeldPorts:
+    def __enter__(self) -> ReservedPorts:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.release(list(self._sockets))
 
-    def hold(self, port: int) -> None:
+    def reserve(self, port: int) -> None:
         """Holds the port of 127.0.0.1. Without effect while connections of an earlier server wait for their time-out."""
         keeper = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:

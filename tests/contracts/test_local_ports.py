@@ -11,7 +11,7 @@ import pytest
 from ledger.adapters.local_ports import ports_of
 from serving.agent import server_ports
 from sluicegate.stack import tcp_ports
-from sluicegate.stack.tcp_ports import HeldPorts, is_free
+from sluicegate.stack.tcp_ports import ReservedPorts, is_free
 
 
 def test_a_range_is_what_it_says() -> None:
@@ -41,20 +41,20 @@ def test_a_program_says_no_more_than_that(module: str) -> None:
     assert ended.stderr.startswith("SLUICEGATE_PORTS='' must be")
 
 
-def test_a_held_port_is_no_other_programs_until_its_server_starts() -> None:
-    with HeldPorts() as held:
+def test_a_reserved_port_is_no_other_programs_until_its_server_starts() -> None:
+    with ReservedPorts() as reserved:
         port = next(one for one in tcp_ports.CHOICES if is_free(one))
-        held.hold(port)
+        reserved.reserve(port)
         assert not is_free(port)
         with pytest.raises(OSError, match="in use"), socket.create_server(("127.0.0.1", port)):
             pass
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=30)
-        held.hold(port)  # by somebody else already
-        held.release([port, port + 1])
+        reserved.reserve(port)  # by somebody else already
+        reserved.release([port, port + 1])
         with socket.create_server(("127.0.0.1", port)):
             assert not is_free(port)
-        held.hold(port)
+        reserved.reserve(port)
     assert is_free(port)
 
 

@@ -189,6 +189,9 @@ _ASKED = {"indicator": "external", "label": "x", "bad_query": "b", "total_query"
         ),
         ({"freeze_windows": [{"days": ["caturday"]}]}, "freeze_windows[0].days[0]", "sat"),
         ({"freeze_windows": [{"from": "25:00"}]}, "freeze_windows[0].from", "16:30"),
+        ({"freeze_windows": [{"time_zone": "Berlin"}]}, "freeze_windows[0].time_zone", "Europe/Berlin"),
+        ({"freeze_windows": [{"time_zone": "CEST"}]}, "freeze_windows[0].time_zone", "IANA"),
+        ({"freeze_windows": [{"time_zone": "../UTC"}]}, "freeze_windows[0].time_zone", "Europe/Berlin"),
         (
             {"freeze_windows": [{"first_day": "2026-12-31", "last_day": "2026-12-01"}]},
             "freeze_windows[0].last_day",

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ledger.adapters.linux_processes import cpu_s_of
-from sluicegate.stack.progress import LONGEST_START_S, Progress, Work
+from sluicegate.stack.progress import LONGEST_START_S, StartProgress, Work
 
 
 class Start:
@@ -16,7 +16,7 @@ class Start:
 
     def __init__(self) -> None:
         self.at, self.work = 0.0, Work(0, 0.0)
-        self.progress = Progress(lambda: self.work, clock=lambda: self.at)
+        self.progress = StartProgress(lambda: self.work, clock=lambda: self.at)
 
     def goes_on(self, seconds: float, *, log_bytes: int = 0, cpu_s: float = 0.0) -> str:
         self.at += seconds
