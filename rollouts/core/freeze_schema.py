@@ -49,6 +49,7 @@ def window_problems(windows: Sequence[Mapping[str, Any]]) -> list[Problem]:
 
 def built_window(window: Mapping[str, Any]) -> FreezeWindow:
     """The window of a form that has no mistakes."""
+
     def minutes(text: str) -> int:
         return int(text[:2]) * 60 + int(text[3:])
 

