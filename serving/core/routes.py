@@ -174,6 +174,7 @@ class ModelRoute:
     is_idempotent: bool = True  # a request may be asked twice; else it is neither retried once it was sent nor mirrored
     retries_resets: bool = False  # asks again what was in flight on a server that died, of which it may have died
     asleep: Asleep | None = None  # the gateway answers for the model
+    is_stable_lost: bool = False  # stable's endpoints are its last known ones: no server is known to serve there
 
     def __post_init__(self) -> None:
         if self.gateways < 1:
@@ -190,6 +191,15 @@ class ModelRoute:
         if self.candidate is None:
             return ((self.stable, WHOLE_BP),)
         return ((self.candidate, self.candidate_bp), (self.stable, WHOLE_BP - self.candidate_bp))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a server is known to serve the release that requests go to, stable unless all are the candidate's."""
+        if self.asleep is not None:
+            return False
+        if self.candidate is not None and self.candidate_bp == WHOLE_BP:
+            return bool(self.candidate.endpoints)
+        return bool(self.stable.endpoints) and not self.is_stable_lost
 
     @property
     def pools(self) -> tuple[Pool, ...]:
@@ -353,7 +363,8 @@ def _admit_route(
     if last_known:
         where = ", ".join(f"{endpoint.host}:{endpoint.http_port}" for endpoint in last_known)
         message = f"stable {stable.name} has no healthy server; its last address {where} is kept. Bring a server back."
-        return replace(route, stable=replace(stable, endpoints=last_known)), note(message, is_withheld=False)
+        kept = replace(route, stable=replace(stable, endpoints=last_known), is_stable_lost=True)
+        return kept, note(message, is_withheld=False)
     if before is not None and before.stable.digest != stable.digest and before.stable.endpoints:
         message = (
             f"stable {stable.name} has no server, so generation {route.generation} is not published; gateways keep "
