@@ -28,13 +28,14 @@ _SERVICE = "/inference.GRPCInferenceService/"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 #: What the request guard makes of a health check that names a model.
 HEALTH_OF_MODEL = "/grpc.health.v1.Health/CheckModel"
+#: What the request guard makes of a question for the statistics of no model. No route has it.
+ALL_STATISTICS = "/inference.GRPCInferenceService/StatisticsOfAll"
 #: What the request guard of a drained gateway puts before the paths of `ASKS_READY`.
 DRAINED = "/drained"
 #: Paths that ask whether the gateway takes requests. `/` is what HAProxy and most clouds ask if nobody names a path.
 ASKS_READY = ("/", READY_PATH, f"{_SERVICE}ServerReady", HEALTH_CHECK)
 #: Name of these routes: no model's requests are counted under it.
 OWN_ANSWER = "own_answer"
-GRPC_UNIMPLEMENTED = 12
 
 #: Messages, all of field 1: `live`, `ready` (bool), and `status` (1 SERVING, 2 NOT_SERVING).
 _YES, _NO, _NOT_SERVING = b"\x08\x01", b"\x08\x00", b"\x08\x02"
@@ -58,7 +59,8 @@ def gateway_routes() -> list[dict[str, Any]]:
     here = {"name": "sluicegate", "version": _version(), "extensions": list(_EXTENSIONS)}
     words = json.dumps(here, separators=(",", ":"))
     message = b"".join(
-        _text(field, text) for field, text in ((1, here["name"]), (2, here["version"]), *((3, one) for one in _EXTENSIONS))
+        _text(field, text)
+        for field, text in ((1, here["name"]), (2, here["version"]), *((3, one) for one in _EXTENSIONS))
     )
     said = {
         f"{_SERVICE}ServerLive": _YES,
@@ -78,21 +80,24 @@ def gateway_routes() -> list[dict[str, Any]]:
     ]
 
 
-def model_routes(model: str, *, is_ready: bool) -> list[dict[str, Any]]:
-    """Of requests that ask about a model's health. While it has a server, that server answers whether it is ready."""
+def model_routes(model: str, *, is_ready: bool, asleep: str = "") -> list[dict[str, Any]]:
+    """Of requests that ask about a model's health. While it has a server, that server answers whether it is ready.
+    `asleep`: the name of the answers that a model without a loaded server gives, HTTP's among them.
+    """
     health = grpc_answer(HEALTH_OF_MODEL, _YES if is_ready else _NOT_SERVING)
     if is_ready:
         return [health]
     ready = {"safe_regex": {"regex": r"^/v2/models/[^/]+(/versions/[^/]+)?/ready$"}}
     words = f"{model} is not ready: no server of it serves here"
-    return [health, grpc_answer(f"{_SERVICE}ModelReady", _NO), _plain_matching(ready, 503, words)]
+    is_no = grpc_answer(f"{_SERVICE}ModelReady", _NO, name=asleep or OWN_ANSWER)
+    return [health, is_no, *([] if asleep else [_plain_matching(ready, 503, words)])]
 
 
-def grpc_answer(path: str, message: bytes) -> dict[str, Any]:
+def grpc_answer(path: str, message: bytes, *, name: str = OWN_ANSWER) -> dict[str, Any]:
     """A route that answers a gRPC call with this message."""
     answer = {"header": {"key": ANSWER_HEADER, "value": message.hex()}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
     return {
-        "name": OWN_ANSWER,
+        "name": name,
         "match": {"path": path, "grpc": {}},
         "route": {"cluster": ANSWERS_CLUSTER, "timeout": "5s"},
         "request_headers_to_add": [answer],

@@ -283,9 +283,12 @@ end
 
 -- What asks about no model: the gateway answers it. One that is drained answers that it is not ready.
 local function answer_self(handle, plain)
-  if LIMITS.drained and LIMITS.asks_ready[plain] then handle:headers():replace(":path", LIMITS.drained .. plain) end
+  local is_check = plain == LIMITS.check
+  if LIMITS.drained and LIMITS.asks_ready[plain] and not is_check then
+    handle:headers():replace(":path", LIMITS.drained .. plain)
+  end
   route_as(handle, LIMITS.unknown_model) -- which bounds how much is held of it
-  if plain == LIMITS.check then check_health(handle) end
+  if is_check then check_health(handle) end
 end
 
 local function admit(handle)
@@ -298,7 +301,7 @@ local function admit(handle)
     plain = bare
   end
   local call = match(plain, "^/inference%.GRPCInferenceService/(Model%a*)$")
-  local model = match(plain, "^/v2/models/([^/]+)")
+  local model = not match(plain, "/trace/setting$") and match(plain, "^/v2/models/([^/]+)")
   if not (call or model) then return answer_self(handle, plain) end
   if headers:get("content-encoding") then return refuse(handle, "415", "send the request without content-encoding") end
   local is_named = (headers:get(LIMITS.model_header) or "") ~= ""
@@ -317,7 +320,14 @@ local function admit(handle)
     return refuse(handle, "413", "this model takes requests of up to " .. most_of(handle) .. " bytes, " .. LIMITS.json .. " of them as JSON")
   end
   local body = handle:body(true) -- the whole of it; handles from before are dead behind this line
-  if call and not is_named then name_model(handle, model_in(body)) end
+  if call and not is_named then
+    local name = model_in(body)
+    name_model(handle, name)
+    if call == "ModelStatistics" and (name or "") == "" and not most_of(handle) then -- of all models
+      handle:headers():replace(":path", LIMITS.all_statistics)
+      handle:clearRouteCache()
+    end
+  end
   local status, why
   if not most_of(handle) then return end
   if call then

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from serving.control_plane.own_answers import ASKS_READY, DRAINED, HEALTH_CHECK, HEALTH_OF_MODEL
+from serving.control_plane.own_answers import ALL_STATISTICS, ASKS_READY, DRAINED, HEALTH_CHECK, HEALTH_OF_MODEL
 from serving.control_plane.stream_model import STREAM_FILTER
 
 #: The name of the filter, under which a virtual host tells it what its model takes.
@@ -67,6 +67,7 @@ def request_guard(*, is_drained: bool = False) -> dict[str, Any]:
         "size": LARGEST_SIZE,
         "shape_text": SHAPE_TEXT,
         "stream_filter": f'"{STREAM_FILTER}"',
+        "all_statistics": f'"{ALL_STATISTICS}"',
         "check": f'"{HEALTH_CHECK}"',
         "check_model": f'"{HEALTH_OF_MODEL}"',
         "drained": f'"{DRAINED}"' if is_drained else "nil",
