@@ -25,7 +25,7 @@ MOST_TRIED = 8
 MOST_ALONE = 16
 #: Texts that differ in language, length and mood, so that a classifier's scores differ.
 TEXTS = (
-    "plain", "I love this film, it is wonderful!", "Terrible. A waste of money, never again.", "日本語のテキスト",
+    "plain", "A good film, I love it!", "A bad film. Terrible, never again.", "日本語のテキスト",
     "SELECT 1; -- 42", "a", "The meeting moved to Thursday at 9.", "¿Dónde está la biblioteca?",
 )  # fmt: skip
 #: Random numbers of this scale, or (`all`) this number everywhere. Trees split at the scale of their features, which no
