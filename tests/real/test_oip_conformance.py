@@ -219,3 +219,25 @@ def test_a_drained_gateway_is_alive_and_not_ready_over_both_protocols(tmp_path: 
         assert health(built) == NOT_SERVING
         assert health(built, b"sentiment") == SERVING  # whoever still asks it gets answers
         assert built.envoy.http().status == 200
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [b""],
+        [b"\xff" * 20],
+        [b"\x0a\xff\xff\xff\xff\x7f"],
+        [b"\x0a\x04nope"],
+        [b"\x3a\x80\x80\x80\x08" + bytes(2**24)],
+    ],
+    ids=["none", "empty", "garbage", "cut", "unknown", "large"],
+)
+def test_a_stream_that_names_no_model_is_refused(gateway: Rig, messages: list[bytes]) -> None:
+    with gateway.envoy.channel() as channel:
+        ask = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        with pytest.raises(grpc.RpcError) as caught:
+            list(ask(iter(messages), timeout=50))
+    expected = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
+    assert caught.value.code() in expected, caught.value.details()
+    assert is_ready(gateway) == (200, True, SERVING)
