@@ -1,4 +1,4 @@
-"""Real load balancers in front of a gateway: nginx and HAProxy, with what their own defaults are."""
+"""Real load balancers in front of a gateway: nginx and HAProxy with their own defaults."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _is_open(port: int) -> bool:
 
 @contextlib.contextmanager
 def nginx(folder: Path, server: str, *, http: str = "", listen: str = "") -> Iterator[int]:
-    """The port of an nginx. `server` and `http` are lines of those blocks, `listen` what the port is said to speak."""
+    """The port of an nginx. `server` and `http` are lines of those blocks, `listen` the port's protocols."""
     folder.mkdir()
     port, user = free_port(), "user root;" if os.geteuid() == 0 else ""
     file = folder / "nginx.conf"
@@ -86,7 +86,7 @@ def nginx(folder: Path, server: str, *, http: str = "", listen: str = "") -> Ite
 
 
 class HAProxy:
-    """A HAProxy, and what it holds of the gateway behind it."""
+    """A HAProxy, and its view of the gateway behind it."""
 
     def __init__(self, port: int, control: Path) -> None:
         self.port, self._control = port, control

@@ -53,7 +53,7 @@ def stable(endpoint: Endpoint | None) -> Arm:
 
 @contextlib.contextmanager
 def echo(folder: Path) -> Iterator[tuple[Rig, Endpoint]]:
-    """A gateway without a route yet, and where the server listens."""
+    """A gateway without a route yet, and the server's address."""
     blobs = MemoryBlobs()
     with local_launcher(folder, blobs) as launcher, rig(folder) as built:
         spec = launch_spec(made.manifest(blobs, MODEL, *release()), launcher.folder_for(1, MODEL, "r1"))

@@ -34,7 +34,7 @@ def prometheus() -> str | None:
 
 
 def system_program(name: str) -> str | None:
-    """The path of a program that Debian keeps where an ordinary user's PATH does not lead; None if it is absent."""
+    """The path of a program, in Debian's folders for administrators too; None if it is absent."""
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
 
 

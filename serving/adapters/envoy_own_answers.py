@@ -13,7 +13,7 @@ from typing import Any
 ANSWERS_CLUSTER = "own_answers"
 ANSWER_HEADER = "x-sluicegate-answer"
 _PLAIN = "own_answers_plain"
-#: Neither gRPC nor text: what the two listeners speak between them.
+#: The content type between the two listeners: neither gRPC nor text.
 _PROTOBUF = "application/x-protobuf"
 _HTTP = "type.googleapis.com/envoy.extensions.filters.http"
 _NETWORK = "type.googleapis.com/envoy.extensions.filters.network"

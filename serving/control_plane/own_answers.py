@@ -32,7 +32,7 @@ HEALTH_OF_MODEL = "/grpc.health.v1.Health/CheckModel"
 ALL_STATISTICS = "/inference.GRPCInferenceService/StatisticsOfAll"
 #: What the request guard of a drained gateway puts before the paths of `ASKS_READY`.
 DRAINED = "/drained"
-#: Paths that ask whether the gateway takes requests. `/` is what HAProxy and most clouds ask if nobody names a path.
+#: Paths that ask whether the gateway takes requests. HAProxy and most clouds ask `/` by default.
 ASKS_READY = ("/", READY_PATH, f"{_SERVICE}ServerReady", HEALTH_CHECK)
 #: Name of these routes: no model's requests are counted under it.
 OWN_ANSWER = "own_answer"

@@ -2,7 +2,7 @@
 
 A script of Envoy's can wait for a whole body or for none of it, and the body of a stream has no end. So Envoy's filter for
 fields of gRPC messages waits for the first message of a stream and notes its `model_name`; the request guard reads that.
-All messages of a stream go where the first one goes. All other calls pass this filter unread.
+The first message decides for the whole stream. All other calls pass this filter unread.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2
 
-#: The name of the filter, under which it notes what it found.
+#: The name of the filter, under which it notes the model.
 STREAM_FILTER = "envoy.filters.http.grpc_field_extraction"
 _PACKAGE, _SERVICE, _CALL, _FIELD = "inference", "GRPCInferenceService", "ModelStreamInfer", "model_name"
 

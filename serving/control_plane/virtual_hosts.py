@@ -218,7 +218,7 @@ def _sleeps(route: ModelRoute, asleep: Asleep, protocol: str, paths: dict[str, s
 
 
 def _asleep_as(route: ModelRoute) -> str:
-    """The name of what the gateway answers in the place of a model's servers; empty where they answer."""
+    """Name of the gateway's answers in the place of a model's servers; empty if they answer."""
     if route.asleep is None:
         return ""
     return PREPARING if route.is_preparing else ASLEEP

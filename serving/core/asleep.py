@@ -1,4 +1,4 @@
-"""What callers of a model are told that has no server loaded."""
+"""The answer to callers of a model that has no loaded server."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ class RoutingTable:
 
     @cached_property
     def has_routes(self) -> bool:
-        """Whether a model has one of its own, beside those that are being prepared."""
+        """Whether any model has a route; a model that is being prepared has none."""
         return any(not route.is_preparing for route in self.models)
 
     @cached_property

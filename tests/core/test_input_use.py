@@ -24,7 +24,7 @@ Answer = Callable[[Arrays], Arrays]
 
 
 class Server:
-    """Answers by a function; counts what it is asked."""
+    """Answers by a function; counts the requests."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer, self.asked = answer, 0
@@ -46,7 +46,7 @@ def echo_of(name: str, spell: Callable[[bytes], Any] = lambda text: text) -> Ans
 
 
 def leaf(inputs: Arrays) -> Arrays:
-    """A tree that splits far from where made-up numbers lie."""
+    """A tree that splits far from all made-up numbers."""
     return {"score": (inputs["x"][:, :1] > 5000).astype(np.float32)}
 
 

@@ -147,7 +147,7 @@ def test_nginx_ends_tls_for_both_protocols(parts: Rig, tmp_path: Path) -> None:
             assert_serves_grpc(channel)
 
 
-#: What HAProxy may be told of health checks, and the result that it names them by. The default is `OPTIONS / HTTP/1.0`.
+#: Lines of HAProxy's health checks, and its name for their success. The default is `OPTIONS / HTTP/1.0`.
 CHECKS = {
     "tcp": ("", "L4OK"),
     "default": ("option httpchk", "L7OK"),

@@ -217,7 +217,7 @@ def test_a_drained_gateway_is_alive_and_not_ready_over_both_protocols(tmp_path: 
             assert stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=50).live
             assert not stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=50).ready
         assert health(built) == NOT_SERVING
-        assert health(built, b"sentiment") == SERVING  # whoever still asks it gets answers
+        assert health(built, b"sentiment") == SERVING  # models are answered as before
         assert built.envoy.http().status == 200
 
 

@@ -58,7 +58,7 @@ class InputUse:
 def variations(
     tensors: Sequence[Tensor], example: Arrays, values: Mapping[str, Any], *, of: str = ""
 ) -> Iterator[Arrays]:
-    """The example with other values of the same shapes, for all inputs, or for the one that `of` names.
+    """The example with other values of the same shapes, for all inputs, or only for the input `of`.
 
     `values` are the envelope's `input_values`: within them numbers are drawn. Integers of which it declares none become 0 and
     1, since they may count places in a table.
