@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -35,6 +36,10 @@ class Authority:
     def site(self, host: str) -> TlsFiles:
         """For a web server with this DNS name."""
         return self._leaf(host, x509.DNSName(host), None)
+
+    def loopback(self) -> TlsFiles:
+        """Of a server that callers know by its address, 127.0.0.1."""
+        return self._leaf("loopback", x509.IPAddress(ip_address("127.0.0.1")), None)
 
     def _leaf(self, name: str, identity: x509.GeneralName, trusts: Authority | None) -> TlsFiles:
         """Control plane and gateway both call each other: for streams the gateway, for counters the engine."""

@@ -352,12 +352,13 @@ def rig(
     gateway_tls: TlsFiles | None = None,
     relay: str = "",
     trusted: tuple[str, ...] = (),
+    is_drained: bool = False,
 ) -> Iterator[Rig]:
     """`port`: where the gateway is to listen, whoever else is there; any free port by default. `xds`: where the control plane is to,
     with `tls` if its gateway is to show a certificate, `gateway_tls`. `relay`: where the gateway's relay listens, if it has one.
-    `trusted`: proxies that it believes."""
+    `trusted`: proxies that it believes. `is_drained`: it is to answer that it is not ready."""
     loop, port = Loop(), port or free_port()
-    plane = Plane(GatewayIdentity(1, "gateway-1", "production", (("127.0.0.1", port),), trusted))
+    plane = Plane(GatewayIdentity(1, "gateway-1", "production", (("127.0.0.1", port),), trusted, is_drained))
     ads = AdsServer(plane)
     xds = xds or f"127.0.0.1:{free_port()}"
     loop.run(ads.start(xds, tls))

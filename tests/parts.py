@@ -33,6 +33,11 @@ def prometheus() -> str | None:
     return shutil.which("prometheus") or (str(own) if own.is_file() else None)
 
 
+def system_program(name: str) -> str | None:
+    """The path of a program, in Debian's folders for administrators too; None if it is absent."""
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
+
+
 def _weed() -> bool:
     """SeaweedFS, the real S3 of the tests: in this environment or the machine's own."""
     return (Path(sys.executable).parent / "weed").is_file() or shutil.which("weed") is not None
@@ -77,6 +82,8 @@ PARTS: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "chromium": (browser_rig.is_here, "run `.ci/packages`, or install chromium, and `make setup` for Playwright"),
     "prometheus": (lambda: prometheus() is not None, "run `make setup-tests`, or install Debian's package prometheus"),
+    "nginx": (lambda: system_program("nginx") is not None, "install Debian's package nginx-light"),
+    "haproxy": (lambda: system_program("haproxy") is not None, "install Debian's package haproxy"),
 }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ledger.adapters.linux_memory import memory_here
 from serving.adapters import envoy_tls
+from serving.adapters.envoy_own_answers import INTERNAL_LISTENERS, own_answer_clusters, own_answer_listeners
 from serving.core.addresses import Address, TlsFiles
 from serving.core.buckets import EDGES_US, SIZE_EDGES, TENANT_EDGES_US
 from serving.core.gateway_setup import LEAST_HEAP_MIB
@@ -64,18 +65,20 @@ def bootstrap(
     place of the control planes (`serving.control_plane.relay`). Several gateways on one machine need `--disable-hot-restart` or a
     `--base-id` each. Raises ValueError for an address that is none, and for counters without `tls`.
     """
-    admin, static = (
-        Address.at(admin_address),
-        {"clusters": [_ads_cluster(relay or xds_address, None if relay else tls)]},
-    )
+    admin = Address.at(admin_address)
+    static = {
+        "clusters": [_ads_cluster(relay or xds_address, None if relay else tls), *own_answer_clusters()],
+        "listeners": own_answer_listeners(),
+    }
     if counters_address:
         if tls is None:
             raise ValueError("counters are read by other machines only where both sides show a certificate")
         static["clusters"].append(_admin_cluster(admin))
-        static["listeners"] = [_counters_listener(Address.at(counters_address), tls)]
+        static["listeners"].append(_counters_listener(Address.at(counters_address), tls))
     return {
         "node": {"id": node_name, "cluster": "sluicegate"},
         "admin": {"address": _admin(admin), "ignore_global_conn_limit": True},
+        "bootstrap_extensions": [INTERNAL_LISTENERS],
         "overload_manager": _overload(heap_bytes or heap_of_this_machine()),
         "dynamic_resources": {
             "ads_config": {

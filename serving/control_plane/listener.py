@@ -9,8 +9,9 @@ from serving.control_plane.request_classes import SHED_BY_CLASS
 from serving.control_plane.request_guard import MODEL_HEADER, request_guard
 from serving.control_plane.request_log import failed_attempts, slow_requests
 from serving.control_plane.response_filters import SHED, is_late, upstream_filters
+from serving.control_plane.stream_model import stream_model
 from serving.control_plane.tenants import SHED_BY_QUOTA, SHED_HEADER, tenant_filters
-from serving.control_plane.virtual_hosts import READY_PATH, ROUTE_CONFIG
+from serving.control_plane.virtual_hosts import ROUTE_CONFIG
 
 #: Every stat of ours begins with this.
 STAT_PREFIX = "sli"
@@ -60,8 +61,8 @@ def _connection_manager(trusted: tuple[str, ...], is_drained: bool) -> dict[str,
         "always_set_request_id_in_response": True,
         "local_reply_config": {"mappers": _own_words()},
         "http_filters": [
-            *([_not_ready()] if is_drained else []),
-            request_guard(),
+            stream_model(),
+            request_guard(is_drained=is_drained),
             *tenant_filters(trusted),
             {
                 "name": "router",
@@ -86,18 +87,6 @@ def _by_model() -> dict[str, Any]:
         "scope_key_builder": {"fragments": [{"header_value_extractor": {"name": MODEL_HEADER, "index": 0}}]},
         "rds_config_source": ads,
         "scoped_rds": {"scoped_rds_config_source": ads},
-    }
-
-
-def _not_ready() -> dict[str, Any]:
-    """503 to who asks whether the gateway is ready, as load balancers do; all other requests are answered as ever."""
-    return {
-        "name": "drained",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault",
-            "abort": {"http_status": 503, "percentage": {"numerator": 100}},
-            "headers": [{"name": ":path", "string_match": {"exact": READY_PATH}}],
-        },
     }
 
 

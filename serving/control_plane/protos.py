@@ -18,7 +18,7 @@ from envoy.config.route.v3 import scoped_route_pb2
 from envoy.extensions.access_loggers.grpc.v3 import als_pb2 as grpc_log_pb2  # noqa: F401
 from envoy.extensions.access_loggers.stats.v3 import stats_pb2  # noqa: F401
 from envoy.extensions.clusters.aggregate.v3 import cluster_pb2 as aggregate_pb2  # noqa: F401
-from envoy.extensions.filters.http.fault.v3 import fault_pb2  # noqa: F401
+from envoy.extensions.filters.http.grpc_field_extraction.v3 import config_pb2 as field_extraction_pb2  # noqa: F401
 from envoy.extensions.filters.http.local_ratelimit.v3 import local_rate_limit_pb2  # noqa: F401
 from envoy.extensions.filters.http.lua.v3 import lua_pb2  # noqa: F401
 from envoy.extensions.filters.http.rbac.v3 import rbac_pb2  # noqa: F401

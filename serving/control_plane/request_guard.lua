@@ -214,14 +214,17 @@ end
 
 -- The guard -------------------------------------------------------------------------------------------------------------
 
--- Field 1 of the message, model_name or name, where it comes first and is a short text.
+-- Field 1 of the message: model_name, name or service. Clients write it first, as a rule; the last one counts. nil: there is none.
 local function model_in(body)
   local size = body:length()
   if size < 7 then return nil end
-  local bytes = body:getBytes(0, math.min(size, 140))
-  local is_name = byte(bytes, 1) == 0 and byte(bytes, 6) == 10 and byte(bytes, 7) < 128
-  if not is_name or size < 7 + byte(bytes, 7) then return nil end
-  return sub(bytes, 8, 7 + byte(bytes, 7))
+  local read, name = reader(body, size), nil
+  if read(0) ~= 0 then return nil end
+  fields(read, 5, size, { left = LIMITS.fields }, function(number, wire, _, from, to)
+    if number ~= 1 or wire ~= 2 then return nil end
+    name = to - from < 512 and (to > from and body:getBytes(from, to - from) or "") or nil
+  end)
+  return name
 end
 
 -- Bytes that a request of this model may have, from its virtual host; nil where the model has none.
@@ -258,22 +261,58 @@ local function name_model(handle, model)
   if not most_of(handle) then route_as(handle, LIMITS.unknown_model) end
 end
 
+-- The model that a stream's first message names (`serving.control_plane.stream_model`), or nil.
+local function model_of_stream(handle)
+  local known = handle:streamInfo():dynamicMetadata():get(LIMITS.stream_filter) or {}
+  return (known.model_name or {})[1]
+end
+
+-- A health check that names a model goes to that model's routes.
+local function check_health(handle)
+  local body = handle:body(true)
+  local model = model_in(body)
+  if body:length() > LIMITS.question then return refuse(handle, "413", "a health check may have " .. LIMITS.question .. " bytes") end
+  if model and model ~= "" then
+    handle:headers():replace(":path", LIMITS.check_model)
+    name_model(handle, model)
+  elseif LIMITS.drained then
+    handle:headers():replace(":path", LIMITS.drained .. LIMITS.check)
+    handle:clearRouteCache()
+  end
+end
+
+-- What asks about no model: the gateway answers it. One that is drained answers that it is not ready.
+local function answer_self(handle, plain)
+  local is_check = plain == LIMITS.check
+  if LIMITS.drained and LIMITS.asks_ready[plain] and not is_check then
+    handle:headers():replace(":path", LIMITS.drained .. plain)
+  end
+  route_as(handle, LIMITS.unknown_model) -- which bounds how much is held of it
+  if is_check then check_health(handle) end
+end
+
 local function admit(handle)
   local headers = handle:headers()
-  if headers:get("content-encoding") then return refuse(handle, "415", "send the request without content-encoding") end
   local path = headers:get(":path") or ""
-  local call = match(path, "^/inference%.GRPCInferenceService/(%a+)")
-  local model = match(path, "^/v2/models/([^/?]+)")
+  local plain = match(path, "^[^?]*")
+  if #plain > 1 and byte(plain, -1) == 47 then -- a slash at the end changes nothing
+    local bare = match(plain, "^(/.-)/+$") or "/"
+    headers:replace(":path", bare .. sub(path, #plain + 1))
+    plain = bare
+  end
+  local call = match(plain, "^/inference%.GRPCInferenceService/(Model%a*)$")
+  local model = not match(plain, "/trace/setting$") and match(plain, "^/v2/models/([^/]+)")
+  if not (call or model) then return answer_self(handle, plain) end
+  if headers:get("content-encoding") then return refuse(handle, "415", "send the request without content-encoding") end
   local is_named = (headers:get(LIMITS.model_header) or "") ~= ""
   -- Triton heeds this header for `infer` alone, and parses the whole body of everything else.
-  local head = match(path, "^[^?]*/infer$") or match(path, "^[^?]*/infer%?")
-  head = head and headers:get("inference-header-content-length")
+  local head = match(plain, "/infer$") and headers:get("inference-header-content-length")
   local declared = tonumber(headers:get("content-length") or "")
-  local is_stream = call == "ModelStreamInfer"
-  if model or is_named or not call or is_stream then
+  if call == "ModelStreamInfer" then return name_model(handle, not is_named and model_of_stream(handle) or nil) end
+  if model or is_named then
     name_model(handle, not is_named and model or nil)
     -- Nobody's request is answered 404 by its route; who sends a body to no model holds no memory here.
-    if is_stream or not (model or call) or not most_of(handle) then return end
+    if not most_of(handle) then return end
   else
     route_as(handle, LIMITS.unknown_model) -- until its message says more; that bounds how much is held of it
   end
@@ -281,7 +320,14 @@ local function admit(handle)
     return refuse(handle, "413", "this model takes requests of up to " .. most_of(handle) .. " bytes, " .. LIMITS.json .. " of them as JSON")
   end
   local body = handle:body(true) -- the whole of it; handles from before are dead behind this line
-  if call and not is_named then name_model(handle, match(call, "^Model") and model_in(body) or nil) end
+  if call and not is_named then
+    local name = model_in(body)
+    name_model(handle, name)
+    if call == "ModelStatistics" and (name or "") == "" and not most_of(handle) then -- of all models
+      handle:headers():replace(":path", LIMITS.all_statistics)
+      handle:clearRouteCache()
+    end
+  end
   local status, why
   if not most_of(handle) then return end
   if call then

@@ -24,6 +24,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from serving.control_plane.own_answers import ALL_STATISTICS, ASKS_READY, DRAINED, HEALTH_CHECK, HEALTH_OF_MODEL
+from serving.control_plane.stream_model import STREAM_FILTER
+
 #: The name of the filter, under which a virtual host tells it what its model takes.
 FILTER = "request_guard"
 MODEL_HEADER = "x-sluicegate-model"
@@ -50,8 +53,8 @@ LARGEST_SIZE = 2**31 - 1
 SHAPE_TEXT = 1024
 
 
-def request_guard() -> dict[str, Any]:
-    """The HTTP filter."""
+def request_guard(*, is_drained: bool = False) -> dict[str, Any]:
+    """The HTTP filter. `is_drained`: the gateway answers that it is not ready; all other requests are answered as ever."""
     limits = {
         "model_header": f'"{MODEL_HEADER}"',
         "unknown_model": f'"{UNKNOWN_MODEL}"',
@@ -63,6 +66,12 @@ def request_guard() -> dict[str, Any]:
         "dims": MOST_DIMS,
         "size": LARGEST_SIZE,
         "shape_text": SHAPE_TEXT,
+        "stream_filter": f'"{STREAM_FILTER}"',
+        "all_statistics": f'"{ALL_STATISTICS}"',
+        "check": f'"{HEALTH_CHECK}"',
+        "check_model": f'"{HEALTH_OF_MODEL}"',
+        "drained": f'"{DRAINED}"' if is_drained else "nil",
+        "asks_ready": "{" + ", ".join(f'["{path}"] = true' for path in ASKS_READY) + "}",
     }
     table = ", ".join(f"{name} = {value}" for name, value in limits.items())
     return {

@@ -51,6 +51,9 @@ local NO_MEMORY = {{
 local RAN = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Non-zero status code returned while running "
 local FAILURES = {{"Failed to process the request(s) for model", "Stub process", RAN}}
 local FULL = "Exceeds maximum queue size"
+-- Of a version that the server does not have, in Triton's words; of one that is no number it has no words but these.
+local NO_PATH, NO_NUMBER = "Not Found", "failed to get model version from specified version string"
+local VERSIONS = "; a version chooses no release here: leave it out, and the gateway chooses the release"
 
 local function begins(text, starts)
   for _, start in ipairs(starts) do
@@ -59,8 +62,14 @@ local function begins(text, starts)
   return false
 end
 
+local function is_version(said)
+  local is_unknown = begins(said, {{"Request for unknown model"}}) and said:find("' version ", 1, true)
+  return is_unknown or said == NO_PATH or begins(said, {{NO_NUMBER}})
+end
+
 local function grpc(head, status)
   local said = head:get("grpc-message") or ""
+  if (status == "3" or status == "5") and is_version(said) then head:replace("grpc-message", said .. VERSIONS) end
   local is_mistake = (status == "13" and (said == "Unable to parse request" or begins(said, {{"Unexpected error decompressing"}})))
     or (status == "12" and begins(said, {{"string correlation ID cannot"}})) or (status == "5" and begins(said, NO_MEMORY))
   if is_mistake then head:replace("grpc-status", "3") end
@@ -149,6 +158,11 @@ function envoy_on_response(handle)
   local is_front = status == "501" or head:get("content-type") == "application/json"
   local body = handle:body(true)
   local text = body:getBytes(0, math.min(body:length(), 200))
+  local whole = status == "404" and text:match('^{{"error":"(.*)"}}%s*$')
+  if whole and is_version(whole) then
+    handle:headers():replace("content-length", body:setBytes('{{"error":"' .. whole .. VERSIONS .. '"}}'))
+    return
+  end
   local said = text:match('^{{"error":"(.*)') or text:match('^data: {{"error":"(.*)')
   local better = said and meant(status, said, is_front)
   if not better then return end

@@ -46,6 +46,17 @@ SELECT 'route', model.slug, route.environment_id, json_build_array(
   JOIN registry_servedmodel model ON model.id = route.model_id
   LEFT JOIN serving_sleep sleep ON sleep.environment_id = route.environment_id AND sleep.model_id = route.model_id
   LEFT JOIN servers ON servers.environment_id = route.environment_id AND servers.model_id = route.model_id
+UNION ALL
+SELECT 'preparing', slug, environment_id, json_build_array(slug, model_id, release, digest)::text, NULL
+  FROM (SELECT DISTINCT ON (deployment.environment_id, release.model_id) model.slug, deployment.environment_id, release.model_id,
+               'r' || release.number AS release, release.digest
+          FROM serving_deployment deployment
+          JOIN registry_release release ON release.id = deployment.release_id
+          JOIN registry_servedmodel model ON model.id = release.model_id
+         WHERE deployment.state = ANY(%s) AND deployment.is_wanted AND deployment.drain_asked_at IS NULL
+           AND NOT EXISTS (SELECT 1 FROM serving_route route
+                            WHERE route.environment_id = deployment.environment_id AND route.model_id = release.model_id)
+         ORDER BY deployment.environment_id, release.model_id, deployment.id DESC) AS without_route
  ORDER BY kind, name
 """
 
@@ -98,6 +109,16 @@ class RouteRow(NamedTuple):
     def arms(self) -> tuple[str, ...]:
         """The releases that it names."""
         return (self.stable_id, self.candidate_id) if self.candidate_id else (self.stable_id,)
+
+
+class PreparingRow(NamedTuple):
+    """A model without a route in this environment, of which a release is being loaded, or is loaded and has no traffic."""
+
+    environment_id: int
+    model: str
+    model_id: int
+    release: str
+    digest: str
 
 
 class ServerRow(NamedTuple):
@@ -158,15 +179,18 @@ class Rows:
     environments: list[EnvironmentRow]
     gateways: list[GatewayRow]
     said: list[ModelRows]
+    preparing: list[PreparingRow]
 
 
 def read_rows() -> Rows:
     """Everything, as one moment had it. Raises django.db.Error."""
+    states = [state.value for state in LIVE]
     with connection.cursor() as cursor:
-        cursor.execute(_STATEMENT, [[state.value for state in LIVE], GONE_AFTER_S])
+        cursor.execute(_STATEMENT, [states, GONE_AFTER_S, states])
         rows = cursor.fetchall()
     return Rows(
         [EnvironmentRow(*json.loads(text)) for kind, _, _, text, _ in rows if kind == "environment"],
         [GatewayRow(*json.loads(text)) for kind, _, _, text, _ in rows if kind == "gateway"],
         [ModelRows(where, text, servers) for kind, _, where, text, servers in rows if kind == "route"],
+        [PreparingRow(where, *json.loads(text)) for kind, _, where, text, _ in rows if kind == "preparing"],
     )

@@ -33,10 +33,10 @@ from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.rows import EnvironmentRow, GatewayRow, ModelRows, RouteRow, Servers, read_rows
 from serving.control_plane.server import GatewayIdentity
 from serving.core.admission import Proof, admission_of
+from serving.core.asleep import Asleep
 from serving.core.bounds import RequestBounds, bounds_of
 from serving.core.routes import (
     Arm,
-    Asleep,
     Endpoint,
     ModelRoute,
     Prober,
@@ -97,6 +97,9 @@ def load(last: Loaded | None = None) -> Loaded:
         models[where].append(one.route)
         if one.known:
             known[where].update(one.known)
+    for new in rows.preparing:
+        if new.environment_id in premises:
+            models[new.environment_id].append(ModelRoute.preparing(new.model, new.model_id, new.release, new.digest))
     tables = {one.slug: _table(one, models[one.pk], problems[one.pk]) for one in rows.environments}
     return Loaded(
         tables,

@@ -7,17 +7,24 @@ from typing import Any
 
 from serving.control_plane.clusters import NAMESPACE, PROBER_CLUSTER, cluster_name, stream_entry_name
 from serving.control_plane.overflow import HANDED_ON, drawn_metadata, draws_candidate, tells_room
+from serving.control_plane.own_answers import HEALTH_OF_MODEL, NOT_OFFERED, gateway_routes, model_routes
+from serving.control_plane.refusals import (
+    GRPC_NOT_FOUND,
+    GRPC_UNIMPLEMENTED,
+    grpc_refusal,
+    not_found,
+    refusals,
+)
 from serving.control_plane.request_classes import of_class, split_name
 from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, model_metadata
 from serving.control_plane.response_filters import attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
+from serving.core.asleep import Asleep
 from serving.core.buckets import GRPC_FAILURES
 from serving.core.request_classes import Pool
-from serving.core.routes import REQUEST_BYTES, Arm, Asleep, ModelRoute
+from serving.core.routes import REQUEST_BYTES, Arm, ModelRoute
 
 ROUTE_CONFIG = "gateway"
-#: Where load balancers ask whether the gateway is to be given requests. Source: the Open Inference Protocol, "server ready".
-READY_PATH = "/v2/health/ready"
 RELEASE_HEADER = "x-sluicegate-release"
 #: On a mirrored request: the number of the route that it was split by.
 MIRROR_HEADER = "x-sluicegate-mirror"
@@ -30,7 +37,7 @@ _MODEL_PATH = r"^/v2/models/[^/]+(/versions/[^/]+)?"
 #: Inference and questions about the model; never loading, tracing, logging or shared memory, which change the server.
 #: Envoy refuses a regular expression that compiles to more than 100 instructions, so each is short.
 UNARY_PATHS = {
-    "grpc": rf"^{_SERVICE}(Model(Infer|Ready|Metadata|Config|Statistics)|Server(Live|Ready|Metadata))$",
+    "grpc": rf"^{_SERVICE}Model(Infer|Ready|Metadata|Config|Statistics)$",
     "http": rf"{_MODEL_PATH}(/(infer|generate|ready|config|stats))?$",
 }
 STREAM_PATHS = {"grpc": rf"^{_SERVICE}ModelStreamInfer$", "http": rf"{_MODEL_PATH}/generate_stream$"}
@@ -38,11 +45,11 @@ PROTOCOLS = ("grpc", "http")
 
 #: What a server says of a model that it has lost, for some seconds after the model's process died. No failure of the server
 #: for counting, since a caller may have asked for a version that does not exist; but worth a retry on stable.
-HTTP_NOT_FOUND, GRPC_NOT_FOUND = 404, 5
-GRPC_UNIMPLEMENTED = 12
+HTTP_NOT_FOUND = 404
 #: What is answered for a model that has no server loaded, and the header that says so.
 GRPC_UNAVAILABLE = 14
 ASLEEP, ASLEEP_HEADER = "model_asleep", "x-sluicegate-asleep"
+PREPARING = "model_preparing"
 
 #: What a server answered may be tried on stable, and what never reached a server. A request whose connection broke after it was sent
 #: only where the model says so: it may be what ended the server, and would end the next one. `5xx` and `gateway-error` take a broken
@@ -136,7 +143,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
 def _routes(route: ModelRoute, *, allows_forced: bool) -> list[dict[str, Any]]:
     """Of a model that is asleep the gateway answers whatever a server of it would have."""
     pools = [pool.name for pool in reversed(route.pools)]  # that of whatever is of no other class comes last
-    routes = []
+    routes = model_routes(route.model, is_ready=route.is_ready, asleep=_asleep_as(route))
     if allows_forced and route.asleep is None:
         for arm in route.arms:
             names = product((arm.name, arm.digest), PROTOCOLS, pools)
@@ -158,62 +165,63 @@ def _routes(route: ModelRoute, *, allows_forced: bool) -> list[dict[str, Any]]:
             routes += _split(route, protocol, pool)
         if has_streams:
             routes.append(_stream(route, protocol))
-    routes += refusals({}, "the gateway passes on inference and metadata calls only", name="not_offered")
-    return routes
+    return [*routes, *refusals({}, NOT_OFFERED, name="not_offered", grpc_status=GRPC_UNIMPLEMENTED)]
 
 
 #: Every gateway has it, so that none is ever sent an empty first answer, which would keep its port shut for 15 s.
 UNKNOWN = vhost_name(UNKNOWN_MODEL)
 
 
+#: gRPC calls that name a model.
+_OF_MODELS = ("/inference.GRPCInferenceService/Model", HEALTH_OF_MODEL)
+
+
 def unknown_model_vhost() -> dict[str, Any]:
     """Where requests go whose model has no routes: the request guard gives them the name `UNKNOWN_MODEL`."""
-    health = [
-        {"name": "health", "match": {"path": path}, "direct_response": {"status": 200}}
-        for path in ("/v2/health/live", READY_PATH)
-    ]
     message = f"no such model here; name it in the path /v2/models/<model>/infer or in the header {MODEL_HEADER}"
     return {
         "name": "unknown_model",
         "domains": ["*"],
-        "routes": [*health, *refusals({}, message, name="unknown_model")],
+        "routes": [
+            *gateway_routes(),
+            *(grpc_refusal({"prefix": path}, message, name="unknown_model") for path in _OF_MODELS),
+            grpc_refusal({"prefix": "/"}, NOT_OFFERED, name="not_offered", grpc_status=GRPC_UNIMPLEMENTED),
+            {"name": "unknown_model", "match": {"prefix": "/"}, "direct_response": not_found(message)},
+        ],
         # While only its message says which model a gRPC request is for, it stands here: larger ones name it in the head.
         "request_body_buffer_limit": str(REQUEST_BYTES),
     }
 
 
-def refusals(
-    match: dict[str, Any], message: str, *, name: str, grpc_status: int = GRPC_NOT_FOUND
-) -> list[dict[str, Any]]:
-    """404 over HTTP and `grpc_status` over gRPC for what matches, on any path if `match` names none."""
-    body = {"status": 404, "body": {"inline_string": message}}
-    match = match if "safe_regex" in match else {"prefix": "/", **match}
-    status = {
-        "header": {"key": "grpc-status", "value": str(grpc_status)},
-        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-    }
-    return [
-        {"name": name, "match": {**match, "grpc": {}}, "direct_response": body, "response_headers_to_add": [status]},
-        {"name": name, "match": match, "direct_response": body},
-    ]
-
-
 def _sleeps(route: ModelRoute, asleep: Asleep, protocol: str, paths: dict[str, str]) -> dict[str, Any]:
     """503 or UNAVAILABLE at once, and when to ask again. Its name is what such requests are counted by, apart from errors."""
-    after_s = asleep.retry_after_s
+    after_s, name = asleep.retry_after_s, _asleep_as(route) or ASLEEP
     then = f"it is being loaded; try again in {after_s} s" if after_s is not None else "somebody has to wake it"
-    told = {ASLEEP_HEADER: ASLEEP, **({"grpc-status": str(GRPC_UNAVAILABLE)} if protocol == "grpc" else {})}
+    words = f"{route.model} is asleep; {then}"
+    if asleep.is_preparing:
+        words = (
+            f"no release of {route.model} has traffic here yet; {route.stable.name} is being prepared. "
+            f"Try again in {after_s} s"
+        )
+    told = {ASLEEP_HEADER: name, **({"grpc-status": str(GRPC_UNAVAILABLE)} if protocol == "grpc" else {})}
     told |= {"retry-after": str(after_s)} if after_s is not None else {}
     return {
-        "name": ASLEEP,
+        "name": name,
         "metadata": _label(route),
         "match": _match(protocol, paths),
-        "direct_response": {"status": 503, "body": {"inline_string": f"{ASLEEP}: {route.model} is asleep; {then}"}},
+        "direct_response": {"status": 503, "body": {"inline_string": f"{name}: {words}"}},
         "response_headers_to_add": [
             {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
             for key, value in told.items()
         ],
     }
+
+
+def _asleep_as(route: ModelRoute) -> str:
+    """Name of the gateway's answers in the place of a model's servers; empty if they answer."""
+    if route.asleep is None:
+        return ""
+    return PREPARING if route.is_preparing else ASLEEP
 
 
 def _match(protocol: str, paths: dict[str, str]) -> dict[str, Any]:

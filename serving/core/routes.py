@@ -12,6 +12,7 @@ from functools import cached_property
 from math import ceil
 
 from serving.core.addresses import Address
+from serving.core.asleep import PREPARING_AGAIN_S, Asleep
 from serving.core.request_classes import ONE_POOL, Pool, RequestClasses
 from serving.core.tenants import Tenants
 
@@ -140,13 +141,6 @@ class Prober:
 
 
 @dataclass(frozen=True)
-class Asleep:
-    """What callers of a model are told that has no server loaded. `retry_after_s`: it answers then; None: no request wakes it."""
-
-    retry_after_s: int | None = None
-
-
-@dataclass(frozen=True)
 class ModelRoute:
     """One model's traffic. `others` are releases that a request may force and the split never picks.
 
@@ -174,6 +168,7 @@ class ModelRoute:
     is_idempotent: bool = True  # a request may be asked twice; else it is neither retried once it was sent nor mirrored
     retries_resets: bool = False  # asks again what was in flight on a server that died, of which it may have died
     asleep: Asleep | None = None  # the gateway answers for the model
+    is_stable_lost: bool = False  # stable's endpoints are its last known ones: no server is known to serve there
 
     def __post_init__(self) -> None:
         if self.gateways < 1:
@@ -190,6 +185,25 @@ class ModelRoute:
         if self.candidate is None:
             return ((self.stable, WHOLE_BP),)
         return ((self.candidate, self.candidate_bp), (self.stable, WHOLE_BP - self.candidate_bp))
+
+    @classmethod
+    def preparing(cls, model: str, model_id: int, release: str, digest: str) -> ModelRoute:
+        """Of a model that has no route yet, while a release of it is being loaded. Its number is no route's."""
+        asleep = Asleep(PREPARING_AGAIN_S, is_preparing=True)
+        return cls(-model_id, model, 0, Arm(release, digest), asleep=asleep)
+
+    @property
+    def is_preparing(self) -> bool:
+        return self.asleep is not None and self.asleep.is_preparing
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a server is known to serve the release that requests go to, stable unless all are the candidate's."""
+        if self.asleep is not None:
+            return False
+        if self.candidate is not None and self.candidate_bp == WHOLE_BP:
+            return bool(self.candidate.endpoints)
+        return bool(self.stable.endpoints) and not self.is_stable_lost
 
     @property
     def pools(self) -> tuple[Pool, ...]:
@@ -257,6 +271,11 @@ class RoutingTable:
     unknown: frozenset[str] = frozenset()
 
     @cached_property
+    def has_routes(self) -> bool:
+        """Whether any model has a route; a model that is being prepared has none."""
+        return any(not route.is_preparing for route in self.models)
+
+    @cached_property
     def watched(self) -> frozenset[str]:
         """Digests of the releases that stand beside each other in a split, for which examples of requests are kept."""
         return frozenset(arm.digest for route in self.models if route.candidate for arm, _ in route.split)
@@ -304,7 +323,7 @@ def admit(
             f"{last.generation}; is this a stale copy? Point DATABASE_URL at the primary, or restart the control plane "
             "to accept it."
         )
-    if not proposed.models and (proposed.generation > 0 or (last is not None and last.models)):
+    if not proposed.has_routes and (proposed.generation > 0 or (last is not None and last.has_routes)):
         raise TableRefused(
             f"{proposed.environment}: the database has no routes at generation {proposed.generation}, though traffic "
             "was routed before; gateways keep what they have. Restore the routes."
@@ -353,7 +372,8 @@ def _admit_route(
     if last_known:
         where = ", ".join(f"{endpoint.host}:{endpoint.http_port}" for endpoint in last_known)
         message = f"stable {stable.name} has no healthy server; its last address {where} is kept. Bring a server back."
-        return replace(route, stable=replace(stable, endpoints=last_known)), note(message, is_withheld=False)
+        kept = replace(route, stable=replace(stable, endpoints=last_known), is_stable_lost=True)
+        return kept, note(message, is_withheld=False)
     if before is not None and before.stable.digest != stable.digest and before.stable.endpoints:
         message = (
             f"stable {stable.name} has no server, so generation {route.generation} is not published; gateways keep "

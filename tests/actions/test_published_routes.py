@@ -30,9 +30,10 @@ from serving.core.routes import (
     Limits,
     Prober,
     RoutingTable,
+    TableRefused,
     admit,
 )
-from serving.models import Environment, Gateway, Route, Server
+from serving.models import Deployment, Environment, Gateway, Route, Server
 from serving.queries.routes import acknowledged
 from tests.factories import make_model
 from tests.fakes.gateway import FakeGateway
@@ -393,3 +394,28 @@ def test_a_stream_that_never_looks_is_not_waited_for_without_end(monkeypatch: py
 
 def test_each_change_is_told_at_once_where_nothing_keeps_the_gateways() -> None:
     assert asyncio.run(_readings(20, None)) == list(range(1, 21))
+
+
+def test_a_model_whose_first_release_is_being_loaded_is_known_without_a_route(world: World) -> None:
+    assert published(world).models == ()
+    deployment = world.server(world.r1, is_serving=False).deployment
+    (route,) = published(world).models
+    assert (route.model, route.stable.name, route.is_preparing, route.is_ready) == ("sentiment", "r1", True, False)
+    assert not published(world).has_routes
+    Deployment.objects.filter(pk=deployment.pk).update(drain_asked_at=timezone.now())
+    assert published(world).models == ()  # the rollout was cancelled
+    Deployment.objects.filter(pk=deployment.pk).update(drain_asked_at=None)
+    world.route(0, candidate=None)
+    assert [one.is_preparing for one in published(world).models] == [False]
+
+
+def test_what_is_being_prepared_is_no_route_that_was_lost(world: World) -> None:
+    """Gateways keep what they have if the database has lost its routes, though deployments are left in it."""
+    world.route(0)
+    last = published(world)
+    world.server(world.r1, is_serving=False)
+    Route.objects.all().delete()
+    lost = published(world)
+    assert [one.is_preparing for one in lost.models] == [True]
+    with pytest.raises(TableRefused, match="no routes at generation"):
+        admit(lost, last)

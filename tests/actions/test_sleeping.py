@@ -20,7 +20,8 @@ from ledger.models import Event
 from serving.actions.replicas import continue_placing
 from serving.actions.sleeping import put_to_sleep, rule_sleep, unload_asleep, wake_model
 from serving.control_plane import store
-from serving.core.routes import Asleep, admit
+from serving.core.asleep import Asleep
+from serving.core.routes import admit
 from serving.core.sleep import LEAST_S, UNKNOWN_WAKE_S, SleepRule
 from serving.models import Deployment, Scale, Sleep
 from tests.factories import make_actor, make_environment, make_model

@@ -14,8 +14,9 @@ import pytest
 from django.utils import timezone
 
 from serving.adapters.envoy_counters import EnvoyCounters
+from serving.core.asleep import Asleep
 from serving.core.buckets import EDGES_US, SIZE_EDGES
-from serving.core.routes import Asleep, Limits
+from serving.core.routes import Limits
 from serving.ports import ArmCounters, GatewayCounters
 from tests.fakes.gateway import FakeGateway
 from tests.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until

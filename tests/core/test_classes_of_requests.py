@@ -106,7 +106,9 @@ def test_a_model_without_classes_has_what_it_had() -> None:
     host = vhost(PLAIN, allows_forced=True)
     assert "class" not in json.dumps(host)
     assert "tenants" not in host["metadata"]["filter_metadata"]
-    assert {one["name"] for one in host["routes"]} == {"forced", "no_release", "no_streams", "split", "not_offered"}
+    assert {one["name"] for one in host["routes"]} == {
+        "forced", "no_release", "no_streams", "own_answer", "split", "not_offered",
+    }  # fmt: skip
     assert all("headers" not in one["match"] for one in host["routes"] if one["name"] == "split")
 
 

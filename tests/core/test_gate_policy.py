@@ -20,7 +20,7 @@ SET = "sha256:" + "0" * 64
 
 
 #: Fields that a policy has only where it states them, so that all others keep their digest.
-ONLY_STATED = ("load.ttft_slo_ms", "load.itl_slo_ms", "capacity.sweep")
+ONLY_STATED = ("contract.undecided", "load.ttft_slo_ms", "load.itl_slo_ms", "capacity.sweep")
 #: That which is an object itself, and the least of it.
 SWEEP = {"max_batch_size": [4]}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import TensorProto, helper
 
 import validators.core.batch_sweep
 from accounts.core.quantities import quantity_text
@@ -283,3 +284,49 @@ def test_a_server_that_one_request_kills_is_failed_by_the_contract_gate(
     assert [one["kind"] for one in found.evidence["mismatches"]] == ["unwell"]
     assert found.reason.startswith(f"After {after} the server did not answer an ordinary request as before: ")
     assert found.evidence["edges"][-1]["request"] == after, "nothing more is asked of a server that is dead"
+
+
+def constant_graph() -> bytes:
+    """y = ones, whatever x is: as of an export that traced its input away."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node(
+            "ConstantOfShape", ["shape"], ["y"], value=helper.make_tensor("one", TensorProto.FLOAT, [1], [1])
+        ),
+    ]
+    return made.graph_bytes(helper.make_graph(nodes, "constant", [x], [y]))
+
+
+#: As a caller of ONNX Runtime that hands it bytes, of which it takes `str()`.
+SPELLING = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        texts = [pb_utils.get_input_tensor_by_name(one, "text").as_numpy() for one in requests]
+        spelt = [np.array([[str(cell).encode() for cell in row] for row in rows], object) for rows in texts]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("out", one)]) for one in spelt]
+"""
+
+
+def test_a_graph_that_ignores_its_input_is_undecided(
+    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs
+) -> None:
+    manifest = made.manifest(blobs, "constant", {"artifact/model.onnx": constant_graph()}, made.serving())
+    judged = run_gate("contract", context(launcher, clients, manifest, items=[]))
+    assert judged.verdict is Verdict.UNDECIDED, judged.reason
+    assert "The model seems to ignore its input." in judged.reason
+
+
+def test_a_text_that_reaches_the_model_as_pythons_spelling_fails(
+    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs
+) -> None:
+    text = {"name": "text", "data_type": "BYTES", "dims": [1]}
+    serving = made.serving(inputs=[text], outputs=[{**text, "name": "out"}])
+    manifest = made.manifest(blobs, "spelling", {"artifact/model.py": SPELLING.encode()}, serving, backend="python")
+    judged = run_gate("contract", context(launcher, clients, manifest, items=[]))
+    assert judged.verdict is Verdict.FAILED
+    assert "is Python's spelling of the text that was sent" in judged.reason

@@ -97,7 +97,8 @@ def mismatches(outcomes: Sequence[Outcome]) -> list[Mismatch]:
 
 
 def judge_edges(found: Judgement, outcomes: Sequence[Outcome], *, not_tried: str = "") -> Judgement:
-    """A contract gate's passed judgement with the edges: failed where one ended as it must not. `not_tried`: what could not be asked."""
+    """A contract gate's judgement that did not fail, with the edges: failed where one ended as it must not. `not_tried`: what could
+    not be asked."""
     tried = [
         {"request": one.edge.name, "expected": one.edge.expected.value, "outcome": one.reason or "answered"}
         for one in outcomes

@@ -8,7 +8,7 @@ from typing import Any
 from validators.core.verdict import Verdict, combine
 
 #: Gates of which a policy may say that an undecided one is no hindrance.
-_MAY_ALLOW = ("load", "resources", "capacity")
+_MAY_ALLOW = ("contract", "load", "resources", "capacity")
 
 
 def advisory_in(policy: Mapping[str, Any], environment: str) -> frozenset[str]:

@@ -94,6 +94,7 @@ _CONTRACT = Record(
     {
         "batch_sizes": may(ListOf(_BATCH_SIZE, least=1, most=16), [1, 2, "max"]),
         "edges": may(Flag(), True),
+        "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict")),
         "timeout_s": may(_SECONDS, 30),
     }
 )

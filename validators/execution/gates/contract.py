@@ -7,6 +7,7 @@ from typing import Any
 
 from validators.core.contract import batch_sizes, compare_answer, compare_declared, judge_contract, tensors_of
 from validators.core.edges import Edge, edges_of, judge_edges
+from validators.core.input_use import MOST_TRIED, judge_input_use
 from validators.core.inputs import Arrays, stack
 from validators.core.largest_request import ByteEdges, byte_edges
 from validators.core.verdict import Judgement, Verdict
@@ -50,7 +51,9 @@ def contract_gate(context: GateContext) -> Judgement:
         for size, answer in facts.answers.items()
     }
     found = judge_contract(declared, answered, refused=facts.refusals)
-    if found.verdict is not Verdict.PASSED or not edges:
+    if found.verdict is Verdict.PASSED:
+        found = _input_use(context, found, limits)
+    if found.verdict is Verdict.FAILED or not edges:
         return found
     outcomes = contract_runner.try_edges(
         context.server,
@@ -64,6 +67,20 @@ def contract_gate(context: GateContext) -> Judgement:
     )
     context.progress(total, total)
     return judge_edges(found, [*by_bytes.known, *outcomes], not_tried=by_bytes.why_none)
+
+
+def _input_use(context: GateContext, found: Judgement, limits: Mapping[str, Any]) -> Judgement:
+    """The judgement, with whether answers come from the input."""
+    use = contract_runner.try_inputs(
+        context.server,
+        context.model,
+        context.inputs,
+        example_items(context, MOST_TRIED),
+        limits.get("input_values") or {},
+        has_batch_axis=context.has_batch_axis,
+        timeout_s=context.policy.of("contract")["timeout_s"],
+    )
+    return judge_input_use(found, use, context.outputs)
 
 
 def _edges(

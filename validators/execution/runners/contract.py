@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from serving.adapters.triton_requests import parcel_of
 from serving.ports import GRPC, InferenceError, InferenceServer, TensorSpec
-from validators.core.contract import Tensor, compare_answer
+from validators.core.contract import Mismatch, Tensor, compare_answer
 from validators.core.edges import Edge, Outcome
+from validators.core.input_use import MOST_ALONE, UNWELL, InputUse, same_answers, spelt_out, variations
 from validators.core.inputs import Arrays, stack
 
 #: Before each message of gRPC: whether it is compressed, and its length. Gateways count them too.
@@ -75,6 +76,61 @@ def try_edges(
         if out[-1].unwell:
             break
     return out
+
+
+def try_inputs(
+    server: InferenceServer,
+    model: str,
+    tensors: Sequence[Tensor],
+    items: Sequence[Arrays],
+    values: Mapping[str, Any],
+    *,
+    has_batch_axis: bool,
+    timeout_s: float,
+) -> InputUse:
+    """What other inputs change of the answer to the first of `items`: the other items, then made-up values. `values`: the
+    envelope's `input_values`. Raises InferenceError when the server is gone.
+    """
+
+    spelt: list[Mismatch] = []
+
+    def ask(item: Arrays) -> dict[str, npt.NDArray[Any]] | None:
+        inputs = stack([item], has_batch_axis=has_batch_axis)
+        try:
+            answer = server.infer(model, inputs, timeout_s=timeout_s).outputs
+        except InferenceError as error:
+            if error.reason in {"unreachable", "timeout"}:
+                raise
+            return None
+        spelt.extend(spelt_out(inputs, answer))
+        return answer
+
+    first, tried, state = items[0], 1, "not_tried"
+    try:
+        answer = ask(first)
+        if answer is None or not same_answers(answer, ask(first)):
+            return InputUse("not_tried" if answer is None else "not_deterministic", tried, (), tuple(spelt[:1]))
+        for other in (*items[1:], *variations(tensors, first, values)):
+            tried, state = tried + 1, "same"
+            changed = ask(other)
+            if not same_answers(answer, changed):
+                state = "used"
+                break
+        if state == "used" and changed is None and ask(first) is None:
+            return InputUse(state, tried, (), (UNWELL,))
+        if not spelt and any(tensor.data_type == "BYTES" for tensor in tensors):
+            ask(next(variations(tensors, first, values), first))
+        alone = tensors[:MOST_ALONE] if state == "used" and len(tensors) > 1 else ()
+        without = tuple(
+            tensor.name
+            for tensor in alone
+            if all(same_answers(answer, ask(one)) for one in variations(tensors, first, values, of=tensor.name))
+        )
+    except InferenceError as error:
+        if error.reason == "unreachable":
+            raise
+        return InputUse("not_tried", tried, (), tuple(spelt[:1]))
+    return InputUse(state, tried, without, tuple(spelt[:1]))
 
 
 def request_bytes(model: str, inputs: Arrays) -> int:
