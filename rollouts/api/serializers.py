@@ -37,9 +37,7 @@ class RolloutBrief(serializers.Serializer[Any]):
     )
     reason = serializers.CharField(allow_blank=True, help_text="one sentence: why, and what comes next")
     candidate = RolloutReleaseOut()
-    stable = RolloutReleaseOut(
-        allow_null=True, help_text="the rollback target; null for a first release, or a displaced one"
-    )
+    stable = RolloutReleaseOut(allow_null=True, help_text="the rollback target; null for a first release")
     displaced = RolloutReleaseOut(
         allow_null=True, help_text="stable until the candidate took its place: it had no server"
     )
@@ -349,6 +347,7 @@ class RolloutPreviewOut(serializers.Serializer[Any]):
     model = serializers.CharField()
     candidate = serializers.CharField()
     stable = serializers.CharField(allow_null=True)
+    rollback_target = serializers.CharField(allow_null=True, help_text="null: it has no server")
     environment = serializers.CharField()
     undo_window_s = serializers.FloatField()
     policy = serializers.DictField()

@@ -42,7 +42,11 @@ _INSTEAD: Mapping[RolloutState, Mapping[str, str]] = {
         "open": "A gateway has not acknowledged weight 0: `sluicegate diagnose {rollout}` names it.",
         "shut": "`sluicegate rollout abort {rollout}` tries again; `sluicegate diagnose {rollout}` names the gateway.",
     },
-    S.PROMOTED: {"open": "{candidate} has all traffic already.", "shut": _BACK},
+    S.PROMOTED: {
+        "open": "{candidate} has all traffic already.",
+        "supersede": "`sluicegate rollout start {model}/RELEASE{where}` moves the traffic to another release.",
+        "shut": _BACK,
+    },
     S.REVERTED: {"open": f"{{candidate}} was taken back. {_AGAIN}", "shut": "{candidate} was taken back already."},
     S.ROLLED_BACK: {"open": f"{{candidate}} was taken back. {_AGAIN}", "shut": "{candidate} was taken back already."},
     S.REJECTED: {"open": f"It was rejected before any traffic. {_AGAIN}", "shut": "It ended before any traffic."},
@@ -63,7 +67,7 @@ def instead_of(
     """
     told = _INSTEAD[state]
     said = told.get(word) or told["open" if word in (*OPENING, "supersede") else "shut"]
-    if not stable and state is S.PROMOTED and word not in OPENING:
+    if not stable and state is S.PROMOTED and word in SHUTTING:
         said = f"There is no earlier release to go back to. {_ANOTHER}"
     if not stable and state is S.ROLLED_BACK:
         said = f"{{candidate}} keeps its traffic. {_ANOTHER}"

@@ -56,7 +56,7 @@ def newest_of(model: ServedModel, most: int) -> list[Rollout]:
 _NEWEST = Statement(
     lambda most, model: (
         Rollout.objects.filter(model=model)
-        .select_related("model", "environment", "candidate", "stable", "displaced")
+        .select_related("model", "environment", "candidate", "stable")
         .only("state", "weight_bp", "reason", "created_at", "model__slug", "environment__title", "candidate__number", "stable__number")
         .order_by("-pk")[:most]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from rollouts.core.policy import WhenStableIsGone
 from rollouts.core.snapshot import Observed
 from rollouts.core.stable_gone import is_absent
 from rollouts.models import Rollout
-from serving.queries.answering import NONE_SERVING, Serving, answering_of, serving_of
+from serving.queries.answering import NONE_SERVING, Serving, answering_in, answering_of, serving_of
 from serving.queries.sleep import sleep_of
 
 
@@ -71,6 +72,17 @@ def target_of(rollout: Rollout) -> Target | None:
     return Target(
         None, f"There is no rollback target: {candidate} took the place of {name}, which has no server. {keeps}.", True
     )
+
+
+def missing_targets(rollouts: Iterable[Rollout]) -> dict[int, Target]:
+    """By rollout: the targets that have no server, as people are told it. One query, and some for each that is told."""
+    every = list(rollouts)
+    found = answering_in({one.stable_id for one in every if one.stable_id})
+    is_heard = {place for place, answering in found.items() if answering.reported}
+    places = {one.pk: (one.environment_id, str(one.stable_id)) for one in every}
+    doubtful = [one for one in every if one.displaced_id or places[one.pk] in found.keys() - is_heard]
+    targets = {one.pk: target_of(one) for one in doubtful}
+    return {pk: target for pk, target in targets.items() if target is not None and target.is_missing}
 
 
 def _way_on(rollout: Rollout) -> str:

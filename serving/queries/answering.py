@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -82,14 +82,18 @@ class Answering:
     reported: int
 
 
-def answering_of(release: UUID, environment: int) -> Answering | None:
-    """One query. None of a release that was never deployed there: then nobody knows."""
+def answering_in(releases: Collection[UUID]) -> dict[Place, Answering]:
+    """Where any of these releases was ever deployed. One query."""
     wanted = Q(is_wanted=True, servers__ended_at=None, servers__is_serving=True) & ~Q(state="gone")
     heard = Q(node__revoked_at=None, node__seen_at__gte=timezone.now() - HEARD_WITHIN)
-    found = Deployment.objects.filter(release=release, environment=environment).aggregate(
-        ever=Count("pk"), count=Count("servers", filter=wanted), reported=Count("servers", filter=wanted & heard)
-    )
-    return Answering(found["count"], found["reported"]) if found["ever"] else None
+    rows = Deployment.objects.filter(release__in=releases).values_list("environment_id", "release_id")
+    counted = rows.annotate(count=Count("servers", filter=wanted), reported=Count("servers", filter=wanted & heard))
+    return {(where, str(release)): Answering(count, reported) for where, release, count, reported in counted}
+
+
+def answering_of(release: UUID, environment: int) -> Answering | None:
+    """None of a release that was never deployed there: then nobody knows."""
+    return answering_in({release}).get((environment, str(release)))
 
 
 def on_heard_nodes(servers: QuerySet[Server]) -> QuerySet[Server]:
