@@ -20,6 +20,8 @@ class Rollout(models.Model):
     """Moving an environment's traffic for one model from the stable release to the candidate.
 
     `stable` is the rollback target, pinned at the start; null where the environment had no release of the model.
+    `displaced` is the stable release that had no server when the candidate took all traffic. `stable` is null from then on. If the
+    displaced release answers again, a rollback makes it `stable` again.
     `policy` is the whole policy that this rollout follows, `policy_digest` its canonical digest.
     `engine_state` is what the engine carries from tick to tick (last counters, evidence); it is written only by the
     leader, with its fencing token.
@@ -29,6 +31,7 @@ class Rollout(models.Model):
     environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="rollouts")
     candidate = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="rollouts")
     stable = models.ForeignKey(Release, null=True, on_delete=models.PROTECT, related_name="+")
+    displaced = models.ForeignKey(Release, null=True, on_delete=models.PROTECT, related_name="+")
     report = models.ForeignKey(Report, null=True, on_delete=models.PROTECT, related_name="+")
     policy = models.JSONField()
     policy_digest = models.CharField(max_length=71)
@@ -76,6 +79,16 @@ class Rollout(models.Model):
     def effective_policy(self) -> Policy:
         """The policy as it can be followed with or without a stable release."""
         return followed_policy(json.dumps(self.policy), has_stable=self.stable_id is not None)
+
+    @property
+    def began_with_stable(self) -> bool:
+        """Whether the environment had a release of the model at the start."""
+        return self.stable_id is not None or self.displaced_id is not None
+
+    @property
+    def policy_at_start(self) -> Policy:
+        """The policy as it could be followed at the start, before the candidate took the place of a stable release that was gone."""
+        return followed_policy(json.dumps(self.policy), has_stable=self.began_with_stable)
 
     @property
     def outcome(self) -> str:

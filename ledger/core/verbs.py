@@ -122,6 +122,7 @@ class EventVerb(StrEnum):
     ROLLOUT_HELD = "rollout.held"
     ROLLOUT_BLIND = "rollout.blind"
     ROLLOUT_OVERDUE = "rollout.overdue"
+    ROLLOUT_TOOK_OVER = "rollout.took_over"
     ROLLOUT_PROMOTING = "rollout.promoting"
     SELFTEST_ALARMED = "selftest.alarmed"
     ROLLOUT_PAUSED = "rollout.paused"

@@ -12,6 +12,7 @@ from ledger.actions import append_event
 from ledger.actions.transitions import reread
 from ledger.core.errors import Stale, StateChanged
 from rollouts.actions.seen_sizes import keep_sizes_of
+from rollouts.actions.take_over import take_over
 from rollouts.actions.tick_records import ENGINE, decision_of, write
 from rollouts.actions.transitions import drain_release, move, named, record, shut
 from rollouts.core.decision import Action, Code
@@ -28,6 +29,7 @@ from serving.actions.replacing import replace_replica, set_aside_replica
 from serving.actions.replicas import scale_release
 from serving.actions.routes import lock_routes, set_route
 from serving.models import Deployment, Route
+from serving.queries import ready_server
 from serving.queries.answering import deployment_by_name
 
 S = RolloutState
@@ -44,7 +46,9 @@ def commit_tick(rollout: Rollout, tick: Tick, *, fence: int) -> Outcome:
     warning = tick.warning if outcome.is_recorded else ""
     write(rollout, tick, outcome, fence=fence)
     if tick.is_effect:
-        lock_routes(rollout.environment, rollout.candidate, rollout.stable)  # an effect may drain either
+        lock_routes(
+            rollout.environment, rollout.candidate, rollout.stable or rollout.displaced
+        )  # an effect may drain either
         _apply(rollout, tick, fence)
     if outcome.is_recorded:
         decision_of(rollout, tick).save(force_insert=True)
@@ -72,6 +76,8 @@ def _apply(rollout: Rollout, tick: Tick, fence: int) -> None:
         index = 0 if action is Action.START else rollout.step_index + 1
         verb = "rollout.started" if action is Action.START else "rollout.advanced"
         _weigh(rollout, tick, fence, S.SHIFTING, policy.steps[index].weight_bp, verb=verb, step_index=index)
+    elif action is Action.REPLACE:
+        take_over(rollout, actor=ENGINE, reason=decision.reason, facts=decision.facts, fence=fence)
     elif action is Action.BAKE:
         _weigh(rollout, tick, fence, S.BAKING, policy.bake.weight_bp, verb="rollout.baking")
     elif action is Action.PROMOTE:
@@ -212,15 +218,20 @@ def _promote(rollout: Rollout, tick: Tick, fence: int) -> None:
         Rollout.objects.filter(pk=rollout.pk).update(weight_bp=FULL_BP, reason=reason)
         reread(rollout)
         return
+    if tick.snapshot.observed.displaced_servers:
+        rollout.stable = rollout.displaced  # it answers again, so one step goes back to it
     window_s = tick.snapshot.policy.instant_window_s if rollout.stable is not None else 0
     undo_until = tick.at + timedelta(seconds=window_s) if window_s else None
     facts = {**tick.decision.facts, "undo_until": undo_until.isoformat() if undo_until else None}
-    changes: dict[str, Any] = {"weight_bp": FULL_BP, "mirror_bp": 0, "undo_until": undo_until}
+    changes: dict[str, Any] = {
+        "weight_bp": FULL_BP, "mirror_bp": 0, "undo_until": undo_until, "stable": rollout.stable,
+    }  # fmt: skip
     move(rollout, S.PROMOTED, actor=ENGINE, reason=reason, facts=facts, **changes)
     keep_sizes_of(rollout, actor=ENGINE)
-    if rollout.stable is not None and undo_until is None:
+    before = rollout.stable or rollout.displaced
+    if before is not None and undo_until is None:
         reason = f"{rollout.candidate.name} was promoted over it."
-        drain_release(rollout, rollout.stable, actor=ENGINE, reason=reason)
+        drain_release(rollout, before, actor=ENGINE, reason=reason)
 
 
 @transaction.atomic
@@ -229,6 +240,8 @@ def release_previous(rollout: Rollout) -> None:
     lock_routes(rollout.environment)  # before the promoted row, lock order: CONTRIBUTING.md
     kept = Rollout.objects.filter(pk=rollout.pk, state=S.PROMOTED, undo_until__isnull=False)
     before, until = rollout.stable, rollout.undo_until
+    if ready_server(rollout.candidate, rollout.environment) is None:
+        return  # what took its place has no server: the release before is the only way back, however late it is
     if kept.update(undo_until=None) and before is not None and not is_in_use(before, rollout.environment):
         reason = (
             f"{before.name} was kept warm until {until:%Y-%m-%d %H:%M} UTC, so that the promotion of "
@@ -240,6 +253,7 @@ def release_previous(rollout: Rollout) -> None:
 def _roll_back(rollout: Rollout, tick: Tick, fence: int) -> None:
     """Weight 0, in the same transaction as the decision."""
     decision = tick.decision
+    rollout.stable = rollout.stable or rollout.displaced  # decided only if the displaced release answers again
     shut(rollout, actor=ENGINE, reason=decision.reason, fence=fence)
     move(
         rollout,
@@ -247,6 +261,7 @@ def _roll_back(rollout: Rollout, tick: Tick, fence: int) -> None:
         actor=ENGINE,
         reason=decision.reason,
         facts=decision.facts,
+        stable=rollout.stable,
         weight_bp=0,
         decided_at=tick.at,
         first_bad_at=_first_bad_at(tick),
@@ -296,10 +311,12 @@ def finish_rollback(
     `are_answers_due`: requests that began before weight 0 still end on the candidate, so that its counters are not silent.
     """
     _lock(rollout, fence)
-    lock_routes(rollout.environment, rollout.candidate)
+    lock_routes(rollout.environment, rollout.candidate, rollout.displaced)
     if rollout.stable is None:
         move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=rollout.reason)
         keep_sizes_of(rollout, actor=ENGINE)
+        if rollout.displaced is not None:
+            drain_release(rollout, rollout.displaced, actor=ENGINE, reason=rollout.reason)
         return
     seen = "and the counters show it" if confirmed_at else "but the counters could not confirm it"
     if confirmed_at is None and are_answers_due:

@@ -19,6 +19,7 @@ from rollouts.core.decision import Code
 from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries.release_usage import is_in_use
+from rollouts.queries.target import is_stable_gone
 from rollouts.queries.undo_window import is_open, last_promoted, serves
 from serving.actions import release_deployment
 from serving.actions.routes import lock_open, lock_routes, set_route
@@ -40,7 +41,8 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
     A rollout without traffic is cancelled; where the release before is kept warm, the traffic goes back to that as well.
     Nothing is asked but the database: no metrics, no broker, no blobs, no gates.
     Raises NotFound("no_active_rollout") where nothing is active and the release before is no longer warm, and
-    StateChanged where the environment is retired.
+    StateChanged where the environment is retired, or ("nothing_to_roll_back") where that would only drop the one candidate
+    that can replace a stable release without a server.
     """
     require(actor, Verb.ROLL_BACK, model.team.slug, model.slug)
     of_model = Rollout.objects.filter(environment=environment, model=model)
@@ -50,6 +52,7 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
         if active is not None and active.state == S.ROLLING_BACK:
             return active
         if active is not None:
+            _refuse_dropping_the_way_on(active)
             ended = abort(actor=actor, rollout=active, expected_version=active.version, reason=reason)
             last = last_promoted(model, environment) if active.state in WITHOUT_TRAFFIC else None
             return ended if last is None or not is_open(last) else _instantly_back(actor, last, reason)
@@ -60,6 +63,25 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
         if last is None:
             raise _nothing(model, environment, "There is nothing to take back.")
         return _instantly_back(actor, last, reason)
+
+
+def _refuse_dropping_the_way_on(active: Rollout) -> None:
+    """Raises StateChanged("nothing_to_roll_back") where the rollout has no traffic to take back, and nothing else could serve."""
+    if active.state not in WITHOUT_TRAFFIC or not is_stable_gone(active):
+        return
+    last = last_promoted(active.model, active.environment)
+    if last is not None and is_open(last):
+        return
+    assert active.stable is not None
+    number, candidate = active.pk, active.candidate.name
+    raise StateChanged(
+        "nothing_to_roll_back",
+        f"{active.stable.name} has no serving server, and no release before it is warm, so there is nothing to go back to. Rollout "
+        f"{number} of {candidate} has no traffic yet. `sluicegate rollout promote {number}` gives {candidate} all traffic once it is "
+        f"ready; `sluicegate rollout cancel {number}` drops it.",
+        rollout=number,
+        candidate=candidate,
+    )
 
 
 def shut_rollout(*, actor: Actor, rollout: Rollout, reason: str) -> Rollout:
@@ -103,7 +125,10 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
         raise _nothing(model, environment, f"{last.candidate.name} does not serve any more: it was taken back already.")
     if ready_server(before, environment) is None:
         raise _nothing(
-            model, environment, f"{before.name}, the release before, is no longer warm: start a rollout of it."
+            model,
+            environment,
+            f"{before.name}, the release before, is no longer warm: start a rollout of it.",
+            release=before.name,
         )
     said = f"{actor.name} went back to {before.name}, still warm: {require_reason(reason)}"
     set_route(actor=actor, environment=environment, model=model, stable=before, reason=said)
@@ -120,8 +145,14 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
     return last
 
 
-def _nothing(model: ServedModel, environment: Environment, why: str) -> NotFound:
-    return NotFound("no_active_rollout", f"No rollout of {model.slug} is active in {environment.slug}. {why}")
+def _nothing(model: ServedModel, environment: Environment, why: str, *, release: str = "RELEASE") -> NotFound:
+    """What tells that nothing can be gone back to, and what moves the traffic all the same: a rollout, of `release` if that is known."""
+    where = "" if environment.slug == "production" else f" --environment {environment.slug}"
+    start = f"`sluicegate rollout start {model.slug}/{release}{where}` moves the traffic"
+    route = route_of(model, environment)
+    if route is not None and ready_server(route.stable, environment) is None:
+        start += f"; {route.stable.name} has no serving server, so a release manager may then give it all traffic by `rollout promote`"
+    return NotFound("no_active_rollout", f"No rollout of {model.slug} is active in {environment.slug}. {why} {start}.")
 
 
 def drain_reverted(rollout: Rollout) -> None:

@@ -17,21 +17,27 @@ from ledger.queries import clock
 from rollouts.actions.preconditions import (
     lock_and_check,
     refuse_frozen,
+    refuse_state,
     refuse_unapproved,
     refuse_without_room,
     require_reason,
     transition_with_record,
 )
+from rollouts.actions.take_over import take_over_by_hand
 from rollouts.actions.transitions import drain_release, shut
 from rollouts.core.approvals import BAKE, PROMOTE
 from rollouts.core.lifecycle import ACTIVE, LIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.policy import Policy, Step
 from rollouts.models import Rollout
 from rollouts.queries.approvals import ahead_of
+from rollouts.queries.target import is_stable_gone
 from serving.actions.routes import lock_routes, set_route
+from serving.queries import ready_server
 
 S = RolloutState
 _FORWARD = frozenset({S.SHADOWING, S.SHIFTING, S.BAKING})
+#: Where a candidate may take all traffic at once, if stable has no server.
+_MAY_TAKE_OVER = _FORWARD | {S.PREPARING, S.PAUSED}
 #: Nothing of its candidate is opened any more.
 _SHUT = frozenset({S.ROLLING_BACK, S.ROLLED_BACK, S.REVERTED, S.REJECTED, S.CANCELLED, S.SUPERSEDED})
 
@@ -95,10 +101,14 @@ def _stage_in(plan: Policy, state: RolloutState, step_index: int) -> Step:
 def advance(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
     """To the next stage without waiting for proof: from shadowing to the first step, from the last one to the bake.
 
-    Breach is watched as before. Raises Refused("frozen", "approval_missing"), StateChanged("needs_replicas", "no_room") and,
-    while baking, StateChanged("still_baking"): what promotes is evidence, or `promote_now`.
+    Breach is watched as before. If stable has no server the candidate takes all traffic, as by `promote_now`.
+    Raises Refused("frozen", "approval_missing"), StateChanged("needs_replicas", "no_room") and, while baking,
+    StateChanged("still_baking"): what promotes is evidence, or `promote_now`.
     """
-    rollout = lock_and_check(actor, Verb.ADVANCE_ROLLOUT, rollout, expected_version, _FORWARD, "advance")
+    rollout = lock_and_check(actor, Verb.ADVANCE_ROLLOUT, rollout, expected_version, _MAY_TAKE_OVER, "advance")
+    if is_stable_gone(rollout):
+        return take_over_by_hand(rollout, actor, reason, "Advancing")
+    refuse_state(rollout, _FORWARD, "advance")
     if rollout.state == S.BAKING:
         raise StateChanged(
             "still_baking",
@@ -127,12 +137,17 @@ def advance(*, actor: Actor, rollout: Rollout, expected_version: int, reason: st
 
 @transaction.atomic
 def promote_now(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
-    """Straight to the bake's weight, and from there to the promotion, unless something is proven broken or cannot be told.
+    """Straight to the bake's weight, and from there to the promotion, without waiting for evidence.
 
-    What is skipped is the wait: every stage on the way that needs approvals must have them.
+    Evidence against the candidate holds it, and so do gateways that cannot be read or do not follow. Every stage on the
+    way that needs approvals must have them. If stable has no server the candidate takes all traffic instead, from any
+    live state and while it prepares, and the rollout goes on by evidence as one of a first release.
     Raises Refused("frozen", "approval_missing") and StateChanged("already_promoting", "needs_replicas", "no_room").
     """
-    rollout = lock_and_check(actor, Verb.PROMOTE_NOW, rollout, expected_version, _FORWARD, "promote now")
+    rollout = lock_and_check(actor, Verb.PROMOTE_NOW, rollout, expected_version, _MAY_TAKE_OVER, "promote")
+    if is_stable_gone(rollout):
+        return take_over_by_hand(rollout, actor, reason, "Promoting")
+    refuse_state(rollout, _FORWARD, "promote")
     if rollout.promote_now:
         raise StateChanged(
             "already_promoting",
@@ -234,13 +249,19 @@ def begin_rollback(
     rollout: Rollout, actor: Actor, why: str, *, action: str = "roll_back", verb: str = "rollout.aborted"
 ) -> Rollout:
     """Weight 0 and no copies, in the route and in the row. `why` is a sentence. In a transaction that holds the row."""
+    displaced = rollout.displaced
+    if rollout.stable is None and displaced is not None and ready_server(displaced, rollout.environment) is not None:
+        rollout.stable = displaced  # it answers again
     if rollout.stable:
         said = f"Rolling back to {rollout.stable.name}, by {actor.name}: {why}"
+        if is_stable_gone(rollout):
+            said += f" {rollout.stable.name} has no serving server, so requests fail until it has one."
     else:
         kept = f"{rollout.candidate.name} keeps its traffic until another release replaces it"
-        said = f"Ended by {actor.name}: {why} {kept}, for there is none to go back to."
+        none = f"{displaced.name} has no serving server" if displaced is not None else "there is none to go back to"
+        said = f"Ended by {actor.name}: {why} {kept}: {none}."
     shut(rollout, actor=actor, reason=said)
-    changes: dict[str, Any] = {"weight_bp": 0} if rollout.stable else {}
+    changes: dict[str, Any] = {"weight_bp": 0, "stable": rollout.stable} if rollout.stable else {}
     changes |= {} if rollout.decided_at else {"decided_at": clock.now()}
     changes |= {"step_started_at": None, "due_at": None}
     return transition_with_record(rollout, S.ROLLING_BACK, actor, action, said, verb=verb, **changes)

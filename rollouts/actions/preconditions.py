@@ -13,6 +13,7 @@ from rollouts.actions.transitions import move, record
 from rollouts.core.approvals import missing
 from rollouts.core.decision import Code
 from rollouts.core.freeze import frozen, in_words
+from rollouts.core.instead import instead_of
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy
 from rollouts.core.shortage import shortage_at
@@ -39,19 +40,35 @@ def lock_and_check(
     """
     found = (
         Rollout.objects.select_for_update(no_key=True, of=("self",))
-        .select_related("model__team", "environment", "candidate", "stable", "report")
+        .select_related("model__team", "environment", "candidate", "stable", "displaced", "report")
         .get(pk=rollout.pk)
     )
     require(actor, verb, found.model.team.slug, found.model.slug)
     require_version(found.version, expected_version, f"Rollout {found.pk}", state=found.state)
-    if found.state not in states and found.state not in already:
-        able = ", ".join(sorted(state.value.replace("_", " ") for state in states))
-        raise StateChanged(
-            "wrong_state",
-            f"Rollout {found.pk} is {found.state.replace('_', ' ')}; {word} needs it to be {able}.",
-            state=found.state,
-        )
+    if found.state not in already:
+        refuse_state(found, states, word)
     return found
+
+
+def refuse_state(rollout: Rollout, states: Collection[RolloutState], word: str) -> None:
+    """Raises StateChanged("wrong_state") unless the rollout is in one of these states. The message names what can be done instead."""
+    if rollout.state in states:
+        return
+    before = rollout.stable or rollout.displaced
+    instead = instead_of(
+        word,
+        RolloutState(rollout.state),
+        rollout=rollout.pk,
+        model=rollout.model.slug,
+        environment=rollout.environment.slug,
+        candidate=rollout.candidate.name,
+        stable=before.name if before is not None else "",
+    )
+    raise StateChanged(
+        "wrong_state",
+        f"Rollout {rollout.pk} is {rollout.state.replace('_', ' ')}, so {word} does nothing there. {instead}",
+        state=rollout.state,
+    )
 
 
 def refuse_frozen(plan: Policy, word: str) -> None:

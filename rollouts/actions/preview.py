@@ -29,7 +29,7 @@ from rollouts.actions.start import (
 )
 from rollouts.core.capacity import shortage
 from rollouts.core.decision import listed
-from rollouts.core.policy import FULL_BP, Policy, Source
+from rollouts.core.policy import FULL_BP, Policy, Source, WhenStableIsGone
 from rollouts.core.preview import PolicyPreview, preview
 from rollouts.core.room import Room
 from rollouts.models import Rollout
@@ -126,6 +126,7 @@ def preview_rollout(
         "undo_window_s": plan.instant_window_s if stable is not None else 0,
         "candidate": candidate.name,
         "stable": stable.name if stable else None,
+        "rollback_target": stable.name if stable and warm.is_stable_warm else None,
         "environment": environment.slug,
         "policy": plan.document,
         "policy_digest": plan.digest,
@@ -221,9 +222,9 @@ def _of_stable(asked: _Asked) -> Iterator[Warned]:
 
 
 def _of_capacity(asked: _Asked) -> Iterator[Warned]:
-    candidate, stable, environment = asked.candidate, asked.stable, asked.environment
+    candidate, stable = asked.candidate, asked.stable
     if stable is not None and not asked.warm.is_stable_warm:
-        yield Warned("no_capacity_for_rollback", "warning", _of_cold(stable, environment))
+        yield _of_cold(asked, stable)
     if not candidate.manifest:
         return
     since = timezone.now() - NODE_SEEN_WITHIN
@@ -253,19 +254,25 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         yield Warned("no_capacity_for_rollback", "warning", f"{said} Free room, or add a node.")
 
 
-def _of_cold(stable: Release, environment: Environment) -> str:
-    """That stable has no server, as sentences, and whether the rollout brings it one."""
-    sleep = sleep_of(environment.pk, stable.model_id)
+def _of_cold(asked: _Asked, stable: Release) -> Warned:
+    """That stable has no server, and whether the rollout brings it one."""
+    where, candidate, plan = asked.environment.slug, asked.candidate.name, asked.plan
+    sleep = sleep_of(asked.environment.pk, stable.model_id)
     if sleep is None:
-        said = f"{stable.name}, the rollback target, has no serving server in {environment.slug}; the rollout would wait for one"
-        return f"{said} before it sends any traffic."
-    where = environment.slug
+        by = "a release manager may then give it all traffic (`sluicegate rollout promote`)"
+        if plan.when_stable_is_gone is WhenStableIsGone.REPLACE:
+            by = f"it takes all traffic once that has lasted for {plan.stable_gone_s:g} s, or at once by `sluicegate rollout promote`"
+        said = (
+            f"{stable.name} has no serving server in {where}: there is no rollback target. {candidate} is prepared; if {stable.name} "
+            f"does not answer by then, {by}, and it is held to the absolute objectives only."
+        )
+        return Warned("no_capacity_for_rollback", "warning", said)
     wakes = (
         f"is being woken in {where}" if sleep.state == SleepState.WAKING else f"sleeps in {where} and is woken first"
     )
     said = f"{stable.name}, the rollback target, {wakes}: the rollout sends no traffic before a server of it answers"
     about = f", in about {sleep.wake_s} s where a node has room" if sleep.wake_s else ""
-    return f"{said}{about}. {sleep.trouble}".rstrip()
+    return Warned("no_capacity_for_rollback", "warning", f"{said}{about}. {sleep.trouble}".rstrip())
 
 
 def _of_replicas(asked: _Asked) -> Iterator[Warned]:

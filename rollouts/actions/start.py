@@ -24,6 +24,7 @@ from rollouts.core.policy_schema import parse_policy
 from rollouts.models import Rollout
 from rollouts.queries.beside import Ongoing, beside
 from rollouts.queries.obstacles import does_not_hold, report_problem
+from rollouts.queries.target import is_stable_gone
 from serving.actions.routes import lock_open, refuse_retired
 from serving.models import Environment, Route
 from serving.queries.node_fit import Places
@@ -147,8 +148,11 @@ def create(
 def close_undo_windows(rollout: Rollout) -> None:
     """For a rollout that begins to prepare: from now on the stable release is the one to go back to.
 
-    What an earlier rollout kept warm may go, but for the candidate itself, where that was it: it is wanted again.
+    What an earlier rollout kept warm may go, but for the candidate itself, where that was it: it is wanted again. While stable has no
+    server it stays: one step still goes back to it.
     """
+    if is_stable_gone(rollout):
+        return
     now = timezone.now()
     kept = Rollout.objects.filter(
         environment=rollout.environment_id, model=rollout.model_id, state=RolloutState.PROMOTED, undo_until__gt=now

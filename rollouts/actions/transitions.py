@@ -137,6 +137,7 @@ def named(rollout: Rollout) -> dict[str, Any]:
         "environment": rollout.environment.slug,
         "candidate": rollout.candidate.name,
         "stable": rollout.stable.name if rollout.stable else None,
+        **({"displaced": rollout.displaced.name} if rollout.displaced else {}),
         "step_index": rollout.step_index,
         "weight_bp": rollout.weight_bp,
     }

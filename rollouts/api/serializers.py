@@ -6,6 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from rollouts.api.target import TargetOut
 from rollouts.core.approvals import Void
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Observation
@@ -36,7 +37,10 @@ class RolloutBrief(serializers.Serializer[Any]):
     )
     reason = serializers.CharField(allow_blank=True, help_text="one sentence: why, and what comes next")
     candidate = RolloutReleaseOut()
-    stable = RolloutReleaseOut(allow_null=True, help_text="the rollback target; null for a model's first release there")
+    stable = RolloutReleaseOut(allow_null=True, help_text="the rollback target; null for a first release")
+    displaced = RolloutReleaseOut(
+        allow_null=True, help_text="stable until the candidate took its place: it had no server"
+    )
     step_index = serializers.IntegerField(help_text="-1 before the first step")
     weight_bp = serializers.IntegerField(help_text="commanded share of the candidate")
     observed_bp = serializers.IntegerField(allow_null=True, help_text="measured share over the last window")
@@ -254,7 +258,7 @@ class RolloutOut(RolloutBrief):
     due_at = serializers.DateTimeField(allow_null=True, help_text="the step's deadline")
     weight = WeightOut()
     mirror_bp = serializers.IntegerField(help_text="share of the requests that is copied to the candidate")
-    promote_now = serializers.BooleanField(help_text="a person asked to skip what is left, but for the breach checks")
+    promote_now = serializers.BooleanField(help_text="a person promotes it: no evidence is waited for")
     guards = GuardOut(many=True)
     arms = RolloutArmsOut()
     users = UsersOut()
@@ -267,6 +271,7 @@ class RolloutOut(RolloutBrief):
     may_approve = serializers.ListField(child=serializers.CharField(), help_text="names")
     blocked = BlockedOut(allow_null=True, help_text="why it cannot enter the next stage; null while it may go on")
     will_stop = BlockedOut(allow_null=True, help_text="it goes on, but cannot enter this later stage; null otherwise")
+    target = TargetOut(allow_null=True, help_text="what a rollback would go to now; null once it has ended")
     frozen = FrozenOut(allow_null=True)
     undo_window = UndoWindowOut(allow_null=True, help_text="null where there is no such way")
     supersedes = serializers.IntegerField(allow_null=True)
@@ -345,6 +350,7 @@ class RolloutPreviewOut(serializers.Serializer[Any]):
     model = serializers.CharField()
     candidate = serializers.CharField()
     stable = serializers.CharField(allow_null=True)
+    rollback_target = serializers.CharField(allow_null=True, help_text="null: it has no server")
     environment = serializers.CharField()
     undo_window_s = serializers.FloatField()
     policy = serializers.DictField()

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from accounts.core.quantities import weight_text
+from rollouts.core.approvals import PROMOTE, stages_ahead
 from rollouts.core.decision import OPENING, Action, Code, Decision, facts_of, hold, listed, sentence
 from rollouts.core.freeze import frozen, in_words
 from rollouts.core.inconclusive import inconclusive_because, is_late, late, overdue, undecided
@@ -20,6 +21,7 @@ from rollouts.core.replica_differs import breach_or_replica, replacing
 from rollouts.core.rollback_rules import breach, is_fix
 from rollouts.core.shortage import shortage_at
 from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.stable_gone import replacement, waiting
 from rollouts.core.stable_replica import comparable, renewing
 
 #: Nodes that a sentence names.
@@ -28,6 +30,13 @@ MOST_NODES = 3
 
 def decide(snapshot: Snapshot) -> Decision:
     """The one decision for this snapshot. Never raises, never advances on ignorance; a breach beats everything."""
+    decision = _decided(snapshot)
+    if not snapshot.is_by_hand or snapshot.desired.is_promoting or decision.action is not Action.HOLD:
+        return decision
+    return replace(decision, reason=f"The promotion by hand waits. {decision.reason}")
+
+
+def _decided(snapshot: Snapshot) -> Decision:
     state = snapshot.desired.state
     if state is RolloutState.AWAITING_APPROVAL:
         return Decision(Action.HOLD, Code.AWAITING_APPROVAL, "Waiting for an approval; no traffic has moved.")
@@ -37,6 +46,8 @@ def decide(snapshot: Snapshot) -> Decision:
         found = breach_or_replica(snapshot, breach(snapshot))
         if found is not None:
             return comparable(snapshot, late(snapshot, found))
+        if (replaced := replacement(snapshot)) is not None:
+            return _opened(snapshot, replaced)
         held = inconclusive_because(snapshot) or replacing(snapshot) or renewing(snapshot)
         return comparable(snapshot, held or _opened(snapshot, _progress(snapshot)))
     if state in {RolloutState.ROLLING_BACK, RolloutState.STUCK}:
@@ -57,7 +68,8 @@ def _prepare(s: Snapshot) -> Decision:
             f"{s.people.report_problem} No traffic was sent to {s.identity.candidate_name}.",
         )
     if not s.observed.candidate_servers:
-        why = f" {s.observed.deployment_problem}" if s.observed.deployment_problem else ""
+        known = dict.fromkeys([s.evidence.load_failure, s.observed.deployment_problem])
+        why = "".join(f" {problem}" for problem in known if problem)
         without_s = _without_s(s, s.evidence.gone_s)
         if without_s >= s.policy.prepare_deadline_s:
             said = f"{s.identity.candidate_name} has not been ready for {without_s:.0f} s.{why}"
@@ -65,8 +77,8 @@ def _prepare(s: Snapshot) -> Decision:
         return Decision(
             Action.HOLD, Code.PREPARING, f"Waiting for {s.identity.candidate_name} to be loaded and warm.{why}"
         )
-    if s.identity.has_stable and s.observed.stable_servers == 0:
-        return _without_stable(s)
+    if s.is_stable_gone:
+        return replacement(s) or waiting(s)
     if s.observed.problem:
         return Decision(
             Action.HOLD,
@@ -81,18 +93,6 @@ def _prepare(s: Snapshot) -> Decision:
 def _without_s(s: Snapshot, gone_s: float | None) -> float:
     """For how long an arm that has no server has had none, the time before the rollout began aside."""
     return s.observed.waited_s if gone_s is None else min(s.observed.waited_s, gone_s)
-
-
-def _without_stable(s: Snapshot) -> Decision:
-    """It is waited for as long as for a candidate, from when it was lost: there is no way back without it."""
-    ready = f"{s.identity.candidate_name} is ready, but {s.identity.stable_name}, the rollback target, has"
-    without_s = _without_s(s, s.evidence.stable_gone_s)
-    why = f" {s.observed.deployment_problem}" if s.observed.deployment_problem else ""
-    if without_s < s.policy.prepare_deadline_s:
-        return Decision(Action.HOLD, Code.STABLE_NOT_READY, f"{ready} no serving server; waiting for it.{why}")
-    next_step = f"`sluicegate release replicas` of {s.identity.stable_name} tells what keeps it; bring it back, and start again."
-    said = f"{ready} had no serving server for {without_s:.0f} s.{why} No traffic was sent. {next_step}"
-    return Decision(Action.CANCEL, Code.STABLE_NOT_READY, said)
 
 
 def _ready(s: Snapshot) -> Decision:
@@ -115,12 +115,11 @@ def _ready(s: Snapshot) -> Decision:
 
 def _progress(s: Snapshot) -> Decision:
     if s.desired.is_promoting and s.desired.state is RolloutState.BAKING:
-        return Decision(
-            Action.PROMOTE, Code.PROMOTING, f"All traffic went to {s.identity.candidate_name}.", facts_of(s)
-        )
-    if s.people.promote_now and s.desired.state is RolloutState.BAKING:
-        said = f"Promoting {s.identity.candidate_name} at once, as a person asked; nothing speaks against it."
-        return Decision(Action.PROMOTE, Code.PROMOTED_BY_HAND, said, facts_of(s))
+        by_hand = ", promoted by hand: no evidence was waited for" if s.people.promote_now else ""
+        said = f"All traffic went to {s.identity.candidate_name}{by_hand}."
+        return Decision(Action.PROMOTE, Code.PROMOTING, said, facts_of(s))
+    if s.is_by_hand:
+        return _by_hand(s)
     if (ended := overdue(s)) is not None:
         return ended
     missing = _missing(s)
@@ -130,6 +129,14 @@ def _progress(s: Snapshot) -> Decision:
             undecided(s, said, Code.UNDECIDED, facts_of(s)) if is_late(s) else hold(s, Code.NEED_MORE, sentence(said))
         )
     return _onward(s, _proof(s))
+
+
+def _by_hand(s: Snapshot) -> Decision:
+    """The promotion that a person asked for, with what was not waited for."""
+    lacks = _missing(s)
+    what = f"no evidence was waited for ({'; '.join(lacks)})" if lacks else "every guard is proven"
+    said = f"Promoting {s.identity.candidate_name} by hand: {what}."
+    return Decision(Action.PROMOTE, Code.PROMOTED_BY_HAND, said, facts_of(s) | {"not_waited_for": lacks})
 
 
 def _onward(s: Snapshot, proof: str) -> Decision:
@@ -228,7 +235,9 @@ def _opened(s: Snapshot, decision: Decision) -> Decision:
     node has the candidate's files, or without the servers that the weight takes."""
     if decision.action not in OPENING or decision.code is Code.PROMOTING:
         return decision
-    held = _frozen(s) or _unapproved(s, decision) or _unfetched(s) or _crowded(s, decision)
+    held = _frozen(s) or _unapproved(s, decision)
+    if decision.action is not Action.REPLACE:  # fewer servers than the weight takes are more than none
+        held = held or _unfetched(s) or _crowded(s, decision)
     return replace(held, facts={**decision.facts, **held.facts, "held": decision.action.value}) if held else decision
 
 
@@ -243,11 +252,24 @@ def _frozen(s: Snapshot) -> Decision | None:
 
 
 def _unapproved(s: Snapshot, decision: Decision) -> Decision | None:
+    if decision.action is Action.REPLACE:
+        return _unapproved_before_bake(s)
     stage = {
         Action.PROMOTE: "promote",
         Action.BAKE: "bake",
         Action.ADVANCE: s.policy.stage_name(s.desired.step_index + 1),
     }.get(decision.action, "start")
+    return _lacks(s, stage)
+
+
+def _unapproved_before_bake(s: Snapshot) -> Decision | None:
+    """All traffic at once enters every stage up to the bake, and skips no approval of theirs."""
+    ahead = stages_ahead(s.policy, s.desired.state, s.desired.step_index, s.desired.paused_in)
+    lacking = (_lacks(s, stage) for stage in ahead if stage != PROMOTE)
+    return next((held for held in lacking if held is not None), None)
+
+
+def _lacks(s: Snapshot, stage: str) -> Decision | None:
     wanted, given = s.policy.approvals.get(stage, 0), s.people.approvals.get(stage, 0)
     if given >= wanted:
         return None

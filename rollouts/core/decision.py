@@ -15,6 +15,7 @@ class Action(StrEnum):
     SHADOW = "shadow"  # copy requests to the candidate, serve nobody from it
     START = "start"  # the first step
     ADVANCE = "advance"
+    REPLACE = "replace"  # all traffic to the candidate, because stable has no server
     BAKE = "bake"
     PROMOTE = "promote"
     PAUSE = "pause"  # a person must look
@@ -23,7 +24,7 @@ class Action(StrEnum):
 
 
 #: What opens the gate further: never in a freeze window, never without the approvals that the policy asks for.
-OPENING = frozenset({Action.SHADOW, Action.START, Action.ADVANCE, Action.BAKE, Action.PROMOTE})
+OPENING = frozenset({Action.SHADOW, Action.START, Action.ADVANCE, Action.REPLACE, Action.BAKE, Action.PROMOTE})
 
 
 class Code(StrEnum):
@@ -32,6 +33,7 @@ class Code(StrEnum):
     PREPARING = "preparing"
     READY = "ready"
     STABLE_NOT_READY = "stable_not_ready"
+    STABLE_GONE = "stable_gone"
     REPORT_NOT_VALID = "report_not_valid"
     NEVER_READY = "never_ready"
     # broken

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rollouts.core.all_failing import Failures
-from rollouts.core.counter_deltas import ERRORS, Arms, Reading, has_lost
+from rollouts.core.counter_deltas import ERRORS, SHED, Arms, Counts, Reading, has_lost
 from rollouts.core.evidence import Evidence
 from rollouts.core.guard_tracker import CounterNews, GuardTracker, watched
 from rollouts.core.mostly_failing import MostlyFailing
@@ -22,10 +22,10 @@ SETTLES_S = 5.0
 _PLAIN = (
     "user_requests", "user_errors", "has_failed", "candidate_seen_at", "read_at", "commanded_at",
     "stage", "gone_since", "stable_gone_since", "asked_at", "is_promoting", "tick", "gap_at", "blind_since", "server_since", "server_base",
-    "forgotten", "blind_at", "served_since", "drawn", "stable_looks",
+    "forgotten", "blind_at", "served_since", "drawn", "stable_looks", "stable_unanswered", "load_failure",
 )  # fmt: skip
 #: Of these, fields that are kept only where there is something to keep.
-_SELDOM = frozenset({"stable_gone_since", "stable_looks"})
+_SELDOM = frozenset({"stable_gone_since", "stable_looks", "stable_unanswered", "load_failure"})
 
 
 class Aside(NamedTuple):
@@ -95,6 +95,7 @@ class EngineState:
     last_decision: str = ""  # the last one on record, as action and code
     # the candidate's servers
     asked_at: float | None = None  # when its deployment was last asked for
+    load_failure: str | None = None  # why its last try to load failed, as a sentence; None once it has a server
     gone_since: float | None = None  # when it was first found without a server; None: it has one
     server_since: float | None = None  # when its newest server came
     server_base: int = 0  # attempts of the candidate until then
@@ -102,6 +103,7 @@ class EngineState:
     aside: Aside | None = None  # the one that was set aside, as it failed where the others did not
     # stable's servers
     stable_gone_since: float | None = None  # as `gone_since`
+    stable_unanswered: int | None = None  # its requests since the last reading in which it answered one
     stable_looks: int | None = None  # how often its replicas were looked at; None: never
     stable_odd: StableOdd | None = None  # the one that failed where the others did not
 
@@ -246,6 +248,11 @@ class EngineState:
             return replace(self, gone_since=None)
         return replace(self, gone_since=at if self.gone_since is None else self.gone_since)
 
+    def preparing(self, load_failure: str, *, has_server: bool) -> EngineState:
+        """With the candidate's last failure to load taken in, which stays known until it has a server."""
+        kept = None if has_server else load_failure or self.load_failure
+        return self if kept == self.load_failure else replace(self, load_failure=kept)
+
     def looked_for_stable(self, at: float, servers: int | None) -> EngineState:
         """With the number of stable's serving servers taken in; None: nobody knows."""
         if servers is None or (servers > 0) is (self.stable_gone_since is None):
@@ -318,8 +325,16 @@ def _counted(state: EngineState, news: CounterNews, readings: Mapping[str, Readi
         "user_errors": state.user_errors + sum(part.user_errors for part in news.parts.values()),
         "failures": state.failures.after(news.read_at, news.settled),
         "mostly": state.mostly.after(news.read_at, news.settled_parts),
+        "stable_unanswered": _unanswered(state.stable_unanswered, news.arms.stable),
         "has_failed": candidate.bad.get(ERRORS, 0) > 0 if candidate.attempts else state.has_failed,
         "candidate_seen_at": news.read_at if candidate.attempts else state.candidate_seen_at,
         "read_at": news.read_at,
         "served_since": news.read_at if state.served_since is None and candidate.attempts else state.served_since,
     }
+
+
+def _unanswered(before: int | None, stable: Counts) -> int | None:
+    """Stable's requests in a row without an answer; None after an answer. A request that was shed met a server."""
+    if stable.attempts > stable.bad.get(ERRORS, 0) or stable.bad.get(SHED, 0):
+        return None
+    return (before or 0) + max(stable.routed, stable.attempts) or None

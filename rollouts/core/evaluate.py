@@ -14,6 +14,7 @@ from rollouts.core.engine_state import EngineState, StableOdd, update_state
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import Policy
 from rollouts.core.snapshot import NOBODY, Desired, Identity, Observed, People, Snapshot, take_snapshot
+from rollouts.core.stable_gone import is_absent
 from rollouts.core.tick import Tick
 from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord, stage_name
 
@@ -41,6 +42,10 @@ def evaluate(given: TickInput, *, gone_over_s: float) -> Tick:
     last attempts failed, at once.
     """
     state = _updated(given)
+    if is_absent(given.observed, state.stable_unanswered or 0, given.policy.all_failing_attempts):
+        given = replace(given, observed=replace(given.observed, stable_servers=0))
+    if given.identity.has_stable:
+        state = state.looked_for_stable(given.observed.now, given.observed.stable_servers)
     snapshot = take_snapshot(
         given.policy,
         given.identity,
@@ -91,14 +96,16 @@ def _updated(given: TickInput) -> EngineState:
     state = state.blinded(seen.now, is_blind=bool(seen.problem)).met_server(seen.server_since)
     if seen.candidate_servers is not None and (not seen.candidate_servers or state.gone_since is not None):
         state = state.looked_for_servers(seen.now, seen.candidate_servers)
-    if given.identity.has_stable:
-        state = state.looked_for_stable(seen.now, seen.stable_servers)
+    if wanted.state is RolloutState.PREPARING:
+        state = state.preparing(seen.failed_to_load, has_server=bool(seen.candidate_servers))
     return state.acknowledged(seen.now) if seen.is_newly_acknowledged else state
 
 
 def _record(given: TickInput, state: EngineState, s: Snapshot) -> TickRecord:
     """The tick for the history."""
-    arms = {"candidate": s.evidence.is_candidate_gone, "stable": s.observed.stable_servers == 0}
+    is_displaced_gone = bool(s.identity.displaced_name) and not s.observed.displaced_servers
+    is_stable_gone = s.observed.stable_servers == 0 if s.identity.has_stable else is_displaced_gone
+    arms = {"candidate": s.evidence.is_candidate_gone, "stable": is_stable_gone}
     lost = [name for name, is_gone in arms.items() if is_gone]
     mark = TickContext(
         state=str(s.desired.state),

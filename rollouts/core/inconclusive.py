@@ -10,6 +10,7 @@ from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import OnUndecided, Source
 from rollouts.core.rollback_rules import is_fix, shared_incident
 from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.stable_gone import no_target
 
 #: A release sheds when so many requests of a step were refused, more than this share of what was drawn for it, and more than so
 #: many times stable's: a burst or two that both arms feel is none.
@@ -18,12 +19,17 @@ LEAST_SHED, SHED_FRAC, SHED_RATIO = 10, 0.01, 2.0
 
 def inconclusive_because(s: Snapshot) -> Decision | None:
     """A hold, if anything keeps us from judging; None when the numbers can be trusted."""
-    found = _telemetry_unavailable(s) or _unacknowledged(s) or _source_unavailable(s)
+    found = _telemetry_unavailable(s) or _unacknowledged(s) or (None if s.is_by_hand else _source_unavailable(s))
     if found is None and s.desired.state is RolloutState.PAUSED:
         return hold(s, Code.PAUSED, f"Paused at {weight_text(s.desired.weight_bp)} until someone resumes it.")
     if found is None and not s.desired.is_promoting:
-        found = _no_target(s) or _no_samples(s) or _split(s) or _gap(s) or _shedding(s) or _incident(s)
+        found = _no_target(s) or _lacks_evidence(s) or _split(s) or _shedding(s) or _incident(s)
     return found and late(s, found)
+
+
+def _lacks_evidence(s: Snapshot) -> Decision | None:
+    """A promotion by hand waits for no evidence; what speaks against the candidate holds it all the same."""
+    return None if s.is_by_hand else _no_samples(s) or _gap(s)
 
 
 def _telemetry_unavailable(s: Snapshot) -> Decision | None:
@@ -39,6 +45,7 @@ def _telemetry_unavailable(s: Snapshot) -> Decision | None:
     if (
         s.policy.on_blind is OnUndecided.ROLL_BACK
         and s.identity.has_stable
+        and not s.is_stable_gone
         and s.desired.state is not RolloutState.PAUSED
     ):
         return Decision(Action.ROLL_BACK, Code.BLIND, f"{sentence(said)} The policy then rolls back.", facts)
@@ -72,10 +79,7 @@ def _unacknowledged(s: Snapshot) -> Decision | None:
 
 
 def _no_target(s: Snapshot) -> Decision | None:
-    if not s.identity.has_stable or s.observed.stable_servers != 0:
-        return None
-    said = f"Holding at {weight_text(s.desired.weight_bp)}: {s.identity.stable_name}, the rollback target, has no serving server."
-    return hold(s, Code.STABLE_NOT_READY, said)
+    return no_target(s) if s.is_stable_gone else None
 
 
 def _no_samples(s: Snapshot) -> Decision | None:
@@ -118,9 +122,10 @@ def _shedding(s: Snapshot) -> Decision | None:
     shed_stable = s.evidence.shed_stable / s.evidence.routed_stable if s.evidence.routed_stable else 0.0
     if s.evidence.shed_candidate < LEAST_SHED or shed <= SHED_FRAC or shed <= SHED_RATIO * shed_stable:
         return None
+    beside = f" ({share_text(shed_stable)} on {s.identity.stable_name})" if s.identity.has_stable else ""
     said = (
         f"Holding at {weight_text(s.desired.weight_bp)}: the gateways shed {share_text(shed)} of the requests for "
-        f"{s.identity.candidate_name} ({share_text(shed_stable)} on {s.identity.stable_name}), more than it can hold at this weight"
+        f"{s.identity.candidate_name}{beside}, more than it can hold at this weight"
     )
     return hold(s, Code.SHEDDING, said)
 
@@ -158,7 +163,8 @@ def undecided(s: Snapshot, said: str, code: Code, facts: dict[str, object]) -> D
     late = f"{said.rstrip('.')}; the deadline of {s.stage.deadline_s:.0f} s has passed"
     facts = {**facts, "is_late": True}
     is_of_stable = code in {Code.BOTH_ARMS_BAD, Code.STABLE_REPLICA_DIFFERS}
-    if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.identity.has_stable and not is_of_stable:
+    may_go_back = s.identity.has_stable and not s.is_stable_gone
+    if s.policy.on_undecided is OnUndecided.ROLL_BACK and may_go_back and not is_of_stable:
         return Decision(Action.ROLL_BACK, Code.UNDECIDED, f"{late}, and the policy then rolls back.", facts)
     return Decision(Action.HOLD, code, f"{late}, so it waits for proof or for a person.", facts)
 
@@ -168,6 +174,6 @@ def overdue(s: Snapshot) -> Decision | None:
     if s.observed.total_s < s.policy.deadline_s:
         return None
     said = f"The rollout has lasted {s.observed.total_s:.0f} s, over its deadline of {s.policy.deadline_s:.0f} s"
-    if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.identity.has_stable:
+    if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.identity.has_stable and not s.is_stable_gone:
         return Decision(Action.ROLL_BACK, Code.OVERDUE, f"{said}, and the policy then rolls back.", facts_of(s))
     return hold(s, Code.OVERDUE, f"{said}: a person must advance it, promote it or take it back.")

@@ -23,6 +23,11 @@ class OnUndecided(StrEnum):
     ROLL_BACK = "roll_back"
 
 
+class WhenStableIsGone(StrEnum):
+    HOLD = "hold"
+    REPLACE = "replace"
+
+
 class Source(StrEnum):
     """Where a guard's counts come from."""
 
@@ -138,6 +143,8 @@ class Policy:
     approval_valid_s: float
     freeze_windows: tuple[FreezeWindow, ...]
     instant_window_s: float
+    when_stable_is_gone: WhenStableIsGone
+    stable_gone_s: float
     document: dict[str, Any]
     digest: str
 

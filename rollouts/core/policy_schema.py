@@ -28,13 +28,12 @@ from registry.core.schema import (
 )
 from rollouts.core.evidence import Tolerance
 from rollouts.core.freeze_schema import WINDOW, built_window, window_problems
-from rollouts.core.policy import SOURCES, Guard, OnUndecided, Policy, Shadow, Step
+from rollouts.core.policy import SOURCES, Guard, OnUndecided, Policy, Shadow, Step, WhenStableIsGone
 from rollouts.core.presets import DEFAULT_MAX_FRAC, PRESETS, PROMOTE_WITHIN, ROLL_BACK_OVER
 from serving.core.buckets import EDGES_US
 from serving.core.promql import mistakes
 
-#: Policies of rollouts that this process remembers as they are followed.
-MOST_FOLLOWED = 256
+MOST_FOLLOWED = 256  # policies of rollouts that this process remembers as they are followed
 _SECONDS = Number(0, 30 * 86_400, unit="seconds")
 _DEADLINE = Number(0, 30 * 86_400, above=True, unit="seconds")
 _SHARE = Number(0, 1)
@@ -77,8 +76,8 @@ _POLICY = Record(
         "holdback_pct": may(Number(0, 50, above=True, unit="percent")),
         "alpha_roll_back": may(_ALPHA),
         "alpha_promote": may(_ALPHA),
-        "on_undecided": may(Text(one_of=("hold", "roll_back"), says="what to do")),
-        "on_blind": may(Text(one_of=("hold", "roll_back"), says="what to do")),
+        **{name: may(Text(one_of=("hold", "roll_back"), says="what to do")) for name in ("on_undecided", "on_blind")},
+        "when_stable_is_gone": may(Text(one_of=("hold", "replace"), says="what to do")),
         "all_failing_attempts": may(Integer(5, 10_000, unit="attempts")),
         "cold_attempts": may(Integer(0, 100_000, unit="attempts")),
         "budget_bad": may(Integer(1, 10**9, unit="attempts"), None),
@@ -88,7 +87,7 @@ _POLICY = Record(
             name: may(_DEADLINE)
             for name in (
                 "no_data_s", "stale_s", "blind_limit_s", "ack_deadline_s", "prepare_deadline_s", "deadline_s",
-                "dispersion_window_s", "approval_valid_s",
+                "dispersion_window_s", "approval_valid_s", "stable_gone_s",
             )
         },
         "instant_window_s": may(_SECONDS),
@@ -315,7 +314,7 @@ def _stage_names(whole: Mapping[str, Any]) -> list[Problem]:
 _PLAIN = (
     "alpha_roll_back", "alpha_promote", "all_failing_attempts", "cold_attempts", "cold_s", "no_data_s", "stale_s", "blind_limit_s",
     "ack_deadline_s", "prepare_deadline_s", "deadline_s", "dispersion_window_s", "budget_bad", "approval_valid_s",
-    "instant_window_s",
+    "instant_window_s", "stable_gone_s",
 )  # fmt: skip
 
 
@@ -333,6 +332,7 @@ def _built(whole: dict[str, Any]) -> Policy:
         holdback_bp=round(whole["holdback_pct"] * 100),
         on_undecided=OnUndecided(whole["on_undecided"]),
         on_blind=OnUndecided(whole["on_blind"]),
+        when_stable_is_gone=WhenStableIsGone(whole["when_stable_is_gone"]),
         approvals=dict(whole["approvals"]),
         freeze_windows=tuple(built_window(window) for window in whole["freeze_windows"]),
         document=whole,

@@ -13,7 +13,7 @@ from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import ReplicaTally
-from rollouts.core.policy import Policy, Source
+from rollouts.core.policy import FULL_BP, Policy, Source
 from rollouts.core.room import Room
 from rollouts.core.snapshot import Desired, Identity, Judged, Observed, People, take_snapshot
 from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord, stage_name
@@ -118,6 +118,9 @@ class ReplayedRollout:
 
     def after(self, row: TickRecord) -> Walk:
         mark = row.mark
+        if self.identity.has_stable and _has_taken_over(mark):
+            self.policy = self.policy.facing(has_stable=False)
+            self.identity = replace(self.identity, has_stable=False, displaced_name="stable")
         state, paused_in = RolloutState(mark.state), RolloutState(mark.paused_in or RolloutState.SHIFTING)
         external = self._external(row)
         tick = evaluate(
@@ -180,4 +183,10 @@ class ReplayedRollout:
             is_replacing=mark.is_replacing,
             stable_replicas={name: ReplicaTally(*one) for name, one in mark.stable_replicas.items()},
             is_stable_replacing=mark.is_stable_replacing,
+            displaced_servers=int(bool(self.identity.displaced_name) and mark.lost not in {"stable", "both"}),
         )
+
+
+def _has_taken_over(mark: TickContext) -> bool:
+    """Whether the candidate has the place of a stable release that is gone: beside one it never has all traffic before the promotion."""
+    return mark.weight_bp == FULL_BP and not mark.is_promoting

@@ -14,6 +14,7 @@ from rollouts.core.counter_deltas import ERRORS
 from rollouts.core.decision import Action, Code, Decision, capital, facts_of, hold
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.stable_gone import way_on
 
 #: Failures that end at one instant (one poisoned batch, one cut connection) are one event, however many they are: the
 #: readings that show failures and nothing else must lie further apart than this, in seconds.
@@ -207,13 +208,27 @@ def rollback_decision(s: Snapshot, code: Code, why: str, judged: Judged | None =
     """All traffic back to stable; a pause where the guard is not critical, or where there is no stable to go back to."""
     facts = facts_of(s, judged) | {"breach": code.value}
     stop = Action.HOLD if s.desired.state is RolloutState.PAUSED else Action.PAUSE
-    if not s.identity.has_stable:
-        said = f"{why} There is no earlier release to go back to: it keeps its traffic, and a person must act."
+    if not s.identity.has_stable and not s.observed.displaced_servers:
+        said = f"{why} {_no_way_back(s)}: it keeps its traffic, and a person must act."
         return Decision(stop, Code.NO_ROLLBACK_TARGET, said, facts)
+    if (
+        s.is_stable_gone and code is not Code.DIGEST_MISMATCH
+    ):  # what was not sealed serves nobody, whoever is there instead
+        said = f"{why} {s.identity.stable_name}, the rollback target, has no serving server: nothing is taken back. {way_on(s)}"
+        return Decision(Action.HOLD, Code.NO_ROLLBACK_TARGET, said, facts | {"stable_gone": True})
     if judged is not None and not judged.guard.is_critical:
         said = f"{why} The guard is not critical: staying at {weight_text(s.desired.weight_bp)} until a person decides."
         return Decision(stop, code, said, facts)
+    if not s.identity.has_stable:
+        said = f"{why} Rolling back to {s.identity.displaced_name}, which answers again."
+        return Decision(Action.ROLL_BACK, code, said, facts)
     return Decision(Action.ROLL_BACK, code, f"{why} Rolling back to {s.identity.stable_name}.", facts)
+
+
+def _no_way_back(s: Snapshot) -> str:
+    if s.identity.displaced_name:
+        return f"{s.identity.displaced_name}, the release before, has no serving server"
+    return "There is no earlier release to go back to"
 
 
 def shared_incident(s: Snapshot, what: str, judged: Judged | None = None) -> Decision:

@@ -131,6 +131,7 @@ class Identity:
     has_stable: bool = True  # whether there is a release to compare with and to go back to
     candidate_name: str = "the candidate"
     stable_name: str = "stable"
+    displaced_name: str = ""  # the stable release that had no server when the candidate took all traffic
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,9 @@ class Observed:
     total_s: float = 0.0  # since the first step or shadowing began
     candidate_servers: int | None = None  # that answer real inferences; None: not known
     stable_servers: int | None = None  # likewise
+    stable_reported: int | None = None  # of these, as many as an agent has reported on lately; None: not known
+    is_stable_asleep: bool = False  # it was unloaded because nobody asked, and is woken
+    displaced_servers: int = 0  # of the release that the candidate took the place of
     server_since: float | None = None  # when the candidate's newest server came; None: it has none, or nobody knows
     digest_mismatch: str = ""  # a sentence, when a server runs something other than what was sealed
     hardware: str = ""  # half a sentence, when the arms run on different hardware
@@ -163,7 +167,10 @@ class Observed:
     problem_sentence: str = ""  # the same for people
     source_problems: Mapping[str, str] = field(default_factory=dict)  # by guard: why its source says nothing
     waited_s: float = 0.0  # preparing: since the rollout was started
-    deployment_problem: str = ""  # preparing: a sentence, why the candidate's deployment does not come
+    deployment_problem: str = ""  # preparing: a sentence, why the deployment that is waited for does not come
+    failed_to_load: str = (
+        ""  # preparing: why the candidate's last try to load failed, as a sentence; empty while it tries
+    )
     room: Room = UNKNOWN_ROOM  # what the servers of both arms can take
     replicas: Mapping[str, ReplicaTally] = field(default_factory=dict)  # of the candidate, where they were asked for
     is_replacing: bool = False  # fewer of the candidate answer than before one was set aside
@@ -197,6 +204,7 @@ class StageEvidence:
         None  # since the candidate was first found without a server; None: it has one, or nobody knows
     )
     stable_gone_s: float | None = None  # likewise of stable
+    load_failure: str = ""  # why the candidate's last try to load failed, as a sentence; empty once it has a server
     mix: Mix = field(default_factory=Mix)  # the sizes of both arms' requests
     classes: Mix = field(default_factory=Mix)  # the classes of both arms' decided requests
     attempts_since_server: int | None = None  # of the candidate, since its newest server came; None: none is known
@@ -242,6 +250,16 @@ class Snapshot:
     def acting(self) -> tuple[Judged, ...]:
         """The guards that may act; the others are dry runs."""
         return tuple(one for one in self.evidence.judged if not one.guard.is_dry_run)
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether a person asked for the promotion, which then waits for no evidence."""
+        return self.people.promote_now and self.desired.state is RolloutState.BAKING
+
+    @property
+    def is_stable_gone(self) -> bool:
+        """Whether the rollback target is known to have no server: traffic that goes there is lost."""
+        return self.identity.has_stable and self.observed.stable_servers == 0
 
     @property
     def stage(self) -> Step:
@@ -334,6 +352,7 @@ def _evidence(
         is_candidate_gone=is_gone,
         gone_s=_since(now, state.gone_since),
         stable_gone_s=_since(now, state.stable_gone_since),
+        load_failure=state.load_failure or "",
         mix=mix_of(candidate.bad, candidate.routed, stable.bad, stable.routed, SIZES),
         classes=mix_of_classes(candidate.bad, candidate.attempts, stable.bad, stable.attempts),
         attempts_since_server=None

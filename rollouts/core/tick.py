@@ -62,6 +62,8 @@ class Tick:
             return "rollout.blind"
         if self.decision.code is Code.OVERDUE or self.decision.facts.get("is_late"):
             return "rollout.overdue"
+        if "stable_gone" in self.decision.facts:
+            return "rollout.held"
         if self.decision.code is Code.AWAITING_APPROVAL and "stage" in self.decision.facts:
             return "rollout.approval_requested"
         return "rollout.held" if self.decision.code in EXCUSES and "guard" in self.decision.facts else ""

@@ -39,7 +39,9 @@ class TickContext:
     is_promoting: bool = False
     promote_now: bool = False
     problem: str = ""
-    lost: str = ""  # the arms without a serving server: "", candidate, stable, both
+    lost: str = (
+        ""  # the arms without a serving server: "", candidate, stable, both. Of a displaced stable release likewise
+    )
     server_since: float | None = None  # when the candidate's newest server came
     hardware: str = ""
     is_settling: bool = False  # answers were still on their way since the last change of weight

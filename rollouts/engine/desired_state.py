@@ -28,6 +28,8 @@ class DesiredState:
     ack: Ack = _ACKNOWLEDGED  # of its route; of a rollout without traffic, as if it were followed
     asked_at: float | None = None  # when its deployment was last asked for, seconds since the epoch (UTC)
     deployment_problem: str = ""  # a sentence, why the deployment does not come
+    load_failure: str = ""  # likewise, if its last try to load failed
+    is_stable_asleep: bool = False  # it was unloaded because nobody asked, and is woken
 
 
 def ensure_desired_state(entry: RolloutEntry, world: WorldState) -> DesiredState:
@@ -71,15 +73,17 @@ def _ensure_deployment(entry: RolloutEntry, world: WorldState) -> DesiredState:
     has_failed = deployment is not None and deployment.state == DeploymentState.FAILED
     if deployment is None or not deployment.is_wanted or (has_failed and is_retry_due):
         if problem := _why_after_stable(entry, world):
-            return DesiredState(asked_at=asked_at, deployment_problem=problem)
+            return DesiredState(asked_at=asked_at, deployment_problem=problem, is_stable_asleep=True)
         asked_at = world.at
         try:
             deployment = ask_for_candidate(rollout, fence=world.fence)
         except DomainError as error:
             return DesiredState(asked_at=asked_at, deployment_problem=error.message)
     if deployment.state == DeploymentState.FAILED:
-        return DesiredState(asked_at=asked_at, deployment_problem=f"Its last try failed: {deployment.reason}")
-    return DesiredState(asked_at=asked_at, deployment_problem=_why_after_stable(entry, world))
+        failure = f"Its last try failed: {deployment.reason}"
+        return DesiredState(asked_at=asked_at, deployment_problem=failure, load_failure=failure)
+    problem = _why_after_stable(entry, world)
+    return DesiredState(asked_at=asked_at, deployment_problem=problem, is_stable_asleep=bool(problem))
 
 
 def _why_after_stable(entry: RolloutEntry, world: WorldState) -> str:

@@ -22,7 +22,8 @@ def ensure_replicas(entry: RolloutEntry, world: WorldState) -> None:
     if place not in world.serving:
         return  # its first server is not placed yet
     serving = world.serving_at(place)
-    stable = world.serving_at(entry.places[1]) if rollout.stable_id is not None else serving
+    whole = entry.places[1] or entry.displaced
+    stable = world.serving_at(whole) if whole is not None else serving
     weight_bp = weight_ahead(entry.policy, RolloutState(rollout.state), rollout.step_index)
     needed = Room(stable.wanted).needed_at(weight_bp)
     if needed <= min(max(serving.count, 1), serving.wanted):

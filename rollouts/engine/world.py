@@ -58,6 +58,7 @@ class RolloutEntry:
     report_problem: str | None = None  # why the pinned report does not admit the candidate; None: not looked at yet
     counts_in_prometheus: bool = False
     places: tuple[Place, Place | None] = ((0, ""), None)  # of candidate and stable
+    displaced: Place | None = None  # of the stable release whose place the candidate took, while it has it
     slow_edges: tuple[tuple[str, int], ...] = ()  # counter of slow requests, and its edge in µs
     ahead: int = (
         0  # quiet ticks since the row was last written; should the engine die, the next reading has their counts
@@ -181,14 +182,17 @@ class EngineCache:
         if known is None:
             return False
         rollout = known.rollout
-        return (rollout.state, rollout.version, rollout.tick, rollout.fence) == row
+        has_arms = (rollout.stable_id is not None) is (
+            known.places[1] is not None
+        )  # the candidate may have taken stable's place
+        return has_arms and (rollout.state, rollout.version, rollout.tick, rollout.fence) == row
 
     def _learn(self, rollout: Rollout, blocks: int) -> RolloutEntry:
         state = rollout.engine_state
         rollout.engine_state = {}  # it is in the entry now, and would only take memory
         history = OpenSegment.from_json(state.get("history", {}))
         policy = self._policy_of(rollout)
-        for release in (rollout.candidate, rollout.stable):
+        for release in (rollout.candidate, rollout.stable, rollout.displaced):
             if release is not None:
                 learn_declared(release)
         asks = any(guard.source is Source.PROMETHEUS for guard in policy.guards)
@@ -201,6 +205,7 @@ class EngineCache:
             blocks,
             counts_in_prometheus=asks,
             places=((where, str(rollout.candidate_id)), (where, str(stable)) if stable else None),
+            displaced=(where, str(rollout.displaced_id)) if rollout.displaced_id and not stable else None,
             slow_edges=slow_edges(policy),
         )
 
@@ -235,7 +240,7 @@ def load_world(
     environments = {rollout.environment_id for rollout in rollouts}
     routes = routes_between(models, environments)
     probed = [one.rollout.pk for one in known if any(guard.source is Source.PROBER for guard in one.policy.guards)]
-    serving = serving_of({place[1] for one in known for place in one.places if place is not None})
+    serving = serving_of({place[1] for one in known for place in (*one.places, one.displaced) if place is not None})
     return WorldState(
         now=now,
         fence=fence,

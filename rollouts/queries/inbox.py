@@ -38,6 +38,7 @@ from rollouts.queries.approvals import (
     pinned_by,
     with_approvals,
 )
+from rollouts.queries.target import Target, missing_targets
 
 S = RolloutState
 _NOBODY = Actor.system("inbox")
@@ -70,6 +71,7 @@ class WaitingApproval:
     why_not: str = ""
     changes: tuple[str, ...] = ()
     comments: CommentCount | None = None
+    target: Target | None = None  # where the rollback target has no server
 
     @property
     def missing(self) -> int:
@@ -129,9 +131,9 @@ def _asking() -> QuerySet[Rollout]:
     held = DecisionRecord.objects.filter(rollout=OuterRef("pk"), code=Code.AWAITING_APPROVAL).order_by("-pk")
     asking = with_approvals(Rollout.objects.filter(_ASKS, state__in=_STATES))
     related = asking.annotate(held_at=Subquery(held.values("at")[:1])).select_related(
-        "model__team", "environment", "candidate", "stable", "report", "requested_by"
+        "model__team", "environment", "candidate", "stable", "displaced", "report", "requested_by"
     )
-    return related.defer(*(f"{arm}__{column}" for arm in ("candidate", "stable") for column in LARGE))
+    return related.defer(*(f"{arm}__{column}" for arm in ("candidate", "stable", "displaced") for column in LARGE))
 
 
 _ASKING = Statement(lambda *sight: _asking().filter(within_sight(*sight, of="model__")).order_by("pk"))
@@ -194,7 +196,8 @@ def _superseded(rollout: Rollout) -> str:
 
 
 def with_changes(told: Sequence[WaitingApproval]) -> list[WaitingApproval]:
-    """Each with what its candidate changes against stable, and how many comments that has. Two queries."""
+    """Each with what its candidate changes against stable, and how many comments that has, and the target that it lacks. Three
+    queries."""
     ids = {pk for one in told for pk in (one.rollout.candidate_id, one.rollout.stable_id) if pk is not None}
     manifests = {pk: json.loads(text or "{}") for pk, text in manifests_of(ids).items()}
 
@@ -202,12 +205,14 @@ def with_changes(told: Sequence[WaitingApproval]) -> list[WaitingApproval]:
         stable = one.rollout.stable_id
         return manifests[stable] if stable is not None else None
 
+    targets = missing_targets(one.rollout for one in told)
     said = comment_counts({one.rollout.candidate_id for one in told})
     return [
         replace(
             one,
             changes=summary_of(before(one), manifests[one.rollout.candidate_id]),
             comments=said.get(one.rollout.candidate_id),
+            target=targets.get(one.rollout.pk),
         )
         for one in told
     ]

@@ -18,7 +18,8 @@ from serving.queries.routes import is_routed
 def is_in_use(release: Release, environment: Environment) -> bool:
     """Whether the release serves there, is about to, or is what an active rollout would go back to."""
     active = Rollout.objects.filter(environment=environment, state__in=sorted(state.value for state in ACTIVE))
-    return active.filter(Q(candidate=release) | Q(stable=release)).exists() or is_routed(release, environment)
+    arms = Q(candidate=release) | Q(stable=release) | Q(displaced=release)
+    return active.filter(arms).exists() or is_routed(release, environment)
 
 
 def release_usages(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, str]]:
@@ -31,13 +32,14 @@ def release_needs(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, int
     live = Q(state__in=sorted(state.value for state in ACTIVE))
     warm = Q(state=RolloutState.PROMOTED, undo_until__gt=timezone.now())
     rows = Rollout.objects.filter(live | warm).order_by("pk")
-    columns = ("pk", "candidate_id", "stable_id", "state", "environment_id", "environment__slug")
-    for pk, candidate, stable, state, where, environment in rows.values_list(*columns):
+    columns = ("pk", "candidate_id", "stable_id", "displaced_id", "state", "environment_id", "environment__slug")
+    for pk, candidate, stable, displaced, state, where, environment in rows.values_list(*columns):
         if state == RolloutState.PROMOTED:
             if stable is not None and (releases is None or stable in releases):
                 yield stable, where, f"kept warm in {environment} to go back to at once (rollout {pk})"
             continue
         if releases is None or candidate in releases:
             yield candidate, where, f"candidate of rollout {pk} in {environment} ({state})"
+        stable = stable or displaced
         if stable is not None and (releases is None or stable in releases):
             yield stable, where, f"rollout {pk} in {environment} would go back to it ({state})"

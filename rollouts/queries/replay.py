@@ -35,9 +35,7 @@ class Judgement:
     @property
     def moments(self) -> list[Moment]:
         """As plots draw them."""
-        return (
-            Timeline(self.plan, has_stable=self.rollout.stable_id is not None).with_walks(self.rows, self.walks).moments
-        )
+        return Timeline(self.plan, has_stable=self.rollout.began_with_stable).with_walks(self.rows, self.walks).moments
 
     def to_json(self) -> dict[str, Any]:
         """Every turn of the policy's mind and its first effect; state and weight are those that were."""
@@ -55,7 +53,7 @@ class Judgement:
             "turns": turns[:MOST_TURNS],
             "first_effect": effects[0] if effects else None,
             "roll_back": next((turn for turn in effects if turn["action"] == Action.ROLL_BACK), None),
-            "not_counted": list(uncounted(self.rows, self.plan.facing(has_stable=self.rollout.stable_id is not None))),
+            "not_counted": list(uncounted(self.rows, self.plan.facing(has_stable=self.rollout.began_with_stable))),
         }
 
 
@@ -75,7 +73,7 @@ def judged_by(rollout: Rollout, plan: Policy, history: list[Segment]) -> Judgeme
             rollout=rollout.pk,
         )
     rows = list(rows_in(history))
-    return Judgement(rollout, plan, rows, list(replay(rows, plan, has_stable=rollout.stable_id is not None)))
+    return Judgement(rollout, plan, rows, list(replay(rows, plan, has_stable=rollout.began_with_stable)))
 
 
 def replayed(rollout: Rollout, policy: Mapping[str, Any] | None) -> dict[str, Any]:

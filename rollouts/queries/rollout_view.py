@@ -26,6 +26,7 @@ from rollouts.core.snapshot import Judged, judged_all
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.approvals import Given, ahead_of, given_to, people_by_stage, who_may_approve
 from rollouts.queries.obstacles import obstacle_of
+from rollouts.queries.target import target_of
 from rollouts.queries.undo_window import is_open
 from serving.queries.routes import Followed, followed_route
 
@@ -67,7 +68,7 @@ def view_with(rollout: Rollout, followed: Followed | None) -> dict[str, Any]:
         "clock": _clock(rollout, state, policy), "tick": rollout.tick,
         "requested_by": rollout.requested_by.username if rollout.requested_by else None,
         **approvals_view(rollout, policy, entered),
-        "frozen": frozen_view(policy), "undo_window": _undo_window(rollout, followed),
+        "target": _target(rollout), "frozen": frozen_view(policy), "undo_window": _undo_window(rollout, followed),
         "supersedes": rollout.supersedes_id, "superseded_by": _superseded_by(rollout),
         "mismatches": _mismatches(rollout, policy),
         "started_at": _iso(rollout.started_at),
@@ -85,6 +86,7 @@ def summary(rollout: Rollout) -> dict[str, Any]:
         "id": rollout.pk, "version": rollout.version, "model": rollout.model.slug, "environment": rollout.environment.slug,
         "state": rollout.state, "outcome": rollout.outcome, "reason": rollout.reason,
         "candidate": _release(rollout.candidate), "stable": _release(rollout.stable),
+        "displaced": _release(rollout.displaced),
         "step_index": rollout.step_index, "weight_bp": rollout.weight_bp, "observed_bp": rollout.observed_bp,
         "created_at": _iso(rollout.created_at), "ended_at": _iso(rollout.ended_at), "url": f"{API}/rollouts/{rollout.pk}",
     }  # fmt: skip
@@ -297,6 +299,11 @@ def _undo_window(rollout: Rollout, followed: Followed | None) -> dict[str, Any] 
     if followed is None or not is_open(rollout, followed.route) or rollout.stable is None:
         return None
     return {"to": rollout.stable.name, "until": _iso(rollout.undo_until)}
+
+
+def _target(rollout: Rollout) -> dict[str, Any] | None:
+    target = target_of(rollout)
+    return target.to_json() if target is not None else None
 
 
 def _superseded_by(rollout: Rollout) -> int | None:

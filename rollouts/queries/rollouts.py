@@ -15,7 +15,7 @@ from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
 
-_WHOLE = ("model__team", "environment", "candidate__author", "stable", "report", "requested_by")
+_WHOLE = ("model__team", "environment", "candidate__author", "stable", "displaced", "report", "requested_by")
 
 
 _ONE = Statement(lambda rollout: Rollout.objects.select_related(*_WHOLE).filter(pk=rollout))
@@ -43,7 +43,9 @@ def find_rollout(actor: Actor, rollout_id: int) -> Rollout | None:
 
 def rollouts_of(models: Iterable[ServedModel]) -> QuerySet[Rollout]:
     """The rollouts of these models, the newest first, with what a list says of them."""
-    return Rollout.objects.filter(model__in=models).select_related("model", "environment", "candidate", "stable")
+    return Rollout.objects.filter(model__in=models).select_related(
+        "model", "environment", "candidate", "stable", "displaced"
+    )
 
 
 def newest_of(model: ServedModel, most: int) -> list[Rollout]:
@@ -95,7 +97,7 @@ def expired_undo_windows(now: datetime, most: int = 20) -> list[Rollout]:
 
 def active_rollouts(rollout_ids: Collection[int]) -> list[Rollout]:
     """These rollouts whole, with all that the engine needs to know of them, the oldest first."""
-    whole = Rollout.objects.select_related("model__team", "environment", "candidate", "stable", "report")
+    whole = Rollout.objects.select_related("model__team", "environment", "candidate", "stable", "displaced", "report")
     return list(whole.filter(pk__in=rollout_ids).order_by("pk"))
 
 

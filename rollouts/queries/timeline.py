@@ -53,7 +53,7 @@ def moments_of(rollout: Rollout, history: list[Segment] | None = None) -> list[M
 
 
 def _timeline(rollout: Rollout, *, is_judged: bool) -> Timeline:
-    return Timeline(rollout.effective_policy, has_stable=rollout.stable_id is not None, is_judged=is_judged)
+    return Timeline(rollout.policy_at_start, has_stable=rollout.began_with_stable, is_judged=is_judged)
 
 
 def _of_stored(rollout: Rollout, stored: list[Segment]) -> Timeline:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 
 from serving.core.replicas import desired_replicas
@@ -31,6 +31,7 @@ class Serving:
     has_drifted: bool = False  # files under one of them are not those that were sealed
     wanted: int = 1
     heard: int = 0
+    reported: int = 0  # those that an agent reported on lately; none if no agent did
 
 
 NONE_SERVING = Serving()
@@ -45,7 +46,8 @@ SELECT deployment.environment_id, deployment.release_id::text, count(server.id),
        count(server.id) FILTER (
            WHERE node.revoked_at IS NULL
              AND (node.seen_at >= %(since)s OR NOT EXISTS (SELECT FROM serving_node WHERE seen_at >= %(since)s))
-       )
+       ),
+       count(server.id) FILTER (WHERE node.revoked_at IS NULL AND node.seen_at >= %(since)s)
 FROM serving_deployment deployment
 JOIN serving_node node ON node.name = deployment.node_id
 LEFT JOIN serving_server server ON server.deployment_id = deployment.id AND server.ended_at IS NULL AND server.is_serving
@@ -62,14 +64,36 @@ def serving_of(releases: Iterable[str]) -> dict[Place, Serving]:
         since = timezone.now() - HEARD_WITHIN
         cursor.execute(_SERVING, {"releases": f"{{{','.join(releases)}}}", "since": since})
         rows = cursor.fetchall()
-    unsaid = {UUID(release) for _, release, *_, said, _ in rows if said is None}
+    unsaid = {UUID(release) for _, release, *_, said, _, _ in rows if said is None}
     declared = declared_replicas(unsaid) if unsaid else {}
     found = {}
-    for where, release, count, at, nodes, has_drifted, said, heard in rows:
+    for where, release, count, at, nodes, has_drifted, said, heard, reported in rows:
         wanted = desired_replicas(said, declared[UUID(release)].least if said is None else None)
         on = frozenset((nodes or "").split())
-        found[where, release] = Serving(count, at, on, has_drifted, wanted, heard)
+        found[where, release] = Serving(count, at, on, has_drifted, wanted, heard, reported)
     return found
+
+
+@dataclass(frozen=True)
+class Answering:
+    """Servers of one release that answer real inferences; of these, `reported`: an agent reported on them lately."""
+
+    count: int
+    reported: int
+
+
+def answering_in(releases: Collection[UUID]) -> dict[Place, Answering]:
+    """Where any of these releases was ever deployed. One query."""
+    wanted = Q(is_wanted=True, servers__ended_at=None, servers__is_serving=True) & ~Q(state="gone")
+    heard = Q(node__revoked_at=None, node__seen_at__gte=timezone.now() - HEARD_WITHIN)
+    rows = Deployment.objects.filter(release__in=releases).values_list("environment_id", "release_id")
+    counted = rows.annotate(count=Count("servers", filter=wanted), reported=Count("servers", filter=wanted & heard))
+    return {(where, str(release)): Answering(count, reported) for where, release, count, reported in counted}
+
+
+def answering_of(release: UUID, environment: int) -> Answering | None:
+    """None of a release that was never deployed there: then nobody knows."""
+    return answering_in({release}).get((environment, str(release)))
 
 
 def on_heard_nodes(servers: QuerySet[Server]) -> QuerySet[Server]:

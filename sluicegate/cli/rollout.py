@@ -28,7 +28,7 @@ VERBS: dict[str, str] = {
     "approve": "Say yes to exactly the digests that you looked at, for the next stage or --stage",
     "reject": "Say no for good: it ends, and traffic that it has is taken back",
     "advance": "Go to the next stage without waiting for its evidence",
-    "promote": "Promote now, unless something is proven broken or cannot be told",
+    "promote": "Promote now without waiting for evidence; while stable has no server, give it all traffic",
     "abort": "Take all traffic from the candidate now, or drop what has none",
     "cancel": "Drop a rollout that has no traffic yet",
 }
@@ -208,7 +208,7 @@ def status_line(view: dict[str, Any]) -> str:
 
 def status_lines(view: dict[str, Any]) -> list[str]:
     """The status line, then what people should know: who approved what, what is missing, freezes, the undo window."""
-    lines = [status_line(view), *_stop_line(view)]
+    lines = [status_line(view), *_stop_line(view), *_target_line(view)]
     for stage in view.get("approval_stages") or []:
         by = f" by {', '.join(stage['by'])}" if stage["by"] else ""
         lines.append(f"  {stage['stage']}: {stage['given']} of {stage['needed']} approvals{by}")
@@ -232,6 +232,14 @@ def _stop_line(view: dict[str, Any]) -> list[str]:
     """The later stage that it cannot enter as it is; it goes on until then."""
     stop = view.get("will_stop")
     return [f"  It will stop before {stop['at_stage']}: {stop['message']} {stop['next_step']}"] if stop else []
+
+
+def _target_line(view: dict[str, Any]) -> list[str]:
+    """What it could go back to, where that is not the release that it began beside or where that has no server."""
+    target = view.get("target")
+    if not target or not (target["is_missing"] or view.get("displaced")):
+        return []
+    return [f"  {target['message']}"]
 
 
 def _undo_line(view: dict[str, Any]) -> list[str]:

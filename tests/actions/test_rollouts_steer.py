@@ -201,7 +201,7 @@ def test_promote_now_goes_to_the_bakes_weight_and_asks_for_the_promotion(state: 
 @pytest.mark.parametrize("state", ["awaiting_approval", "preparing", "paused", "rolling_back", "stuck"])
 def test_only_what_moves_forward_can_be_promoted(state: str) -> None:
     rollout, _ = with_stable()
-    with pytest.raises(StateChanged, match="promote now needs it to be baking, shadowing, shifting"):
+    with pytest.raises(StateChanged, match=f"is {state.replace('_', ' ')}, so promote does nothing there"):
         act("promote_now", put(rollout, state), manager())
 
 

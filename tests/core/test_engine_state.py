@@ -364,10 +364,21 @@ def test_a_state_that_was_stored_before_fields_were_renamed_is_read_whole() -> N
     history = stored.pop("history")
     state = EngineState.from_json({**stored, "history": history})
     assert state.to_json() == stored
-    later = {"stable_gone_since", "stable_looks", "stable_odd", "mostly"}  # kept since later
+    later = {
+        "stable_gone_since",
+        "stable_looks",
+        "stable_odd",
+        "mostly",
+        "load_failure",
+        "stable_unanswered",
+    }  # kept since later
     before = EngineState.from_json({name: value for name, value in stored.items() if name not in later})
     assert before == replace(state, **dict.fromkeys(later - {"mostly"}), mostly=MostlyFailing())
     assert (state.last_decision, state.asked_at, state.is_promoting) == ("hold:need_more", 250.25, True)
     assert state.watches["errors"].evidence.candidate > 0 and state.harm["errors"] == (1.5, 2.25)
-    assert {name for name, value in vars(EngineState()).items() if getattr(state, name) == value} == set()
+    unset = {name for name, value in vars(EngineState()).items() if getattr(state, name) == value}
+    assert unset == {
+        "load_failure",
+        "stable_unanswered",
+    }  # of a candidate that loads, and of a stable release that is silent
     assert OpenSegment.from_json(history).began_at == 301.0

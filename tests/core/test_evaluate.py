@@ -100,12 +100,14 @@ def test_a_blink_of_an_arm_cancels_no_rollout_that_a_freeze_has_held_all_night()
         return evaluate(replace(seen, desired=Desired(S.PREPARING), readings={}), gone_over_s=0.5)
 
     limit = FAST.prepare_deadline_s
-    for arm, code in (("stable_servers", Code.STABLE_NOT_READY), ("candidate_servers", Code.NEVER_READY)):
+    for arm, after in (
+        ("stable_servers", (Action.HOLD, Code.STABLE_NOT_READY)), ("candidate_servers", (Action.CANCEL, Code.NEVER_READY)),
+    ):  # fmt: skip
         first = tick(1, given().engine_state, 1.0, **{arm: 0})
         assert first.decision.action is Action.HOLD
         kept = EngineState.from_json(first.engine_state.to_json())
         last = tick(2, kept, 1.0 + limit, **{arm: 0})
-        assert (last.decision.action, last.decision.code) == (Action.CANCEL, code)
+        assert (last.decision.action, last.decision.code) == after
         back = tick(2, kept, limit, **{arm: 1})
         assert (back.engine_state.gone_since, back.engine_state.stable_gone_since) == (None, None)
         assert tick(3, back.engine_state, 1.0 + limit, **{arm: 0}).decision.action is Action.HOLD

@@ -27,7 +27,7 @@ def told() -> dict[str, str]:
     [
         "holdback_pct", "alpha_roll_back", "alpha_promote", "budget_bad", "deadline_s", "all_failing_attempts", "cold_attempts",
         "cold_s", "no_data_s", "stale_s", "blind_limit_s", "ack_deadline_s", "prepare_deadline_s", "dispersion_window_s",
-        "approval_valid_s", "instant_window_s",
+        "approval_valid_s", "instant_window_s", "stable_gone_s",
     ],
 )  # fmt: skip
 def test_the_page_tells_the_standard_presets_numbers(field: str) -> None:
@@ -45,6 +45,7 @@ def test_the_page_tells_the_standard_presets_stages_and_limits_of_ignorance() ->
     assert "`sample_pct` 0 (careful: 10)" in table["shadow"]
     assert table["on_undecided"] == "`hold`" == f"`{standard['on_undecided']}`"
     assert table["on_blind"] == f"120, `{standard['on_blind']}`"
+    assert table["when_stable_is_gone"] == f"60, `{standard['when_stable_is_gone']}`"
     assert (standard["approvals"], standard["freeze_windows"]) == ({}, [])
 
 
@@ -61,7 +62,7 @@ DIFFERS: dict[str, dict[str, Any]] = {
     "standard": {},
     "fast": {"all_failing_attempts": 5, "cold_s": 30, "budget_bad": 500, "deadline_s": 14_400, "instant_window_s": 3600},
     "demo": {
-        "all_failing_attempts": 5, "no_data_s": 10, "stale_s": 5, "blind_limit_s": 20, "prepare_deadline_s": 180,
+        "all_failing_attempts": 5, "no_data_s": 10, "stale_s": 5, "blind_limit_s": 20, "prepare_deadline_s": 180, "stable_gone_s": 10,
         "dispersion_window_s": 2, "cold_s": 6, "budget_bad": 500, "deadline_s": 900, "instant_window_s": 20,
     },
 }  # fmt: skip

@@ -413,19 +413,6 @@ def test_a_candidate_that_is_never_ready_is_cancelled_without_traffic() -> None:
     assert story.codes()[-1] == "never_ready" and story.route().candidate_id is None
 
 
-def test_a_candidate_whose_way_back_has_no_server_is_cancelled_without_traffic() -> None:
-    story = Story(prepare_deadline_s=60)
-    Server.objects.filter(deployment__release=story.stable).update(is_serving=False)
-    story.turn()
-    assert story.rollout.state == "preparing" and "waiting for it." in story.rollout.reason
-    began_earlier(61)
-    story.turn()
-    assert story.rollout.state == "preparing"  # it counts from when the server was lost
-    began_earlier(61, "stable_gone_since")
-    assert story.until("cancelled", turns=2).weight_bp == 0
-    assert story.codes()[-1] == "stable_not_ready" and "start again" in story.rollout.reason
-
-
 def test_environment_is_not_touched_by_reading_it() -> None:
     story = Story()
     story.until("shifting")

@@ -14,6 +14,7 @@ from typing import Any
 from accounts.core.access import Actor, Verb, may
 from rollouts import actions
 from rollouts.core.lifecycle import LIVE, WITHOUT_TRAFFIC, RolloutState
+from rollouts.core.stable_gone import takes_over
 from rollouts.models import Rollout
 from rollouts.queries.approvals import excluded_from
 
@@ -42,21 +43,23 @@ class Button:
     is_danger: bool = False
 
 
-def shutting_buttons(actor: Actor, rollout: Rollout) -> list[Button]:
+def shutting_buttons(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> list[Button]:
     """The way out first, then the pause; none for a person who may not, nor once the rollout has ended."""
     team, state = rollout.model.team.slug, S(rollout.state)
     found = []
     if may(actor, Verb.ROLL_BACK, team):
-        found.append(_way_out(rollout, state))
+        found.append(_way_out(rollout, state, live))
     if may(actor, Verb.PAUSE_ROLLOUT, team):
         found.append(Button("pause", "Pause", "" if state in _FORWARD else f"It is {_word(state)}."))
     return found
 
 
-def _way_out(rollout: Rollout, state: RolloutState) -> Button:
+def _way_out(rollout: Rollout, state: RolloutState, live: dict[str, Any]) -> Button:
     if state in WITHOUT_TRAFFIC:
         return Button("cancel", "Cancel the rollout", is_danger=True)
-    label = f"Roll back to {rollout.stable.name}" if rollout.stable else "End the rollout"
+    before = (live.get("target") or {}).get("release")
+    before = before or (rollout.stable.name if rollout.stable else None)
+    label = f"Roll back to {before}" if before else "End the rollout"
     return Button("abort", label, "" if state in LIVE | {S.STUCK} else f"It is {_word(state)}.", is_danger=True)
 
 
@@ -79,13 +82,28 @@ def opening_buttons(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> lis
         )
         found.append(Button("advance", "Skip the wait", why_not, says))
     if may(actor, Verb.PROMOTE_NOW, team):
-        why_not = "" if state in _FORWARD and not rollout.promote_now else f"It is {_word(state)}."
-        why_not = "It is being promoted already." if rollout.promote_now else why_not
-        obstacle = live["blocked"] or live["will_stop"]  # every stage on the way needs its approvals
-        why_not = obstacle["message"] if obstacle else why_not
-        says = f"All traffic goes to {rollout.candidate.name} without waiting for evidence, unless something is proven broken."
-        found.append(Button("promote_now", "Promote now", why_not, says))
+        found.append(_promote(rollout, state, live))
     return found
+
+
+def _promote(rollout: Rollout, state: RolloutState, live: dict[str, Any]) -> Button:
+    is_gone = rollout.stable is not None and (live.get("target") or {}).get("is_missing", False)
+    states = _FORWARD | {S.PREPARING, S.PAUSED} if is_gone else _FORWARD
+    why_not = "" if state in states else f"It is {_word(state)}."
+    why_not = "It is being promoted already." if rollout.promote_now else why_not
+    obstacle = live["blocked"] or live["will_stop"]  # every stage on the way needs its approvals
+    why_not = obstacle["message"] if obstacle else why_not
+    candidate = rollout.candidate.name
+    if is_gone and rollout.stable is not None:
+        stable = rollout.stable.name
+        return Button(
+            "promote_now", "Give it all traffic", why_not, f"{stable} has no server. {takes_over(candidate, stable)}"
+        )
+    says = (
+        f"All traffic goes to {candidate}. No evidence is waited for, not even a first request, and the log and the outcome state "
+        "that. Only what speaks against it holds it."
+    )
+    return Button("promote_now", "Promote now", why_not, says)
 
 
 def _approve(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> Button:

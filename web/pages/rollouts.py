@@ -59,7 +59,7 @@ def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
         "live": live,
         "is_final": is_final,
         "is_polled": not is_final or live["undo_window"] is not None,
-        "shutting": [] if is_final else shutting_buttons(actor, rollout),
+        "shutting": [] if is_final else shutting_buttons(actor, rollout, live),
         "opening": [] if is_final else opening_buttons(actor, rollout, live),
         "may_shut": may(actor, Verb.ROLL_BACK, rollout.model.team.slug, rollout.model.slug),
         "is_undo_closed": _is_undo_closed(rollout, followed, live),
@@ -95,7 +95,7 @@ def _others(actor: Actor, rollout: Rollout) -> list[Release]:
         actor, Verb.SUPERSEDE_ROLLOUT, rollout.model.team.slug, rollout.model.slug
     ):
         return []
-    excluded = {rollout.candidate_id, rollout.stable_id}
+    excluded = {rollout.candidate_id, rollout.stable_id, rollout.displaced_id}
     return [one for one in newest_releases(rollout.model, NEWEST) if one.pk not in excluded and one.state == "sealed"]
 
 

@@ -206,6 +206,9 @@ def _says(found: dict[str, Any]) -> str:
     takes = f", about {duration_text(found['total_s'])}" if found["total_s"] is not None else ""
     waits = [f"{one['needed']} before {one['stage']}" for one in found["approvals"]]
     asks = f" It waits for approvals: {', '.join(waits)}." if waits else ""
+    told = {one["code"]: one["message"] for one in found["warnings"]}
     back = f" It goes back to {found['stable']} by itself once it is proven worse." if found["stable"] else ""
-    before = next((one["message"] for one in found["warnings"] if one["code"] == "rolled_back_before"), "")
+    if found["stable"] and not found["rollback_target"]:
+        back = f" {told.get('no_capacity_for_rollback', '')}"
+    before = told.get("rolled_back_before", "")
     return f"In {found['environment']}, {found['candidate']}{over}: {weights}{takes}.{asks}{back} {before}".strip()

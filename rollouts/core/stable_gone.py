@@ -1,0 +1,82 @@
+"""Stable has no server: nothing is left to protect. The candidate may take all traffic, and is judged as a first release is.
+
+Premises: docs/decisions/0040-when-stable-is-gone.md.
+"""
+
+from __future__ import annotations
+
+from accounts.core.quantities import weight_text
+from rollouts.core.decision import Action, Code, Decision, facts_of, hold
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.policy import WhenStableIsGone
+from rollouts.core.snapshot import Observed, Snapshot
+
+
+def is_absent(seen: Observed, unanswered: int, least: int) -> bool:
+    """Whether stable is known to have no server that answers.
+
+    A silent agent is no evidence. `least` requests in a row without one answer are, if no agent reports on stable's servers.
+    """
+    if not seen.stable_servers:
+        return seen.stable_servers == 0
+    return seen.stable_reported == 0 and unanswered >= least
+
+
+def replacement(s: Snapshot) -> Decision | None:
+    """All traffic to the candidate, if the policy asks for that and stable has been gone for long enough; else None."""
+    is_asked = s.policy.when_stable_is_gone is WhenStableIsGone.REPLACE and not s.observed.is_stable_asleep
+    if not is_asked or not s.is_stable_gone or not s.observed.candidate_servers or s.desired.is_promoting:
+        return None
+    if s.desired.state is RolloutState.PAUSED or s.observed.problem or s.observed.total_s >= s.policy.deadline_s:
+        return None
+    gone_s = s.evidence.stable_gone_s or 0.0
+    if gone_s < s.policy.stable_gone_s:
+        return None
+    said = (
+        f"{s.identity.stable_name} has had no serving server for {gone_s:.0f} s, and the policy then replaces it: "
+        f"{takes_over(s.identity.candidate_name, s.identity.stable_name)}"
+    )
+    return Decision(Action.REPLACE, Code.STABLE_GONE, said, facts_of(s) | {"to_index": 0, "gone_s": round(gone_s, 1)})
+
+
+def takes_over(candidate: str, stable: str) -> str:
+    """What becomes of both releases when the candidate takes the place of a stable release that is gone, as sentences."""
+    return (
+        f"{candidate} takes all traffic, as a first release does, and is held to the absolute objectives only. "
+        f"There is no rollback target until {stable} answers again."
+    )
+
+
+def no_target(s: Snapshot) -> Decision:
+    """The hold of a live rollout whose rollback target has no server."""
+    at = f"Holding at {weight_text(s.desired.weight_bp)}"
+    said = f"{at}: {s.identity.stable_name}, the rollback target, has no serving server. {way_on(s)}"
+    return hold(s, Code.STABLE_NOT_READY, said)
+
+
+def waiting(s: Snapshot) -> Decision:
+    """The hold of a candidate that is ready beside a stable release without a server. Past the deadline people are warned, once."""
+    gone_s = s.observed.waited_s
+    if s.evidence.stable_gone_s is not None:
+        gone_s = min(gone_s, s.evidence.stable_gone_s)
+    is_late = gone_s >= s.policy.prepare_deadline_s
+    why = f" {s.observed.deployment_problem}" if s.observed.deployment_problem else ""
+    since = f" for {gone_s:.0f} s" if is_late else ""
+    has = "has had" if is_late else "has"
+    said = (
+        f"{s.identity.candidate_name} is ready, but {s.identity.stable_name}, the rollback target, {has} no serving server"
+        f"{since}; waiting for it.{why} {way_on(s)}"
+    )
+    facts = {"is_late": True} if is_late else {}
+    return Decision(Action.HOLD, Code.STABLE_NOT_READY, said, facts)
+
+
+def way_on(s: Snapshot) -> str:
+    """How a rollout goes on whose stable release has no server, as a sentence."""
+    candidate, stable = s.identity.candidate_name, s.identity.stable_name
+    number = f" {s.identity.rollout_id}" if s.identity.rollout_id else ""
+    verb = f"`sluicegate rollout promote{number}`"
+    if s.policy.when_stable_is_gone is WhenStableIsGone.REPLACE and s.desired.state is not RolloutState.PAUSED:
+        after = f"once {stable} has been gone for {s.policy.stable_gone_s:.0f} s"
+        return f"{candidate} takes all traffic {after}; a release manager gives it all at once by {verb}."
+    return f"A release manager may give {candidate} all traffic: {verb}."

@@ -1,0 +1,94 @@
+"""What a rollout could go back to now, and whether its stable release is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rollouts.core.engine_state import EngineState
+from rollouts.core.lifecycle import FINAL, RolloutState
+from rollouts.core.policy import WhenStableIsGone
+from rollouts.core.snapshot import Observed
+from rollouts.core.stable_gone import is_absent
+from rollouts.models import Rollout
+from serving.queries.answering import NONE_SERVING, Serving, answering_in, answering_of, serving_of
+from serving.queries.sleep import sleep_of
+
+
+@dataclass(frozen=True)
+class Target:
+    """`release` is what a rollback would go to now, None for nothing. `message` is in sentences; `is_missing`: there should be one."""
+
+    release: str | None
+    message: str
+    is_missing: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+def candidate_serving(rollout: Rollout) -> Serving:
+    """The candidate's servers in the rollout's environment."""
+    place = (rollout.environment_id, str(rollout.candidate_id))
+    return serving_of([place[1]]).get(place, NONE_SERVING)
+
+
+def is_stable_gone(rollout: Rollout) -> bool:
+    """Whether the rollback target has no server that answers. One that sleeps and can be woken is not gone, nor is one that was
+    never deployed from here."""
+    serving = answering_of(rollout.stable_id, rollout.environment_id) if rollout.stable_id else None
+    if serving is None:
+        return False
+    unanswered = EngineState.from_json(rollout.engine_state).stable_unanswered or 0
+    seen = Observed(0.0, stable_servers=serving.count, stable_reported=serving.reported)
+    if not is_absent(seen, unanswered, rollout.effective_policy.all_failing_attempts):
+        return False
+    sleep = sleep_of(rollout.environment_id, rollout.model_id)
+    return sleep is None or bool(sleep.trouble)
+
+
+def target_of(rollout: Rollout) -> Target | None:
+    """What the rollout would go back to now; None once it has ended."""
+    if rollout.state in FINAL:
+        return None
+    candidate = rollout.candidate.name
+    if rollout.stable is not None:
+        if not is_stable_gone(rollout):
+            return Target(rollout.stable.name, f"A rollback goes to {rollout.stable.name}.")
+        return Target(
+            None, f"There is no rollback target: {rollout.stable.name} has no serving server. {_way_on(rollout)}", True
+        )
+    if rollout.displaced is None:
+        return Target(None, f"There is no rollback target: {candidate} is the first release there.")
+    name = rollout.displaced.name
+    again = answering_of(rollout.displaced.pk, rollout.environment_id)
+    if again is not None and again.count:
+        return Target(
+            name,
+            f"{candidate} took the place of {name}, which had no server. {name} answers again: a rollback goes to it.",
+        )
+    keeps = f"{candidate} keeps its traffic whatever happens, until {name} answers again"
+    return Target(
+        None, f"There is no rollback target: {candidate} took the place of {name}, which has no server. {keeps}.", True
+    )
+
+
+def missing_targets(rollouts: Iterable[Rollout]) -> dict[int, Target]:
+    """By rollout: the targets that have no server, as people are told it. One query, and some for each that is told."""
+    every = list(rollouts)
+    found = answering_in({one.stable_id for one in every if one.stable_id})
+    is_heard = {place for place, answering in found.items() if answering.reported}
+    places = {one.pk: (one.environment_id, str(one.stable_id)) for one in every}
+    doubtful = [one for one in every if one.displaced_id or places[one.pk] in found.keys() - is_heard]
+    targets = {one.pk: target_of(one) for one in doubtful}
+    return {pk: target for pk, target in targets.items() if target is not None and target.is_missing}
+
+
+def _way_on(rollout: Rollout) -> str:
+    candidate, plan = rollout.candidate.name, rollout.effective_policy
+    if rollout.state == RolloutState.AWAITING_APPROVAL:
+        return f"Once it is approved and ready, a release manager may give {candidate} all traffic."
+    if plan.when_stable_is_gone is WhenStableIsGone.REPLACE and rollout.state != RolloutState.PAUSED:
+        return f"{candidate} takes all traffic once it is ready and that has lasted for {plan.stable_gone_s:g} s."
+    return f"Once {candidate} is ready, a release manager may give it all traffic: `sluicegate rollout promote {rollout.pk}`."

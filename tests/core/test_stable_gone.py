@@ -1,0 +1,164 @@
+"""Stable without a server: nothing waits for it without end, and a candidate that takes its place is judged as a first release."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rollouts.core.counter_deltas import Counts, Reading
+from rollouts.core.decide import decide
+from rollouts.core.decision import Action, Code
+from rollouts.core.engine_state import EngineState, update_state
+from rollouts.core.lifecycle import LIVE, RolloutState
+from rollouts.core.policy import OnUndecided, Policy, WhenStableIsGone
+from rollouts.core.snapshot import Observed
+from rollouts.core.stable_gone import is_absent
+from tests.core.test_decide import ALONE, POLICY, judged, snapshot
+from tests.snapshots import changed
+
+S = RolloutState
+REPLACE = replace(POLICY, when_stable_is_gone=WhenStableIsGone.REPLACE)
+STATES = [S.PREPARING, *sorted(LIVE - {S.PAUSED})]
+
+
+def gone(state: RolloutState, policy: Policy = REPLACE, gone_s: float = 60.0, **over: Any) -> Any:
+    """A healthy rollout whose stable release has had no server for so long, and whose candidate is warm."""
+    return decide(snapshot(state=state, policy=policy, stable_servers=0, stable_gone_s=gone_s, waited_s=900.0, **over))
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_policy_gives_the_candidate_all_traffic_once_stable_has_been_gone_for_its_time(state: RolloutState) -> None:
+    done = gone(state)
+    assert (done.action, done.code) == (Action.REPLACE, Code.STABLE_GONE)
+    assert done.reason == (
+        "r1 has had no serving server for 60 s, and the policy then replaces it: r2 takes all traffic, as a first release does, and is "
+        "held to the absolute objectives only. There is no rollback target until r1 answers again."
+    )
+    restart = gone(state, gone_s=59.9)
+    assert (restart.action, restart.code) == (Action.HOLD, Code.STABLE_NOT_READY)
+    assert "r2 takes all traffic once r1 has been gone for 60 s" in restart.reason
+
+
+@pytest.mark.parametrize("state", [*STATES, S.PAUSED])
+def test_by_default_it_holds_and_names_the_verb_that_a_release_manager_has(state: RolloutState) -> None:
+    done = gone(state, POLICY, gone_s=1e6)
+    assert done.action is Action.HOLD
+    if state is not S.PAUSED:
+        assert done.code is Code.STABLE_NOT_READY and "`sluicegate rollout promote`" in done.reason
+
+
+@pytest.mark.parametrize(
+    ("over", "why"),
+    [
+        ({"candidate_servers": 0}, "it has no server"),
+        ({"is_stable_asleep": True}, "stable is being woken"),
+        ({"problem": "provider_down"}, "no gateway tells anything"),
+        ({"total_s": 1e9}, "the whole rollout is overdue"),
+        ({"judged": (judged(0, bad_candidate=50, log_e_worse=30.0), judged(1))}, "it is proven worse"),
+        ({"is_promoting": True}, "it is being promoted"),
+        ({"stable_servers": 1}, "stable serves"),
+        ({"stable_servers": None}, "nobody knows"),
+    ],
+)
+def test_the_policy_replaces_nothing_where(over: dict[str, Any], why: str) -> None:
+    done = decide(snapshot(**{"policy": REPLACE, "stable_servers": 0, "stable_gone_s": 1e6, "state": S.BAKING, **over}))
+    assert done.action is not Action.REPLACE, why
+
+
+def test_a_pause_is_a_persons_and_the_policy_does_not_end_it() -> None:
+    assert gone(S.PAUSED, gone_s=1e6).action is Action.HOLD
+
+
+@pytest.mark.parametrize("stage", ["start", "step 2", "step 3", "bake"])
+def test_all_traffic_at_once_skips_no_approval(stage: str) -> None:
+    policy = replace(REPLACE, approvals={stage: 1})
+    held = gone(S.PREPARING, policy)
+    assert (held.code, held.facts["stage"], held.facts["held"]) == (Code.AWAITING_APPROVAL, stage, "replace")
+    assert gone(S.PREPARING, policy, approvals={stage: 1}).action is Action.REPLACE
+    assert gone(S.PREPARING, replace(REPLACE, approvals={"promote": 1})).action is Action.REPLACE
+
+
+#: What takes a candidate back by itself: evidence, a deadline, blindness.
+TAKEN_BACK: list[dict[str, Any]] = [
+    {"judged": (judged(0, bad_candidate=50, log_e_worse=30.0), judged(1))},
+    {"judged": (judged(0), judged(1, bad_candidate=90, log_e_over=30.0, log_e_worse=3.0))},
+    {"all_failing": 10, "all_failing_s": 1.0},
+    {"now": 10_000.0, "judged": (judged(0, log_e_fine=0.0), judged(1))},
+    {"total_s": 1e9},
+    {"problem": "provider_down", "blind_s": 1e6},
+    {"quiet_s": 999.0, "now": 10_000.0},
+]
+
+
+@pytest.mark.parametrize("over", TAKEN_BACK)
+@pytest.mark.parametrize("state", sorted(LIVE))
+def test_nothing_is_taken_back_to_a_release_without_a_server(state: RolloutState, over: dict[str, Any]) -> None:
+    policy = replace(POLICY, on_undecided=OnUndecided.ROLL_BACK, on_blind=OnUndecided.ROLL_BACK)
+    numbers = {"policy": policy, "state": state, **over}
+    with_server = decide(snapshot(**numbers))
+    without = decide(snapshot(stable_servers=0, stable_gone_s=5.0, **numbers))
+    assert without.action is Action.HOLD
+    if with_server.action is Action.ROLL_BACK and "breach" in with_server.facts:
+        assert (
+            without.code is Code.NO_ROLLBACK_TARGET
+            and "r1, the rollback target, has no serving server" in without.reason
+        )
+        assert "`sluicegate rollout promote`" in without.reason or state is S.PAUSED
+
+
+def test_contents_that_were_not_sealed_serve_nobody_whoever_is_there_instead() -> None:
+    done = decide(snapshot(stable_servers=0, digest_mismatch="Its files are not those that were sealed."))
+    assert (done.action, done.code) == (Action.ROLL_BACK, Code.DIGEST_MISMATCH)
+
+
+def test_a_displaced_release_that_answers_again_is_the_rollback_target() -> None:
+    broken = (judged(0, ALONE), judged(1, ALONE, bad_candidate=90, log_e_over=30.0))
+    alone = snapshot(
+        policy=ALONE,
+        has_stable=False,
+        displaced_name="r1",
+        step_index=0,
+        weight_bp=10_000,
+        routed_stable=0,
+        judged=broken,
+    )
+    nowhere = decide(alone)
+    assert (nowhere.action, nowhere.code) == (Action.PAUSE, Code.NO_ROLLBACK_TARGET)
+    assert "r1, the release before, has no serving server: it keeps its traffic" in nowhere.reason
+    back = decide(changed(alone, displaced_servers=1))
+    assert (back.action, back.code) == (Action.ROLL_BACK, Code.OBJECTIVE_BREACHED)
+    assert back.reason.endswith("Rolling back to r1, which answers again.")
+    paused = decide(changed(alone, displaced_servers=1, state=S.PAUSED))
+    assert paused.action is Action.ROLL_BACK
+
+
+@pytest.mark.parametrize(
+    ("servers", "reported", "unanswered", "is_gone"),
+    [
+        (0, 0, 0, True),  # its agent reported that it ended
+        (None, None, 99, False),  # nobody knows
+        (1, 1, 99, False),  # an agent reports that it answers
+        (1, 0, 9, False),  # a silent agent is no evidence
+        (1, 0, 10, True),  # and gateways get no answer
+        (1, None, 99, False),
+    ],
+)
+def test_a_silent_agent_alone_is_no_evidence(servers: Any, reported: Any, unanswered: int, is_gone: bool) -> None:
+    assert is_absent(Observed(0.0, stable_servers=servers, stable_reported=reported), unanswered, 10) is is_gone
+
+
+def test_an_answer_or_a_request_that_was_shed_shows_that_stable_is_there() -> None:
+    def after(state: EngineState, tick: int, routed: int, attempts: int, failed: int, shed: int = 0) -> EngineState:
+        stable = Counts(attempts, routed, {"errors": failed, "shed": shed})
+        reading = Reading("one", float(tick), Counts(), stable)
+        return update_state(state, tick=tick, readings={"gateway": reading}, policy=POLICY, has_stable=True)
+
+    state = after(EngineState(), 1, 0, 0, 0)
+    state = after(state, 2, 7, 0, 0)  # never sent anywhere
+    assert state.stable_unanswered == 7
+    state = after(state, 3, 12, 5, 5)
+    assert EngineState.from_json(state.to_json()).stable_unanswered == 12
+    assert after(state, 4, 13, 6, 5).stable_unanswered is None
+    assert after(state, 4, 13, 5, 5, shed=1).stable_unanswered is None

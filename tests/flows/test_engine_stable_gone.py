@@ -1,0 +1,204 @@
+"""Stable loses its server for good, and the candidate is its fix: an engine on a real database beside a gateway that is not real."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ledger.core.errors import Refused, StateChanged
+from ledger.models import Event
+from rollouts import actions
+from rollouts.models import Rollout
+from rollouts.queries.release_usage import is_in_use
+from rollouts.queries.rollout_view import view_of
+from rollouts.queries.target import target_of
+from serving.models import Deployment, Node, Server
+from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.rollout_story import Story, began_earlier
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def lose_stable(story: Story, is_serving: bool = False) -> None:
+    Server.objects.filter(deployment__release=story.stable).update(is_serving=is_serving)
+
+
+def by_hand(story: Story, verb: str = "promote_now") -> Rollout:
+    story.rollout.refresh_from_db()
+    done: Rollout = getattr(actions, verb)(
+        actor=story.admin, rollout=story.rollout, expected_version=story.rollout.version, reason="Users get 503."
+    )
+    story.rollout.refresh_from_db()
+    return done
+
+
+def has_all_traffic(story: Story) -> None:
+    route, rollout = story.route(), story.rollout
+    assert (route.stable_id, route.candidate_id, route.candidate_bp) == (story.candidate.pk, None, 0)
+    assert (rollout.stable_id, rollout.displaced_id, rollout.weight_bp) == (None, story.stable.pk, 10_000)  # type: ignore[union-attr]
+    assert is_in_use(story.stable, story.environment)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("verb", ["promote_now", "advance"])
+@pytest.mark.parametrize("state", ["preparing", "shadowing", "shifting", "baking", "paused"])
+def test_a_release_manager_gives_a_ready_candidate_all_traffic_from_every_live_state(state: str, verb: str) -> None:
+    shadow = (
+        {"shadow": {"sample_pct": 50, "min_s": 0, "min_samples": 1, "deadline_s": 600}} if state == "shadowing" else {}
+    )
+    story = Story(**shadow)
+    if state == "preparing":
+        lose_stable(story)
+        story.turn()
+        assert (
+            "r2 is ready, but r1, the rollback target, has no serving server; waiting for it." in story.rollout.reason
+        )
+        assert f"`sluicegate rollout promote {story.rollout.pk}`" in story.rollout.reason
+    else:
+        story.until("shifting" if state == "paused" else state)
+        if state == "paused":
+            actions.pause(actor=story.admin, rollout=story.rollout, expected_version=None, reason="Wait.")
+        lose_stable(story)
+        story.turn(0)
+    target = target_of(story.rollout)
+    assert target is not None and target.is_missing and "r1 has no serving server" in target.message
+    done = by_hand(story, verb)
+    assert done.state == ("baking" if state == "baking" else "shifting")
+    assert "r2 takes all traffic, as a first release does" in done.reason and done.reason.endswith("Users get 503.")
+    has_all_traffic(story)
+    event = Event.objects.get(verb="rollout.took_over")
+    assert (event.facts["displaced"], event.facts["stable"], event.actor) == ("r1", None, story.admin.name)
+    story.gateway.obey()
+    if state == "shadowing":  # no prober compares answers here, so no evidence of these will come
+        story.until("shifting")
+        by_hand(story)
+    promoted = story.until("promoted")
+    by = ", promoted by hand: no evidence was waited for" if state == "shadowing" else ""
+    assert promoted.reason == f"All traffic went to r2{by}."
+    assert not Deployment.objects.get(release=story.stable).is_wanted  # it was let go when r2 was promoted
+
+
+def test_the_policy_does_it_by_itself_once_stable_has_been_gone_for_its_time() -> None:
+    story = Story(when_stable_is_gone="replace", stable_gone_s=60)
+    lose_stable(story)
+    story.turn()
+    assert story.rollout.state == "preparing" and "once r1 has been gone for 60 s" in story.rollout.reason
+    began_earlier(61, "stable_gone_since")
+    story.turn()
+    assert story.rollout.state == "shifting" and story.codes()[-1] == "stable_gone"
+    has_all_traffic(story)
+    story.until("promoted")
+    view = view_of(story.rollout)
+    assert view["displaced"]["name"] == "r1" and view["target"] is None
+
+
+def test_what_answers_again_becomes_the_rollback_target_and_is_gone_back_to() -> None:
+    story = Story(bake={"min_s": 600, "min_samples": 40, "deadline_s": 900})
+    lose_stable(story)
+    story.turn()
+    by_hand(story)
+    story.gateway.obey()
+    story.turn()
+    target = target_of(story.rollout)
+    assert target is not None and (target.release, target.is_missing) == (None, True)
+    assert "r2 took the place of r1, which has no server" in target.message
+    lose_stable(story, is_serving=True)
+    target = target_of(story.rollout)
+    assert target is not None and target.release == "r1" and "a rollback goes to it" in target.message
+    story.until("baking")
+    story.gateway.set_arm(story.candidate.digest, error_frac=0.5)
+    story.until("rolled_back")
+    route = story.route()
+    assert (route.stable_id, route.candidate_id) == (story.stable.pk, None)  # type: ignore[union-attr]
+    assert (
+        story.rollout.stable_id == story.stable.pk and "Rolling back to r1, which answers again" in story.rollout.reason
+    )  # type: ignore[union-attr]
+
+
+def test_a_person_ends_it_and_the_candidate_keeps_its_traffic_while_there_is_nothing_to_go_back_to() -> None:
+    story = Story()
+    lose_stable(story)
+    story.turn()
+    by_hand(story)
+    story.gateway.obey()
+    actions.abort(actor=story.admin, rollout=story.rollout, expected_version=None, reason="Enough.")
+    ended = story.until("rolled_back")
+    assert (
+        ended.outcome == "ended" and "r2 keeps its traffic until another release replaces it: r1 has no" in ended.reason
+    )
+    assert story.route().stable_id == story.candidate.pk
+    assert not Deployment.objects.get(release=story.stable).is_wanted
+
+
+def test_a_person_goes_back_to_what_answers_again() -> None:
+    story = Story()
+    lose_stable(story)
+    story.turn()
+    by_hand(story)
+    story.gateway.obey()
+    lose_stable(story, is_serving=True)
+    actions.roll_back_model(actor=story.admin, model=story.model, environment=story.environment, reason="Back.")
+    assert story.route().stable_id == story.stable.pk  # type: ignore[union-attr]
+    assert story.until("rolled_back").stable_id == story.stable.pk  # type: ignore[union-attr]
+
+
+def test_what_answers_again_stays_warm_after_the_promotion() -> None:
+    story = Story(instant_window_s=600)
+    lose_stable(story)
+    story.turn()
+    by_hand(story)
+    story.gateway.obey()
+    lose_stable(story, is_serving=True)
+    promoted = story.until("promoted")
+    assert promoted.stable_id == story.stable.pk and promoted.undo_until is not None  # type: ignore[union-attr]
+    back = actions.roll_back_model(actor=story.admin, model=story.model, environment=story.environment, reason="Back.")
+    assert back.state == "reverted"
+
+
+def test_what_is_not_ready_not_sealed_or_not_proven_takes_nothing() -> None:
+    story = Story()
+    lose_stable(story)
+    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
+    story.turn()
+    with pytest.raises(StateChanged) as caught:
+        by_hand(story)
+    assert caught.value.code == "candidate_not_ready" and "Repeat when" in caught.value.message
+    Server.objects.filter(deployment__release=story.candidate).update(is_serving=True, drift=["model.onnx"])
+    with pytest.raises(StateChanged) as caught:
+        by_hand(story)
+    assert caught.value.code == "digest_mismatch"
+    Server.objects.update(drift=[])
+    story.environment.needs_passed_report = True
+    story.environment.save()
+    with pytest.raises(Refused) as refused:
+        by_hand(story)
+    assert refused.value.code == "report_not_passed"
+
+
+def test_nothing_is_taken_over_while_stable_serves() -> None:
+    story = Story()
+    with pytest.raises(StateChanged, match="takes traffic by itself once it is ready"):
+        by_hand(story)
+
+
+def test_a_silent_agent_is_no_evidence_and_a_gateway_without_answers_is() -> None:
+    story = Story(when_stable_is_gone="replace", stable_gone_s=0.001)
+    Node.objects.update(seen_at=None)
+    assert story.until("shifting").stable is not None  # stable answers, as far as its gateway shows
+    story.gateway.set_arm(story.stable.digest, is_up=False)  # type: ignore[union-attr]
+    for _ in range(4):
+        if story.turn().displaced is not None:
+            break
+    has_all_traffic(story)
+
+
+def test_a_rollback_that_would_only_drop_the_fix_names_what_is_possible() -> None:
+    story = Story()
+    lose_stable(story)
+    story.turn()
+    arguments: dict[str, Any] = {"actor": story.admin, "model": story.model, "environment": story.environment}
+    with pytest.raises(StateChanged) as caught:
+        actions.roll_back_model(reason="Back.", **arguments)
+    assert caught.value.code == "nothing_to_roll_back"
+    for verb in ("promote", "cancel"):
+        assert f"`sluicegate rollout {verb} {story.rollout.pk}`" in caught.value.message
