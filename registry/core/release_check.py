@@ -158,9 +158,9 @@ def _serving_of(contract: Mapping[str, Any], findings: Mapping[str, Findings]) -
     if contract.get("inputs") and contract.get("outputs"):
         return {"inputs": contract["inputs"], "outputs": contract["outputs"]}
     graph = next((one.facts for one in findings.values() if one.kind == "onnx" and "inputs" in one.facts), None)
-    if graph is None:
+    if graph is None or any(dims in ([], [-2]) for side in ("inputs", "outputs") for *_, dims in graph[side]):
         return None
     return {
-        side: [{"name": name, "data_type": data_type, "dims": dims[1:] or [1]} for name, data_type, dims in graph[side]]
+        side: [{"name": name, "data_type": data_type, "dims": dims[1:]} for name, data_type, dims in graph[side]]
         for side in ("inputs", "outputs")
     }

@@ -30,6 +30,7 @@ from registry.core.schema import (
 from rollouts.core.evidence import Tolerance
 from rollouts.core.freeze import DAYS, FreezeWindow
 from rollouts.core.policy import SOURCES, Guard, OnUndecided, Policy, Shadow, Step
+from rollouts.core.policy_texts import CLOCK, DAY, LABEL
 from rollouts.core.presets import DEFAULT_MAX_FRAC, PRESETS, PROMOTE_WITHIN, ROLL_BACK_OVER
 from serving.core.buckets import EDGES_US
 from serving.core.promql import mistakes
@@ -56,7 +57,7 @@ _GUARD = Record(
         "indicator": need(Text(one_of=tuple(SOURCES), says="an indicator")),
         "threshold_ms": may(_MS, None),
         "thresholds_ms": may(ListOf(_MS, least=1, most=8), None),
-        "label": may(Text(40, pattern=r"[a-z][a-z0-9_]*", like="checkout", says="a label"), None),
+        "label": may(LABEL, None),
         "bad_query": may(_QUERY, None),
         "total_query": may(_QUERY, None),
         "max_frac": may(_SHARE, None),
@@ -68,15 +69,13 @@ _GUARD = Record(
         "dry_run": may(Flag(), False),
     }
 )
-_CLOCK = Text(5, pattern=r"([01]\d|2[0-3]):[0-5]\d|24:00", like="16:30", says="a time of day in UTC")
-_DAY = Text(10, pattern=r"\d{4}-\d\d-\d\d", like="2026-12-20", says="a day")
 _FREEZE = Record(
     {
         "days": may(ListOf(Text(one_of=DAYS, says="a day of the week"), least=1, most=7), list(DAYS)),
-        "from": may(_CLOCK, "00:00"),
-        "to": may(_CLOCK, "24:00"),
-        "first_day": may(_DAY, None),
-        "last_day": may(_DAY, None),
+        "from": may(CLOCK, "00:00"),
+        "to": may(CLOCK, "24:00"),
+        "first_day": may(DAY, None),
+        "last_day": may(DAY, None),
         "why": may(Text(200), ""),
     }
 )

@@ -43,13 +43,13 @@ def test_a_graph_that_is_what_serving_says() -> None:
     ("parts", "changes", "field", "says"),
     [
         ({"inputs": [("words", "BYTES", [-1, 1])]}, {}, "serving.inputs", "takes an input 'words'"),
-        ({"inputs": [("words", "BYTES", [-1, 1])]}, {}, "serving.inputs[0].name", "Its inputs are words"),
+        ({"inputs": [("words", "BYTES", [-1, 1])]}, {}, "serving.inputs[0].name", "Write words. Its inputs are words."),
         ({"outputs": [("logits", "FP32", [-1, 2])]}, {}, "serving.outputs[0].name", "no output 'probabilities'"),
         ({"outputs": [("probabilities", "INT64", [-1, 2])]}, {}, "serving.outputs[0].data_type", "Write INT64"),
-        ({"outputs": [("probabilities", "FP32", [-1, 3])]}, {}, "serving.outputs[0].dims", "after the batch dimension [3]"),
-        ({"outputs": [("probabilities", "FP32", [2])]}, {}, "serving.outputs[0].dims", "not what artifact/model.onnx says"),
+        ({"outputs": [("probabilities", "FP32", [-1, 3])]}, {}, "serving.outputs[0].dims", "[3] after its batch dimension"),
+        ({"outputs": [("probabilities", "FP32", [2])]}, {}, "serving.outputs[0].dims", "Write []."),
         ({"outputs": [("probabilities", "FP32", [1, 2])]}, {}, "serving.max_batch_size", "fixes at 1"),
-        ({}, NO_BATCH, "serving.outputs[0].dims", "It says [-1, 2]"),
+        ({}, NO_BATCH, "serving.outputs[0].dims", "Write [-1, 2]."),
     ],
 )  # fmt: skip
 def test_a_graph_that_contradicts_serving(
@@ -67,7 +67,9 @@ def test_what_may_differ() -> None:
 def test_the_runtimes_tokenizer_makes_a_graphs_inputs() -> None:
     tokenizer = {"tokenizer/tokenizer.json": tokenizer_file({"[UNK]": 0})}
     assert found(graph(inputs=IDS) | tokenizer) == []
-    assert [at for at, _ in found(graph(inputs=IDS))] == ["serving.inputs", "serving.inputs", "serving.inputs[0].name"]
+    without = found(graph(inputs=IDS))
+    assert [at for at, _ in without] == ["serving.inputs[0].name", "serving.inputs", "serving.inputs"]
+    assert "Add tokenizer/tokenizer.json" in without[0][1]
     extra = [*IDS, ("language", "INT64", [-1, 1])]
     assert "'language'" in found(graph(inputs=extra) | tokenizer)[0][1]
 

@@ -24,6 +24,7 @@ from registry.core.schema import (
     Record,
     SchemaType,
     Text,
+    digest,
     may,
     need,
 )
@@ -108,7 +109,8 @@ _COLD_START = Record(
 _GOLDEN = Record(
     {
         "set": may(
-            Text(71, pattern="sha256:[0-9a-f]{64}", like="sha256:<64 hex digits>", says="a golden set's digest"), None
+            digest("a golden set's digest"),
+            None,
         ),
         "output": may(Text(200), None),
         "compare": may(Text(one_of=tuple(COMPARISONS), says="a comparison"), "label"),
