@@ -14,7 +14,7 @@ from operator import eq
 from typing import Any, Final
 
 from registry.core.engine_flavour import FLAVOURS, STANDARD, declared_flavour
-from registry.core.file_rules import BACKEND_FILES
+from registry.core.file_rules import BACKEND_FILES, format_problems, graph_folders
 from registry.core.schema import Problem, TensorName
 
 #: What the runtime's own tokenizing makes of the input `text`. Source: serving/runner/onnx_runner.py.
@@ -51,6 +51,7 @@ def lint(
         problems += _graph(serving, files[BACKEND_FILES[backend]][1], has_tokenizer=TOKENIZER in files)
     for path, (_, facts) in files.items():
         problems += _external(path, facts.get("external", {}), files)
+    problems += _formats(files)
     return [*problems, *_plan(envelope, files), *_vocabulary(files), *_room(envelope, backend, files)]
 
 
@@ -147,6 +148,26 @@ def _tensor(served: Mapping[str, Any], graph: tuple[str, list[int]], most: int, 
     return problems
 
 
+def external_data(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> frozenset[str]:
+    """The files that a graph names as its external data: numbers, whatever they are called."""
+    named = {
+        f"{path.rpartition('/')[0]}/{name}" for path, (_, facts) in files.items() for name in facts.get("external", {})
+    }
+    return frozenset(path for path in named & files.keys() if files[path][1].get("is_plain", True))
+
+
+def _formats(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[Problem]:
+    """Files of no known format that no graph names. Beside a graph that was not read nothing can be told."""
+    unread = graph_folders(path for path, (_, facts) in files.items() if "external" not in facts)
+    named = external_data(files)
+    return [
+        problem.at(f"files.{path}")
+        for path in files
+        if path not in named and not any(path.startswith(folder) for folder in unread)
+        for problem in format_problems(path)
+    ]
+
+
 def _external(path: str, wanted: Mapping[str, int], files: Mapping[str, tuple[int, Any]]) -> list[Problem]:
     folder, problems = path.rpartition("/")[0], []
     for name, size in wanted.items():
@@ -221,8 +242,13 @@ def _vocabulary(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[Prob
 
 
 def weights_bytes(files: Mapping[str, tuple[int, Any]]) -> int:
-    """Of all files that hold weights, by their names."""
-    return sum(size for path, (size, _) in files.items() if path.startswith("artifact/") and path.endswith(_WEIGHTS))
+    """Of all files that hold weights: by their names, or because a graph names them."""
+    named = external_data(files)
+    return sum(
+        size
+        for path, (size, _) in files.items()
+        if path in named or (path.startswith("artifact/") and path.endswith(_WEIGHTS))
+    )
 
 
 def _room(envelope: Mapping[str, Any], backend: str, files: Mapping[str, tuple[int, Any]]) -> list[Problem]:

@@ -195,8 +195,10 @@ def disagreements(config: Config, serving: Mapping[str, Any], model: str, backen
         )
     for word, stated in config.stated.items():
         own = serving.get(word, _UNSAID.get(word))
-        if word in ("inputs", "outputs") and not serving["max_batch_size"]:
-            own = [{**tensor, "dims": sent_dims(tensor["dims"])} for tensor in own]
+        if word in ("inputs", "outputs") and serving.get("max_batch_size") == 0:
+            own = [
+                {**tensor, "dims": sent_dims(tensor["dims"])} if "dims" in tensor else tensor for tensor in own or []
+            ]
         if stated != own:
             ours, mine, theirs = _first_difference(f"serving.{word}", stated, own)
             field = field_in_config(ours)

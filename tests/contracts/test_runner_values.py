@@ -262,3 +262,20 @@ def test_names_of_tensors_are_carried_as_the_graph_has_them(start: Start) -> Non
         address, content=parcel.bodies[0], headers={"Inference-Header-Content-Length": head}, timeout=30
     )
     assert answer.status_code == 200 and f'">{json.dumps(NAMES[3])[1:-1]}"' in answer.text
+
+
+@pytest.mark.parametrize("name", ["model.onnx_data", "model_data", "deep/onnx__MatMul_12", "weights.bin"])
+def test_a_graph_reads_its_weights_from_beside_itself_whatever_they_are_called(start: Start, name: str) -> None:
+    weights = np.arange(4, dtype=np.float32)
+    w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    w.external_data.add(key="location", value=name)
+    x, y = (helper.make_tensor_value_info(one, TensorProto.FLOAT, ["n", 4]) for one in ("x", "y"))
+    nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
+    model = helper.make_model(
+        helper.make_graph(nodes, "beside", [x], [y], [w]), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    model.ir_version = 8
+    files = {"artifact/model.onnx": model.SerializeToString(), f"artifact/{name}": weights.tobytes()}
+    client, _ = start(made.serving(), files)
+    answer = client.infer("echo", {"x": np.ones((2, 4), np.float32)}, timeout_s=30).outputs["y"]
+    assert np.array_equal(answer, np.stack([1 + weights] * 2))

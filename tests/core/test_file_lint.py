@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import pickle
 from typing import Any
 
 import pytest
 
-from registry.core.file_lint import lint
+from registry.core.file_lint import external_data, lint, weights_bytes
 from registry.core.formats import inspect
 from registry.core.spec import parse_spec
 from tests.model_files import gguf_file, onnx_file, plan_file, safetensors_file, tokenizer_file
@@ -164,3 +165,46 @@ def test_declared_room_is_enough_when_it_is_exact() -> None:
     assert at == ["envelope.host.disk_mib", "envelope.host.memory_mib_min"]
     notes = {**exact, "tokenizer/tokenizer.json": (1, {}), "artifact/notes.txt": (5, {})}
     assert [p.field for p in lint(spec.serving, spec.envelope, "onnxruntime", notes)] == ["envelope.host.disk_mib"]
+
+
+@pytest.mark.parametrize(
+    "name", ["model.onnx_data", "model_data", "5f0c9d2a-4f44", "onnx__MatMul_1", "w.weight", "w.bin", "w.npy"]
+)
+def test_what_a_graph_names_as_its_data_is_data_whatever_it_is_called(name: str) -> None:
+    parts: dict[str, Any] = {"weights": [("w", "FP32", [10])], "external": {"location": name}}
+    assert found(graph(**parts) | {f"artifact/{name}": bytes(40)}) == []
+    known = {
+        path: (len(data), inspect(path, io.BytesIO(data), len(data)).facts)
+        for path, data in (graph(**parts) | {f"artifact/{name}": bytes(40)}).items()
+    }
+    assert external_data(known) == {f"artifact/{name}"} and weights_bytes(known) >= 40
+
+
+def test_a_file_of_no_format_that_no_graph_names_is_refused() -> None:
+    ((field, says),) = found(graph() | {"artifact/model_data": bytes(40)})
+    assert field == "files.artifact/model_data" and "not of an allowed format (no ending)" in says
+
+
+def test_a_pickle_stays_a_pickle_though_a_graph_names_it() -> None:
+    data = pickle.dumps(["x"] * 40)
+    known = {
+        path: (len(data), inspect(path, io.BytesIO(data), len(data)).facts)
+        for path, data in (
+            graph(weights=[("w", "FP32", [10])], external={"location": "w.bin"}) | {"artifact/w.bin": data}
+        ).items()
+    }
+    assert external_data(known) == frozenset()
+
+
+def test_beside_a_graph_that_was_not_read_nothing_is_refused() -> None:
+    spec = parse_spec(release_yaml())
+    unread: Any = {"artifact/model.onnx": (10, {}), "artifact/model_data": (10, {})}
+    assert lint(spec.serving, spec.envelope, spec.backend, unread) == []
+
+
+def test_an_output_that_no_request_carries_is_named_with_the_way_out() -> None:
+    facts = inspect("artifact/model.onnx", io.BytesIO(onnx_file()), len(onnx_file())).facts
+    spec = parse_spec(release_yaml())
+    facts = {**facts, "outputs": [["probabilities", "OTHER", [-2]]]}
+    (problem,) = lint(spec.serving, spec.envelope, spec.backend, {"artifact/model.onnx": (10, facts)})
+    assert "a sequence, a map" in problem.message and "zipmap=False" in problem.fix
