@@ -12,6 +12,7 @@ from accounts.actions.hashing import one_of_few
 from accounts.actions.passwords import require_good_password
 from accounts.core.access import CROSS_TEAM, EVERY_TEAM, Actor, Role, Verb, require
 from accounts.core.scope import WHOLE
+from accounts.core.slugs import slug_near
 from accounts.models import Membership, Team, Token, User
 from accounts.queries import get_user
 from ledger.actions import append_event
@@ -74,7 +75,8 @@ def create_team(*, actor: Actor, slug: str, title: str = "") -> Team:
         raise field_error(
             "slug",
             f"{slug!r} is no team name.",
-            "Use 1 to 50 lower-case letters, digits and dashes, such as search-ranking.",
+            f"Use 1 to 50 lower-case letters, digits and dashes, with no dash at either end, "
+            f"such as {slug_near(slug, 50) or 'search-ranking'}.",
         )
     title = title or slug
     if len(title) > 120:

@@ -233,7 +233,7 @@ def scope_from(verbs: Iterable[str] | None, models: Iterable[str] | None) -> Sco
             "models", f"A scope has 1 to {MOST_PATTERNS} models.", "Name some, or leave the list out for all."
         )
     if patterns is not None and (wrong := sorted(unreadable_patterns(patterns))):
-        fix = f"Use a model's name, or one with up to {MOST_STARS} stars, such as search-*."
+        fix = f"Use small letters, digits, - and _, with up to {MOST_STARS} stars in it, such as search-*."
         raise field_error("models", f"{wrong[0][:100]!r} is no model's name.", fix)
     return Scope(
         None if wanted is None else frozenset(map(str, wanted)), None if patterns is None else frozenset(patterns)

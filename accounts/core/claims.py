@@ -109,7 +109,11 @@ def rule_problems(rule: Any, kind: IssuerKind, *, is_for_people: bool = False) -
 def _value_problems(name: Any, expected: Any) -> Iterable[dict[str, str]]:
     where = f"claims.{name}"
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        yield _problem("claims", f"{name!r:.120} is no claim's name.", "Copy it from a token, such as repository_id.")
+        yield _problem(
+            "claims",
+            f"{name!r:.120} is no claim's name.",
+            "Use 1 to 100 letters, digits and _ . : / -, as a token has it, such as repository_id.",
+        )
     elif not isinstance(expected, str) or not 1 <= len(expected) <= LONGEST_VALUE or not expected.isprintable():
         yield _problem(
             where, "A value is 1 to 500 printable characters of text.", 'Write numbers and true as text: "42".'

@@ -165,7 +165,8 @@ def add_file(
 
 def require_expected_file(release: Release, path: str, sha256: str, size_bytes: int | None) -> str:
     """The bare sha256, once path, sha256 and size are ones that this draft takes. Raises Invalid, naming the field."""
-    problems = path_problems(path)
+    beside = [file["path"] for file in release.expected_files] or list(release.files.values_list("path", flat=True))
+    problems = path_problems(path, beside=beside)
     SHA256.read(sha256, "sha256", problems)
     refuse("invalid_file", "The upload", problems)
     sha256 = bare_sha256(sha256)

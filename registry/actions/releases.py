@@ -19,7 +19,7 @@ from registry.actions.drafts import drop_draft
 from registry.actions.inspections import inspect_files
 from registry.core import file_lint, manifest
 from registry.core.blob_lifecycle import BlobState
-from registry.core.file_rules import backend_problems, is_code_bearing
+from registry.core.file_rules import backend_problems, role_of
 from registry.core.formats import Findings
 from registry.core.lifecycle import MOVES, FileRole, ReleaseState
 from registry.core.schema import Problem, Text
@@ -72,7 +72,9 @@ def _seal(actor: Actor, release: Release, expected_version: int | None, found: _
     unverified = _unverified(release)
     incomplete = [one for one in _incomplete(release, spec, files) if one.field not in {u.field for u in unverified}]
     refuse("unverified_files" if unverified else "incomplete_release", "The draft", [*unverified, *incomplete])
-    refuse("invalid_files", "The draft", _against_files(spec, files, found))
+    inspected = _inspected(files, found)
+    refuse("invalid_files", "The draft", _against_files(spec, files, inspected))
+    _settle_roles(files, inspected)
     text, digest = manifest.text_and_digest(
         spec, [manifest.File(file.path, FileRole(file.role), file.blob_id, file.blob.size_bytes) for file in files]
     )
@@ -95,7 +97,7 @@ def _seal(actor: Actor, release: Release, expected_version: int | None, found: _
         number=number,
         digest=digest,
         manifest=text,
-        is_code_bearing=is_code_bearing(file.path for file in files),
+        is_code_bearing=any(file.role == FileRole.CODE for file in files),
         sealed_at=timezone.now(),
     )
 
@@ -148,14 +150,31 @@ def _unverified(release: Release) -> list[Problem]:
     ]
 
 
-def _against_files(spec: Spec, files: list[ReleaseFile], found: _Found) -> list[Problem]:
-    """What the files are not that their names say, and what release.yaml says that they contradict."""
+def _inspected(files: list[ReleaseFile], found: _Found) -> Mapping[str, Findings]:
+    """What each file says of itself, by path; those that `found` lacks are read now."""
     here = {file.path: found.get((file.path, file.blob_id)) for file in files}
     late = inspect_files((file.path, file.blob) for file in files if here[file.path] is None)
-    by_path = late | {path: one for path, one in here.items() if one is not None}
-    problems = [problem.under("files") for one in by_path.values() for problem in one.problems]
-    known = {file.path: (file.blob.size_bytes, by_path[file.path].facts) for file in files}
-    return problems or file_lint.lint(spec.serving, spec.envelope, spec.backend, known)
+    return late | {path: one for path, one in here.items() if one is not None}
+
+
+def _facts(files: list[ReleaseFile], inspected: Mapping[str, Findings]) -> dict[str, tuple[int, Mapping[str, Any]]]:
+    return {file.path: (file.blob.size_bytes, inspected[file.path].facts) for file in files}
+
+
+def _against_files(spec: Spec, files: list[ReleaseFile], inspected: Mapping[str, Findings]) -> list[Problem]:
+    """What the files are not that their names say, and what release.yaml says that they contradict."""
+    problems = [problem.under("files") for one in inspected.values() for problem in one.problems]
+    return problems or file_lint.lint(spec.serving, spec.envelope, spec.backend, _facts(files, inspected))
+
+
+def _settle_roles(files: list[ReleaseFile], inspected: Mapping[str, Findings]) -> None:
+    """Gives each file its role, now that the graphs were read: what they name as external data is data."""
+    data = file_lint.external_data(_facts(files, inspected))
+    for file in files:
+        role = role_of(file.path, is_data=file.path in data)
+        if file.role != role:
+            file.role = role
+            file.save(update_fields=["role"])
 
 
 def move(

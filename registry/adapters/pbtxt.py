@@ -105,7 +105,14 @@ def _stated(message: pb.ModelConfig) -> dict[str, Any]:
 
 def _tensor(item: pb.ModelInput | pb.ModelOutput) -> dict[str, Any]:
     data_type = pb.DataType.Name(item.data_type)
-    return {"name": item.name, "data_type": _OIP_OF.get(data_type, data_type), "dims": list(item.dims)}
+    dims = [] if _is_one_number(item) else list(item.dims)
+    return {"name": item.name, "data_type": _OIP_OF.get(data_type, data_type), "dims": dims}
+
+
+def _is_one_number(message: Any) -> bool:
+    """Whether these are `dims: [1]` with `reshape { shape: [] }`, which release.yaml states as `dims: []`."""
+    is_tensor = message.DESCRIPTOR.name in ("ModelInput", "ModelOutput")
+    return is_tensor and list(message.dims) == [1] and message.HasField("reshape") and not message.reshape.shape
 
 
 def _unknown(message: Any, at: str, config: Config, path: str) -> list[Problem]:
@@ -114,6 +121,8 @@ def _unknown(message: Any, at: str, config: Config, path: str) -> list[Problem]:
     problems = []
     for descriptor, value in message.ListFields():
         field = f"{at}{descriptor.name}"
+        if descriptor.name == "reshape" and _is_one_number(message):
+            continue
         if known is not None and descriptor.name not in known:
             fix = _ELSEWHERE.get(descriptor.name, f"Remove {descriptor.name}.")
             problems.append(

@@ -31,7 +31,8 @@ def name_problems(name: str) -> list[Problem]:
             Problem(
                 "name",
                 f"{ascii(name)[:60]} is no name of an alias.",
-                "Use 1 to 40 lower-case letters, digits and hyphens, beginning with a letter, such as champion.",
+                "Use 1 to 40 lower-case letters, digits and hyphens, beginning with a letter and not ending with a hyphen, "
+                "such as champion.",
             )
         ]
     return []

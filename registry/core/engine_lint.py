@@ -62,7 +62,7 @@ def _profiles(envelope: Mapping[str, Any], serving: Mapping[str, Any]) -> Iterat
         name, dims = tensor.get("name"), tensor.get("dims")
         at = next((i for i, one in enumerate(profiles) if one.get("input") == name), None)
         shapes = [] if at is None else _shapes_of(profiles[at])
-        if name and dims and shapes and _are_ordered(shapes):
+        if name and dims is not None and shapes and _are_ordered(shapes):
             for said, fix in _too_narrow(name, dims, largest, shapes, limits.get(name)):
                 yield Problem(f"{_AT}.optimization_profiles[{at}]", said, fix)
 

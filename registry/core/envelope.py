@@ -9,14 +9,40 @@ Whatever is not declared stays absent: unknown, never a default. Batching is not
 from __future__ import annotations
 
 from registry.core.engine_flavour import FLAVOURS
-from registry.core.schema import Field, Flag, Integer, Json, ListOf, Number, Object, Record, SchemaType, Text, may, need
-from registry.core.serving import LARGEST_BATCH
+from registry.core.schema import (
+    Field,
+    Flag,
+    Integer,
+    Json,
+    ListOf,
+    Number,
+    Object,
+    Record,
+    SchemaType,
+    TensorName,
+    Text,
+    may,
+    need,
+)
+from registry.core.serving import LARGEST_BATCH, LARGEST_RANK
 
 #: What a gateway holds of one request, so that it can be read before a server is asked and sent again when that server fails.
 LARGEST_REQUEST_BYTES = 64 * 2**20
 _MIB = Integer(0, 2**31, unit="MiB")
-_VERSION = Text(40, pattern=r"[0-9]+(\.[0-9]+){0,3}", like='"12.4"', says="a version number")
-_CAPABILITY = Text(8, pattern=r"[0-9]{1,2}\.[0-9]", like='"8.9"', says="a compute capability")
+_VERSION = Text(
+    40,
+    pattern=r"[0-9]+(\.[0-9]+){0,3}",
+    like='"12.4"',
+    says="a version number",
+    rule="1 to 4 numbers with dots between them",
+)
+_CAPABILITY = Text(
+    8,
+    pattern=r"[0-9]{1,2}\.[0-9]",
+    like='"8.9"',
+    says="a compute capability",
+    rule="1 or 2 digits, a dot and a digit",
+)
 _SKU = Text(80, like="NVIDIA-L4")
 _MS = Number(unit="milliseconds", above=True)
 _SECONDS = Number(most=86_400, unit="seconds")
@@ -41,7 +67,14 @@ _ACCELERATOR = Record(
                 allowed=Flag(),
                 mode=Text(one_of=("none", "single", "mixed")),
                 profiles=ListOf(
-                    Text(20, pattern=r"[0-9]+g\.[0-9]+gb(\+[a-z0-9.]+)?", like="1g.10gb", says="a MIG profile"), most=20
+                    Text(
+                        20,
+                        pattern=r"[0-9]+g\.[0-9]+gb(\+[a-z0-9.]+)?",
+                        like="1g.10gb",
+                        says="a MIG profile",
+                        rule="slices and memory as `nvidia-smi mig -lgip` lists them",
+                    ),
+                    most=20,
                 ),
             )
         ),
@@ -60,7 +93,7 @@ _HOST = _record(
     numa_local=Flag(),
 )
 _DRIVER = _record(driver_min=_VERSION, cuda_min=_VERSION, cuda_max_exclusive=_VERSION, forward_compat=Flag())
-_DIMS = ListOf(Integer(0, 2**31 - 1), least=1, most=9)
+_DIMS = ListOf(Integer(0, 2**31 - 1), most=LARGEST_RANK + 1)
 _ENGINE = _record(
     type=Text(one_of=("trt-plan", "onnx", "torchscript", "python")),
     flavour=Text(one_of=tuple(FLAVOURS), says="a known flavour"),
@@ -72,7 +105,7 @@ _ENGINE = _record(
     workspace_mib=_MIB,
     compared=Flag(),
     optimization_profiles=ListOf(
-        Record({"input": need(Text(200)), "min": need(_DIMS), "opt": need(_DIMS), "max": need(_DIMS)}), most=100
+        Record({"input": need(TensorName()), "min": need(_DIMS), "opt": need(_DIMS), "max": need(_DIMS)}), most=100
     ),
 )
 _LIMITS = _record(
@@ -80,7 +113,7 @@ _LIMITS = _record(
     max_batch_size=Integer(0, LARGEST_BATCH, unit="items"),
     instances=Integer(1, 2048, unit="model instances on one server"),
     max_concurrency=Integer(1, 1_000_000, unit="requests at once on one server"),
-    max_input_dims=Object(ListOf(Integer(1, 2**31 - 1), least=1, most=8)),
+    max_input_dims=Object(ListOf(Integer(1, 2**31 - 1), most=LARGEST_RANK)),
     input_values=Object(ListOf(Number(-1e38, 1e38), least=2, most=2)),
     max_input_tokens=_TOKENS,
     max_output_tokens=_TOKENS,

@@ -158,7 +158,9 @@ def _input_dims(most: Mapping[str, Any], serving: Mapping[str, Any]) -> list[Pro
             problems.append(
                 Problem(at, f"serving.inputs has no {name!r}.", f"The inputs are {', '.join(map(str, tensors))}.")
             )
-        elif own and (len(own) != len(dims) or any(o not in (-1, d) for o, d in zip(own, dims, strict=True))):
+        elif own is not None and (
+            len(own) != len(dims) or any(o not in (-1, d) for o, d in zip(own, dims, strict=True))
+        ):
             problems.append(
                 Problem(
                     at,

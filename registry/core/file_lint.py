@@ -6,14 +6,16 @@ release answers rightly is for the gates.
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from operator import eq
 from typing import Any, Final
 
 from registry.core.engine_flavour import FLAVOURS, STANDARD, declared_flavour
-from registry.core.file_rules import BACKEND_FILES
-from registry.core.schema import Problem
+from registry.core.file_rules import BACKEND_FILES, format_problems, graph_folders
+from registry.core.schema import Problem, TensorName
 
 #: What the runtime's own tokenizing makes of the input `text`. Source: serving/runner/onnx_runner.py.
 TEXT: Final = "text"
@@ -26,6 +28,10 @@ _FAMILIES: Final[dict[str, str]] = {
     "BOOL": "true or false",
     "BYTES": "text",
 }
+#: Needs no quotes in YAML.
+_PLAIN: Final = re.compile(r"[A-Za-z_/][\w./-]*", re.ASCII)
+#: What a graph may have and no request.
+_OTHER: Final = {"OTHER": "a sequence, a map or an optional value"}
 #: A table of one row for each token, by the names that published models give it.
 _WORD_TABLE: Final = re.compile(
     r"(^|[./_])(word_embeddings|embed_tokens|tok_embeddings|token_embd|wte)(\.weight|\.w)?$"
@@ -45,6 +51,7 @@ def lint(
         problems += _graph(serving, files[BACKEND_FILES[backend]][1], has_tokenizer=TOKENIZER in files)
     for path, (_, facts) in files.items():
         problems += _external(path, facts.get("external", {}), files)
+    problems += _formats(files)
     return [*problems, *_plan(envelope, files), *_vocabulary(files), *_room(envelope, backend, files)]
 
 
@@ -57,34 +64,53 @@ def _graph(serving: Mapping[str, Any], facts: Mapping[str, Any], *, has_tokenize
     tokenizes = has_tokenizer and any(t["name"] == TEXT and t["data_type"] == "BYTES" for t in serving["inputs"])
     served = {tensor["name"] for tensor in serving["inputs"]}
     made = MADE_BY_TOKENIZER if tokenizes else frozenset()
-    for name in graph.keys() - served - made:
-        problems.append(
-            Problem(
-                "serving.inputs",
-                f"artifact/model.onnx takes an input {name!r}, and serving declares none of that name.",
-                f"Add {name}, or export the graph without it.",
-            )
-        )
     sides = [("inputs", graph), ("outputs", {name: (data_type, dims) for name, data_type, dims in facts["outputs"]})]
     for side, known in sides:
+        free = sorted(known.keys() - {tensor["name"] for tensor in serving[side]} - made)
         for i, tensor in enumerate(serving[side]):
             at = f"serving.{side}[{i}]"
             if tensor["name"] in known:
                 problems += _tensor(tensor, known[tensor["name"]], serving["max_batch_size"], at)
             elif not (tokenizes and side == "inputs" and tensor["name"] == TEXT):
-                problems.append(
-                    Problem(
-                        f"{at}.name",
-                        f"artifact/model.onnx has no {side[:-1]} {tensor['name']!r}.",
-                        f"Its {side} are {_listed(known)}.",
-                    )
-                )
+                said = f"artifact/model.onnx has no {side[:-1]} {tensor['name']!r}."
+                fix = _renamed(tensor["name"], free) if free else "Remove this one."
+                if tensor["name"] == TEXT and not has_tokenizer and MADE_BY_TOKENIZER & known.keys():
+                    fix = f"Add {TOKENIZER}, with which the runtime makes them of texts."
+                problems.append(Problem(f"{at}.name", said, f"{fix} Its {side} are {_listed(known)}."))
+    return problems + [_undeclared(name) for name in sorted(graph.keys() - served - made)]
+
+
+def _renamed(name: str, free: list[str]) -> str:
+    """The name to write in the place of `name`, of those that are declared nowhere yet."""
+    near = (difflib.get_close_matches(name, free, n=1, cutoff=0.0) or free)[0]
+    return wrong[0].fix if (wrong := _name_problems(near)) else f"Write {in_yaml(near)}."
+
+
+def _undeclared(name: str) -> Problem:
+    said = f"artifact/model.onnx takes an input {name!r}, and serving declares none of that name."
+    wrong = _name_problems(name)
+    fix = wrong[0].fix if wrong else f"Add {in_yaml(name)}, or export the graph without it."
+    return Problem("serving.inputs", said, fix)
+
+
+def _name_problems(name: str) -> list[Problem]:
+    problems: list[Problem] = []
+    TensorName().read(name, "", problems)
     return problems
+
+
+def in_yaml(name: str) -> str:
+    """The name as release.yaml has it: in quotes unless it is plain."""
+    return name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def _tensor(served: Mapping[str, Any], graph: tuple[str, list[int]], most: int, at: str) -> list[Problem]:
     data_type, dims = graph
     problems = []
+    if data_type not in _FAMILIES:
+        said = f"{served['name']!r} is {_OTHER.get(data_type, data_type)} in artifact/model.onnx, which no request carries."
+        fix = "Export the graph with a tensor of a plain data type there (skl2onnx: zipmap=False), or leave the output out."
+        return [Problem(f"{at}.data_type", said, fix)]
     families = _FAMILIES.get(served["data_type"]), _FAMILIES.get(data_type)
     if None not in families and families[0] != families[1]:
         problems.append(
@@ -96,23 +122,50 @@ def _tensor(served: Mapping[str, Any], graph: tuple[str, list[int]], most: int, 
         )
     if dims == [-2]:  # unknown in the graph
         return problems
+    if most and not dims:
+        said = (
+            f"{served['name']!r} has no dimension in artifact/model.onnx, so that it has none for {most} items either."
+        )
+        fix = (
+            "Write max_batch_size 0 and the whole shape in each dims, or export the graph with a batch dimension there."
+        )
+        return [*problems, Problem("serving.max_batch_size", said, fix)]
     batch, own = (dims[:1], dims[1:]) if most else ([], dims)
     if most and batch and batch[0] not in (-1, most):
         problems.append(
             Problem(
                 "serving.max_batch_size",
                 f"{most} items do not fit {served['name']!r}, whose first dimension artifact/model.onnx fixes at {batch[0]}.",
-                "Export the graph with a free batch dimension, or write max_batch_size 0 and the whole shape in dims.",
+                "Write max_batch_size 0 and the whole shape in each dims, or export the graph with a free batch dimension.",
             )
         )
     if len(own) != len(served["dims"]) or any(
         -1 not in (a, b) and a != b for a, b in zip(own, served["dims"], strict=True)
     ):
-        where = "after the batch dimension " if most else ""
-        problems.append(
-            Problem(f"{at}.dims", f"{served['dims']} is not what artifact/model.onnx says.", f"It says {where}{own}.")
-        )
+        has = f"{own} after its batch dimension" if most else f"{own}"
+        fix = f"Write {[size or -1 for size in own]}."
+        problems.append(Problem(f"{at}.dims", f"{served['dims']} does not fit {has} in artifact/model.onnx.", fix))
     return problems
+
+
+def external_data(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> frozenset[str]:
+    """The files that a graph names as its external data: numbers, whatever they are called."""
+    named = {
+        f"{path.rpartition('/')[0]}/{name}" for path, (_, facts) in files.items() for name in facts.get("external", {})
+    }
+    return frozenset(path for path in named & files.keys() if files[path][1].get("is_plain", True))
+
+
+def _formats(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[Problem]:
+    """Files of no known format that no graph names. Beside a graph that was not read nothing can be told."""
+    unread = graph_folders(path for path, (_, facts) in files.items() if "external" not in facts)
+    named = external_data(files)
+    return [
+        problem.at(f"files.{path}")
+        for path in files
+        if path not in named and not any(path.startswith(folder) for folder in unread)
+        for problem in format_problems(path)
+    ]
 
 
 def _external(path: str, wanted: Mapping[str, int], files: Mapping[str, tuple[int, Any]]) -> list[Problem]:
@@ -189,8 +242,13 @@ def _vocabulary(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[Prob
 
 
 def weights_bytes(files: Mapping[str, tuple[int, Any]]) -> int:
-    """Of all files that hold weights, by their names."""
-    return sum(size for path, (size, _) in files.items() if path.startswith("artifact/") and path.endswith(_WEIGHTS))
+    """Of all files that hold weights: by their names, or because a graph names them."""
+    named = external_data(files)
+    return sum(
+        size
+        for path, (size, _) in files.items()
+        if path in named or (path.startswith("artifact/") and path.endswith(_WEIGHTS))
+    )
 
 
 def _room(envelope: Mapping[str, Any], backend: str, files: Mapping[str, tuple[int, Any]]) -> list[Problem]:

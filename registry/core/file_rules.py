@@ -6,8 +6,8 @@ Formats are allowed, never denied, by name: a list of bad ones is always one sho
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from registry.core.lifecycle import FileRole
 from registry.core.schema import Problem
@@ -26,45 +26,76 @@ BACKEND_FILES: Final[dict[str, str]] = {
 }
 BACKENDS: Final = tuple(BACKEND_FILES)
 
-#: Holds numbers or text and nothing that runs.
+#: Holds numbers or text and nothing that runs. What exporters and tokenizers write by default is among them.
 DATA_ENDINGS: Final = frozenset(
     {
-        ".onnx",
-        ".data",
-        ".plan",
-        ".safetensors",
-        ".gguf",
-        ".json",
-        ".jsonl",
-        ".txt",
-        ".vocab",
-        ".model",
-        ".merges",
-        ".csv",
-        ".tsv",
-        ".md",
-        ".yaml",
-        ".yml",
-        ".pbtxt",
+        # weights and graphs
+        ".onnx", ".data", ".plan", ".safetensors", ".gguf", ".xml",
+        # tokenizers
+        ".model", ".vocab", ".merges", ".tiktoken", ".spm", ".bpe", ".codes", ".jinja", ".j2",
+        # settings, labels, notes
+        ".json", ".jsonl", ".txt", ".csv", ".tsv", ".md", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".pbtxt",
     }
-)
+)  # fmt: skip
+#: Notes that have no ending, in lower case.
+_NOTES: Final = frozenset({"license", "licence", "notice", "copying", "authors", "readme", "changelog"})
 #: Can run code while it is read, and needs a waiver of its own kind.
 PICKLE_ENDINGS: Final = frozenset({".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin", ".dill"})
 #: Runs when it is loaded: a TorchScript archive carries code, and its container is a pickle.
 CODE_ENDINGS: Final = frozenset({".py", ".pt"}) | PICKLE_ENDINGS
-#: May hide a pickle or code; what they hold fits into formats that cannot.
-_REFUSED: Final = frozenset({".npy", ".npz", ".h5", ".keras", ".hdf5"})
+#: Endings of other tools → (what the file is, what to do instead).
+_ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
+    **dict.fromkeys(
+        (".npy", ".npz", ".h5", ".keras", ".hdf5", ".ot", ".msgpack"),
+        ("of a format that can run code while it is read", "Convert the weights to safetensors or ONNX."),
+    ),
+    **dict.fromkeys((".engine", ".trt"), ("an engine plan by its name", "Name it artifact/model.plan.")),
+    ".ort": ("a graph in ONNX Runtime's own format", "Push the .onnx file that it was made of."),
+    ".pt2": ("an archive of torch.export", "Export the model to ONNX, or to TorchScript as artifact/model.pt."),
+    **dict.fromkeys(
+        (".pb", ".index", ".meta", ".tflite"), ("a graph of TensorFlow", "Convert it to ONNX with tf2onnx.")
+    ),
+    **dict.fromkeys(
+        (".mlmodel", ".mlpackage", ".mlmodelc"), ("a graph of Core ML", "Leave it out, and push the ONNX graph.")
+    ),
+    **dict.fromkeys((".pdmodel", ".pdiparams"), ("a graph of Paddle", "Convert it to ONNX with paddle2onnx.")),
+    **dict.fromkeys(
+        (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".zst", ".mar", ".nemo"),
+        ("an archive", "Unpack it into the folder."),
+    ),
+    **dict.fromkeys(
+        (".sh", ".so", ".dll", ".dylib", ".exe", ".bat", ".js", ".jar", ".ipynb", ".whl"),
+        ("a program", "Leave it out; programs and libraries belong into the runtime image."),
+    ),
+    **dict.fromkeys(
+        (".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", ".pdf", ".html", ".mp4", ".wav"),
+        ("of no format that a server loads", "Leave it out."),
+    ),
+}
 
 
-def path_problems(path: str) -> list[Problem]:
-    """Why this path cannot be in a release. Paths are relative, with forward slashes, under artifact/ or tokenizer/."""
+def path_problems(path: str, *, beside: Iterable[str] | None = None) -> list[Problem]:
+    """Why this path cannot be in a release. Paths are relative, with forward slashes, under artifact/ or tokenizer/.
+
+    `beside`: the release's other paths, if they are known; without them the format is not judged.
+    """
     if problems := name_problems(path):
         return problems
     segments = path.split("/")
     if path not in CONFIG_FILES and (len(segments) < 2 or segments[0] not in {"artifact", "tokenizer"}):
         said = f"{_shown(path)} is neither under artifact/ nor under tokenizer/."
         return [Problem("path", said, "Move the file into one of the two folders.")]
-    return format_problems(path)
+    return [] if beside is None or _lies_at(path, graph_folders(beside)) else format_problems(path)
+
+
+def graph_folders(paths: Iterable[str]) -> frozenset[str]:
+    """The folders of the ONNX graphs, each with its slash. A file in one may be external data, whatever its name: the seal asks
+    the graph."""
+    return frozenset(f"{path.rpartition('/')[0]}/" for path in paths if ending_of(path) == ".onnx")
+
+
+def _lies_at(path: str, folders: frozenset[str]) -> bool:
+    return any(path.startswith(folder) for folder in folders)
 
 
 def name_problems(path: str) -> list[Problem]:
@@ -94,24 +125,21 @@ def name_problems(path: str) -> list[Problem]:
 
 
 def format_problems(path: str) -> list[Problem]:
-    """Why a file of this name is not an allowed format."""
+    """Why a file of this name is not of an allowed format, if no graph names it as its external data."""
     ending = ending_of(path)
-    if ending in DATA_ENDINGS | CODE_ENDINGS:
+    if ending in DATA_ENDINGS | CODE_ENDINGS or _is_note(path):
         return []
+    if ending in _ELSEWHERE:
+        what, fix = _ELSEWHERE[ending]
+        return [Problem("path", f"{_shown(path)} is {what} ({ending}), which is not taken.", fix)]
+    said = f"{_shown(path)} is not of an allowed format ({ending or 'no ending'})."
     allowed = ", ".join(sorted(DATA_ENDINGS | CODE_ENDINGS))
-    if ending in _REFUSED:
-        return [
-            Problem(
-                "path",
-                f"{_shown(path)} is in a format ({ending}) that can run code while it is read.",
-                "Convert the weights to safetensors or ONNX.",
-            )
-        ]
-    return [
-        Problem(
-            "path", f"{_shown(path)} is not of an allowed format ({ending or 'no ending'}).", f"Allowed are {allowed}."
-        )
-    ]
+    fix = f"Leave it out, or give it the ending of its format. Taken are {allowed}, and a graph's external data."
+    return [Problem("path", said, fix)]
+
+
+def _is_note(path: str) -> bool:
+    return path.rpartition("/")[2].lower() in _NOTES
 
 
 def ending_of(path: str) -> str:
@@ -120,19 +148,17 @@ def ending_of(path: str) -> str:
     return f".{name.rsplit('.', 1)[1].lower()}" if "." in name.lstrip(".") else ""
 
 
-def role_of(path: str) -> FileRole:
-    """What a file is, by its name and folder. Code is code wherever it lies."""
+def role_of(path: str, *, is_data: bool = False) -> FileRole:
+    """What a file is, by its name and folder. Code is code wherever it lies. `is_data`: a graph names it as its external data."""
+    if is_data and ending_of(path) not in CODE_ENDINGS - PICKLE_ENDINGS:
+        return FileRole.ARTIFACT
     if ending_of(path) in CODE_ENDINGS:
         return FileRole.CODE
     if path in CONFIG_FILES:
         return FileRole.CONFIG
-    if ending_of(path) == ".md":
+    if ending_of(path) == ".md" or _is_note(path):
         return FileRole.DOC
     return FileRole.TOKENIZER if path.startswith("tokenizer/") else FileRole.ARTIFACT
-
-
-def is_code_bearing(paths: Iterable[str]) -> bool:
-    return any(role_of(path) is FileRole.CODE for path in paths)
 
 
 def waivers_needed(paths: Iterable[str]) -> frozenset[str]:
@@ -140,6 +166,16 @@ def waivers_needed(paths: Iterable[str]) -> frozenset[str]:
     endings = {ending_of(path) for path in paths} & CODE_ENDINGS
     kinds = {"pickle" if ending in PICKLE_ENDINGS else "code" for ending in endings}
     return frozenset(kinds)
+
+
+def code_files(files: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Paths of a manifest's files that may run. One that is called like a pickle and was sealed as a graph's data is none."""
+    return [
+        file["path"]
+        for file in files
+        if ending_of(file["path"]) in CODE_ENDINGS
+        and not (ending_of(file["path"]) in PICKLE_ENDINGS and file["role"] == FileRole.ARTIFACT)
+    ]
 
 
 def collision_key(path: str) -> str:
@@ -174,8 +210,10 @@ def collisions(path: str, others: Iterable[str]) -> list[Problem]:
 def set_problems(paths: Iterable[str], at: str = "files") -> list[Problem]:
     """All that is wrong with a whole list of paths, each problem at `files[i].path`. Linear in the number of paths."""
     problems, seen, folders = [], dict[str, str](), dict[str, str]()
-    for i, path in enumerate(paths):
-        found = path_problems(path)
+    listed = list(paths)
+    graphs = graph_folders(listed)
+    for i, path in enumerate(listed):
+        found = path_problems(path) or ([] if _lies_at(path, graphs) else format_problems(path))
         if not found:
             key = collision_key(path)
             parents = [key[:n] for n, char in enumerate(key) if char == "/"]

@@ -8,7 +8,13 @@ from typing import Any, Final
 from registry.core.file_rules import MOST_FILES, backend_problems, set_problems
 from registry.core.schema import Integer, ListOf, Problem, Record, Text, need
 
-SHA256: Final = Text(71, pattern=r"(sha256:)?[0-9a-f]{64}", like="64 hex digits in lower case", says="a sha256")
+SHA256: Final = Text(
+    71,
+    pattern=r"(sha256:)?[0-9a-f]{64}",
+    like="the first word that `sha256sum` prints",
+    says="a sha256",
+    rule="64 hex digits in lower case",
+)
 _FILES: Final = ListOf(
     Record({"path": need(Text(10_000)), "sha256": need(SHA256), "size_bytes": need(Integer(0, unit="bytes"))}),
     most=MOST_FILES,

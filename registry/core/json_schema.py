@@ -10,11 +10,27 @@ from functools import singledispatch
 from typing import Any, Final
 
 from registry.core.envelope import ENVELOPE
-from registry.core.schema import Flag, Instant, Integer, Json, ListOf, Number, Object, Record, SchemaType, Text
+from registry.core.schema import (
+    LONGEST_NAME,
+    Flag,
+    Instant,
+    Integer,
+    Json,
+    ListOf,
+    Number,
+    Object,
+    Record,
+    SchemaType,
+    TensorName,
+    Text,
+)
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 #: Text may hold no control characters but tab and newline.
 _PLAIN: Final = r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$"
+
+#: A tensor's name has no control characters at all, and no space at either end.
+_NAME: Final = r"^(?! )[^\x00-\x1f\x7f-\x9f]*(?<! )$"
 
 
 def envelope_schema() -> dict[str, Any]:
@@ -42,9 +58,15 @@ def _text(kind: Text) -> dict[str, Any]:
     found["pattern"] = f"^({kind.pattern})$" if kind.pattern else _PLAIN
     return {
         **found,
-        **({"description": kind.says} if kind.says else {}),
+        **({"description": f"{kind.says}: {kind.rule}" if kind.rule else kind.says} if kind.says else {}),
         **({"examples": [kind.like.strip('"')]} if kind.like else {}),
     }
+
+
+@schema_of.register
+def _tensor_name(kind: TensorName) -> dict[str, Any]:
+    names = {"minLength": 1, "maxLength": LONGEST_NAME, "pattern": _NAME}
+    return {"type": "string", **names, "description": "a tensor's name: printable, no space at either end"}
 
 
 @schema_of.register
@@ -84,7 +106,7 @@ def _many(kind: ListOf) -> dict[str, Any]:
 
 @schema_of.register
 def _table(kind: Object) -> dict[str, Any]:
-    names = {"minLength": 1, "maxLength": 200}
+    names = {"minLength": 1, "maxLength": LONGEST_NAME}
     return {
         "type": "object",
         "additionalProperties": schema_of(kind.of),

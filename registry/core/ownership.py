@@ -10,7 +10,11 @@ from typing import Any, Final
 from registry.core.schema import Record, Text, may
 
 _RUNBOOK: Final = Text(
-    500, pattern=r"https://[!-~]+", like='"https://wiki.example.com/ranker"', says="an https address"
+    500,
+    pattern=r"https://[!-~]+",
+    like='"https://wiki.example.com/ranker"',
+    says="an https address",
+    rule="https:// and ASCII characters without spaces",
 )
 OWNERSHIP: Final = Record({"on_call": may(Text(200)), "runbook_url": may(_RUNBOOK), "escalation": may(Text(200))})
 #: What a browser may follow from such a text: anything else stays text.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from registry.core.schema import Problem
-from registry.core.serving import DATA_TYPES
+from registry.core.serving import DATA_TYPES, sent_dims
 
 
 def render(serving: Mapping[str, Any], model: str, *, backend: str = "") -> str:
@@ -24,7 +24,7 @@ def render(serving: Mapping[str, Any], model: str, *, backend: str = "") -> str:
         lines.append(f"backend: {_quoted(backend)}")
     lines.append(f"max_batch_size: {serving['max_batch_size']}")
     for side in ("inputs", "outputs"):
-        lines += _tensors(side.removesuffix("s"), serving[side])
+        lines += _tensors(side.removesuffix("s"), serving[side], has_batch_axis=serving["max_batch_size"] > 0)
     lines += _batching(serving.get("dynamic_batching"), serving.get("queue_policy"))
     for group in serving.get("instance_group") or []:
         lines.append(f"instance_group {{ kind: KIND_{group['kind'].upper()} count: {group['count']} }}")
@@ -35,9 +35,11 @@ def render(serving: Mapping[str, Any], model: str, *, backend: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tensors(side: str, tensors: Iterable[Mapping[str, Any]]) -> list[str]:
+def _tensors(side: str, tensors: Iterable[Mapping[str, Any]], *, has_batch_axis: bool) -> list[str]:
+    """A line for each. Without a batch axis Triton refuses an empty `reshape`, and the runner does its work."""
     return [
-        f"{side} {{ name: {_quoted(t['name'])} data_type: {DATA_TYPES[t['data_type']]} dims: {list(t['dims'])} }}"
+        f"{side} {{ name: {_quoted(t['name'])} data_type: {DATA_TYPES[t['data_type']]} dims: {sent_dims(t['dims'])}"
+        f"{'' if t['dims'] or not has_batch_axis else ' reshape { shape: [] }'} }}"
         for t in tensors
     ]
 
@@ -193,6 +195,10 @@ def disagreements(config: Config, serving: Mapping[str, Any], model: str, backen
         )
     for word, stated in config.stated.items():
         own = serving.get(word, _UNSAID.get(word))
+        if word in ("inputs", "outputs") and serving.get("max_batch_size") == 0:
+            own = [
+                {**tensor, "dims": sent_dims(tensor["dims"])} if "dims" in tensor else tensor for tensor in own or []
+            ]
         if stated != own:
             ours, mine, theirs = _first_difference(f"serving.{word}", stated, own)
             field = field_in_config(ours)

@@ -91,8 +91,8 @@ def check(
         problems,
         candidate.document if isinstance(candidate.document, Mapping) else None,
         spec,
-        _digest(spec, listed) if spec is not None and is_hashed else None,
-        tuple(sorted(waivers_needed(file["path"] for file in listed))),
+        _digest(spec, listed, file_lint.external_data(sizes)) if spec is not None and is_hashed else None,
+        tuple(sorted(waivers_needed(sizes.keys() - file_lint.external_data(sizes)))),
         _envelope_of(document, sizes) if listed else None,
         _serving_of(contract, candidate.findings),
         file_lint.plan_facts({path: facts for path, (_, facts) in known.items()}),
@@ -135,8 +135,11 @@ def _in_order(problems: Sequence[Located]) -> list[Located]:
     return sorted(problems, key=lambda one: (one.place.line, one.place.column) if one.place else (0, 0))
 
 
-def _digest(spec: Spec, listed: Sequence[Mapping[str, Any]]) -> str:
-    files = [manifest.File(f["path"], role_of(f["path"]), f["sha256"], f["size_bytes"]) for f in listed]
+def _digest(spec: Spec, listed: Sequence[Mapping[str, Any]], data: frozenset[str]) -> str:
+    files = [
+        manifest.File(f["path"], role_of(f["path"], is_data=f["path"] in data), f["sha256"], f["size_bytes"])
+        for f in listed
+    ]
     return manifest.text_and_digest(spec, files)[1]
 
 
@@ -158,9 +161,9 @@ def _serving_of(contract: Mapping[str, Any], findings: Mapping[str, Findings]) -
     if contract.get("inputs") and contract.get("outputs"):
         return {"inputs": contract["inputs"], "outputs": contract["outputs"]}
     graph = next((one.facts for one in findings.values() if one.kind == "onnx" and "inputs" in one.facts), None)
-    if graph is None:
+    if graph is None or any(dims in ([], [-2]) for side in ("inputs", "outputs") for *_, dims in graph[side]):
         return None
     return {
-        side: [{"name": name, "data_type": data_type, "dims": dims[1:] or [1]} for name, data_type, dims in graph[side]]
+        side: [{"name": name, "data_type": data_type, "dims": dims[1:]} for name, data_type, dims in graph[side]]
         for side in ("inputs", "outputs")
     }

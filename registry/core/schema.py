@@ -10,7 +10,7 @@ import difflib
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import Any, Final, Protocol
@@ -49,6 +49,8 @@ class _Bad:
         return "BAD"
 
 
+#: Characters of a free name: of a tensor, a parameter, a label.
+LONGEST_NAME: Final = 256
 #: How deep free JSON may be nested.
 DEEPEST_JSON: Final = 50
 
@@ -58,13 +60,22 @@ INVALID: Final = _Bad()
 
 @dataclass(frozen=True)
 class Text:
-    """A string of at most `most` characters; one of `one_of`, or wholly matching `pattern`. `like` is an example."""
+    """A string of at most `most` characters; one of `one_of`, or wholly matching `pattern`. `like` is an example.
+
+    A pattern needs its `rule` in words, for the message: "small letters and digits".
+    """
 
     most: int = 300
     one_of: tuple[str, ...] = ()
     pattern: str = ""
     like: str = ""
     says: str = ""  # what it is, for the message: "an image with its digest"
+    rule: str = ""
+    near: Callable[[str], str] | None = None  # the nearest text that matches, or an empty one
+
+    def __post_init__(self) -> None:
+        if self.pattern and not self.rule:
+            raise ValueError(f"the pattern {self.pattern} has no rule in words")
 
     def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
         if not isinstance(value, str):
@@ -88,7 +99,33 @@ class Text:
             meant = f" Was {near[0]} meant?" if near else ""
             return f"Write one of {', '.join(self.one_of)}.{meant}"
         example = f", such as {self.like}" if self.like else ""
-        return f"Write text{' in quotes' * quote}{example}."
+        meant = self.near(value) if self.near and isinstance(value, str) else ""
+        hint = f" Was {meant} meant?" if meant and meant != value and re.fullmatch(self.pattern, meant) else ""
+        return f"Write {self.rule or 'text'}{' in quotes' * quote}{example}.{hint}"
+
+
+def digest(says: str) -> Text:
+    """A sha256 with its prefix. `says`: of what, for the message."""
+    rule = "sha256: and 64 hex digits in lower case"
+    return Text(71, pattern="sha256:[0-9a-f]{64}", like="sha256:<64 hex digits>", says=says, rule=rule)
+
+
+@dataclass(frozen=True)
+class TensorName:
+    """A tensor's name as its graph has it: printable text, which JSON, gRPC, config.pbtxt and YAML all carry."""
+
+    def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
+        if not isinstance(value, str):
+            return _bad(problems, at, f"{_shown(value)} is not text", f"{_TENSOR_RULE} Write it in quotes.")
+        if not 0 < len(value) <= LONGEST_NAME or not value.isprintable() or value != value.strip(" "):
+            fix = f"{_TENSOR_RULE} Export the graph with such a name, and write that."
+            return _bad(problems, at, f"{_shown(value)} cannot be a tensor's name", fix)
+        return value
+
+
+_TENSOR_RULE: Final = (
+    f"A tensor's name has 1 to {LONGEST_NAME} printable characters, and no space at either end, such as input_ids."
+)
 
 
 @dataclass(frozen=True)
@@ -191,7 +228,7 @@ class ListOf:
 
 @dataclass(frozen=True)
 class Object:
-    """An object with free member names (1 to 200 printable characters) and values of one kind."""
+    """An object with free member names (1 to LONGEST_NAME printable characters) and values of one kind."""
 
     of: SchemaType
     most: int = 200
@@ -203,8 +240,9 @@ class Object:
             return _bad(problems, at, f"{len(value)} members are too many", f"Write at most {self.most}.")
         out = {}
         for name, item in value.items():
-            if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
-                _bad(problems, at, f"{_shown(name)} is not a name", "Use 1 to 200 printable characters, in quotes.")
+            if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+                fix = f"Use 1 to {LONGEST_NAME} printable characters, in quotes."
+                _bad(problems, at, f"{_shown(name)} is not a name", fix)
                 continue
             read = self.of.read(item, f"{at}.{name}", problems)
             if read is not INVALID:

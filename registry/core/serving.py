@@ -5,10 +5,24 @@ Source of the cross-field rules: Triton 2.51 refuses or silently accepts these c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from registry.core.schema import Field, Flag, Integer, Json, ListOf, Object, Problem, Record, Text, may, need, repeated
+from registry.core.schema import (
+    Field,
+    Flag,
+    Integer,
+    Json,
+    ListOf,
+    Object,
+    Problem,
+    Record,
+    TensorName,
+    Text,
+    may,
+    need,
+    repeated,
+)
 
 #: Open Inference Protocol data type → Triton's name in config.pbtxt.
 DATA_TYPES: dict[str, str] = {
@@ -64,12 +78,13 @@ class DataType:
         )
 
 
-_NAME = Text(200, pattern=r"[A-Za-z0-9_][A-Za-z0-9_.:/\-]*", like="input_ids", says="a tensor's name")
+#: Sizes of one item; the gateway and numpy take 32 with the batch axis.
+LARGEST_RANK = 31
 TENSOR = Record(
     {
-        "name": need(_NAME),
+        "name": need(TensorName()),
         "data_type": need(DataType()),
-        "dims": need(ListOf(Integer(1, 2**31 - 1, besides=(-1,)), least=1, most=8)),
+        "dims": need(ListOf(Integer(1, 2**31 - 1, besides=(-1,)), most=LARGEST_RANK)),
     }
 )
 _DYNAMIC_BATCHING = Record(
@@ -118,6 +133,14 @@ SERVING = Record(
         "model_transaction_policy": "Write decoupled: true.",
     },
 )
+
+
+def sent_dims(dims: Sequence[int]) -> list[int]:
+    """Sizes of one item as requests and answers have them: one number for each item, `[]`, is sent as `[1]`.
+
+    Source: Triton 2.51 refuses a tensor without dims. Its `reshape` turns [n, 1] into the graph's [n].
+    """
+    return list(dims) or [1]
 
 
 def instances_of(serving: Mapping[str, Any], kind: str = "") -> int:
@@ -295,9 +318,8 @@ def _against_tensor(own: Mapping[str, Any], wanted: Mapping[str, Any], at: str) 
                 f"Write {wanted['data_type']}.",
             )
         )
-    fits = len(own["dims"]) == len(wanted["dims"]) and all(
-        -1 in (o, w) or o == w for o, w in zip(own["dims"], wanted["dims"], strict=True)
-    )
+    sent, promised = sent_dims(own["dims"]), sent_dims(wanted["dims"])
+    fits = len(sent) == len(promised) and all(-1 in (o, w) or o == w for o, w in zip(sent, promised, strict=True))
     if not fits:
         problems.append(
             Problem(f"{at}.dims", f"{own['dims']} is not what the model's contract says.", f"Write {wanted['dims']}.")

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
+from accounts.core.slugs import slug_near
 from ledger.core.errors import Invalid
 from registry.core import envelope, envelope_lint, serving
 from registry.core.file_rules import BACKENDS
-from registry.core.schema import Instant, Object, Problem, Record, Text, may, need
+from registry.core.schema import Instant, Object, Problem, Record, Text, digest, may, need
 
 _IMAGE = Text(
     500,
     pattern=r"[a-z0-9][a-z0-9._/:\-]*@sha256:[0-9a-f]{64}",
-    like="triton-local@sha256: and 64 hex digits",
+    like="triton-local@sha256:<64 hex digits>",
     says="an image named by its digest",
+    rule="a name in small letters, digits and . _ - / :, then @sha256: and 64 hex digits in lower case",
 )
 
 
@@ -37,7 +40,13 @@ class _Image:
         return _IMAGE.read(value, at, problems)
 
 
-_URL = Text(500, pattern=r"https?://\S+", like="https://ci.example.com/runs/1", says="an http or https address")
+_URL = Text(
+    500,
+    pattern=r"https?://\S+",
+    like="https://ci.example.com/runs/1",
+    says="an http or https address",
+    rule="http:// or https:// and no space",
+)
 RUNTIME: Final = Record(
     {
         "image": need(_Image()),
@@ -47,14 +56,20 @@ RUNTIME: Final = Record(
 )
 PROVENANCE: Final = Record(
     {
-        "git_commit": may(Text(64, pattern=r"[0-9a-f]{7,64}", like='"4f2a9c1"', says="a commit")),
+        "git_commit": may(
+            Text(
+                64,
+                pattern=r"[0-9a-f]{7,64}",
+                like='"4f2a9c1"',
+                says="a commit",
+                rule="7 to 64 hex digits in lower case",
+            )
+        ),
         "git_repository": may(Text(500)),
         "git_branch": may(Text(200)),
         "ci_run_url": may(_URL),
         "dataset": may(Text(500)),
-        "dataset_digest": may(
-            Text(71, pattern=r"sha256:[0-9a-f]{64}", like="sha256: and 64 hex digits", says="a digest")
-        ),
+        "dataset_digest": may(digest("a digest")),
         "trained_at": may(Instant()),
         "trained_by": may(Text(200)),
         "framework": may(Text(200)),
@@ -63,7 +78,15 @@ PROVENANCE: Final = Record(
         "labels": may(Object(Text(1000))),
     }
 )
-SLUG: Final = Text(60, pattern=r"[a-z0-9][a-z0-9_\-]*", like="sentiment", says="a model's name")
+LONGEST_SLUG: Final = 60
+SLUG: Final = Text(
+    LONGEST_SLUG,
+    pattern=r"[a-z0-9][a-z0-9_\-]*",
+    like="sentiment",
+    says="a model's name",
+    rule=f"small letters, digits, - and _, at most {LONGEST_SLUG} and beginning with a letter or digit",
+    near=partial(slug_near, most=LONGEST_SLUG, besides="-_"),
+)
 DOCUMENT: Final = Record(
     {
         "model": need(SLUG),

@@ -19,8 +19,10 @@ docs/decisions/0024-tenants.md, docs/decisions/0028-request-classes.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
+from accounts.core.slugs import slug_near
 from registry.core.schema import Flag, Integer, ListOf, Number, Object, Problem, Record, Text, may, need
 
 #: A count is kept for each, and a gateway never forgets one.
@@ -39,8 +41,16 @@ _HEADER: Final = Text(
     r"(?:host|connection|keep-alive|te|trailer|upgrade|expect|x-request-id)$)[a-z][a-z0-9-]*",
     like="x-tenant",
     says="the name of a header of the callers' own, in lower case",
+    rule="small letters, digits and -, beginning with a letter, and none that a gateway or a protocol reads",
 )  # fmt: skip
-_NAME: Final = Text(40, pattern=r"[a-z0-9][a-z0-9_-]*", like="gold", says="a tenant's name (a-z, 0-9, - and _)")
+_NAME: Final = Text(
+    40,
+    pattern=r"[a-z0-9][a-z0-9_-]*",
+    like="gold",
+    says="a tenant's name",
+    rule="small letters, digits, - and _, at most 40 and beginning with a letter or digit",
+    near=partial(slug_near, most=40, besides="-_"),
+)
 _QUOTA: Final = Record(
     {
         "requests_per_s": need(Number(least=0.01, most=_MOST_PER_S, unit="requests a second")),
@@ -48,7 +58,14 @@ _QUOTA: Final = Record(
     }
 )
 #: Ends the name of a cluster, in which `_` parts release and protocol.
-_CLASS: Final = Text(20, pattern=r"[a-z0-9][a-z0-9-]*", like="batch", says="a request class's name (a-z, 0-9 and -)")
+_CLASS: Final = Text(
+    20,
+    pattern=r"[a-z0-9][a-z0-9-]*",
+    like="batch",
+    says="a request class's name",
+    rule="small letters, digits and -, at most 20 and beginning with a letter or digit",
+    near=partial(slug_near, most=20),
+)
 _CLASSES: Final = Record(
     {
         "header": may(_HEADER),

@@ -15,7 +15,7 @@ from accounts.core.access import Actor, Verb, may, teams_where
 from accounts.core.scope import models_regex
 from ledger.core.errors import NotFound, Refused, StateChanged
 from ledger.queries.statements import Statement
-from registry.core.file_rules import path_problems
+from registry.core.file_rules import code_files, path_problems
 from registry.core.file_rules import waivers_needed as waivers_for
 from registry.core.lifecycle import ReleaseState
 from registry.core.oms import SIGNATURE_TYPE
@@ -129,7 +129,7 @@ def manifests_of(ids: Collection[UUID]) -> dict[UUID, str]:
 
 def waivers_needed(release: Release) -> frozenset[str]:
     """The kinds of waiver without which the release may not run, given or not."""
-    found = waivers_for(release.files.values_list("path", flat=True))
+    found = waivers_for(code_files(release.files.values("path", "role")))
     return found or frozenset({"code"} if release.is_code_bearing else ())
 
 

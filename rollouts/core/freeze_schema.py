@@ -9,9 +9,23 @@ from typing import Any
 from registry.core.schema import ListOf, Problem, Record, Text, may
 from rollouts.core.freeze import DAYS, FreezeWindow, zone_of, zones_like
 
-_CLOCK = Text(5, pattern=r"([01]\d|2[0-3]):[0-5]\d|24:00", like="16:30", says="a time of day")
-_ZONE = Text(60, pattern=r"[A-Za-z][A-Za-z0-9_+/-]*", like="Europe/Berlin", says="a time zone")
-_DAY = Text(10, pattern=r"\d{4}-\d\d-\d\d", like="2026-12-20", says="a day")
+_CLOCK = Text(
+    5,
+    pattern=r"([01]\d|2[0-3]):[0-5]\d|24:00",
+    like="16:30",
+    says="a time of day",
+    rule="hours and minutes from 00:00 to 24:00, in quotes",
+)
+_ZONE = Text(
+    60,
+    pattern=r"[A-Za-z][A-Za-z0-9_+/-]*",
+    like="Europe/Berlin",
+    says="a time zone",
+    rule="a name of the IANA time zone database",
+)
+_DAY = Text(
+    10, pattern=r"\d{4}-\d\d-\d\d", like="2026-12-20", says="a day", rule="year, month and day as YYYY-MM-DD"
+)
 WINDOW = Record(
     {
         "days": may(ListOf(Text(one_of=DAYS, says="a day of the week"), least=1, most=7), list(DAYS)),

@@ -49,12 +49,19 @@ _BAKE = Record(_STAGE)
 _SHADOW = Record({"sample_pct": need(Number(0, 100, unit="percent")), **_STAGE})
 _TOLERANCE = Record({"ratio": need(Number(1, 100)), "plus_frac": need(_SHARE)})
 _QUERY = Text(2000, like='sum(orders_failed_total{release="$release"})', says="a PromQL query")
+_LABEL = Text(
+    40,
+    pattern=r"[a-z][a-z0-9_]*",
+    like="checkout",
+    says="a label",
+    rule="small letters, digits and _, at most 40 and beginning with a letter",
+)
 _GUARD = Record(
     {
         "indicator": need(Text(one_of=tuple(SOURCES), says="an indicator")),
         "threshold_ms": may(_MS, None),
         "thresholds_ms": may(ListOf(_MS, least=1, most=8), None),
-        "label": may(Text(40, pattern=r"[a-z][a-z0-9_]*", like="checkout", says="a label"), None),
+        "label": may(_LABEL, None),
         "bad_query": may(_QUERY, None),
         "total_query": may(_QUERY, None),
         "max_frac": may(_SHARE, None),

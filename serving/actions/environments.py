@@ -8,6 +8,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from accounts.core.access import Actor, Verb, require, require_version
+from accounts.core.slugs import slug_near
 from ledger.actions import append_event
 from ledger.core.errors import StateChanged, field_error
 from serving.actions.routes import lock_open, notify_routes
@@ -29,7 +30,10 @@ def create_environment(*, actor: Actor, slug: str, is_routed: bool = True, **rul
     require(actor, Verb.ADMINISTER, "*")
     if not _SLUG.fullmatch(slug):
         raise field_error(
-            "slug", f"{slug[:60]!r} is no name of an environment.", "Use 1 to 40 lower-case letters, digits and dashes."
+            "slug",
+            f"{slug[:60]!r} is no name of an environment.",
+            "Use 1 to 40 lower-case letters, digits and dashes, with no dash at either end, "
+            f"such as {slug_near(slug, 40) or 'staging'}.",
         )
     row = Environment(slug=slug, is_routed=is_routed, title=slug.title())
     _fill(row, rules)

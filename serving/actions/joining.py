@@ -55,7 +55,9 @@ def invite_node(*, actor: Actor, name: str, lasts: timedelta = LASTS, reason: st
     require(actor, Verb.ADMINISTER, EVERY_TEAM)
     if not _NAME.fullmatch(name):
         raise field_error(
-            "name", f"{name[:60]!r} is no name of a node.", "Use 1 to 60 letters, digits, dashes and underscores."
+            "name",
+            f"{name[:60]!r} is no name of a node.",
+            "Use 1 to 60 letters, digits, dashes and underscores, with no dash at either end, such as gpu-7.",
         )
     if not timedelta(minutes=1) <= lasts <= MOST:
         raise field_error("hours", "An invitation is good for a minute to 7 days.", "Name another time.")

@@ -19,7 +19,7 @@ from typing import Any
 
 from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import is_running
-from registry.core.file_rules import waivers_needed
+from registry.core.file_rules import code_files
 from serving.adapters.triton import TritonServer, control_restrictions
 from serving.adapters.triton_errors import last_words
 from serving.agent import containment, model_repository, runtime_image, scratch, server_shim, shim_record
@@ -232,7 +232,7 @@ class LocalLauncher:
             raise LaunchError("not_ready", f"{NOT_FOUND_OUT} Give this node more room: {error}.") from error
         if tier.holds_code or self._allows_uncontained_code:
             return
-        if waivers_needed(file["path"] for file in spec.manifest["files"]):
+        if code_files(spec.manifest["files"]):
             raise LaunchError("not_contained", not_contained(spec.model, spec.release_name, tier))
 
     def _launch(self, spec: LaunchSpec) -> RunningServer:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ledger.adapters.files import write_whole
-from registry.core.file_rules import waivers_needed
+from registry.core.file_rules import code_files
 from serving.adapters.triton import TritonServer
 from serving.adapters.triton_control import TritonControl
 from serving.agent import model_repository
@@ -223,7 +223,7 @@ class StaticLauncher:
             )
         if self._allows_uncontained_code or self._loads == NOTHING:
             return
-        if waivers_needed(file["path"] for file in spec.manifest["files"]):
+        if code_files(spec.manifest["files"]):
             raise LaunchError("not_contained", not_contained(spec.model, spec.release_name, Containment.NONE))
 
     def _check_server(self, spec: LaunchSpec) -> None:

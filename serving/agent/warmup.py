@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from registry.core.serving import sent_dims
 from serving.core.made_up import NUMPY_TYPES, made_up_item
 from serving.ports import Inference, InferenceError, InferenceServer, LaunchError, TensorSpec
 
@@ -68,7 +69,7 @@ def _made_up(serving: dict[str, Any], limits: Mapping[str, Any]) -> dict[str, np
 
     Where they say nothing of an input's values: zeros, or one text, for ever. Releases that run were let in with these.
     """
-    tensors = [TensorSpec(one["name"], one["data_type"], tuple(one["dims"])) for one in serving["inputs"]]
+    tensors = [TensorSpec(one["name"], one["data_type"], tuple(sent_dims(one["dims"]))) for one in serving["inputs"]]
     item, said = made_up_item(tensors, limits, seed=0, share=_SHARE), limits.get("input_values") or {}
     return {name: value if said.get(name) else _plain(value) for name, value in item.items()}
 
@@ -91,15 +92,16 @@ def array(value: Any, tensor: dict[str, Any], batch: int) -> npt.NDArray[Any]:
     if tensor["data_type"] not in NUMPY_TYPES or tensor["data_type"] == _UNSAID:
         raise ValueError(f"{tensor['data_type']} has no form in JSON; give {tensor['name']} another data type")
     dtype = np.dtype(NUMPY_TYPES[tensor["data_type"]])
-    dims = tuple(1 if dim == -1 else dim for dim in tensor["dims"])
+    sent = tuple(sent_dims(tensor["dims"]))
+    dims = tuple(1 if dim == -1 else dim for dim in sent)
     try:
         read = np.asarray(value, dtype=dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"the value of {tensor['name']} is not {tensor['data_type']}: {error}") from None
-    whole = (batch, *tensor["dims"]) if batch else tuple(tensor["dims"])
+    whole = (batch, *sent) if batch else sent
     if _fits(read.shape, whole):
         return read
-    if batch and _fits(read.shape, tuple(tensor["dims"])):
+    if batch and _fits(read.shape, sent):
         return np.repeat(read[np.newaxis], batch, axis=0)
     if read.shape == ():
         return np.full((batch, *dims) if batch else dims, read.item(), dtype=dtype)

@@ -35,7 +35,8 @@ class GatewaySetup:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(
-                f"{self.name[:80]!r} is no name of a gateway. Use 1 to 80 lower-case letters, digits, dots and dashes."
+                f"{self.name[:80]!r} is no name of a gateway. Use 1 to 80 lower-case letters, digits, dots "
+                "and dashes, beginning and ending with a letter or digit, such as edge-1."
             )
         files = (self.certificate, self.key, self.authority)
         if any(files) and not all(files):

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from registry.core.serving import sent_dims
+
 #: What may be loaded there: nothing, as the server serves what its owner gave it, or releases, whose files go into the request.
 #: Anything else is the folder of its model repository, as the agent sees it.
 NOTHING, REQUEST = "nothing", "request"
@@ -66,7 +68,7 @@ def differences(serving: Mapping[str, Any], inputs: Sequence[Stated], outputs: S
     found = []
     for side, stated in (("input", inputs), ("output", outputs)):
         said = {name: (kind, tuple(dims)) for name, kind, dims in stated}
-        wanted = {one["name"]: (one["data_type"], tuple(one["dims"])) for one in serving[f"{side}s"]}
+        wanted = {one["name"]: (one["data_type"], tuple(sent_dims(one["dims"]))) for one in serving[f"{side}s"]}
         for name, one in wanted.items():
             if name not in said:
                 found.append(f"It states no {side} {name}.")

@@ -55,8 +55,8 @@ class TensorSpec:
     is_whole: bool = False
 
     def dims_of_item(self, *, has_batch_axis: bool) -> tuple[int, ...]:
-        """`dims` without the batch axis, of a model that is declared to have one or none."""
-        return self.dims[1:] if self.is_whole and has_batch_axis else self.dims
+        """`dims` without the batch axis, of a model that is declared to have one or none; (1,) if no size is left."""
+        return (self.dims[1:] if self.is_whole and has_batch_axis else self.dims) or (1,)
 
 
 @dataclass(frozen=True)

@@ -218,10 +218,11 @@ class TritonPythonModel:
                 raise BadRequest(f"the input {name!r} is missing")
             value = tensor.as_numpy()
             dims = value.shape[1:] if self.batches else value.shape
-            if len(dims) != len(declared["dims"]) or any(
-                d not in (-1, n) for d, n in zip(declared["dims"], dims, strict=True)
-            ):
+            # Triton has no tensor of rank 0: one number is sent as [1], or with a batch axis reshaped to [n] already
+            wanted = declared["dims"] or [1] * len(dims[:1])
+            if len(dims) != len(wanted) or any(d not in (-1, n) for d, n in zip(wanted, dims, strict=True)):
                 raise BadRequest(f"the input {name!r} has the shape {list(dims)}, not {declared['dims']}")
+            value = value.reshape(value.shape[:1] if self.batches else ()) if not declared["dims"] else value
             tensors[name] = value if self.tokenizer and name == TEXT else _decoded(name, value)
         if self.batches and len({len(value) for value in tensors.values()}) != 1:
             raise BadRequest("the inputs do not have one batch size")
@@ -266,7 +267,9 @@ class TritonPythonModel:
 
     def _infer(self, members):
         """{output: the rows of all members in their order}, whichever runs of the graph they were in."""
-        tensors = {name: np.concatenate([one.tensors[name] for one in members]) for name in members[0].tensors}
+        tensors = members[0].tensors
+        if len(members) > 1:
+            tensors = {name: np.concatenate([one.tensors[name] for one in members]) for name in tensors}
         encodings = [encoding for one in members for encoding in one.encodings]
         size = sum(one.size for one in members)
         if not (encodings and self.joins):
@@ -287,7 +290,7 @@ class TritonPythonModel:
         for name, value in values.items():
             if self.batches and value.shape[:1] != (size,):
                 raise ValueError(f"the output {name!r} has the shape {list(value.shape)} for a batch of {size}")
-        return {name: value.astype(self.outputs[name], copy=False) for name, value in values.items()}
+        return {name: np.atleast_1d(value).astype(self.outputs[name], copy=False) for name, value in values.items()}
 
     def _padded(self, encodings):
         """The texts of a run, as long as its longest, filled up as tokenizer.json states: side, ids, length and multiple."""

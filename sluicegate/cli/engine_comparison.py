@@ -51,7 +51,7 @@ def compared(
     from validators.core.contract import tensors_of
 
     serving = asked.spec.serving
-    inputs, outputs = tensors_of(serving, "inputs"), tensors_of(serving, "outputs")
+    inputs, outputs = tensors_of(serving, "inputs", are_sent=False), tensors_of(serving, "outputs", are_sent=False)
     has_batch_axis = serving["max_batch_size"] > 0
     answered: list[plan_agreement.AnswerPair] = []
     unknown = ""
@@ -101,7 +101,7 @@ def examples_of(asked: Asked) -> list[Arrays]:
     from validators.core.inputs import item_arrays
     from validators.core.plan_requests import outside_of
 
-    path, tensors, found = asked.examples, tensors_of(asked.spec.serving, "inputs"), []
+    path, tensors, found = asked.examples, tensors_of(asked.spec.serving, "inputs", are_sent=False), []
     has_batch_axis = asked.spec.serving["max_batch_size"] > 0
     for number, line in enumerate(text_of(path).splitlines(), 1):
         if not line.strip():

@@ -128,7 +128,7 @@ def code_release(**over: Any) -> Release:
     """A sealed release with a file of source in it."""
     draft = make_release(over.pop("model", None), state=ReleaseState.DRAFT, author=over.pop("author", None))
     blob = make_blob()
-    ReleaseFile.objects.create(release=draft, path="artifact/model.py", role="artifact", blob=blob)
+    ReleaseFile.objects.create(release=draft, path="artifact/model.py", role="code", blob=blob)
     manifest = canonical_bytes(make_manifest(draft.model.slug, blob)).decode()
     columns = {"state": "sealed", "number": Release.objects.count(), "digest": f"sha256:{draft.pk.hex:>064}", **over}
     Release.objects.filter(pk=draft.pk).update(

@@ -13,11 +13,15 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from registry.core.serving import sent_dims
 from serving.adapters.triton import TritonServer
-from serving.ports import InferenceError
+from serving.adapters.triton_requests import parcel_of
+from serving.agent import warmup
+from serving.ports import HTTP, InferenceError
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.triton_rig import local_launcher
+from validators.core.contract import compare_answer, compare_declared, tensors_of
 
 pytestmark = [pytest.mark.real("triton", "onnx"), pytest.mark.shows("backend:triton/onnxruntime")]
 
@@ -170,3 +174,108 @@ def test_a_text_is_cut_on_the_side_that_the_tokenizer_states(start: Start, direc
     client, _ = start(serving, files)
     found = client.infer("echo", {"text": np.array([[b"good bad film"]], object)}, timeout_s=30).outputs["last"]
     assert found.tolist() == [[made.WORDS[kept]]]
+
+
+#: Shape of a graph's tensor for each item, without and with a batch axis: one number, one size, a size of one.
+RANKS: dict[str, list[int]] = {"none": [], "free": [-1], "one": [1]}
+
+
+def rank_graph(*, has_batch_axis: bool) -> bytes:
+    """y = 2x for a tensor of each rank at the edge."""
+    sides: dict[str, list[Any]] = {"x": [], "y": []}
+    for name, dims in RANKS.items():
+        shape = [
+            *(["n"] if has_batch_axis else []),
+            *(f"{name}_{at}" if size < 0 else size for at, size in enumerate(dims)),
+        ]
+        for side, values in sides.items():
+            values.append(helper.make_tensor_value_info(f"{side}_{name}", TensorProto.FLOAT, shape))
+    nodes = [helper.make_node("Add", [f"x_{name}", f"x_{name}"], [f"y_{name}"]) for name in RANKS]
+    return made.graph_bytes(helper.make_graph(nodes, "ranks", sides["x"], sides["y"]))
+
+
+@pytest.mark.parametrize("batch", [0, 8])
+def test_tensors_of_one_number_are_sent_and_answered_as_one_size_of_one(start: Start, batch: int) -> None:
+    declared = {
+        side: [{"name": f"{name[0]}_{rank}", "data_type": "FP32", "dims": dims} for rank, dims in RANKS.items()]
+        for side, name in (("inputs", "x"), ("outputs", "y"))
+    }
+    serving = made.serving(**declared, max_batch_size=batch)
+    client, address = start(serving, {"artifact/model.onnx": rank_graph(has_batch_axis=batch > 0)})
+    for inputs in warmup.requests(serving, {}):
+        warmup.check(client.infer("echo", inputs, timeout_s=30), serving)
+    lead = [3] if batch else []
+    sent = {
+        f"x_{rank}": np.arange(np.prod([*lead, *(abs(d) for d in sent_dims(dims))]), dtype=np.float32).reshape(
+            [*lead, *(abs(d) for d in sent_dims(dims))]
+        )
+        for rank, dims in RANKS.items()
+    }
+    found = client.infer("echo", sent, timeout_s=30).outputs
+    for rank in RANKS:
+        assert np.array_equal(found[f"y_{rank}"], 2 * sent[f"x_{rank}"]), rank
+    inputs, outputs = client.metadata("echo")
+    assert {one.name: list(one.dims) for one in outputs} == {f"y_{rank}": sent_dims(d) for rank, d in RANKS.items()}
+    assert compare_answer(tensors_of(serving, "outputs"), found, batch_size=3 if batch else None) == []
+    assert compare_declared("input", tensors_of(serving, "inputs"), inputs, by="the server") == []
+    body = {
+        "inputs": [
+            {"name": n, "datatype": "FP32", "shape": list(v.shape), "data": v.ravel().tolist()} for n, v in sent.items()
+        ]
+    }
+    answer = httpx.post(address, json=body, timeout=30).json()
+    assert {one["name"]: one["shape"] for one in answer["outputs"]} == {n: list(v.shape) for n, v in found.items()}
+
+
+NAMES = [
+    "sepal length (cm)",
+    "年齢",
+    "/in/x",
+    'it\'s "quoted"',
+    "back\\slash",
+    "a:b;c,d=e",
+    "{x}[0].dims",
+    "<b>&amp;",
+    "%s {0} $1",
+    "🙂",
+]
+
+
+def test_names_of_tensors_are_carried_as_the_graph_has_them(start: Start) -> None:
+    sides = {
+        side: [helper.make_tensor_value_info(f"{side}{name}", TensorProto.FLOAT, ["n", 1]) for name in NAMES]
+        for side in ("<", ">")
+    }
+    nodes = [helper.make_node("Identity", [f"<{name}"], [f">{name}"]) for name in NAMES]
+    file = made.graph_bytes(helper.make_graph(nodes, "names", sides["<"], sides[">"]))
+    declared = {
+        key: [{"name": f"{side}{name}", "data_type": "FP32", "dims": [1]} for name in NAMES]
+        for key, side in (("inputs", "<"), ("outputs", ">"))
+    }
+    client, address = start(made.serving(**declared), {"artifact/model.onnx": file})
+    sent = {f"<{name}": np.full((2, 1), at, np.float32) for at, name in enumerate(NAMES)}
+    found = client.infer("echo", sent, timeout_s=30).outputs
+    assert {name: found[f">{name}"].tolist() for name in NAMES} == {n: [[at], [at]] for at, n in enumerate(NAMES)}
+    parcel = parcel_of("echo", [sent], protocol=HTTP, host="", port=0)
+    head = str(parcel.json_bytes[0])
+    answer = httpx.post(
+        address, content=parcel.bodies[0], headers={"Inference-Header-Content-Length": head}, timeout=30
+    )
+    assert answer.status_code == 200 and f'">{json.dumps(NAMES[3])[1:-1]}"' in answer.text
+
+
+@pytest.mark.parametrize("name", ["model.onnx_data", "model_data", "deep/onnx__MatMul_12", "weights.bin"])
+def test_a_graph_reads_its_weights_from_beside_itself_whatever_they_are_called(start: Start, name: str) -> None:
+    weights = np.arange(4, dtype=np.float32)
+    w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    w.external_data.add(key="location", value=name)
+    x, y = (helper.make_tensor_value_info(one, TensorProto.FLOAT, ["n", 4]) for one in ("x", "y"))
+    nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
+    model = helper.make_model(
+        helper.make_graph(nodes, "beside", [x], [y], [w]), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    model.ir_version = 8
+    files = {"artifact/model.onnx": model.SerializeToString(), f"artifact/{name}": weights.tobytes()}
+    client, _ = start(made.serving(), files)
+    answer = client.infer("echo", {"x": np.ones((2, 4), np.float32)}, timeout_s=30).outputs["y"]
+    assert np.array_equal(answer, np.stack([1 + weights] * 2))

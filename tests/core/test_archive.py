@@ -62,7 +62,7 @@ def test_what_systems_add_is_passed_over() -> None:
         ("artifact/a\udcff.json", "control"), ("artifact/\ufffd.json", "not UTF-8"), ("a/" * 200, "too long"), ("notes/../x", "leaves"),
         ("artifact/Model.onnx", "one file on some"), ("artifact/model.onnx", "one file on some"),
         ("artifact/model.onnx/x.json", "both a file and a folder"),
-        ("tokeniser/vocab.txt", "neither artifact/ nor tokenizer/"), ("artifact/run.sh", "not of an allowed format"),
+        ("tokeniser/vocab.txt", "neither artifact/ nor tokenizer/"), ("tokenizer/run.sh", "a program"),
         ("release.yaml", "has 2 of it"), ("./artifact/./x.json", "points at itself"), ("", "empty"), ("..", "leaves"), ("/", "empty"),
     ],
 )  # fmt: skip

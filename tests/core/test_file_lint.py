@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import pickle
 from typing import Any
 
 import pytest
 
-from registry.core.file_lint import lint
+from registry.core.file_lint import external_data, lint, weights_bytes
 from registry.core.formats import inspect
 from registry.core.spec import parse_spec
 from tests.model_files import gguf_file, onnx_file, plan_file, safetensors_file, tokenizer_file
@@ -43,13 +44,13 @@ def test_a_graph_that_is_what_serving_says() -> None:
     ("parts", "changes", "field", "says"),
     [
         ({"inputs": [("words", "BYTES", [-1, 1])]}, {}, "serving.inputs", "takes an input 'words'"),
-        ({"inputs": [("words", "BYTES", [-1, 1])]}, {}, "serving.inputs[0].name", "Its inputs are words"),
+        ({"inputs": [("words", "BYTES", [-1, 1])]}, {}, "serving.inputs[0].name", "Write words. Its inputs are words."),
         ({"outputs": [("logits", "FP32", [-1, 2])]}, {}, "serving.outputs[0].name", "no output 'probabilities'"),
         ({"outputs": [("probabilities", "INT64", [-1, 2])]}, {}, "serving.outputs[0].data_type", "Write INT64"),
-        ({"outputs": [("probabilities", "FP32", [-1, 3])]}, {}, "serving.outputs[0].dims", "after the batch dimension [3]"),
-        ({"outputs": [("probabilities", "FP32", [2])]}, {}, "serving.outputs[0].dims", "not what artifact/model.onnx says"),
+        ({"outputs": [("probabilities", "FP32", [-1, 3])]}, {}, "serving.outputs[0].dims", "[3] after its batch dimension"),
+        ({"outputs": [("probabilities", "FP32", [2])]}, {}, "serving.outputs[0].dims", "Write []."),
         ({"outputs": [("probabilities", "FP32", [1, 2])]}, {}, "serving.max_batch_size", "fixes at 1"),
-        ({}, NO_BATCH, "serving.outputs[0].dims", "It says [-1, 2]"),
+        ({}, NO_BATCH, "serving.outputs[0].dims", "Write [-1, 2]."),
     ],
 )  # fmt: skip
 def test_a_graph_that_contradicts_serving(
@@ -67,7 +68,9 @@ def test_what_may_differ() -> None:
 def test_the_runtimes_tokenizer_makes_a_graphs_inputs() -> None:
     tokenizer = {"tokenizer/tokenizer.json": tokenizer_file({"[UNK]": 0})}
     assert found(graph(inputs=IDS) | tokenizer) == []
-    assert [at for at, _ in found(graph(inputs=IDS))] == ["serving.inputs", "serving.inputs", "serving.inputs[0].name"]
+    without = found(graph(inputs=IDS))
+    assert [at for at, _ in without] == ["serving.inputs[0].name", "serving.inputs", "serving.inputs"]
+    assert "Add tokenizer/tokenizer.json" in without[0][1]
     extra = [*IDS, ("language", "INT64", [-1, 1])]
     assert "'language'" in found(graph(inputs=extra) | tokenizer)[0][1]
 
@@ -162,3 +165,46 @@ def test_declared_room_is_enough_when_it_is_exact() -> None:
     assert at == ["envelope.host.disk_mib", "envelope.host.memory_mib_min"]
     notes = {**exact, "tokenizer/tokenizer.json": (1, {}), "artifact/notes.txt": (5, {})}
     assert [p.field for p in lint(spec.serving, spec.envelope, "onnxruntime", notes)] == ["envelope.host.disk_mib"]
+
+
+@pytest.mark.parametrize(
+    "name", ["model.onnx_data", "model_data", "5f0c9d2a-4f44", "onnx__MatMul_1", "w.weight", "w.bin", "w.npy"]
+)
+def test_what_a_graph_names_as_its_data_is_data_whatever_it_is_called(name: str) -> None:
+    parts: dict[str, Any] = {"weights": [("w", "FP32", [10])], "external": {"location": name}}
+    assert found(graph(**parts) | {f"artifact/{name}": bytes(40)}) == []
+    known = {
+        path: (len(data), inspect(path, io.BytesIO(data), len(data)).facts)
+        for path, data in (graph(**parts) | {f"artifact/{name}": bytes(40)}).items()
+    }
+    assert external_data(known) == {f"artifact/{name}"} and weights_bytes(known) >= 40
+
+
+def test_a_file_of_no_format_that_no_graph_names_is_refused() -> None:
+    ((field, says),) = found(graph() | {"artifact/model_data": bytes(40)})
+    assert field == "files.artifact/model_data" and "not of an allowed format (no ending)" in says
+
+
+def test_a_pickle_stays_a_pickle_though_a_graph_names_it() -> None:
+    data = pickle.dumps(["x"] * 40)
+    known = {
+        path: (len(data), inspect(path, io.BytesIO(data), len(data)).facts)
+        for path, data in (
+            graph(weights=[("w", "FP32", [10])], external={"location": "w.bin"}) | {"artifact/w.bin": data}
+        ).items()
+    }
+    assert external_data(known) == frozenset()
+
+
+def test_beside_a_graph_that_was_not_read_nothing_is_refused() -> None:
+    spec = parse_spec(release_yaml())
+    unread: Any = {"artifact/model.onnx": (10, {}), "artifact/model_data": (10, {})}
+    assert lint(spec.serving, spec.envelope, spec.backend, unread) == []
+
+
+def test_an_output_that_no_request_carries_is_named_with_the_way_out() -> None:
+    facts = inspect("artifact/model.onnx", io.BytesIO(onnx_file()), len(onnx_file())).facts
+    spec = parse_spec(release_yaml())
+    facts = {**facts, "outputs": [["probabilities", "OTHER", [-2]]]}
+    (problem,) = lint(spec.serving, spec.envelope, spec.backend, {"artifact/model.onnx": (10, facts)})
+    assert "a sequence, a map" in problem.message and "zipmap=False" in problem.fix

@@ -80,7 +80,7 @@ LIMITS: list[tuple[str, Any, Any, list[Any]]] = [
     ("cold_start.max_s", *SECONDS),
     ("cold_start.inferences", 5, 1000, [4, 1001]),
     ("cold_start.max_first_excess_ms", 1e-6, 86_400_000, [0, 86_400_000.1]),
-    ("golden.output", "x", "x" * 200, ["x" * 201]),
+    ("golden.output", "x", "x" * 256, ["x" * 257]),
     ("golden.labels", ["x"], ["x" * 200] * 10_000, [[], ["x"] * 10_001, ["x" * 201]]),
     ("golden.set", SET, SET, [SET + "0", SET[:-1], SET.upper()]),
     ("golden.min_accuracy", *FRACTION),

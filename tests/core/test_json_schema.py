@@ -94,7 +94,7 @@ PAIR = Record({"a": need(Flag()), "b": may(Flag(), None)})
     ("kind", "good", "bad"),
     [
         (Text(5), ["", "abc", "a\nb"], ["abcdef", 1, "a\x00"]),
-        (Text(pattern=r"a+"), ["aa"], ["b", "aab", "baa"]),
+        (Text(pattern=r"a+", rule="a's"), ["aa"], ["b", "aab", "baa"]),
         (Text(one_of=("a", "b")), ["a"], ["c", 1]),
         (Integer(1, 8, besides=(-1,)), [1, 8, -1], [0, 9, "1", True]),
         (Number(1, 2), [1, 1.5, 2], [0.9, 2.1, "1"]),

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from registry.core.file_rules import (
     BACKEND_FILES,
     backend_problems,
+    code_files,
     collision_key,
     collisions,
-    is_code_bearing,
     path_problems,
     role_of,
     set_problems,
@@ -29,7 +29,7 @@ from registry.core.lifecycle import FileRole
      "artifact/model.pkl", "artifact/pytorch_model.bin"],
 )  # fmt: skip
 def test_good_paths(path: str) -> None:
-    assert path_problems(path) == []
+    assert path_problems(path) == path_problems(path, beside=[]) == []
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def test_good_paths(path: str) -> None:
         ("artifact/\ud800.json", "control"), ("model.onnx", "neither under"), ("release.yaml", "neither under"),
         ("other/model.onnx", "neither under"), ("Artifact/model.onnx", "neither under"), ("tokenizer", "neither under"),
         ("artifact/weights.npy", "can run code"), ("artifact/weights.NPZ", "can run code"), ("artifact/model.h5", "can run code"),
-        ("artifact/run.sh", "not of an allowed format"), ("artifact/lib.so", "not of an allowed format"), ("artifact/model", "no ending"),
+        ("artifact/run.sh", "a program"), ("artifact/lib.so", "a program"), ("artifact/model", "no ending"),
         ("artifact/\ufffd.onnx", "not UTF-8"),
         ("artifact/.onnx", "no ending"),
     ],
 )  # fmt: skip
 def test_bad_paths_say_why_and_what_to_do(path: str, says: str) -> None:
-    (problem,) = path_problems(path)
+    (problem,) = path_problems(path, beside=[])
     assert problem.field == "path" and says in problem.message + problem.fix and problem.fix
 
 
@@ -99,8 +99,23 @@ def test_roles_and_code() -> None:
     assert role_of("artifact/model.pkl") is FileRole.CODE
     assert role_of("config.pbtxt") is role_of("artifact/config.pbtxt") is FileRole.CONFIG
     assert role_of("artifact/README.md") is FileRole.DOC
-    assert is_code_bearing(["artifact/model.onnx", "artifact/MODEL.PY"])
-    assert not is_code_bearing(["artifact/model.onnx", "tokenizer/tokenizer.json"])
+    assert role_of("artifact/LICENSE") is FileRole.DOC
+    assert role_of("artifact/w.bin", is_data=True) is role_of("artifact/w_data", is_data=True) is FileRole.ARTIFACT
+    assert role_of("artifact/w.py", is_data=True) is role_of("artifact/w.pt", is_data=True) is FileRole.CODE
+    sealed = [("w.bin", "artifact"), ("w.pkl", "code"), ("model.py", "artifact"), ("model.onnx", "artifact")]
+    assert code_files({"path": f"artifact/{name}", "role": role} for name, role in sealed) == [
+        "artifact/w.pkl",
+        "artifact/model.py",
+    ]
+
+
+def test_beside_a_graph_any_name_may_be_its_data_until_the_graph_is_read() -> None:
+    names = ["artifact/a/model.onnx", "artifact/a/model.onnx_data", "artifact/a/deep/onnx__MatMul_1"]
+    assert set_problems(names) == []
+    refused = set_problems([*names, "artifact/model_data", "tokenizer/x.weights"])
+    assert [one.field for one in refused] == ["files[3].path", "files[4].path"]
+    assert path_problems("artifact/w_data", beside=["artifact/model.onnx"]) == []
+    assert path_problems("artifact/w_data", beside=["artifact/model.py"])
 
 
 def test_each_kind_of_code_needs_a_waiver_of_its_kind() -> None:

@@ -6,6 +6,8 @@ import math
 from datetime import UTC, date, datetime
 from typing import Any
 
+import pytest
+
 from registry.core.schema import (
     DEEPEST_JSON,
     INVALID,
@@ -58,10 +60,13 @@ def test_text_is_as_long_as_it_may_be_and_plain() -> None:
 
 
 def test_text_of_a_form_is_that_form_as_a_whole() -> None:
-    kind = Text(pattern=r"[0-9]+", like="12", says="a number of things")
-    assert is_read(kind, "12") and told(kind, "12a") == "'12a' is not a number of things. Write text, such as 12."
-    assert told(Text(pattern="a"), "b") == "'b' is not of the right form. Write text."
-    assert told(kind, 12) == "12 is not text. Write text in quotes, such as 12."
+    kind = Text(pattern=r"[0-9]+", like="12", says="a number of things", rule="digits")
+    assert is_read(kind, "12") and told(kind, "12a") == "'12a' is not a number of things. Write digits, such as 12."
+    assert told(Text(pattern="a", rule="an a"), "b") == "'b' is not of the right form. Write an a."
+    assert told(kind, 12) == "12 is not text. Write digits in quotes, such as 12."
+    assert told(Text(), 12) == "12 is not text. Write text in quotes."
+    with pytest.raises(ValueError, match="no rule in words"):
+        Text(pattern="a")
 
 
 def test_one_of_few_words_and_which_was_meant() -> None:
@@ -141,9 +146,9 @@ def test_lists_have_so_many_items_of_one_kind() -> None:
 
 def test_objects_have_printable_names_and_so_many_members() -> None:
     kind = Object(Flag(), most=2)
-    assert is_read(kind, {"a": True, "b": False}) and is_read(kind, {"n" * 200: True}) and is_read(kind, {})
+    assert is_read(kind, {"a": True, "b": False}) and is_read(kind, {"n" * 256: True}) and is_read(kind, {})
     assert told(kind, {"a": True, "b": True, "c": True}) == "3 members are too many. Write at most 2."
-    for odd in ("", "n" * 201, "a\n", 5):
+    for odd in ("", "n" * 257, "a\n", 5):
         assert "is not a name" in told(kind, {odd: True})
     assert kind.read({"a": True, "": True}, "x", []) == {"a": True} == kind.read({"a": True, "b": 5}, "x", [])
     assert is_read(Object(Flag()), {str(i): True for i in range(200)})

@@ -57,8 +57,8 @@ def test_who_does_not_stream_has_the_digest_of_one_that_does_not_say_so() -> Non
     [
         (lambda n: {"max_batch_size": n}, 0, 65_536),
         (lambda n: {"inputs": [{**TENSOR, "dims": [n]}]}, 1, 2**31 - 1),
-        (lambda n: {"inputs": [{**TENSOR, "dims": [1] * n}]}, 1, 8),
-        (lambda n: {"inputs": [{**TENSOR, "name": "n" * n}]}, 1, 200),
+        (lambda n: {"inputs": [{**TENSOR, "dims": [1] * n}]}, 0, 31),
+        (lambda n: {"inputs": [{**TENSOR, "name": "n" * n}]}, 1, 256),
         (lambda n: {"inputs": [TENSOR] * n}, 1, 200),
         (lambda n: {"outputs": [TENSOR] * n}, 1, 200),
         (lambda n: {"dynamic_batching": {"preferred_batch_size": [n]}}, 1, 65_536),

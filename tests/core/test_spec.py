@@ -79,7 +79,7 @@ def test_two_spellings_of_one_configuration_are_one() -> None:
         ({"serving.outputs.0.data_type": "float32"}, "serving.outputs[0].data_type", "not a data type", "Write FP32."),
         ({"serving.outputs.0.data_type": 32}, "serving.outputs[0].data_type", "not text", "Write one of BOOL"),
         ({"serving.inputs.0.dims": [0]}, "serving.inputs[0].dims[0]", "out of range", "or -1"),
-        ({"serving.inputs.0.dims": []}, "serving.inputs[0].dims", "0 items", "1 to 8"),
+        ({"serving.inputs.0.dims": [1] * 32}, "serving.inputs[0].dims", "32 items", "0 to 31"),
         ({"serving.inputs.0.dims": 3}, "serving.inputs[0].dims", "not a list", "also for a single item"),
         ({"serving.max_batch_size": -1}, "serving.max_batch_size", "out of range", "0 to"),
         ({"serving.max_batch_size": True}, "serving.max_batch_size", "not a whole number", "0 to"),

@@ -121,7 +121,13 @@ def test_requested_parts_come_back_with_bare_digests() -> None:
         ([True], [DIGEST], ["numbers[0] True is not a part. The parts are 1 to 3."]),
         (["1"], [DIGEST], ["numbers[0] '1' is not a part. The parts are 1 to 3."]),
         ([1, 2, 1], [DIGEST] * 3, ["numbers a part is named twice. Name each part once."]),
-        ([1, 1], [DIGEST, "x"], ["sha256[1] 'x' is not a sha256. Write text, such as 64 hex digits in lower case."]),
+        (
+            [1, 1],
+            [DIGEST, "x"],
+            [
+                "sha256[1] 'x' is not a sha256. Write 64 hex digits in lower case, such as the first word that `sha256sum` prints."
+            ],
+        ),
     ],
 )
 def test_a_part_that_cannot_be_signed_is_named(numbers: list[Any], sha256: list[str], says: list[str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from registry.core.serving import sent_dims
 from serving.core.made_up import NUMPY_TYPES
 from validators.core.verdict import Judgement, Verdict
 
@@ -44,9 +45,16 @@ class Mismatch:
     batch_size: int | None = None
 
 
-def tensors_of(section: Mapping[str, Any], side: str) -> tuple[Tensor, ...]:
-    """The declared tensors of a serving config's or a contract's `inputs` or `outputs`; none where it declares none."""
-    return tuple(Tensor.of(declared) for declared in section.get(side) or ())
+def tensors_of(section: Mapping[str, Any], side: str, *, are_sent: bool = True) -> tuple[Tensor, ...]:
+    """The declared tensors of a serving config's or a contract's `inputs` or `outputs`; none where it declares none.
+
+    `are_sent`: with the dims of requests and answers, where one number for each item has the dims (1,). Otherwise with
+    those of the graph.
+    """
+    declared = section.get(side) or ()
+    if are_sent:
+        declared = [{**one, "dims": sent_dims(one["dims"])} for one in declared]
+    return tuple(Tensor.of(one) for one in declared)
 
 
 def batch_sizes(wanted: Sequence[int | str], max_batch_size: int) -> tuple[int, ...]:

@@ -23,7 +23,9 @@ from registry.core.schema import (
     Problem,
     Record,
     SchemaType,
+    TensorName,
     Text,
+    digest,
     may,
     need,
 )
@@ -109,9 +111,10 @@ _COLD_START = Record(
 _GOLDEN = Record(
     {
         "set": may(
-            Text(71, pattern="sha256:[0-9a-f]{64}", like="sha256:<64 hex digits>", says="a golden set's digest"), None
+            digest("a golden set's digest"),
+            None,
         ),
-        "output": may(Text(200), None),
+        "output": may(TensorName(), None),
         "compare": may(Text(one_of=tuple(COMPARISONS), says="a comparison"), "label"),
         "right_within": may(_OrNone(_DISTANCE), None),
         "same_within": may(_OrNone(_DISTANCE), None),

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from registry.core.schema import ListOf, Number, Problem, Text
+from registry.core.schema import ListOf, Number, Problem, digest
 from validators.core.trace import MOST_GAP_S
 
 #: A policy is kept with every report under it, so that gaps that stand in it are few.
 MOST_STATED: Final = 2000
-_DIGEST = Text(71, pattern="sha256:[0-9a-f]{64}", like="sha256:<64 hex digits>", says="a trace's digest")
+_DIGEST = digest("a trace's digest")
 _STATED = ListOf(Number(0, MOST_GAP_S, unit="seconds"), least=1, most=MOST_STATED)
 
 

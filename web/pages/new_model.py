@@ -132,7 +132,12 @@ def _from_fields(request: HttpRequest) -> _Read:
 
 
 def _tensor(row: Mapping[str, str]) -> dict[str, Any]:
-    """The row as the contract has it; sizes that are no numbers stay as they were typed, for the contract to refuse."""
+    """The row as the contract has it; sizes that are no numbers stay as they were typed, for the contract to refuse.
+
+    An empty field is refused: one number for each item is `[]`, and that is typed.
+    """
+    if not row["dims"].strip():
+        return {"name": row["name"].strip(), "data_type": row["data_type"], "dims": None}
     sizes = [size for size in re.split(r"[\s,x\[\]]+", row["dims"].strip()) if size]
     dims = [int(size) if re.fullmatch(r"-?[0-9]{1,15}", size) else size for size in sizes]
     return {"name": row["name"].strip(), "data_type": row["data_type"], "dims": dims}

@@ -15,6 +15,7 @@ from accounts.api.requests import actor_of
 from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import Invalid
 from registry.actions import grant_waiver, restore, retire, write_note
+from registry.core.file_rules import code_files
 from registry.core.file_rules import waivers_needed as waivers_for
 from registry.core.lifecycle import ReleaseState
 from registry.hooks.code_runs import code_runs_of
@@ -43,7 +44,7 @@ def _code_facts(release: Release, actor: Actor, files: Sequence[Mapping[str, Any
         return {}
     waivers = list(release.waivers.select_related("granted_by").order_by("pk"))
     given = {waiver.kind for waiver in waivers if waiver.manifest_digest == release.digest}
-    needed = waivers_for(file["path"] for file in files) or frozenset({"code"})
+    needed = waivers_for(code_files(files)) or frozenset({"code"})
     missing = sorted(needed - given)
     headers = headers_of_files(files)
     may_waive = (
@@ -61,14 +62,15 @@ def _code_facts(release: Release, actor: Actor, files: Sequence[Mapping[str, Any
 def _code_files(files: Sequence[Mapping[str, Any]], headers: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """{"path", "size_bytes", "imports", "hidden"} of what can run: those with something that a reader does not see first."""
     hidden = hidden_in(files, headers)
-    imports = {path: facts["imports"] for path, facts in headers.items() if facts.get("imports")}
+    code = set(code_files(files))
+    imports = {path: facts["imports"] for path, facts in headers.items() if facts.get("imports") and path in code}
     found = [
         {
             "path": file["path"], "size_bytes": file["size_bytes"],
             "imports": imports.get(file["path"], ()), "hidden": hidden.get(file["path"], ()),
         }
         for file in files
-        if file["path"] in hidden or file["path"] in imports or waivers_for([file["path"]])
+        if file["path"] in hidden or file["path"] in code
     ]  # fmt: skip
     return sorted(found, key=lambda file: (not file["hidden"], file["path"]))
 

@@ -21,10 +21,14 @@ from registry.core.formats.window import CHUNK_BYTES, Seekable, Window
 from registry.core.schema import Json, Problem
 
 #: Version of a reader's output, by kind: bump it when its facts change, so that cached headers are read again.
-READERS: Final = {"python": 4, "tensorrt": 3, "onnx": 3, "json": 3, "torchscript": 3}
+READERS: Final = {"python": 4, "tensorrt": 3, "onnx": 3, "json": 3, "torchscript": 3, "pickle": 3}
 _FIRST_READER: Final = 2
 #: The first bytes, by which content is recognised.
 HEAD_BYTES: Final = 1 << 16
+_TEXTS: Final = (
+    ".jsonl", ".txt", ".vocab", ".merges", ".csv", ".tsv", ".md", ".pbtxt", ".tiktoken", ".codes", ".jinja", ".j2", ".toml",
+    ".cfg", ".ini", ".xml",
+)  # fmt: skip
 _KINDS: Final[dict[str, str]] = {
     ".safetensors": "safetensors",
     ".onnx": "onnx",
@@ -35,7 +39,7 @@ _KINDS: Final[dict[str, str]] = {
     ".py": "python",
     ".data": "raw",
     ".model": "raw",
-    **dict.fromkeys((".jsonl", ".txt", ".vocab", ".merges", ".csv", ".tsv", ".md", ".pbtxt"), "text"),
+    **dict.fromkeys(_TEXTS, "text"),
     **dict.fromkeys((".yaml", ".yml"), "yaml"),
     **dict.fromkeys((".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin", ".dill"), "pickle"),
 }
@@ -159,11 +163,16 @@ def _read_raw(window: Window) -> dict[str, Any]:
 
 
 def _read_pickle(window: Window) -> dict[str, Any]:
-    """{"imports"}: what unpickling would import, for whoever judges the waiver, as far as the first MiB tells."""
+    """{"imports", "is_plain"}: what unpickling would import, as far as the first MiB tells, for the judge of the waiver.
+
+    `is_plain`: the bytes are no pickle, archive or program. A graph may have them as its external data.
+    """
     head = window.head(MOST_READ)
-    if not head.startswith(b"PK\x03\x04"):
-        return {"imports": pickles.imports(head, is_whole=window.size <= MOST_READ)}
-    return {"imports": zipped_imports(window, "data.pkl")}
+    if head.startswith(b"PK\x03\x04"):
+        return {"imports": zipped_imports(window, "data.pkl"), "is_plain": False}
+    names = pickles.imports(head, is_whole=window.size <= MOST_READ)
+    is_plain = not disguise_of(head[:HEAD_BYTES]) and not set(names) - {pickles.HIDDEN}
+    return {"imports": names, "is_plain": is_plain}
 
 
 _READERS: Final[dict[str, Callable[[Window], dict[str, Any]]]] = {
