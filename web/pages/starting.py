@@ -207,5 +207,6 @@ def _says(found: dict[str, Any]) -> str:
     waits = [f"{one['needed']} before {one['stage']}" for one in found["approvals"]]
     asks = f" It waits for approvals: {', '.join(waits)}." if waits else ""
     back = f" It goes back to {found['stable']} by itself once it is proven worse." if found["stable"] else ""
-    before = next((one["message"] for one in found["warnings"] if one["code"] == "rolled_back_before"), "")
+    told = ("rolled_back_before", "fewer_approvals")
+    before = " ".join(one["message"] for one in found["warnings"] if one["code"] in told)
     return f"In {found['environment']}, {found['candidate']}{over}: {weights}{takes}.{asks}{back} {before}".strip()
