@@ -7,9 +7,10 @@ class RolloutsConfig(AppConfig):
 
     def ready(self) -> None:
         from registry.hooks.outcomes import register_outcome_source
-        from registry.hooks.policy_validators import register_policy_validator
+        from registry.hooks.policy_validators import register_change_guard, register_policy_validator
         from registry.hooks.release_fields import register_release_fields
         from registry.hooks.usage import register_usage_source
+        from rollouts.actions.start import refuse_weaker_model_policy
         from rollouts.core.policy_schema import parse_policy
         from rollouts.queries import release_outcome
         from rollouts.queries.release_usage import release_needs, release_usages
@@ -17,6 +18,7 @@ class RolloutsConfig(AppConfig):
         from serving.hooks.needs import register_need_source
 
         register_policy_validator("rollout_policy", parse_policy)
+        register_change_guard(refuse_weaker_model_policy)
         register_usage_source("rollouts", release_usages)
         register_need_source(release_needs)
         register_outcome_source(rolled_back)

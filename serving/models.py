@@ -288,6 +288,7 @@ class Route(models.Model):
     changes = models.PositiveIntegerField(default=0)  # how often this row changed
     fence = models.BigIntegerField(default=0)  # the highest engine lease token that wrote here
     changed_at = models.DateTimeField()
+    stable_since = models.DateTimeField(null=True)  # when `stable` became the stable release here
     #: By release: the rate that one server of it was proven for when it came into the route (`serving.core.admission.Proof`), or null.
     proven = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
 

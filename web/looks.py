@@ -7,14 +7,15 @@ from typing import Any, Final
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods
 
 from accounts.api.requests import actor_of
-from rollouts.queries.inbox import count_waiting
+from rollouts.queries.inbox import Counted, counted_for
+from web.pages.session import live
 
 COOKIE: Final = "looks"
 _A_YEAR_S: Final = 365 * 86_400
@@ -48,11 +49,26 @@ def looks_of(request: HttpRequest) -> Looks:
 def shell(request: HttpRequest) -> dict[str, Any]:
     """Context processor: what `base.html` needs on every page. What waits for the person is counted when it is shown, and by one
     query; a page that knows it already says so in its own facts."""
-    return {"looks": looks_of(request), "approvals_waiting": SimpleLazyObject(lambda: _waiting(request))}
+    return {
+        "looks": looks_of(request),
+        "approvals_waiting": SimpleLazyObject(lambda: _counted(request).waiting),
+        "lost_models": SimpleLazyObject(lambda: _counted(request).lost),
+    }
 
 
-def _waiting(request: HttpRequest) -> int:
-    return count_waiting(actor_of(request)) if request.user.is_authenticated else 0
+def _counted(request: HttpRequest) -> Counted:
+    """Counted once for each request."""
+    known = getattr(request, "_counted", None)
+    if known is None:
+        known = counted_for(actor_of(request)) if request.user.is_authenticated else Counted()
+        request._counted = known  # type: ignore[attr-defined]
+    return known
+
+
+@live
+def main_links(request: HttpRequest) -> HttpResponse:
+    """The main navigation with its numbers, for the page at `?at=`."""
+    return render(request, "_parts/main_links.html", {"nav_path": request.GET.get("at", "/")})
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -75,6 +75,7 @@ urlpatterns = [
     path("_live/", require_GET(overview.overview_live), name="overview_live"),
     # the shell
     path("looks/", looks.choose, name="looks"),
+    path("_main_links/", require_GET(looks.main_links), name="main_links"),
     path("errors/", require_GET(errors.errors), name="errors"),
     path("errors/<slug:code>/", require_GET(errors.error), name="error"),
     path("search/", require_GET(search.search_page), name="search"),
@@ -93,6 +94,7 @@ urlpatterns = [
     path("drafts/<uuid:pk>/discard/", posted(drafts.discard, "drafts"), name="draft_discard"),
     path("models/<slug:slug>/", require_GET(models.model), name="model"),
     path("models/<slug:slug>/_live/", require_GET(models.model_live), name="model_live"),
+    path("models/<slug:slug>/_releases/", require_GET(models.model_releases), name="model_releases"),
     # the model's tabs
     path("models/<slug:slug>/compare/", require_GET(models.compare), name="model_compare"),
     path("models/<slug:slug>/serving/", require_GET(model_tabs.serving), name="model_serving"),
@@ -204,6 +206,7 @@ urlpatterns = [
     path("approvals/<int:pk>/<slug:verb>/", posted(approvals.decide, "approvals"), name="approval_decide"),
     # fleet
     path("fleet/", require_GET(fleet.fleet), name="fleet"),
+    path("fleet/_shown/", require_GET(fleet.fleet_shown), name="fleet_shown"),
     path("fleet/invite/", posted(fleet.invite, "fleet"), name="fleet_invite"),
     path("fleet/<slug:name>/drain/", draining.drain, name="fleet_drain"),
     path("fleet/<slug:name>/<slug:verb>/", posted(fleet.act_on, "fleet"), name="fleet_act"),

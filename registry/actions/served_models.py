@@ -15,7 +15,7 @@ from ledger.core.errors import StateChanged
 from registry.core.contract import read_settings, read_slug
 from registry.core.schema import Problem
 from registry.core.spec import refuse
-from registry.hooks.policy_validators import policy_problems
+from registry.hooks.policy_validators import policy_problems, refuse_change
 from registry.models import ServedModel
 from registry.queries.model_changes import proposed_change
 
@@ -99,6 +99,7 @@ def change_model(*, actor: Actor, model: ServedModel, expected_version: int, cha
     refuse("invalid_model", "The model", proposed.problems)
     if not proposed.before:
         return model
+    refuse_change(actor, model, proposed.after)
     ServedModel.objects.filter(pk=model.pk).update(version=F("version") + 1, **proposed.after)
     append_event(
         verb="model.changed",

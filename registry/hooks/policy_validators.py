@@ -1,4 +1,4 @@
-"""Whether a model's policies can be read, asked when they are saved and not first when they are used.
+"""Whether a model's policies can be read, and whether this person may change them so: asked when they are saved.
 
 What a policy may say is known in rooms above this one: they call `register_policy_validator` when Django is ready.
 """
@@ -8,17 +8,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from accounts.core.access import Actor
 from ledger.core.errors import Invalid
 from registry.core.schema import Problem
+from registry.models import ServedModel
 
 #: Given the policy and the model's objectives: raises Invalid, with facts["errors"] = [{field, message, fix}].
 Reader = Callable[[Mapping[str, Any], Mapping[str, Any]], object]
 _readers: dict[str, Reader] = {}
+#: Given who asks, the model as it is, and its settings that would differ: raises Refused.
+Guard = Callable[[Actor, ServedModel, Mapping[str, Any]], None]
+_guards: list[Guard] = []
 
 
 def register_policy_validator(field: str, read: Reader) -> None:
     """From now on this field of models, such as `rollout_policy`, must be readable."""
     _readers[field] = read
+
+
+def register_change_guard(refuse: Guard) -> None:
+    """From now on a change of a model must be allowed by this function too."""
+    _guards.append(refuse)
+
+
+def refuse_change(actor: Actor, model: ServedModel, after: Mapping[str, Any]) -> None:
+    """Raises Refused if the actor may edit the model and may not make this change."""
+    for refuse in _guards:
+        refuse(actor, model, after)
 
 
 def policy_problems(settings: Mapping[str, Any]) -> list[Problem]:

@@ -134,7 +134,9 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
     set_route(actor=actor, environment=environment, model=model, stable=before, reason=said)
     arms = {"from": last.candidate.name, "to": before.name}
     # Without `undo_until`, the deployment that was kept warm is permanent again.
-    move(last, S.REVERTED, actor=actor, reason=said, facts=arms, weight_bp=0, undo_until=None)
+    move(
+        last, S.REVERTED, actor=actor, reason=said, facts=arms, weight_bp=0, undo_until=None, decided_at=timezone.now()
+    )
     record(last, actor=actor, action="roll_back", reason=said, code=Code.INSTANT)
     enqueue(
         kind=DRAIN_REVERTED,

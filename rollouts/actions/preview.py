@@ -10,7 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from accounts.core.access import Actor, Verb, require
+from accounts.core.access import Actor, Verb, may, require
 from accounts.core.quantities import weight_text
 from ledger.core.errors import DomainError
 from registry.core.coupling import changed_parts
@@ -21,15 +21,19 @@ from rollouts.actions.preconditions import refuse_frozen
 from rollouts.actions.start import (
     admitted_by,
     check_release,
+    fewer_approvals,
     gate_policy_digest,
     policy_for,
     refuse_beside,
     refuse_own_policy,
+    refuse_weaker,
     stable_beside,
+    weakened_by,
 )
 from rollouts.core.capacity import shortage
 from rollouts.core.decision import listed
 from rollouts.core.policy import FULL_BP, Policy, Source, WhenStableIsGone
+from rollouts.core.policy_weakening import other_fields
 from rollouts.core.preview import PolicyPreview, preview
 from rollouts.core.room import Room
 from rollouts.models import Rollout
@@ -88,6 +92,7 @@ class _Asked:
     beside: Beside
     traffic: Traffic
     found: PolicyPreview
+    weaker: list[str]
 
 
 def preview_rollout(
@@ -119,7 +124,10 @@ def preview_rollout(
         slow_frac=traffic.slow_frac,
         has_stable=stable is not None,
     )
-    asked = _Asked(actor, candidate, environment, policy, plan, warm, stable, places, found_beside, traffic, found)
+    weaker = weakened_by(candidate, environment, plan)
+    asked = _Asked(
+        actor, candidate, environment, policy, plan, warm, stable, places, found_beside, traffic, found, weaker
+    )
     warnings = list(_warnings(asked))
     return {
         "model": candidate.model.slug,
@@ -152,6 +160,7 @@ def _warnings(asked: _Asked) -> Iterator[Warned]:
     yield from _of_capacity(asked)
     yield from _of_traffic(asked)
     yield from _of_sources(asked)
+    yield from _of_own_policy(asked)
     yield from _of_people(asked)
 
 
@@ -159,6 +168,7 @@ def _refusals(asked: _Asked) -> list[Callable[[], object]]:
     """What `start_rollout` asks first, but for the report."""
     return [
         lambda: refuse_own_policy(asked.actor, asked.candidate, asked.policy),
+        lambda: refuse_weaker(asked.actor, asked.candidate, asked.weaker),
         lambda: check_release(asked.candidate, asked.environment),
         lambda: refuse_frozen(asked.plan, "Start the rollout"),
         lambda: refuse_beside(asked.beside.ongoing, asked.environment),
@@ -354,6 +364,19 @@ def _of_queries(asked: _Asked) -> Iterator[Warned]:
     )
     for said in query_problems(whole, external_metrics(), timeout_s=CHECK_TIMEOUT_S):
         yield Warned("query_says_nothing", "warning", f"{said.rstrip('.')}. Try it in Prometheus.")
+
+
+def _of_own_policy(asked: _Asked) -> Iterator[Warned]:
+    """How the plan differs from the model's own policy."""
+    model = asked.candidate.model
+    if asked.weaker and may(asked.actor, Verb.APPROVE_ROLLOUT, model.team.slug, model.slug):
+        yield Warned("fewer_approvals", "warning", fewer_approvals(model.slug, asked.weaker))
+    if asked.policy is None:
+        return
+    names = other_fields(policy_for(asked.candidate, asked.environment, None), asked.plan)
+    if names:
+        said = f"This rollout does not follow the own policy of {model.slug}: {listed(names)} differ"
+        yield Warned("other_policy", "warning", f"{said}{'s' if len(names) == 1 else ''}.")
 
 
 def _of_people(asked: _Asked) -> Iterator[Warned]:

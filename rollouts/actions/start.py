@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,16 @@ from accounts.core.access import Actor, Verb, may, require
 from ledger.actions import append_event
 from ledger.core.errors import Invalid, Refused, StateChanged
 from ledger.queries import clock
-from registry.models import Release
+from registry.models import Release, ServedModel
 from registry.queries import require_runnable
 from rollouts.actions.preconditions import refuse_frozen
 from rollouts.actions.transitions import move, named, record
 from rollouts.core.approvals import START
+from rollouts.core.decision import listed
 from rollouts.core.lifecycle import WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.policy import Policy
-from rollouts.core.policy_schema import parse_policy
+from rollouts.core.policy_schema import parse_policy, stored_policy
+from rollouts.core.policy_weakening import weaker_approvals
 from rollouts.models import Rollout
 from rollouts.queries.beside import Ongoing, beside
 from rollouts.queries.obstacles import does_not_hold, report_problem
@@ -81,6 +83,7 @@ def admit(actor: Actor, candidate: Release, environment: Environment, policy: Ma
     refuse_own_policy(actor, candidate, policy)
     check_release(candidate, environment)
     plan = policy_for(candidate, environment, policy)
+    refuse_weaker(actor, candidate, weakened_by(candidate, environment, plan))
     refuse_frozen(plan, "Start the rollout")
     return Admitted(plan, report_for(candidate, environment))
 
@@ -174,6 +177,49 @@ def refuse_own_policy(actor: Actor, candidate: Release, policy: Mapping[str, Any
         "model's team or a release manager to start this one.",
         field="policy",
     )
+
+
+def weakened_by(candidate: Release, environment: Environment, plan: Policy) -> list[str]:
+    """What the plan asks for less than the model's own policy does there; see `weaker_approvals`. A policy that was saved earlier and
+    cannot be read today asks for nothing."""
+    try:
+        own = stored_policy(candidate.model.rollout_policy, candidate.model.objectives)
+    except Invalid:
+        return []
+    if environment.needs_approval and not own.approvals.get(START):
+        own = stored_policy({**own.document, "approvals": {**own.approvals, START: 1}})
+    return weaker_approvals(own, plan)
+
+
+def refuse_weaker(actor: Actor, candidate: Release, weaker: Sequence[str]) -> None:
+    """Who asks for a rollout does not loosen who has to agree: that takes a release manager. Raises Refused."""
+    model = candidate.model
+    if weaker and not may(actor, Verb.APPROVE_ROLLOUT, model.team.slug, model.slug):
+        raise Refused(
+            "fewer_approvals", f"{fewer_approvals(model.slug, weaker)} {_WHO_MAY}", field="policy", weaker=list(weaker)
+        )
+
+
+def refuse_weaker_model_policy(actor: Actor, model: ServedModel, after: Mapping[str, Any]) -> None:
+    """The same for a change of the model's own policy to `after`, its settings that differ. Raises Refused."""
+    if "rollout_policy" not in after:
+        return
+    try:
+        own = stored_policy(model.rollout_policy, model.objectives)
+    except Invalid:
+        return
+    weaker = weaker_approvals(own, parse_policy(after["rollout_policy"], after.get("objectives", model.objectives)))
+    if weaker and not may(actor, Verb.APPROVE_ROLLOUT, model.team.slug, model.slug):
+        said = f"The new policy of {model.slug} asks for less than the present one: {listed(weaker)}."
+        raise Refused("fewer_approvals", f"{said} {_WHO_MAY}", field="rollout_policy", weaker=list(weaker))
+
+
+def fewer_approvals(slug: str, weaker: Sequence[str]) -> str:
+    """That a rollout asks for less than the model's own policy, as a sentence."""
+    return f"This asks for less than the own policy of {slug}: {listed(weaker)}."
+
+
+_WHO_MAY = "This takes a release manager. Keep the approvals, or ask a release manager."
 
 
 def stable_beside(candidate: Release, environment: Environment, route: Route | None = None) -> Release | None:

@@ -10,46 +10,80 @@ from rollouts.core.latency import EDGES_US, NOTHING, Classes, added
 
 #: So many minutes are kept.
 MINUTES: Final = 60
+#: The last seconds are kept apart in spans of this length, for what happens now; so many spans are kept.
+SPAN_S: Final = 5
+SPANS: Final = 6
+#: Counts that are older than this (s) are not shown as present ones.
+NOW_WITHIN_S: Final = 60
 _QUANTILE: Final = 0.99
 
 
 class Minute(NamedTuple):
-    """`at` counts minutes since the epoch (UTC). `requests` and `errors` are what users saw, after retries; `p99_us` is the upper edge
-    of the class in which the 99th percentile of stable's first attempts lies, None without any, or above the last edge."""
+    """`at` counts minutes since the epoch (UTC). `requests`, `errors` and `shed` are what users saw, after retries; a request that was
+    shed is no error. `p99_us` is the upper edge of the class that holds the 99th percentile of stable's answers to first attempts, None
+    without any, or above the last edge."""
 
     at: int
     requests: int = 0
     errors: int = 0
     p99_us: int | None = None
+    shed: int = 0
+
+
+class Span(NamedTuple):
+    """Requests in some seconds that began at `at` (seconds since the epoch, UTC); the rest as `Minute` has it."""
+
+    at: int
+    requests: int = 0
+    errors: int = 0
+    shed: int = 0
 
 
 @dataclass(frozen=True)
 class RecentTraffic:
-    """`minutes`, the oldest first; the last one is still being counted, and `classes` are its latencies. Minutes in which nobody
-    counted are not there."""
+    """`minutes`, the oldest first; the last one is still being counted, and `classes` are the latencies of its answers. Minutes in which
+    nobody counted are not there. `spans` are the last seconds, the oldest first; the last one is still being counted."""
 
     minutes: tuple[Minute, ...] = ()
     classes: Classes = NOTHING
+    spans: tuple[Span, ...] = ()
 
-    def after(self, at_s: float, requests: int, errors: int, classes: Classes) -> RecentTraffic:
+    def after(self, at_s: float, requests: int, errors: int, classes: Classes, shed: int = 0) -> RecentTraffic:
         """With what was counted up to `at_s` (seconds since the epoch). What comes late goes to the minute that is open."""
         minute = int(at_s // 60)
+        spans = self._spans_after(int(at_s // SPAN_S) * SPAN_S, requests, errors, shed)
         if not self.minutes or minute > self.minutes[-1].at:
             kept = tuple(one for one in self.minutes if one.at > minute - MINUTES)
-            return RecentTraffic((*kept, Minute(minute, requests, errors, quantile(classes))), classes)
+            opened = Minute(minute, requests, errors, quantile(classes), shed)
+            return RecentTraffic((*kept, opened), classes, spans)
         last, whole = self.minutes[-1], added(self.classes, classes)
-        more = last._replace(requests=last.requests + requests, errors=last.errors + errors, p99_us=quantile(whole))
-        return RecentTraffic((*self.minutes[:-1], more), whole)
+        more = Minute(last.at, last.requests + requests, last.errors + errors, quantile(whole), last.shed + shed)
+        return RecentTraffic((*self.minutes[:-1], more), whole, spans)
+
+    def _spans_after(self, at: int, requests: int, errors: int, shed: int) -> tuple[Span, ...]:
+        if not self.spans or at > self.spans[-1].at:
+            return (*self.spans[1 - SPANS :], Span(at, requests, errors, shed))
+        last = self.spans[-1]
+        return (*self.spans[:-1], Span(last.at, last.requests + requests, last.errors + errors, last.shed + shed))
+
+    def now(self, now_s: float, within_s: int = 3 * SPAN_S) -> Span | None:
+        """The sum of the last `within_s` seconds that were counted; None if the last count is older than NOW_WITHIN_S."""
+        if not self.spans or now_s - self.spans[-1].at > NOW_WITHIN_S:
+            return None
+        last = [one for one in self.spans if one.at > self.spans[-1].at - within_s]
+        counts = (sum(column) for column in zip(*(one[1:] for one in last), strict=True))
+        return Span(last[0].at, *counts)
 
     def to_json(self) -> dict[str, Any]:
-        rows = [[one.at, one.requests, one.errors, one.p99_us] for one in self.minutes]
-        return {"minutes": rows, "classes": list(self.classes)}
+        rows = [list(one) for one in self.minutes]
+        return {"minutes": rows, "classes": list(self.classes), "spans": [list(one) for one in self.spans]}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> RecentTraffic:
         classes = tuple(value.get("classes", NOTHING))
         rows = tuple(Minute(*row) for row in value.get("minutes", ()))
-        return cls(rows, classes if len(classes) == len(NOTHING) else NOTHING)
+        spans = tuple(Span(*row) for row in value.get("spans", ()))
+        return cls(rows, classes if len(classes) == len(NOTHING) else NOTHING, spans)
 
     def hour(self, now_s: float) -> list[Minute | None]:
         """The MINUTES before the one of `now_s`, the oldest first; None for those in which nobody counted."""

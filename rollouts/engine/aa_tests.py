@@ -40,6 +40,8 @@ AT_ONCE = 100
 EPISODE_S = 600.0
 #: Routes are read again, and what was found is written, this often.
 ROUTES_EVERY_S, WRITE_EVERY_S = 10.0, 30.0
+#: The traffic of a model whose requests fail, or failed when it was last written, is written this often: pages show it at once.
+WRITE_TROUBLE_EVERY_S = 3.0
 READ_TIMEOUT_S = 1.0
 _LET_GO = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
 
@@ -60,34 +62,50 @@ class _TestedModel:
     is_first: bool = True  # the first reading has nothing to be compared with
     traffic: RecentTraffic = field(default_factory=RecentTraffic)
     latencies: dict[str, tuple[str, Classes]] = field(default_factory=dict)  # stable's at the last reading, by gateway
+    shed: dict[str, tuple[str, int]] = field(default_factory=dict)  # (epoch, count) at the last reading, by gateway
     tenants: TenantTraffic = field(default_factory=TenantTraffic)
     classes: TenantTraffic = field(default_factory=TenantTraffic)
     callers: dict[str, tuple[str, _ByName, _ByName]] = field(
         default_factory=dict
     )  # the same, of tenants and of classes
 
+    written_at: float = float("-inf")
+
     @property
     def key(self) -> tuple[int, int]:
         return self.environment_id, self.model_id
 
+    @property
+    def is_in_trouble(self) -> bool:
+        """Whether a user's request failed within the last seconds that are kept apart."""
+        return any(one.errors or one.shed for one in self.traffic.spans)
+
     def take(self, gateway: str, counters: GatewayCounters) -> Reading:
-        """What one gateway counted since it was last read: of stable, and of all users."""
+        """What one gateway counted since it was last read: of stable, and of all users. What was shed is no error."""
         arm = counters.by_release.get(self.stable, ArmCounters())
         counts = Counts(arm.decided, arm.routed, {ERRORS: arm.failed})
         at = counters.read_at.timestamp()
-        now = Reading(counters.epoch, at, Counts(), counts, counters.user_requests, counters.user_errors)
+        now = Reading(
+            counters.epoch, at, Counts(), counts, counters.user_requests, counters.user_errors - counters.user_shed
+        )
         news = difference(self.readings.get(gateway), now)
         self.readings[gateway] = now
         return news
 
     def take_latency(self, gateway: str, counters: GatewayCounters) -> Classes:
-        """How fast stable answered at one gateway since it was last read."""
+        """How fast stable answered at one gateway since it was last read. A failed attempt, such as a 503, is no answer."""
         arm = counters.by_release.get(self.stable, ArmCounters())
-        now, (epoch, before) = classes_of(arm.latency_us, arm.timed), self.latencies.get(gateway, ("", None))
+        now, (epoch, before) = classes_of(arm.answered_us, arm.answered), self.latencies.get(gateway, ("", None))
         self.latencies[gateway] = counters.epoch, now
         if before is None:
             return NOTHING
         return since(before, now) if epoch == counters.epoch else now
+
+    def take_shed(self, gateway: str, counters: GatewayCounters) -> int:
+        """How many requests were shed at one gateway since it was last read."""
+        epoch, before = self.shed.get(gateway, ("", counters.user_shed))
+        self.shed[gateway] = counters.epoch, counters.user_shed
+        return max(0, counters.user_shed - before) if epoch in ("", counters.epoch) else counters.user_shed
 
     def take_callers(self, gateway: str, counters: GatewayCounters) -> None:
         """What each tenant, and each class, sent to one gateway since it was last read; all that it counted, if it began anew."""
@@ -100,7 +118,9 @@ class _TestedModel:
         self.tenants = self.tenants.after(at, _news(tenants, counters.by_tenant))
         self.classes = self.classes.after(at, _news(classes, counters.by_class))
 
-    def counted(self, tick: int, at: float, news: list[Reading], latency: Classes, elapsed_s: float) -> None:
+    def counted(
+        self, tick: int, at: float, news: list[Reading], latency: Classes, elapsed_s: float, shed: int = 0
+    ) -> None:
         """Takes one second in."""
         stable = Counts()
         for one in news:
@@ -110,7 +130,7 @@ class _TestedModel:
             self.is_first = False
             return
         requests = sum(one.user_requests for one in news)
-        self.traffic = self.traffic.after(at, requests, sum(one.user_errors for one in news), latency)
+        self.traffic = self.traffic.after(at, requests, sum(one.user_errors for one in news), latency, shed)
         rate = requests / elapsed_s
         weight = 1 - math.exp(-elapsed_s / RATE_MEMORY_S)
         self.rate_per_s = rate if self.rate_per_s is None else self.rate_per_s + weight * (rate - self.rate_per_s)
@@ -165,9 +185,11 @@ class AATests:
         for environment_id, gateways in self._gateways.items():
             here = [one for one in self._watched.values() if one.environment_id == environment_id]
             self._read(gateways, here, elapsed_s)
-        if now - self._written_at >= WRITE_EVERY_S:
-            self._written_at = now
-            for one in self._watched.values():
+        is_due = now - self._written_at >= WRITE_EVERY_S
+        self._written_at = now if is_due else self._written_at
+        for one in self._watched.values():
+            if is_due or (one.is_in_trouble and now - one.written_at >= WRITE_TROUBLE_EVERY_S):
+                one.written_at = now
                 self._write(one)
 
     def _look(self, now: float) -> None:
@@ -193,7 +215,7 @@ class AATests:
 
     def _read(self, gateways: list[Gateway], watched: list[_TestedModel], elapsed_s: float) -> None:
         news: dict[tuple[int, int], list[Reading]] = {one.key: [] for one in watched}
-        latency = dict.fromkeys(news, NOTHING)
+        latency, shed = dict.fromkeys(news, NOTHING), dict.fromkeys(news, 0)
         models = [one.model for one in watched]
         for gateway in gateways:
             try:
@@ -206,11 +228,12 @@ class AATests:
                 if one.model in pages:
                     news[one.key].append(one.take(gateway.name, pages[one.model]))
                     latency[one.key] = added(latency[one.key], one.take_latency(gateway.name, pages[one.model]))
+                    shed[one.key] += one.take_shed(gateway.name, pages[one.model])
                     one.take_callers(gateway.name, pages[one.model])
         for one in watched:
             if news[one.key]:
                 at = max(part.at for part in news[one.key])
-                one.counted(self._tick, at, news[one.key], latency[one.key], elapsed_s)
+                one.counted(self._tick, at, news[one.key], latency[one.key], elapsed_s, shed[one.key])
 
     @transaction.atomic
     def _write(self, one: _TestedModel) -> None:

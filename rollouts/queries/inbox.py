@@ -17,6 +17,7 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, may, teams_where
 from accounts.models import User
 from accounts.queries import user_row
+from ledger.core.errors import Invalid
 from ledger.queries.statements import Statement
 from registry.core.change_summary import summary_of
 from registry.core.file_rules import waivers_needed as waivers_for
@@ -29,6 +30,8 @@ from rollouts.core import approvals as core
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import Policy
+from rollouts.core.policy_schema import stored_policy
+from rollouts.core.policy_weakening import weaker_approvals
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.approvals import (
     able_to_approve,
@@ -39,6 +42,8 @@ from rollouts.queries.approvals import (
     with_approvals,
 )
 from rollouts.queries.target import Target, missing_targets
+from serving.models import Route
+from serving.queries.reporting import lost_routes, reports_since
 
 S = RolloutState
 _NOBODY = Actor.system("inbox")
@@ -72,6 +77,7 @@ class WaitingApproval:
     changes: tuple[str, ...] = ()
     comments: CommentCount | None = None
     target: Target | None = None  # where the rollback target has no server
+    weaker: tuple[str, ...] = ()  # what its policy asks for less than the model's own of today
 
     @property
     def missing(self) -> int:
@@ -155,7 +161,16 @@ def _waiting(actor: Actor, rollout: Rollout, plan: Policy, stage: str, by: tuple
         valid_s=plan.approval_valid_s, digests=pinned_by(rollout),
         will=what_follows(rollout, plan, stage, missing=plan.approvals[stage] - len(by)), plan=plan_in_words(plan),
         why_not=_why_not(actor, rollout, stage, by, rollout.newest_report),  # type: ignore[attr-defined]
+        weaker=tuple(weakened(rollout, plan)),
     )  # fmt: skip
+
+
+def weakened(rollout: Rollout, plan: Policy) -> list[str]:
+    """What the plan of a rollout asks for less than the model's own policy of today; see `weaker_approvals`."""
+    try:
+        return weaker_approvals(stored_policy(rollout.model.rollout_policy, rollout.model.objectives), plan)
+    except Invalid:
+        return []
 
 
 def awaited_of(release: Release) -> tuple[Rollout, dict[str, Any]] | None:
@@ -302,23 +317,39 @@ def _why_no_waiver(actor: Actor, release: Release) -> str:
 # --- how many ---------------------------------------------------------------------------------------------------------
 
 
-def count_waiting(actor: Actor, *, now: datetime | None = None) -> int:
-    """How many things wait for this very person, for the number in the navigation.
+@dataclass(frozen=True)
+class Counted:
+    """Numbers of the navigation: things that wait for this very person, and models without a serving server that the person may see
+    (`serving.queries.reporting`), each environment for itself."""
 
-    One query, by the indexes of active rollouts and of releases with code; none where the person decides nothing.
-    """
-    teams = teams_where(actor, Verb.APPROVE_ROLLOUT)
-    if actor.user_id is None or teams == frozenset():
-        return 0
-    now = now or timezone.now()
-    rows = _COUNTING.rows(teams, user=actor.user_id, since=now - WAIVERS_WITHIN)
-    rollouts, releases = next(iter(rows), ([], []))
+    waiting: int = 0
+    lost: int = 0
+
+
+def counted_for(actor: Actor, *, now: datetime | None = None) -> Counted:
+    """One query, by the indexes of active rollouts, of releases with code and of routes."""
+    if actor.user_id is None:
+        return Counted()
+    teams, now = teams_where(actor, Verb.APPROVE_ROLLOUT), now or timezone.now()
+    if teams == frozenset():
+        return Counted(0, len(_LOST.rows(*sight_of(actor), reports=reports_since(now))))
+    rows = _COUNTING.rows(
+        teams, *sight_of(actor), user=actor.user_id, since=now - WAIVERS_WITHIN, reports=reports_since(now)
+    )
+    rollouts, releases, lost = next(iter(rows), ([], [], []))
     waivers = sum(bool(_kinds_missing(row["paths"], row["given"])) for row in releases)
-    return waivers + sum(_waits_for(actor, row, now) for row in rollouts)
+    return Counted(waivers + sum(_waits_for(actor, row, now) for row in rollouts), len(lost))
 
 
-def _counting(teams: frozenset[str] | None, user: int, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
-    """(rollouts, releases) that may wait for the user, as lists in one row."""
+def _counting(
+    teams: frozenset[str] | None,
+    seen: frozenset[str] | None,
+    pattern: str | None,
+    user: int,
+    since: datetime,
+    reports: datetime,
+) -> QuerySet[Any, tuple[Any, ...]]:
+    """(rollouts, releases) that may wait for the user, and routes without a serving server, as lists in one row."""
     theirs = within_sight(teams, of="model__")
     asking = with_approvals(Rollout.objects.filter(_ASKS, theirs, state__in=_STATES))
     asking = asking.exclude(candidate__author=user).exclude(requested_by=user)
@@ -326,10 +357,16 @@ def _counting(teams: frozenset[str] | None, user: int, since: datetime) -> Query
     return user_row(user).values_list(
         ArraySubquery(asking.values(row=JSONObject(**_COUNTED))),
         ArraySubquery(code.values(row=JSONObject(paths="paths", given="given"))),
+        ArraySubquery(_lost(seen, pattern, reports).values("pk")),
     )
 
 
+def _lost(seen: frozenset[str] | None, pattern: str | None, reports: datetime) -> QuerySet[Route]:
+    return lost_routes(reports).filter(within_sight(seen, pattern, of="model__"))
+
+
 _COUNTING = Statement(_counting)
+_LOST = Statement(_lost)
 #: What `_waits_for` reads of a rollout.
 _COUNTED = {
     **{name: name for name in ("policy", "policy_digest", "state", "resume_state", "step_index", "stable_id")},

@@ -41,6 +41,12 @@ class PlaceRollout(NamedTuple):
     undo_until: datetime | None
 
     @property
+    def outcome_at(self) -> datetime:
+        """When the outcome came about: a rollback after the promotion is younger than the promotion."""
+        last = self.decided_at if self.state == S.REVERTED else self.ended_at
+        return last or self.ended_at or self.created_at
+
+    @property
     def outcome(self) -> str:
         return outcome_of(self.state, has_stable=self.stable is not None)
 
@@ -76,6 +82,11 @@ class Place:
         return (self.route.sleep if self.route is not None else None) or ""
 
     @property
+    def is_lost(self) -> bool:
+        """Whether gateways route here and no server of stable is known to answer; a model that sleeps is not lost."""
+        return self.route is not None and not self.sleep and (self.health is None or not self.health.answering)
+
+    @property
     def key(self) -> str:
         """Names the place within a page."""
         return f"{self.environment.slug}-{self.model.slug}"
@@ -92,7 +103,7 @@ def places_in(
     """The same for these environments. Three queries."""
     now = now or timezone.now()
     ids = [model.pk for model in models]
-    routes, rollouts, health = splits_of(ids), _newest(array_text(ids)), readiness_of(ids)
+    routes, rollouts, health = splits_of(ids), _newest(array_text(ids)), readiness_of(ids, now=now)
     loaded: dict[_At, dict[int, Readiness]] = {}
     for (environment_id, _), one in health.items():
         loaded.setdefault((environment_id, one.model_id), {})[one.number] = one
@@ -109,7 +120,7 @@ def places_in(
             back_to, back_until = _undo_of(environment.pk, route, last, promoted, health, now)
             found[environment].append(
                 Place(
-                    environment, model, number, route, _since(route, promoted), last, back_to, back_until,
+                    environment, model, number, route, route.stable_since if route is not None else None, last, back_to, back_until,
                     there.get(number) if number is not None else None,
                     tuple(one for one in sorted(there, reverse=True) if one != number),
                 )
@@ -142,14 +153,6 @@ def _newest(models: str) -> dict[_At, tuple[PlaceRollout, PlaceRollout | None]]:
     return found
 
 
-def _since(route: RouteSplit | None, promoted: PlaceRollout | None) -> datetime | None:
-    """Since when the stable release serves: its promotion; the route's last change where it came there otherwise."""
-    if route is None:
-        return None
-    is_its = promoted is not None and promoted.state == S.PROMOTED and promoted.candidate == route.stable
-    return (promoted.ended_at if is_its and promoted is not None else None) or route.changed_at
-
-
 def _undo_of(
     environment: int,
     route: RouteSplit | None,
@@ -169,4 +172,4 @@ def _undo_of(
     if before is None or until is None or until <= now or promoted.candidate != route.stable:
         return None, None
     kept = health.get((environment, before.pk))
-    return (before, until) if kept is not None and kept.answering else (None, None)
+    return (before, until) if kept is not None and (kept.answering or kept.unheard) else (None, None)

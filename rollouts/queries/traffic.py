@@ -17,7 +17,7 @@ from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core.aa_test import RATE_MEMORY_S
 from rollouts.core.counter_deltas import TIMED
-from rollouts.core.recent_traffic import Minute, RecentTraffic
+from rollouts.core.recent_traffic import Minute, RecentTraffic, Span
 from rollouts.models import AATestRecord, Observation, Rollout
 from serving.models import Environment
 from serving.queries.deployments import among_text, array_text, one_environment
@@ -87,13 +87,26 @@ def supposed(traffic: Traffic, rate_per_s: float | None) -> Traffic:
     return traffic if rate_per_s is None else replace(traffic, rate_per_s=rate_per_s, source=TYPED, window_s=None)
 
 
-def last_hours(models: Collection[ServedModel], now: datetime) -> dict[tuple[int, int], list[Minute | None]]:
-    """(environment's key, model's key) → each of the last 60 minutes, the oldest first; None where nobody counted. One query."""
+@dataclass(frozen=True)
+class Lately:
+    """A model's traffic in one environment: each of the last 60 minutes (see `RecentTraffic.hour`), and the last seconds that were
+    counted, None if those are older than a minute."""
+
+    hour: list[Minute | None]
+    now: Span | None
+    p99_us: int | None  # of stable's answers in the minute that is open, or in the one before
+
+
+def lately_of(models: Collection[ServedModel], now: datetime) -> dict[tuple[int, int], Lately]:
+    """(environment's key, model's key) → its traffic. One query."""
     rows = _HOURS.rows(models=array_text(model.pk for model in models), since=now - FRESH_FOR)
-    return {
-        (environment, model): RecentTraffic.from_json(traffic).hour(now.timestamp())
-        for environment, model, traffic in rows
-    }
+    found = {}
+    for environment, model, kept in rows:
+        traffic = RecentTraffic.from_json(kept)
+        last = [one.p99_us for one in traffic.minutes[-2:] if one.p99_us is not None]
+        now_s = now.timestamp()
+        found[environment, model] = Lately(traffic.hour(now_s), traffic.now(now_s), last[-1] if last else None)
+    return found
 
 
 def _traffic_rows(models: str, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:

@@ -110,9 +110,12 @@ def set_route(
         before = _in_words(route)
         route = route or Route(environment=environment, model=model)
         route.proven = _proven(route, stable, candidate, proofs)
+        now = timezone.now()
+        if route.stable_id != stable.pk or route.stable_since is None:
+            route.stable_since = now
         route.stable, route.candidate, route.fence = stable, candidate, fence
         route.candidate_bp, route.mirror_bp = candidate_bp, mirror_bp
-        route.generation, route.changes, route.changed_at = generation + 1, route.changes + 1, timezone.now()
+        route.generation, route.changes, route.changed_at = generation + 1, route.changes + 1, now
         route.save()
         Environment.objects.filter(pk=environment.pk).update(generation=F("generation") + 1)
         environment.generation = generation + 1

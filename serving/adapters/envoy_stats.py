@@ -74,7 +74,8 @@ class Series:
     model: str = ""
     digest: str = ""
     slot: int = 0
-    is_error: bool = False  # for its user
+    is_error: bool = False  # for its user; of a latency, whether the attempt failed
+    is_shed: bool = False  # for its user
     outcome: _Outcome = _Outcome.UNDECIDED
     of_class: str = ""  # of requests, where it is not the default one
     callers: str = ""  # the tenant, or the class, of a line that counts by these
@@ -94,10 +95,14 @@ class _Arm:
     latency_us: dict[int, int] = field(default_factory=dict)
     size_bytes: dict[int, int] = field(default_factory=dict)
     by_class: dict[str, int] = field(default_factory=dict)
+    answered: int = 0
+    answered_us: dict[int, int] = field(default_factory=dict)
 
     def add(self, other: _Arm) -> None:
         self.routed += other.routed
         self.timed += other.timed
+        self.answered += other.answered
+        _add(self.answered_us, other.answered_us)
         _add(self.outcomes, other.outcomes)
         _add(self.latency_us, other.latency_us)
         _add(self.size_bytes, other.size_bytes)
@@ -118,6 +123,8 @@ class _Arm:
             latency_us=self.latency_us or dict.fromkeys(EDGES_US, 0),
             size_bytes=self.size_bytes or dict.fromkeys(SIZE_EDGES, 0),
             by_class=self.by_class,
+            answered=self.answered,
+            answered_us=self.answered_us,
         )
 
 
@@ -137,6 +144,7 @@ class Counted:
     slots: dict[int, dict[str, _Arm]] = field(default_factory=dict)
     user_requests: int = 0
     user_errors: int = 0
+    user_shed: int = 0
     forced: int = 0
     asleep: int = 0
     by_tenant: dict[str, TenantCounters] = field(default_factory=dict)
@@ -167,6 +175,7 @@ class Counted:
             self.by_class,
             self.forced,
             self.asleep,
+            self.user_shed,
         )
 
 
@@ -209,6 +218,9 @@ def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
             if one.stat == "latency":  # a line for each way in which attempts ended
                 _add(arm.latency_us, counted)
                 arm.timed += int(values[-1])
+                if not one.is_error:
+                    _add(arm.answered_us, counted)
+                    arm.answered += int(values[-1])
             else:
                 _add(arm.size_bytes, counted)  # a line for each class of requests
             continue
@@ -234,6 +246,7 @@ def _count(model: Counted, one: Series, value: int) -> None:
             _add(arm.by_class, {one.of_class: value})
     model.user_requests += value
     model.user_errors += value * one.is_error
+    model.user_shed += value * one.is_shed
 
 
 def _count_callers(by: dict[str, TenantCounters], one: Series, value: int, latency_us: dict[int, int]) -> None:
@@ -279,10 +292,11 @@ def _series_of(name: str) -> Series:
     if stat == "size":
         return Series(*about)
     if stat == "latency_late":
-        return Series("latency", *about[1:])
+        return Series("latency", *about[1:], is_error=True)
     answer = _Answer.of(found["code"] or "", found["grpc"] or "", found["flags"] or "")
     if stat == "latency":  # what no server saw, or none took, is no measure of how fast they are
-        return Series(*about) if found["try"] == "1" and not answer.is_shed else _UNCOUNTED
+        is_counted = found["try"] == "1" and not answer.is_shed
+        return Series(*about, is_error=answer.is_failed) if is_counted else _UNCOUNTED
     tries = int(found["tries"]) if (found["tries"] or "").isdigit() else 0
     if tries == 0 and answer.is_turned_away:
         return Series(*about)
@@ -290,7 +304,7 @@ def _series_of(name: str) -> Series:
     if found["shed"] in HANDED_ON:
         outcome = _Outcome.SHED
     is_error = answer.is_failed or answer.is_shed
-    return Series(*about, is_error=is_error, outcome=outcome, of_class=of_class)
+    return Series(*about, is_error=is_error, is_shed=answer.is_shed, outcome=outcome, of_class=of_class)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from serving.queries.prefetch import FETCHES_AHEAD
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
-BEAT_EVERY_S = 5.0
+BEAT_EVERY_S = 2.5  # pages call a node silent after `serving.queries.reporting.REPORTS_WITHIN`
 #: The last: the database ended a transaction that this process had left idle, as one does that stood still for a while.
 _STORE_TROUBLE = (OperationalError, InterfaceError, InternalError)
 

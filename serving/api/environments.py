@@ -129,7 +129,8 @@ class EnvironmentChange(StrictSerializer):
         required=False, help_text="a rollout starts only with a passed report"
     )
     needs_approval = serializers.BooleanField(
-        required=False, help_text="every rollout waits for an approval at its start"
+        required=False,
+        help_text="every rollout waits for an approval at its start; on by default if the name begins with prod",
     )
     allows_forced_release = serializers.BooleanField(
         required=False, help_text="a request may choose its release by x-sluicegate-release"

@@ -197,7 +197,7 @@ def _attempt_log() -> dict[str, Any]:
         "digest": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:digest)%",
     }
     began = {"try": "%REQ(X-ENVOY-ATTEMPT-COUNT)%", "slot": _SLOT}
-    tags |= {"entry": _OUTCOME["entry"], **began, "flags": _OUTCOME["flags"]}
+    tags |= {"entry": _OUTCOME["entry"], **began, **{name: _OUTCOME[name] for name in ("code", "grpc", "flags")}}
     return {**_stats_log([_took("latency", tags)]), "filter": _not_full()}
 
 

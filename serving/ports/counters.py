@@ -33,7 +33,7 @@ class ArmCounters:
     Where the model has classes of requests, `by_class` tells how many of the decided were of each but the default one.
 
     What its servers did: `timed` first attempts that ended and were not shed, and `latency_us` maps an upper bucket edge in µs to
-    how many of them took less.
+    how many of them took less. `answered` are those of them that did not fail, and `answered_us` has their latencies.
     """
 
     routed: int = 0
@@ -46,6 +46,8 @@ class ArmCounters:
     latency_us: dict[int, int] = field(default_factory=dict)
     size_bytes: dict[int, int] = field(default_factory=dict)
     by_class: dict[str, int] = field(default_factory=dict)
+    answered: int = 0
+    answered_us: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class GatewayCounters:
     by_class: dict[str, TenantCounters] = field(default_factory=dict)  # likewise, of one that names classes of requests
     forced: int = 0
     asleep: int = 0
+    user_shed: int = 0  # of `user_errors`, those that were refused because too many were in flight
 
 
 class TrafficCounters(Protocol):

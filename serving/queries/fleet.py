@@ -24,6 +24,7 @@ from serving.models import Deployment, Node, NodeInvite, Server
 from serving.queries.deployments import current_servers, live_deployments
 from serving.queries.kept import KeptOn, kept_on
 from serving.queries.memory_sums import NodeSums, nodes_with_sums
+from serving.queries.reporting import is_reporting
 from serving.queries.runtimes import runtimes_with_states
 
 #: A node whose agent was silent for so long is not said to be about.
@@ -175,7 +176,7 @@ def _on_node(one: Deployment, server: Server | None, mine: set[int], manifests: 
 def _view(node: Node, sums: NodeSums, held: list[OnNode], kept: list[KeptOn], now: datetime) -> NodeView:
     known = from_agent(node.facts)
     why = str(node.facts.get("gpus_unknown") or "its agent did not say") if known.gpus is None else ""
-    is_silent = node.seen_at is None or now - node.seen_at > SILENT_AFTER
+    is_silent = not is_reporting(node, now)
     containment = str(of_facts(node.facts) or "unknown")
     reading = reading_of(node.gpus)
     return NodeView(

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.contrib.postgres.aggregates import ArrayAgg
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Min, Q, QuerySet
 
 from ledger.queries.statements import Statement
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.models import Deployment
 from serving.queries.deployments import among_text, array_text
+from serving.queries.reporting import on_reporting, reports_since
 
 
 @dataclass(frozen=True)
 class Readiness:
-    """Of one release in one environment: `wanted` servers, `answering` of them (a real inference was right and nothing is known
-    against them), `drifted` with files that are not as sealed; the nodes they are on; the release's number and model."""
+    """Of one release in one environment: `wanted` servers, `answering` of them (a real inference was right, nothing is known
+    against them, and their node's agent reports), `drifted` with files that are not as sealed; the nodes they are on; the release's
+    number and model.
+
+    `unheard`: servers that answered when the agent of their node last reported. `silent` names those nodes, `silent_since` is when the
+    first of them last reported, None if it never did.
+    """
 
     number: int
     model_id: int
@@ -27,39 +34,48 @@ class Readiness:
     answering: int
     drifted: int
     nodes: tuple[str, ...]
+    unheard: int = 0
+    silent: tuple[str, ...] = ()
+    silent_since: datetime | None = None
 
     @property
     def state(self) -> str:
-        """A word for the whole: drifted, lost (none answers), unhealthy (some do not), healthy."""
-        if self.drifted:
-            return "drifted"
+        """A word for the whole: lost (none is known to answer), drifted, unhealthy (some do not answer), healthy."""
         if not self.answering:
             return "lost"
+        if self.drifted:
+            return "drifted"
         return "healthy" if self.answering == self.wanted else "unhealthy"
 
 
-def readiness_of(models: Iterable[int]) -> dict[tuple[int, UUID], Readiness]:
+def readiness_of(models: Iterable[int], *, now: datetime | None = None) -> dict[tuple[int, UUID], Readiness]:
     """By (environment, release), for every release of these models that should run somewhere. One query."""
     return {
-        (environment, release): Readiness(number or 0, model, wanted, answering, drifted, tuple(nodes))
-        for environment, release, number, model, wanted, answering, drifted, nodes in _READINESS.rows(
-            models=array_text(models)
+        (environment, release): Readiness(
+            number or 0, model, wanted, answering, drifted, tuple(nodes), unheard, tuple(silent or ()), since
+        )
+        for environment, release, number, model, wanted, answering, drifted, nodes, unheard, silent, since in _READINESS.rows(
+            models=array_text(models), since=reports_since(now)
         )
     }
 
 
-def _readiness(models: str) -> QuerySet[Any, tuple[Any, ...]]:
+def _readiness(models: str, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
     running = Q(servers__ended_at=None)
-    answering = running & Q(state=DeploymentState.READY, servers__is_serving=True)
+    said = running & Q(state=DeploymentState.READY, servers__is_serving=True)
+    heard = on_reporting(since, "node__")
     rows = Deployment.objects.filter(
         state__in=sorted(LIVE), is_wanted=True, release__model_id__in=among_text(models)
     ).order_by("environment_id", "release_id")
     of_release = rows.values_list("environment_id", "release_id", "release__number", "release__model_id")
     return of_release.annotate(
         wanted=Count("pk", distinct=True),
-        answering=Count("pk", filter=answering, distinct=True),
+        answering=Count("pk", filter=said & heard, distinct=True),
         drifted=Count("pk", filter=running & Q(servers__pk__isnull=False) & ~Q(servers__drift=[]), distinct=True),
         on=ArrayAgg("node_id", distinct=True, order_by="node_id"),
+        unheard=Count("pk", filter=said & ~heard, distinct=True),
+        silent=ArrayAgg("node_id", filter=~heard, distinct=True, order_by="node_id"),
+        silent_since=Min("node__seen_at", filter=~heard),
     )
 
 

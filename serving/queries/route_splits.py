@@ -33,7 +33,7 @@ class RouteSplit(NamedTuple):
     stable: NamedRelease
     candidate: NamedRelease | None
     candidate_bp: int
-    changed_at: datetime
+    stable_since: datetime | None
     sleep: str | None = None
 
 
@@ -54,7 +54,7 @@ def _splits(models: str) -> QuerySet[Any, tuple[Any, ...]]:
     arms = ("stable_id", "stable__number", "candidate_id", "candidate__number")
     here = Sleep.objects.filter(environment=OuterRef("environment"), model=OuterRef("model"))
     sleep = Subquery(here.exclude(state=SleepState.AWAKE).values("state")[:1])
-    return rows.values_list("environment_id", "model_id", *arms, "candidate_bp", "changed_at", sleep)
+    return rows.values_list("environment_id", "model_id", *arms, "candidate_bp", "stable_since", sleep)
 
 
 _SPLITS = Statement(_splits)

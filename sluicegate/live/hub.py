@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from django.db import connection
 
 from audit.core.audience import Audience
-from audit.core.topics import Happening
+from audit.core.topics import OPEN, Happening
 from audit.queries import happening_of, happening_rows
 from ledger.core.errors import Unavailable
 from sluicegate.live import frames
@@ -217,7 +217,7 @@ class Hub:
 
     def _tell(self, stream: Stream, news: News) -> None:
         audience = stream.audience
-        moved = [topic for topic, model in news.moved if audience.sees_model(model)]
+        moved = [topic for topic, model in news.moved if topic in OPEN or audience.sees_model(model)]
         happened = [event for event in news.happenings if event.seq > self.seq]
         topics = dict.fromkeys(topic for event in happened for topic in audience.topics(event)) | dict.fromkeys(moved)
         if topics:

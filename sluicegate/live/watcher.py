@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from django.db import connection
-from django.db.models import QuerySet
 
 from audit.core.audience import Audience
 from audit.core.topics import Happening
@@ -18,6 +17,7 @@ from audit.queries import happening_of, happening_rows
 from ledger.actions.events import EVENT_CHANNEL
 from ledger.queries import head_seq
 from rollouts.queries import active_ticks
+from serving.queries.reporting import route_health, silent_nodes
 from sluicegate.live.frames import Why
 from sluicegate.live.readers import Reader, audiences, shut_out
 from validators.queries import gate_run_progress
@@ -34,12 +34,17 @@ MOST_AT_ONCE: Final = 500
 #: Subjects of events after which somebody may read more, or less, than before.
 _PEOPLE: Final = frozenset({"user", "team", "session", "membership"})
 #: What moves without an event, by the topic's first word → rows that begin with (pk, model's slug).
-_MOVING: Final[dict[str, Callable[[], QuerySet[Any, Any]]]] = {"rollout": active_ticks, "gate-run": gate_run_progress}
+_MOVING: Final[dict[str, Callable[[], Iterable[tuple[Any, ...]]]]] = {
+    "rollout": active_ticks,
+    "gate-run": gate_run_progress,
+    "health": route_health,
+}
 
 
 @dataclass(frozen=True)
 class News:
-    """What one look found. `seq` is the last event's number, of these or from before; `moved` has (topic, model's slug)."""
+    """What one look found. `seq` is the last event's number, of these or from before; `moved` has (topic, model's slug), and an
+    empty slug for a topic of `OPEN`."""
 
     seq: int
     happenings: list[Happening] = field(default_factory=list)
@@ -58,6 +63,7 @@ class Watcher:
         self._seq: int | None = None
         self._checked_at = time.monotonic()
         self._moving: dict[str, dict[int, tuple[Any, ...]]] = {}
+        self._nodes: list[tuple[str, bool]] | None = None  # which of them report
         self._is_failing = False
         self._thread = threading.Thread(target=self._run, name="log-watcher", daemon=True)
         self._thread.start()
@@ -127,6 +133,13 @@ class Watcher:
         for kind, rows in _MOVING.items():
             now = {row[0]: tuple(row[1:]) for row in rows()}
             before = self._moving.get(kind, now)
-            found += [(f"{kind}:{pk}", row[0]) for pk, row in now.items() if before.get(pk, row) != row]
+            for pk, row in now.items():
+                if before.get(pk, row) != row:
+                    topics = ("health", f"model:{row[0]}") if kind == "health" else (f"{kind}:{pk}",)
+                    found += [(topic, row[0]) for topic in topics]
             self._moving[kind] = now
+        nodes = silent_nodes()
+        if nodes != self._nodes:
+            found += [] if self._nodes is None else [("nodes", "")]
+            self._nodes = nodes
         return found

@@ -14,7 +14,7 @@ from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.engine import aa_tests
 from rollouts.engine.aa_tests import AATests
 from rollouts.models import AATestRecord as Row
-from rollouts.queries.traffic import last_hours, traffic_of
+from rollouts.queries.traffic import lately_of, traffic_of
 from serving.actions.routes import set_route
 from serving.models import Gateway
 from tests.factories import make_environment, make_model, make_release
@@ -116,7 +116,7 @@ def test_the_last_hour_is_kept_minute_by_minute(world: tuple[AATests, FakeGatewa
     tests, gateway = world
     turns(tests, gateway, 130)
     row = Row.objects.get()
-    hour = last_hours([row.model], row.at)
+    hour = lately_of([row.model], row.at)
     assert list(hour) == [(row.environment_id, row.model_id)]
     kept = RecentTraffic.from_json(row.traffic).minutes
     assert len(kept) >= 2 and sum(one.requests for one in kept) == pytest.approx(129 * 20, rel=0.1)
@@ -124,3 +124,23 @@ def test_the_last_hour_is_kept_minute_by_minute(world: tuple[AATests, FakeGatewa
     turns(AATests(gateway, lambda _: True), gateway, 10, begin=900.0)  # another engine goes on from it
     after = RecentTraffic.from_json(Row.objects.get().traffic).minutes
     assert {one.at for one in kept} <= {one.at for one in after}
+
+
+def test_traffic_that_fails_is_written_at_once_and_what_is_shed_is_no_failure(
+    world: tuple[AATests, FakeGateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aa_tests, "WRITE_EVERY_S", 1000.0)
+    tests, gateway = world
+    tests._written_at = 99.0
+    turns(tests, gateway, 10)
+    assert not Row.objects.exists()  # nothing fails, so nothing is urgent
+    (one,) = tests._watched.values()
+    gateway.set_arm(one.stable, error_frac=1.0)
+    turns(tests, gateway, 10, begin=110.0)
+    row = Row.objects.get()
+    now = RecentTraffic.from_json(row.traffic).now(row.at.timestamp()) or RecentTraffic.from_json(row.traffic).spans[-1]
+    assert now.errors and not now.shed
+    gateway.set_arm(one.stable, error_frac=0.0, shed_frac=1.0)
+    turns(tests, gateway, 30, begin=120.0)
+    last = RecentTraffic.from_json(Row.objects.get().traffic).spans[-1]
+    assert (last.errors, last.shed) == (0, last.requests) and last.requests

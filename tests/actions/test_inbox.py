@@ -21,15 +21,46 @@ from rollouts import actions
 from rollouts.core.approvals import Digests
 from rollouts.models import Approval, DecisionRecord
 from rollouts.queries.approvals import pinned_by
-from rollouts.queries.inbox import WAIVERS_WITHIN, count_waiting, waiting_approvals, waiting_waivers, with_changes
-from tests.factories import make_actor, make_admin, make_blob, make_manifest, make_release, make_user
-from tests.rollout_setup import awaiting, put, report_for
+from rollouts.queries.inbox import WAIVERS_WITHIN, counted_for, waiting_approvals, waiting_waivers, with_changes
+from serving.models import Node, Server, Sleep
+from serving.queries.reporting import REPORTS_WITHIN
+from tests.factories import (
+    make_actor,
+    make_admin,
+    make_blob,
+    make_deployment,
+    make_manifest,
+    make_release,
+    make_server,
+    make_user,
+)
+from tests.rollout_setup import awaiting, put, report_for, with_stable
 
 pytestmark = pytest.mark.django_db
 
 
 def mine(actor: Actor) -> list[str]:
     return [f"{one.rollout.pk} {one.stage}" for one in waiting_approvals(actor) if not one.why_not]
+
+
+def count_waiting(actor: Actor, **over: Any) -> int:
+    return counted_for(actor, **over).waiting
+
+
+def test_a_model_without_a_serving_server_is_counted_for_those_who_see_it() -> None:
+    rollout, _ = with_stable()
+    stable, environment = rollout.stable, rollout.environment
+    member, outsider = make_actor(Role.MODEL_TEAM), make_actor(Role.RELEASE_MANAGER, team="other")
+    assert (counted_for(member).lost, counted_for(outsider).lost, counted_for(Actor.system("test")).lost) == (1, 0, 0)
+    server = make_server(make_deployment(stable, environment, state="ready"))
+    assert counted_for(member).lost == 0
+    Node.objects.update(seen_at=timezone.now() - REPORTS_WITHIN)  # nobody knows what its servers do
+    assert counted_for(member).lost == 1
+    Node.objects.update(seen_at=timezone.now())
+    Server.objects.filter(pk=server.pk).update(is_serving=False)
+    assert counted_for(member).lost == 1
+    Sleep.objects.create(model=rollout.model, environment=environment, state="asleep")
+    assert counted_for(member).lost == 0
 
 
 def test_a_stage_waits_for_those_who_may_and_says_why_not_to_the_others() -> None:
@@ -171,4 +202,4 @@ def test_list_and_count_ask_as_much_for_many_as_for_one() -> None:
         assert len(asked) == 1
     with CaptureQueriesContext(connection) as asked:
         assert count_waiting(Actor("ana", user_id=manager.user_id, roles=(("search", Role.MODEL_TEAM),))) == 0
-    assert len(asked) == 0
+    assert len(asked) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from serving.adapters.envoy_stats import parse
@@ -130,3 +132,22 @@ def test_a_late_first_attempt_is_timed_once_and_not_by_the_log_of_attempts() -> 
     attempt = f"sli.latency.{LABELS}.try.2.slot.0.flags.UT: B250(0,0) B3000(0,7) B1e+09(0,7)"
     one = arm(late, attempt, request(2, 200))
     assert (one.timed, one.latency_us[250_000], one.latency_us[3_000_000]) == (7, 0, 7)
+
+
+def test_what_failed_is_timed_and_is_no_answer() -> None:
+    """A server that is gone refuses in no time: its latency must not be shown as that of answers."""
+
+    def line(code: int, flags: str, count: int) -> str:
+        buckets = " ".join(f"B{edge / 1000:g}(0,{count})" for edge in EDGES_US)
+        return f"sli.latency.{LABELS}.try.1.slot.0.code.{code}.grpc..flags.{flags}: {buckets} B1e+09(0,{count})"
+
+    one = arm(line(200, "-", 4), line(400, "-", 1), line(503, "-", 20), line(0, "UF", 30))
+    assert (one.timed, one.answered, one.answered_us[1_000_000]) == (55, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("code", "grpc", "flags", "shed"), [(429, "", "UO", 7), (200, "8", "-", 7), (503, "", "-", 0), (200, "14", "UT", 0)]
+)
+def test_what_was_shed_is_told_apart_from_what_failed(code: int, grpc: str, flags: str, shed: int) -> None:
+    found = parse(request(1, code, grpc, flags), {})["m"].counters("gateway", "epoch", datetime(2026, 1, 1, tzinfo=UTC))
+    assert (found.user_errors, found.user_shed) == (7, shed)

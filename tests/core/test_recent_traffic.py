@@ -53,3 +53,24 @@ def test_the_quantile_is_the_edge_of_its_class() -> None:
         quantile(classes_of({edge: 98 if edge >= 10_000 else 0 for edge in EDGES_US}, 100)) is None
     )  # above the last edge
     assert quantile(classes_of({edge: 99 if edge >= 10_000 else 0 for edge in EDGES_US}, 100)) == 10_000
+
+
+def test_the_last_seconds_are_told_apart_from_the_hour() -> None:
+    traffic = RecentTraffic()
+    for at in range(0, 600):
+        traffic = traffic.after(float(at), 4, 0, NOTHING)
+    for at in range(600, 615):
+        traffic = traffic.after(float(at), 4, 4, NOTHING, 1)
+    now = traffic.now(616.0)
+    assert now is not None and (now.requests, now.errors, now.shed) == (60, 60, 15)
+    assert sum(one.errors for one in traffic.minutes) == 60 and sum(one.requests for one in traffic.minutes) == 2460
+
+
+def test_counts_that_are_old_are_not_shown_as_present_ones() -> None:
+    traffic = RecentTraffic().after(100.0, 4, 4, NOTHING)
+    assert traffic.now(150.0) is not None and traffic.now(170.0) is None and RecentTraffic().now(0.0) is None
+
+
+def test_what_an_older_engine_kept_is_read() -> None:
+    kept = RecentTraffic.from_json({"minutes": [[1, 5, 0, 10_000]], "classes": list(NOTHING)})
+    assert kept.minutes == (Minute(1, 5, 0, 10_000, 0),) and kept.spans == ()

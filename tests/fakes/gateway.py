@@ -69,20 +69,31 @@ class _Counts:
     timed: int = 0
     latency_us: dict[int, int] = field(default_factory=lambda: dict.fromkeys(EDGES_US, 0))
     size_bytes: dict[int, int] = field(default_factory=lambda: dict.fromkeys(SIZE_EDGES, 0))
+    answered: int = 0
+    answered_us: dict[int, int] = field(default_factory=lambda: dict.fromkeys(EDGES_US, 0))
 
     def route(self, size: int, times: int = 1) -> None:
         self.routed += times
         for edge in SIZE_EDGES:
             self.size_bytes[edge] += times * (size < edge)
 
-    def time(self, latency_ms: float) -> None:
+    def time(self, latency_ms: float, *, is_error: bool) -> None:
         self.timed += 1
+        self.answered += not is_error
         for edge in EDGES_US:
             self.latency_us[edge] += latency_ms * 1000 < edge
+            self.answered_us[edge] += not is_error and latency_ms * 1000 < edge
 
     def counters(self) -> ArmCounters:
         counts = {one.name: getattr(self, one.name) for one in fields(self)}
-        return ArmCounters(**counts | {"latency_us": dict(self.latency_us), "size_bytes": dict(self.size_bytes)})
+        return ArmCounters(
+            **counts
+            | {
+                "latency_us": dict(self.latency_us),
+                "size_bytes": dict(self.size_bytes),
+                "answered_us": dict(self.answered_us),
+            }
+        )
 
 
 def _sum(parts: Collection[ArmCounters]) -> ArmCounters:
@@ -209,14 +220,14 @@ class FakeGateway:
             picked = split.candidate
         arm, how = self._arm(model, picked), self._behaviours.get(picked, Behaviour())
         arm.route(how.request_bytes)
-        users = self._users.setdefault(model, [0, 0])
+        users = self._users.setdefault(model, [0, 0, 0])
         users[0] += 1
         if self._random.random() < how.shed_frac:
             return self._shed(split, picked, arm, users, is_poison=is_poison)
         first_ms = split.limits.attempt_timeout_s * 1000
         first = self._attempt(picked, first_ms, is_poison=is_poison)
         arm.decided += 1
-        arm.time(first.latency_ms)
+        arm.time(first.latency_ms, is_error=first.is_error)
         if not first.is_error:
             return UserAnswer(picked, False, first.latency_ms)
         left_ms = split.limits.timeout_s * 1000 - first.latency_ms
@@ -234,6 +245,7 @@ class FakeGateway:
         if picked == split.candidate:
             once = self._second(split.stable, split.limits.attempt_timeout_s * 1000, is_poison=is_poison)
         users[1] += once.is_error
+        users[2] += once.is_error
         return UserAnswer(picked if once.is_error else split.stable, once.is_error, once.latency_ms)
 
     def _second(self, stable: str, longest_ms: float, *, is_poison: bool) -> _Attempt:
@@ -267,13 +279,16 @@ class FakeGateway:
         counts = self._arm(model, digest)
         counts.decided += attempts
         counts.timed += attempts
+        counts.answered += attempts - errors
         counts.failed += errors
         counts.saved += errors
         counts.route(100, attempts)
         for edge in EDGES_US:
             fast = errors + (attempts - errors - slow) * (edge > 20_000)
-            counts.latency_us[edge] += attempts if edge > 2_000_000 else fast
-        self._users.setdefault(model, [0, 0])[0] += attempts if users is None else users
+            under = attempts if edge > 2_000_000 else fast
+            counts.latency_us[edge] += under
+            counts.answered_us[edge] += under - errors
+        self._users.setdefault(model, [0, 0, 0])[0] += attempts if users is None else users
 
     # -- TrafficCounters --------------------------------------------------------------------------------------------
 
@@ -300,9 +315,11 @@ class FakeGateway:
             by_slot.setdefault(slot, {})[digest] = one.counters()
         digests = sorted({digest for arms in by_slot.values() for digest in arms})
         whole = {digest: _sum([arms[digest] for arms in by_slot.values() if digest in arms]) for digest in digests}
-        requests, errors = self._users.get(model, (0, 0))
+        requests, errors, shed = self._users.get(model, (0, 0, 0))
         asleep = self._asleep.get(model, 0)
-        return GatewayCounters(gateway, self._epoch, read_at, whole, requests, errors, by_slot, asleep=asleep)
+        return GatewayCounters(
+            gateway, self._epoch, read_at, whole, requests, errors, by_slot, asleep=asleep, user_shed=shed
+        )
 
 
 def envoy_page(counters: Mapping[str, GatewayCounters], *, uptime_s: int) -> str:
@@ -336,7 +353,13 @@ def _lines_of_slot(labels: str, slot: int, digest: str, arm: ArmCounters, refuse
         "by..tries.0.code.408.grpc..flags.-": undecided,
     }
     lines = [f"sli.request.{labels}.slot.{slot}.{name}: B1e+09(0,{count})" for name, count in outcomes.items() if count]
-    buckets = " ".join(f"B{edge / 1000:g}(0,{count})" for edge, count in arm.latency_us.items())
-    lines.append(f"sli.latency.{labels}.try.1.slot.{slot}.flags.-: {buckets} B1e+09(0,{arm.timed})")
+    failed = {edge: count - arm.answered_us.get(edge, 0) for edge, count in arm.latency_us.items()}
+    took = {
+        "code.200.grpc.0.flags.-": (arm.answered_us or dict.fromkeys(arm.latency_us, 0), arm.answered),
+        "code.503.grpc..flags.UF": (failed, arm.timed - arm.answered),
+    }
+    for name, (under, count) in took.items():
+        buckets = " ".join(f"B{edge / 1000:g}(0,{one})" for edge, one in under.items())
+        lines.append(f"sli.latency.{labels}.try.1.slot.{slot}.{name}: {buckets} B1e+09(0,{count})")
     sizes = " ".join(f"B{edge}(0,{count})" for edge, count in arm.size_bytes.items())
     return [*lines, f"sli.size.{labels}.slot.{slot}: {sizes}"]

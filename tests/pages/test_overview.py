@@ -11,14 +11,17 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from accounts.core.access import Role
+from accounts.core.access import Actor, Role
 from accounts.models import User
+from rollouts import actions as rollback
 from rollouts.core.latency import NOTHING
 from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import AATestRecord, Rollout
 from rollouts.queries.places import places_of
+from serving.actions.routes import set_route
 from serving.models import Route, Sleep
 from tests.factories import (
+    make_admin,
     make_deployment,
     make_environment,
     make_model,
@@ -124,6 +127,7 @@ def test_what_is_loaded_in_staging_is_shown() -> None:
 
 def test_what_waits_for_the_person_stands_first() -> None:
     rollout, requester, approver = awaiting()
+    make_server(make_deployment(Route.objects.get().stable, production(), state="ready"))
     client = signed_in(User.objects.get(pk=approver.user_id))
     page = page_of(client)
     assert "Needs you" in page and "needs your approval" in page and '<span class="badge">1</span>' in page
@@ -212,10 +216,66 @@ def test_the_last_hour_of_each_place_is_drawn() -> None:
         environment=production(), model=stable.model, traffic=traffic.to_json(), at=timezone.now(), state={}
     )
     page = page_of(manager())
-    assert 'aria-label="10/s in the last minute, 10/s at most in the last hour"' in page
+    assert 'aria-label="10/s now, 10/s at most in the last hour"' in page
     assert 'aria-label="over the objective"' in page and "1.67 % failed</span>" in page
 
 
 def test_an_hour_that_nobody_counted_is_said_to_be_unknown() -> None:
     serves(make_release(make_model("sentiment", team=make_team("search"))))
     assert "not counted" in page_of(manager())
+
+
+def test_a_change_of_weight_does_not_restart_how_long_stable_serves() -> None:
+    rollout, stable = with_stable()
+    began = timezone.now() - timedelta(minutes=8)
+    Route.objects.update(stable_since=began)
+    for weight in (5000, 9500, 0):
+        set_route(
+            actor=Actor.system("test"), environment=production(), model=rollout.model, stable=stable,
+            candidate=rollout.candidate, candidate_bp=weight, fence=7, reason="Another step.",
+        )  # fmt: skip
+    assert "for 8 min" in page_of(manager())
+    model_page = squeezed(manager().get(reverse("model", args=[rollout.model.slug])).content.decode())
+    assert "for 8 min" in model_page
+    serves(rollout.candidate)
+    assert Route.objects.get().stable_since > began
+
+
+def test_a_promotion_that_was_taken_back_tells_when_that_was() -> None:
+    rollout, _ = promoted()
+    put(rollout, "promoted", ended_at=timezone.now() - timedelta(minutes=9))
+    rollback.roll_back_model(
+        actor=make_admin(), model=rollout.model, environment=rollout.environment, reason="It answers nonsense."
+    )
+    page = page_of(manager())
+    assert "reverted" in page and "9 min ago" not in page
+
+
+def test_what_was_shed_is_no_failure_and_a_failing_model_without_objective_is_marked() -> None:
+    stable = make_release(make_model("sentiment", team=make_team("search")))
+    serves(stable)
+    now = timezone.now().timestamp()
+    traffic = RecentTraffic().after(now - 120, 100, 0, NOTHING, 50)
+    row = AATestRecord.objects.create(
+        environment=production(), model=stable.model, traffic=traffic.to_json(), at=timezone.now(), state={}
+    )
+    page = page_of(manager())
+    assert "0 % failed" in page and "50 % shed" in page and "over the objective" not in page
+    row.traffic = traffic.after(now, 8, 8, NOTHING).to_json()
+    row.save()
+    assert "over the objective" in page_of(manager())
+
+
+def test_a_lost_model_stands_first_and_no_word_is_green() -> None:
+    team = make_team("search")
+    for name in ("a-healthy", "b-lost"):
+        release = make_release(make_model(name, team=team))
+        serves(release)
+        if name == "a-healthy":
+            make_server(make_deployment(release, production(), state="ready"))
+    page = page_of(manager())
+    table = page[page.index("<tbody>") :]
+    assert table.index("b-lost") < table.index("a-healthy")
+    row = table[table.index('class="bad"') : table.index("a-healthy")]
+    assert "word ok" not in row and "b-lost in Production: no server is known to answer" in page
+    assert '<span class="badge bad"' in page and page.count("healthy</span>") == 1

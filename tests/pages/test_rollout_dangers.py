@@ -234,10 +234,10 @@ def test_fragments_of_an_ended_session_are_no_sign_in_pages() -> None:
 def test_a_fragment_brings_the_title_of_the_tab() -> None:
     rollout, _ = with_stable()
     client = manager()
-    assert client.get(reverse("rollout_live", args=[rollout.pk])).content.decode().count("<title>shifting · ") == 1
+    assert client.get(reverse("rollout_live", args=[rollout.pk])).content.decode().count("<title>▸ shifting · ") == 1
     assert page_of(client, rollout).count("<title>") == 1
     put(rollout, "rolled_back")
-    assert "<title>rolled back · " in client.get(reverse("rollout_live", args=[rollout.pk])).content.decode()
+    assert "<title>✕ rolled back · " in client.get(reverse("rollout_live", args=[rollout.pk])).content.decode()
 
 
 # --- what was ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from serving.core.draining import Fate
 from serving.models import Deployment, Node
 from serving.queries import get_node
 from serving.queries.draining import DrainStep, deployment_on, deployments_on, digest_of_drain, drain_plan
-from serving.queries.fleet import SILENT_AFTER
+from serving.queries.reporting import is_reporting
 from web.pages.forms import NO_REASON, optional_reason_in, refused, version_in
 
 _LOOKS: Final = {
@@ -77,6 +77,6 @@ def _page(request: HttpRequest, node: Node, one: Deployment | None) -> HttpRespo
         "steps": steps,
         "plan_digest": digest_of_drain(plan),
         "touches_users": any(step.serves_users for step in plan),
-        "is_silent": node.seen_at is None or timezone.now() - node.seen_at > SILENT_AFTER,
+        "is_silent": not is_reporting(node, timezone.now()),
     }
     return render(request, "serving/drain.html", facts)

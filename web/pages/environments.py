@@ -45,7 +45,7 @@ def environments(request: HttpRequest) -> HttpResponse:
         "gateways": gateway_states(),
         "freezes": freezes(models, now, days=DAYS_AHEAD),
         "days": DAYS_AHEAD,
-        "row": {"title": "", "needs_passed_report": True, "needs_approval": False, "allows_forced_release": False},
+        "row": {"title": "", "needs_passed_report": True, "needs_approval": True, "allows_forced_release": False},
         "form": request.POST,
     }
     return render_settings(request, "settings/environments.html", "settings_environments", facts)

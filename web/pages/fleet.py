@@ -25,6 +25,7 @@ from serving.queries.model_memory import memory_of_models
 from serving.queries.node_fit import fits_of
 from web.listing import Filter, asked
 from web.pages.forms import NO_REASON, act, optional_reason_in, refused, version_in
+from web.pages.session import live
 from web.plots import Cell, NodeRow, Plot, fleet_map
 
 _DONE: Final = {
@@ -36,7 +37,7 @@ _DONE: Final = {
 }
 
 
-def _page(request: HttpRequest) -> HttpResponse:
+def _page(request: HttpRequest, template: str = "serving/fleet.html") -> HttpResponse:
     actor = actor_of(request)
     filters = asked(
         request,
@@ -52,11 +53,12 @@ def _page(request: HttpRequest) -> HttpResponse:
         "memory": [] if any(given.values()) else [one for one in memory_of_models(actor) if one.model],
         "may_cordon": is_admin, "fit": given["fit"], "invites": open_invites() if is_admin else (),
     }  # fmt: skip
+    facts["no_green"] = any(one.is_silent for one in rows)
     if given["fit"]:
         slug, _, name = given["fit"].partition("/")
         visible_model(actor, slug)
         facts["fits"] = fits_of(get_release(slug, name))
-    return render(request, "serving/fleet.html", facts)
+    return render(request, template, facts)
 
 
 def _map(rows: list[NodeView]) -> Plot:
@@ -66,8 +68,8 @@ def _map(rows: list[NodeView]) -> Plot:
         return [
             Cell(
                 f"{held.model} {held.release}".strip() or "another team's",
-                looks.get(held.deployment.state, "running"),
-                held.deployment.state,
+                "bad" if one.is_silent else looks.get(held.deployment.state, "running"),
+                "lost" if one.is_silent else held.deployment.state,
             )
             for held in one.held
         ]
@@ -93,6 +95,12 @@ def _map(rows: list[NodeView]) -> Plot:
 @login_required
 def fleet(request: HttpRequest) -> HttpResponse:
     return _page(request)
+
+
+@live
+def fleet_shown(request: HttpRequest) -> HttpResponse:
+    """The nodes that the page shows, by the same filters."""
+    return _page(request, "serving/_fleet_shown.html")
 
 
 @login_required

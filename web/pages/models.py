@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import messages
@@ -10,13 +11,16 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import timezone
 
 from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may
 from ledger.core.errors import Invalid
 from registry.models import ServedModel
 from rollouts import actions
+from rollouts.queries.places import places_in
 from rollouts.queries.rollouts import newest_of
+from rollouts.queries.traffic import lately_of
 from rollouts.queries.undo_window import is_closed, is_open, last_promoted
 from serving.queries import find_environment
 from serving.queries.routes import routes_of
@@ -24,17 +28,16 @@ from web.pages.forms import NO_REASON, act, optional_reason_in
 from web.pages.model_frame import frame, readable_model
 from web.pages.release_list import release_list
 from web.pages.session import live
+from web.pages.traffic_cells import traffic_cell
 
 
 @login_required
 def model(request: HttpRequest, slug: str) -> HttpResponse:
     served = readable_model(request, slug)
-    facts = live_facts(request, served)
-    listed = release_list(request, served, facts["routes"])
-    may_push = may(actor_of(request), Verb.PUSH_RELEASE, served.team.slug, served.slug)
-    more = {**listed, "rollouts": newest_of(served, 5), "may_push": may_push}
-    status = listed["error"].status if listed["error"] else 200
-    return render(request, "registry/model.html", {**frame(served, "model"), **facts, **more}, status=status)
+    facts = {**live_facts(request, served), **frame(served, "model")}
+    facts |= _releases(request, served, facts["routes"])
+    status = facts["error"].status if facts["error"] else 200
+    return render(request, "registry/model.html", facts, status=status)
 
 
 @live
@@ -42,16 +45,37 @@ def model_live(request: HttpRequest, slug: str) -> HttpResponse:
     return render(request, "registry/_model_live.html", live_facts(request, readable_model(request, slug)))
 
 
+@live
+def model_releases(request: HttpRequest, slug: str) -> HttpResponse:
+    """The releases and the latest rollouts, by the same filters as the page."""
+    served = readable_model(request, slug)
+    facts = live_facts(request, served)
+    return render(request, "registry/_model_releases.html", {**facts, **_releases(request, served, facts["routes"])})
+
+
+def _releases(request: HttpRequest, served: ServedModel, routes: Sequence[Any]) -> dict[str, Any]:
+    may_push = may(actor_of(request), Verb.PUSH_RELEASE, served.team.slug, served.slug)
+    listed = {**release_list(request, served, routes), "filters_path": reverse("model", args=[served.slug])}
+    return {**listed, "rollouts": newest_of(served, 5), "may_push": may_push}
+
+
 def live_facts(request: HttpRequest, served: ServedModel) -> dict[str, Any]:
-    """What serves the model where, and the ways back: (route, promoted rollout, is its undo window open, has it closed)."""
+    """What serves the model where, and the ways back: (route, promoted rollout, is its undo window open, has it closed, place,
+    traffic)."""
     found = []
-    for route in routes_of(served):
+    routes = routes_of(served)
+    places = {one.pk: there for one, there in places_in([route.environment for route in routes], [served]).items()}
+    lately = lately_of([served], timezone.now()) if routes else {}
+    for route in routes:
         last = last_promoted(served, route.environment)
         is_undone = last is not None and is_open(last, route)
         is_over = last is not None and is_closed(last, route, known_open=is_undone)
-        found.append((route, last, is_undone, is_over))
+        (place,) = places[route.environment_id]
+        traffic = traffic_cell(lately.get((route.environment_id, served.pk)), served.objectives)
+        found.append((route, last, is_undone, is_over, place, traffic))
     may_shut = may(actor_of(request), Verb.ROLL_BACK, served.team.slug, served.slug)
-    return {"model": served, "routes": found, "may_shut": may_shut}
+    is_lost = any(place.is_lost for *_, place, _ in found)
+    return {"model": served, "routes": found, "may_shut": may_shut, "is_lost": is_lost, "no_green": is_lost}
 
 
 @login_required

@@ -20,10 +20,9 @@ from notifications.queries import given_up_on
 from registry.core.ownership import Contact, contacts_of
 from registry.queries.releases import models_seen, sight_of
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.recent_traffic import Minute
 from rollouts.queries.inbox import waiting_approvals, waiting_waivers
 from rollouts.queries.places import Place, places_of
-from rollouts.queries.traffic import last_hours
+from rollouts.queries.traffic import Lately, lately_of
 from serving.core.sleep_lifecycle import SleepState
 from web.pages.session import live
 from web.pages.traffic_cells import TrafficCell, traffic_cell
@@ -39,7 +38,7 @@ MOST_NEEDS = 10
 #: What the page says of a model.
 _MODELS = Statement(lambda *sight: models_seen(*sight).only("slug", "objectives", "ownership", "team__slug"))
 #: Of the event stream: what the page shows.
-_TOPICS = ("rollouts", "approvals", "deployments", "models")
+_TOPICS = ("rollouts", "approvals", "deployments", "models", "health", "nodes")
 
 
 @dataclass(frozen=True)
@@ -61,14 +60,19 @@ def _facts(request: HttpRequest) -> dict[str, Any]:
     places = places_of(models) if models else {}
     every = [place for there in places.values() for place in there]
     rows = {environment: _rows_of(there) for environment, there in places.items()}
-    hours = last_hours({place.model for there in rows.values() for place in there}, timezone.now()) if models else {}
+    lately = lately_of(models, timezone.now()) if models else {}
     mine = [one for one in waiting_approvals(actor) if not one.why_not] if models else []
     waivers = [one for one in waiting_waivers(actor) if not one.why_not] if models else []
     moving = sorted((place for place in every if place.moving is not None), key=_first_to_look_at)
     shown = moving[:MOST_MOVING]
     above = {place.key for place in shown}
-    needs = [*_stuck(moving), *(_approval(one) for one in mine), *(_waiver(one) for one in waivers), *_webhooks(actor)]
+    lost = [_lost(place, _traffic(place, lately)) for place in every if place.is_lost]
+    needs = [
+        *lost, *_stuck(moving), *(_approval(one) for one in mine), *(_waiver(one) for one in waivers), *_webhooks(actor),
+    ]  # fmt: skip
     return {
+        "lost_models": len(lost),
+        "no_green": bool(lost),
         "models": models,
         "needs": needs[:MOST_NEEDS],
         "needs_more": max(0, len(needs) - MOST_NEEDS),
@@ -81,7 +85,8 @@ def _facts(request: HttpRequest) -> dict[str, Any]:
             {
                 "environment": environment,
                 "rows": [
-                    {**_row(actor, one), "is_above": one.key in above, "traffic": _traffic(one, hours)} for one in there
+                    {**_row(actor, one), "is_above": one.key in above, "traffic": _traffic(one, lately)}
+                    for one in there
                 ],
                 "more": len(places[environment]) - len(there),
             }
@@ -90,17 +95,17 @@ def _facts(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _traffic(place: Place, hours: Mapping[tuple[int, int], Sequence[Minute | None]]) -> TrafficCell | None:
-    return traffic_cell(hours.get((place.environment.pk, place.model.pk), ()), place.model.objectives)
+def _traffic(place: Place, lately: Mapping[tuple[int, int], Lately]) -> TrafficCell | None:
+    return traffic_cell(lately.get((place.environment.pk, place.model.pk)), place.model.objectives)
 
 
 def _rows_of(places: list[Place]) -> list[Place]:
-    """Those that the page has room for, in the order of the models."""
-    if len(places) <= MOST_ROWS:
-        return places
-    by_need = sorted(places, key=_is_calm)[:MOST_ROWS]
-    keys = {place.key for place in by_need}
-    return [place for place in places if place.key in keys]
+    """Those that the page has room for: the lost ones first, then in the order of the models."""
+    kept = places
+    if len(places) > MOST_ROWS:
+        keys = {place.key for place in sorted(places, key=lambda one: (not one.is_lost, _is_calm(one)))[:MOST_ROWS]}
+        kept = [place for place in places if place.key in keys]
+    return sorted(kept, key=lambda one: not one.is_lost)
 
 
 def _is_calm(place: Place) -> bool:
@@ -116,7 +121,7 @@ def _first_to_look_at(place: Place) -> tuple[bool, int]:
 
 def _last_ended(places: list[Place]) -> Place | None:
     """Where the rollout that ended last was the last one."""
-    ended = [(one.ended_at, one.pk, place) for place in places if (one := place.last) is not None and one.ended_at]
+    ended = [(one.outcome_at, one.pk, place) for place in places if (one := place.last) is not None and one.ended_at]
     return max(ended)[-1] if ended else None
 
 
@@ -125,6 +130,21 @@ def _row(actor: Actor, place: Place) -> dict[str, Any]:
     model = place.model
     may_shut = place.back_to is not None and may(actor, Verb.ROLL_BACK, model.team.slug, model.slug)
     return {"place": place, "may_shut": may_shut, "reason": f"Rolled back by {actor.name}, from the overview."}
+
+
+def _lost(place: Place, traffic: TrafficCell | None) -> Need:
+    """A model whose stable release has no server that is known to answer."""
+    health, title = place.health, f"{place.model.slug} in {place.environment.title}: no server is known to answer"
+    wanted = f"0 of {health.wanted} servers" if health is not None else "No server is running: 0 servers"
+    text = f"{wanted} of r{place.number} are known to answer. "
+    since = None
+    if health is not None and health.silent:
+        names = ", ".join(health.silent)
+        text += f"The agent of {names} does not report, so its servers cannot be looked at. "
+        since = health.silent_since
+    text += traffic.failing_sentence if traffic is not None else "No gateway has counted its requests yet."
+    url = f"{reverse('model', args=[place.model.slug])}"
+    return Need("lost", title, text, url, "Open the model", since, contacts_of(place.model.ownership))
 
 
 def _stuck(moving: list[Place]) -> list[Need]:

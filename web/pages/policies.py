@@ -18,9 +18,11 @@ from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may, require
 from audit.queries import visible_events
 from audit.queries.event_search import about_model
-from ledger.core.errors import DomainError, Invalid
+from ledger.core.errors import DomainError, Invalid, Refused
 from ledger.models import Event
 from registry.actions import change_model
+from registry.core.schema import Problem
+from registry.hooks.policy_validators import refuse_change
 from registry.models import ServedModel
 from registry.queries.model_changes import POLICIES, proposed_change
 from rollouts.core.policy import FULL_BP
@@ -120,6 +122,11 @@ def _preview(request: HttpRequest, served: ServedModel, asked: Asked | None) -> 
     """What would change, what speaks against it, and how fast the rollout policy finds a fault."""
     proposed = proposed_change(served, asked.settings if asked else {})
     problems = [*(asked.problems if asked else ()), *proposed.problems]
+    if not problems:
+        try:
+            refuse_change(actor_of(request), served, proposed.after)
+        except Refused as error:
+            problems = [Problem(str(error.facts.get("field", "")), error.message, "")]
     changes = differences(proposed.before, proposed.after)
     was = request.GET.get("version", "")
     return {

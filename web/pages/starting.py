@@ -210,5 +210,5 @@ def _says(found: dict[str, Any]) -> str:
     back = f" It goes back to {found['stable']} by itself once it is proven worse." if found["stable"] else ""
     if found["stable"] and not found["rollback_target"]:
         back = f" {told.get('no_capacity_for_rollback', '')}"
-    before = told.get("rolled_back_before", "")
+    before = " ".join(told[code] for code in ("rolled_back_before", "fewer_approvals") if code in told)
     return f"In {found['environment']}, {found['candidate']}{over}: {weights}{takes}.{asks}{back} {before}".strip()

@@ -14,17 +14,23 @@ register = template.Library()
 
 
 @register.simple_tag(takes_context=True)
-def nav(context: Context, name: str, label: str, count: int | None = None, key: str = "") -> SafeString | str:
+def nav(
+    context: Context, name: str, label: str, count: int | None = None, key: str = "", says: str = ""
+) -> SafeString | str:
     """One entry of the main navigation, with how many wait there; the current one says so. `key`: the one that leads there after
-    `g`. Nothing while no such page exists."""
+    `g`. `says`: what the number counts where that is trouble, which makes it red. Nothing while no such page exists."""
     try:
         url = reverse(name)
     except NoReverseMatch:
         return ""
     request = context.get("request")
-    path = request.path if request is not None else ""
+    path = context.get("nav_path") or (request.path if request is not None else "")
     current = path == url or (url != "/" and path.startswith(url))
     badge = format_html(' <span class="badge">{}</span>', count) if count else ""
+    if count and says:
+        badge = format_html(
+            ' <span class="badge bad" title="{0} {1}">{0}<span class="unseen"> {1}</span></span>', count, says
+        )
     key_said = format_html(' data-key="{0}" aria-keyshortcuts="g {0}"', key) if key else ""
     return format_html(
         '<a href="{}"{}{}>{}{}</a>', url, key_said, mark_safe(' aria-current="page"') if current else "", label, badge

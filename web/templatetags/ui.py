@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from django import template
+from django.template.context import Context
 from django.templatetags.static import static
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
@@ -78,16 +79,21 @@ def _drawn(name: str, label: str, sprite: str) -> SafeString:
     return format_html('<svg class="icon" {}><use href="{}#{}"/></svg>', said, sprite, name)
 
 
-@register.simple_tag
-def word(name: str, since: datetime | None = None) -> SafeString:
-    """A state or verdict as icon, word and colour, and since when it is so."""
-    said = _word(name, static("web/icons.svg"))
+@register.simple_tag(takes_context=True)
+def word(context: Context, name: str, since: datetime | None = None, as_it_is: bool = False) -> SafeString:
+    """A state or verdict as icon, word and colour, and since when it is so.
+
+    A page that shows an outage sets `no_green`: good words of the past, such as “promoted”, then have no colour. `as_it_is` keeps
+    the colour of a word that states what is so now.
+    """
+    said = _word(name, static("web/icons.svg"), is_plain=bool(context.get("no_green")) and not as_it_is)
     return format_html('{} <span class="since">{}</span>', said, instant(since, lasts=True)) if since else said
 
 
 @lru_cache(maxsize=512)
-def _word(name: str, sprite: str) -> SafeString:
+def _word(name: str, sprite: str, *, is_plain: bool = False) -> SafeString:
     kind, drawn = look_of(name)
+    kind = "idle" if is_plain and kind == "ok" else kind
     said = (name or "").replace("_", " ") or "not judged yet"
     return format_html('<span class="word {}">{} {}</span>', kind, _drawn(drawn, "", sprite), said)
 
@@ -228,6 +234,16 @@ def icon_of(kind: str) -> str:
 def kind_of(name: str) -> str:
     """The colour's kind of a state's word; a kind is its own."""
     return name if name in KINDS else look_of(name)[0]
+
+
+#: The sign before a tab's title by kind; `web/live.js` has the same.
+_TITLE_MARKS = {"running": "▸", "waiting": "‖", "bad": "✕", "ok": "✓", "idle": "■"}
+
+
+@register.filter
+def title_mark(kind: str) -> str:
+    """The sign of a kind before the title of a browser's tab."""
+    return _TITLE_MARKS[kind]
 
 
 @register.filter

@@ -1,5 +1,6 @@
 // What a live page owes to who reads it. Elements with `data-live="rollout:5 approvals"` are fetched again (`hx-get`) when the event
-// stream says that one of these topics changed, and every 5 s while there is no stream. Nothing is polled while the stream lives.
+// stream says that one of these topics changed, and every 5 s while there is no stream. While the stream lives, only elements with
+// `data-live-every` are polled.
 (() => {
   "use strict";
   const SILENT_AFTER_S = 12;
@@ -21,6 +22,8 @@
   const looks = new Map(); // element's id → {timer, at, askedAt}: when it was looked at, and is to be
 
   const elements = () => [...document.querySelectorAll("[data-live][hx-get]")];
+  // What the page itself shows, without the navigation around it.
+  const ownElements = () => elements().filter((element) => !("liveAside" in element.dataset));
   const seconds = () => Math.round((Date.now() - heardAt) / 1000);
   // An element may ask for more (`data-live-apart`, ms), such as one with costly plots.
   const apart = (element) => Math.max(APART_MS[document.visibilityState] ?? 0, Number(element?.dataset?.liveApart) || 0);
@@ -53,6 +56,18 @@
     polledAt = Date.now();
     lookAtAll();
     tell({});
+  }
+
+  // Figures change without an event: an element with `data-live-every` (ms) is fetched as often while it is seen.
+  function lookAtFigures() {
+    if (document.visibilityState === "hidden") return;
+    for (const element of elements()) {
+      const every = Number(element.dataset.liveEvery) || 0;
+      if (!every) continue;
+      const known = looks.get(element.id) ?? { timer: 0, at: Date.now(), askedAt: 0 };
+      looks.set(element.id, known);
+      if (!known.timer && Date.now() - known.at >= every) look(element);
+    }
   }
 
   // What ends by the clock, such as an undo window, is no event that the stream could tell of.
@@ -136,7 +151,7 @@
   // Says that the page is no longer the truth, and since when. A page whose laptop slept says so as well, until it hears again.
   function showSilence() {
     const line = document.getElementById("no-news");
-    const isSilent = elements().length > 0 && (isSignedOut || seconds() >= SILENT_AFTER_S);
+    const isSilent = ownElements().length > 0 && (isSignedOut || seconds() >= SILENT_AFTER_S);
     line.hidden = !isSilent;
     document.body.classList.toggle("silent", isSilent);
     if (!isSilent) return;
@@ -164,7 +179,7 @@
     const isBehind = [...looks].some(([id, known]) =>
       known.askedAt && Date.now() - known.askedAt > BEHIND_MS + apart(document.getElementById(id)));
     const now = isSignedOut ? "signed-out" : stream === "live" && isBehind ? "behind" : stream;
-    place.hidden = !elements().length;
+    place.hidden = !ownElements().length;
     document.body.dataset.liveState = now;
     if (place.dataset.state === now) return;
     place.dataset.state = now;
@@ -173,14 +188,15 @@
 
   // The tab follows the state of what the page is about, also while another one is in front.
   function showSubject() {
-    const kind = document.querySelector("[data-subject]")?.dataset.subject;
-    if (!ICONS[kind]) return;
+    const kind = (document.querySelector("main [data-subject]") ?? document.querySelector("[data-subject]"))?.dataset.subject;
     const plain = document.title.replace(/^[▸‖✕✓■] /, "");
-    const title = `${ICONS[kind]} ${plain}`;
+    const title = ICONS[kind] ? `${ICONS[kind]} ${plain}` : plain;
     if (document.title !== title) document.title = title;
     const link = document.querySelector("link[rel=icon]");
-    if (!link || link.dataset.kind === kind) return;
-    link.dataset.kind = kind;
+    if (!link || (link.dataset.kind ?? "") === (kind ?? "")) return;
+    link.dataset.plain ??= link.href;
+    link.dataset.kind = kind ?? "";
+    if (!ICONS[kind]) { link.href = link.dataset.plain; return; }
     const drawn = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><circle cx="8" cy="8" r="8" fill="${COLOURS[kind]}"/></svg>`;
     link.href = `data:image/svg+xml,${encodeURIComponent(drawn)}`;
   }
@@ -191,7 +207,7 @@
     showSubject();
   }
 
-  setInterval(() => { pollIfLost(); lookAtWhatEnded(); show(); }, 1000);
+  setInterval(() => { pollIfLost(); lookAtFigures(); lookAtWhatEnded(); show(); }, 1000);
   join();
   show();
 

@@ -1,0 +1,84 @@
+"""Which servers are known to answer: the one rule that the overview, a model's page, the fleet and the event stream share.
+
+A server counts as answering only while the agent of its node reports. A silent agent is no proof that its servers died: pages show
+them as lost and name the agent, and the engine and the agents keep longer limits of their own before they change anything.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from ledger.queries.statements import Statement
+from serving.core.lifecycle import DeploymentState
+from serving.core.sleep_lifecycle import SleepState
+from serving.models import Node, Route, Server, Sleep
+
+#: An agent reports every 2.5 s (`serving.agent.node_agent.BEAT_EVERY_S`). Pages call a node silent after two missed reports.
+REPORTS_WITHIN: Final = timedelta(seconds=7)
+
+
+def reports_since(now: datetime | None = None) -> datetime:
+    """A node that was seen at this instant (UTC) or later reports."""
+    return (now or timezone.now()) - REPORTS_WITHIN
+
+
+def is_reporting(node: Node, now: datetime) -> bool:
+    """Whether the agent of the node reports and may speak for it."""
+    return node.revoked_at is None and node.seen_at is not None and node.seen_at >= reports_since(now)
+
+
+def on_reporting(since: Any, prefix: str = "") -> Q:
+    """Condition on nodes that report; `prefix` leads to the node's columns."""
+    return Q(**{f"{prefix}seen_at__gte": since, f"{prefix}revoked_at": None})
+
+
+def lost_routes(since: datetime) -> QuerySet[Any]:
+    """Routes whose stable release has no server that is known to answer, of models that do not sleep. `since`: `reports_since`."""
+    return _with_answering(since).filter(answering=0, is_asleep=False)
+
+
+def route_health() -> list[tuple[int, str, int]]:
+    """(route, model's slug, servers known to answer for its stable release) of every route that gateways follow. One query."""
+    return list(_HEALTH.rows(since=reports_since()))
+
+
+def silent_nodes() -> list[tuple[str, bool]]:
+    """(node, whether it reports) of every node on the list. One query."""
+    since = reports_since()
+    rows = Node.objects.filter(removed_at=None).values_list("name", "seen_at", "revoked_at")
+    return [(name, revoked is None and seen is not None and seen >= since) for name, seen, revoked in rows]
+
+
+def _with_answering(since: datetime) -> QuerySet[Any]:
+    servers = (
+        Server.objects.filter(
+            on_reporting(since, "deployment__node__"),
+            ended_at=None,
+            is_serving=True,
+            deployment__state=DeploymentState.READY,
+            deployment__is_wanted=True,
+            deployment__release=OuterRef("stable"),
+            deployment__environment=OuterRef("environment"),
+        )
+        .order_by()
+        .values("deployment__release")
+        .annotate(found=Count("deployment", distinct=True))
+        .values("found")
+    )
+    asleep = Sleep.objects.filter(environment=OuterRef("environment"), model=OuterRef("model"))
+    routes = Route.objects.filter(environment__retired_at=None)
+    return routes.annotate(
+        answering=Coalesce(Subquery(servers), 0), is_asleep=Exists(asleep.exclude(state=SleepState.AWAKE))
+    )
+
+
+_HEALTH = Statement(
+    lambda since: (
+        _with_answering(since).annotate(slug=F("model__slug")).order_by("pk").values_list("pk", "slug", "answering")
+    )
+)
