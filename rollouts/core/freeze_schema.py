@@ -23,9 +23,7 @@ _ZONE = Text(
     says="a time zone",
     rule="a name of the IANA time zone database",
 )
-_DAY = Text(
-    10, pattern=r"\d{4}-\d\d-\d\d", like="2026-12-20", says="a day", rule="year, month and day as YYYY-MM-DD"
-)
+_DAY = Text(10, pattern=r"\d{4}-\d\d-\d\d", like="2026-12-20", says="a day", rule="year, month and day as YYYY-MM-DD")
 WINDOW = Record(
     {
         "days": may(ListOf(Text(one_of=DAYS, says="a day of the week"), least=1, most=7), list(DAYS)),
