@@ -56,12 +56,10 @@ NOT_OFFERED = (
 
 def gateway_routes() -> list[dict[str, Any]]:
     """Of requests that are for no model."""
-    here = {"name": "sluicegate", "version": _version(), "extensions": list(_EXTENSIONS)}
-    words = json.dumps(here, separators=(",", ":"))
-    message = b"".join(
-        _text(field, text)
-        for field, text in ((1, here["name"]), (2, here["version"]), *((3, one) for one in _EXTENSIONS))
-    )
+    name, number = "sluicegate", _version()
+    words = json.dumps({"name": name, "version": number, "extensions": _EXTENSIONS}, separators=(",", ":"))
+    fields = ((1, name), (2, number), *((3, extension) for extension in _EXTENSIONS))
+    message = b"".join(_text(field, text) for field, text in fields)
     said = {
         f"{_SERVICE}ServerLive": _YES,
         f"{_SERVICE}ServerReady": _YES,

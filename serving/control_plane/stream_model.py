@@ -19,7 +19,7 @@ _PACKAGE, _SERVICE, _CALL, _FIELD = "inference", "GRPCInferenceService", "ModelS
 
 def stream_model() -> dict[str, Any]:
     """The HTTP filter. It stands before the request guard."""
-    disposition = {"request_field_extractions": {_FIELD: {}}}
+    disposition: dict[str, Any] = {"request_field_extractions": {_FIELD: {}}}
     return {
         "name": STREAM_FILTER,
         "typed_config": {

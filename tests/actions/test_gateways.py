@@ -89,7 +89,7 @@ def test_the_command_registers_a_gateway_and_prints_what_its_envoy_is_started_wi
     assert printed["admin"]["address"]["pipe"] == {"path": "/run/sluicegate/far-admin.sock", "mode": 0o600}
     assert static["clusters"][0]["transport_socket"]["name"] == "envoy.transport_sockets.tls"
     assert (
-        static["listeners"][0]["filter_chains"][0]["transport_socket"]["typed_config"]["require_client_certificate"]
+        static["listeners"][-1]["filter_chains"][0]["transport_socket"]["typed_config"]["require_client_certificate"]
         is True
     )
     said, warned = StringIO(), StringIO()

@@ -98,7 +98,12 @@ def mirrors_by_route(route: ModelRoute) -> dict[str, list[int]]:
 
 def test_only_what_the_split_answers_is_mirrored() -> None:
     mirrored = dataclasses.replace(route(), mirror_bp=2000, prober=Prober(Address("127.0.0.1", 9999)))
-    assert mirrors_by_route(mirrored) == {"forced unary": [], "split unary": [2000] * 4, "split stream": []}
+    assert mirrors_by_route(mirrored) == {
+        "own_answer unary": [],
+        "forced unary": [],
+        "split unary": [2000] * 4,
+        "split stream": [],
+    }
     cluster = clusters(mirrored)[PROBER_CLUSTER]
     address = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]
     assert address == {"socket_address": {"address": "127.0.0.1", "port_value": 9999}}

@@ -323,14 +323,19 @@ def test_a_stream_needs_its_models_name_and_reaches_the_release(parts: Rig) -> N
     parts.apply(10_000, **arms)
     with parts.envoy.channel() as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        for metadata, expected in (
-            ((("x-sluicegate-model", MODEL),), grpc.StatusCode.UNIMPLEMENTED),  # these backends have no streams
-            ((), grpc.StatusCode.NOT_FOUND),
+        for name, metadata, expected in (
+            (
+                "other",
+                (("x-sluicegate-model", MODEL),),
+                grpc.StatusCode.UNIMPLEMENTED,
+            ),  # these backends have no streams
+            (MODEL, (), grpc.StatusCode.UNIMPLEMENTED),
+            ("other", (), grpc.StatusCode.NOT_FOUND),
         ):
             with pytest.raises(grpc.RpcError) as caught:
-                list(stub.ModelStreamInfer(iter([service_pb2.ModelInferRequest(model_name=MODEL)]), metadata=metadata))
+                list(stub.ModelStreamInfer(iter([service_pb2.ModelInferRequest(model_name=name)]), metadata=metadata))
             assert caught.value.code() is expected
-    assert arm(parts.counters(), CANDIDATE).timed == 1
+    assert arm(parts.counters(), CANDIDATE).timed == 2
 
 
 def test_as_many_streams_as_come_at_once_are_handed_on_to_stable(parts: Rig) -> None:

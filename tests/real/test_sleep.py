@@ -66,7 +66,7 @@ def test_a_gateway_answers_for_a_model_that_sleeps_and_counts_that_as_no_error(p
         "model_asleep",
     )
     assert message.startswith("model_asleep: ")
-    assert parts.envoy.http(f"/v2/models/{MODEL}/trace/setting").status == 404
+    assert parts.envoy.http(f"/v2/models/{MODEL}/trace/setting").status == 501
     counted = parts.counters()
     assert (counted.asleep, counted.user_requests, counted.user_errors) == (5, 1, 0)
     parts.apply(None, asleep=Asleep(None), stable=parts.route(None).stable)
