@@ -340,7 +340,7 @@ def _conclude(written: dict[str, Any], teller: Teller) -> int:
 
 
 def _again(stack: Stack) -> str:
-    """How to see what the demo left, once it has stopped."""
+    """The command that shows the demo's releases and rollouts again, once it has stopped."""
     state = Path(os.path.relpath(stack.state_dir))
     return f"to see it again: sluicegate up --state {state if '..' not in state.parts else stack.state_dir}, and {_sign_in(stack)}"
 

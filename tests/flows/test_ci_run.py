@@ -1,4 +1,4 @@
-"""`.ci/run` on a small tree whose `make` prints what a suite would: who runs which tests, the last line, and that nothing is left."""
+"""`.ci/run` on a small tree with a `make` that prints the lines of a suite: users, environment, last line, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ test:
 
 @pytest.fixture
 def tree() -> Iterator[Path]:
-    """A checkout with one file that is not committed, and one that is deleted and still committed. Others may not enter it."""
+    """A checkout with a new file and a deleted file that are not committed. Others may not enter it."""
     with tempfile.TemporaryDirectory(prefix="sluicegate-ci-test-", dir="/var/tmp") as name:
         made = Path(name) / "tree"
         (made / ".ci").mkdir(parents=True)
