@@ -74,8 +74,8 @@ def run(tree: Path, *parts: str, **how: Any) -> subprocess.Popen[str]:
 
 def leftovers() -> list[str]:
     """Users and folders of `.ci/run` that are still there."""
-    users = [one.pw_name for one in pwd.getpwall() if one.pw_name.startswith("sluicegate-ci-")]
-    return users + [one.name for one in Path("/tmp").glob("sluicegate-ci-*")]
+    users = [one.pw_name for one in pwd.getpwall() if one.pw_name.startswith("sg-ci-")]
+    return users + [one.name for one in Path("/tmp").glob("sg-ci-*")]
 
 
 def test_an_ordinary_user_runs_the_suite_as_that_user(tree: Path) -> None:
@@ -100,9 +100,7 @@ def test_root_runs_the_suite_as_a_user_of_its_own_and_then_what_needs_root(tree:
         said = process.communicate(timeout=150)[0]
     assert process.returncode == 1
     theirs, ours = said.split("=== Tests as root", 1)
-    name = re.search(
-        r"tests of (sluicegate-ci-\d+) in (/tmp/sluicegate-ci-\w+/tree) with -m not needs_root -k one", theirs
-    )
+    name = re.search(r"tests of (sg-ci-\d+) in (/tmp/sg-ci-\w+/tree) with -m not needs_root -k one", theirs)
     assert name, said
     assert f"tests of root in {tree} with -m needs_root or root_too -k one" in ours
     variables = dict(re.findall(r"^variable (\w+)=(.*)$", theirs, re.M))
