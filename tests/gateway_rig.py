@@ -331,7 +331,7 @@ class Rig:
         return float(at) - began
 
     def counters(self) -> GatewayCounters:
-        """What the gateway counted for the model, of all that was answered before. Zeros for a release without requests."""
+        """Counters of the gateway for the model, for all requests that were answered before. Zeros for a release without requests."""
         self.envoy.flushed()
         url = self.envoy.admin_url
         found = EnvoyCounters().read(gateway="gateway-1", admin_url=url, models=[MODEL], timeout_s=20.0)[MODEL]

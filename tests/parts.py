@@ -28,7 +28,7 @@ def _envoy() -> Path:
 
 
 def prometheus() -> str | None:
-    """The program: the machine's own, or the one that `make setup-tests` unpacked."""
+    """The program: the machine's own, or the file that `make setup-tests` unpacked."""
     own = ROOT / ".build" / "prometheus" / "usr" / "bin" / "prometheus"
     return shutil.which("prometheus") or (str(own) if own.is_file() else None)
 

@@ -81,7 +81,11 @@ def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
         return None
     attempts = s.evidence.recent.get(judged.guard.name, (0, 0))[1]
     why = "what its server did while it warmed up is left out from here on"
-    said = why if was_cold else f"the last {attempts} attempts are well: it was warming up"
+    said = (
+        why
+        if was_cold
+        else f"the last {attempts} attempts are within the tolerance, so the attempts before are taken for warm-up"
+    )
     found = hold(s, Code.COLD_START, f"{looks}, but {said}", judged)
     found.facts["forget"] = judged.guard.name  # the evidence of the warm-up; the engine drops it
     return found

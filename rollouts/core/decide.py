@@ -188,7 +188,7 @@ def _missing(s: Snapshot) -> list[str]:
     samples = _samples(s)
     words = "comparisons made" if s.desired.state is RolloutState.SHADOWING else "attempts seen"
     unproven = [one for one in s.acting if one.log_e_fine < s.policy.bar_fine and _is_needed(s, one)]
-    # Of several targets in one unit only the farthest is stated: the stage waits for that one.
+    # Of several targets in one unit only the farthest is stated: the stage waits for it.
     alike = [one for one in unproven if one.to_go is not None and _is_counted_alike(s, one)]
     farthest = max(alike, key=lambda one: one.to_go or 0, default=None)
     left = max(0, stage.min_samples - samples)

@@ -1,6 +1,6 @@
 """Freeze windows: when nothing is opened. What shuts, such as a rollback, works at any time.
 
-A window is wall time: what the clocks of its time zone show. Twice a year such a clock skips an hour or shows one twice. A window
+A window is in wall time, as the clocks of its time zone show it. Twice a year such a clock skips an hour or shows one twice. A window
 lasts from the first instant at which the clock shows its start, or has skipped it, to the last one at which it shows its end.
 The rules of a zone come from the IANA time zone database, which is a table and the only file that is read here.
 """
@@ -35,7 +35,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def zones_like(name: str) -> list[str]:
-    """Names of zones that differ from this one in case alone, or end with it, such as Europe/Berlin for berlin."""
+    """Names of zones that differ from `name` in case alone, or end with it, such as Europe/Berlin for berlin."""
     wanted = name.strip().replace(" ", "_").casefold()
     known = (one for one in available_timezones() if not one.startswith(_NO_ZONES))
     return sorted(one for one in known if wanted in (one.casefold(), one.casefold().rpartition("/")[2]))
@@ -45,7 +45,7 @@ def zones_like(name: str) -> list[str]:
 class FreezeWindow:
     """A stretch of every named weekday, or of every day from `first_day` to `last_day` (both within), in `time_zone`.
 
-    `from_min` and `to_min` are minutes of the day as the clock shows them, 0 … 1440; a window whose end is not after its start
+    `from_min` and `to_min` are minutes of the day as the clock shows them, 0 … 1440; if its end is not after its start, a window
     runs over midnight and belongs to the day on which it begins.
     """
 
@@ -95,7 +95,7 @@ def _instant(shown: datetime, zone: tzinfo, *, is_end: bool) -> datetime:
         return second if is_end else first
     before = second.astimezone(
         zone
-    ).utcoffset()  # the skip lies between the two: one has the offset before it, one that after it
+    ).utcoffset()  # the skip lies between both: their offsets are those before and after it
     while first - second > timedelta(seconds=1):
         middle = second + (first - second) / 2
         second, first = (middle, first) if middle.astimezone(zone).utcoffset() == before else (second, middle)
@@ -103,7 +103,7 @@ def _instant(shown: datetime, zone: tzinfo, *, is_end: bool) -> datetime:
 
 
 def in_words(window: FreezeWindow, until: datetime) -> str:
-    """`2026-11-27 23:00 UTC`, with the time that the window's own clock shows if that is another one."""
+    """`2026-11-27 23:00 UTC`, and the time that the window's own clock shows if its zone is not UTC."""
     local = local_words(window, until)
     return f"{until.astimezone(UTC):%Y-%m-%d %H:%M} UTC{f' ({local})' if local else ''}"
 
@@ -155,7 +155,7 @@ def stretches(windows: Iterable[FreezeWindow], begin: datetime, end: datetime) -
     found = []
     for window in windows:
         first = begin.astimezone(window.zone).date()
-        zones = () if window.time_zone == "UTC" else (window.time_zone,)
+        zones: tuple[str, ...] = () if window.time_zone == "UTC" else (window.time_zone,)
         for ahead in range(-1, (end.astimezone(window.zone).date() - first).days + 1):
             stretch = window.on(first + timedelta(days=ahead))
             if stretch is not None and stretch[1] > begin and stretch[0] < end:

@@ -38,7 +38,7 @@ WINDOW = Record(
 
 
 def window_problems(windows: Sequence[Mapping[str, Any]]) -> list[Problem]:
-    """What the form of a window cannot refuse: unknown zones, days that no calendar has, and days in the wrong order."""
+    """Mistakes that the form of a window cannot refuse: unknown zones, days that no calendar has, and days in the wrong order."""
     problems = []
     for i, window in enumerate(windows):
         name = window.get("time_zone", "UTC")

@@ -50,7 +50,7 @@ def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
     if _may_hold(s, found, judged, odd):
         said = (
             f"Holding at {weight_text(s.desired.weight_bp)}: {judged.guard.words} of {s.identity.candidate_name} are at "
-            f"{share_text(judged.rate_candidate)}, but they are {theirs} It gets no more traffic, and another takes its place."
+            f"{share_text(judged.rate_candidate)}, but they are {theirs} It gets no more traffic, and another is to take its place."
         )
         held = hold(s, Code.REPLICA_DIFFERS, said, judged)
         besides = [one.guard.name for one in s.evidence.judged if _is_its_own(one, judged)]

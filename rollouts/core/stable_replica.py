@@ -42,7 +42,7 @@ def comparable(s: Snapshot, decided: Decision) -> Decision:
     more = "It gets no more traffic, and another" if is_aside else "Another"
     said = (
         f"Holding at {weight_text(s.desired.weight_bp)}: {judged.guard.words} of {s.identity.stable_name} are of one replica of "
-        f"{odd.replicas}: {odd.words}. Beside it {s.identity.candidate_name} looks better than it is. {more} takes its place."
+        f"{odd.replicas}: {odd.words}. Beside it {s.identity.candidate_name} looks better than it is. {more} is to take its place."
     )
     held = hold(s, Code.STABLE_REPLICA_DIFFERS, said, judged)
     facts = {**held.facts, "stable_replica": odd.facts, "replace_stable": odd.name, "is_aside": is_aside}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -90,8 +91,10 @@ def tell(output: Output, *, state_dir: Path | None, report_file: Path | None, le
                 report_file.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
                 teller.say(f"report: {report_file}")
             code = _conclude(written, teller)
-            if leave_up and not written.get("is_too_small"):  # there is nothing to look at on such a machine
-                _stay(stack, teller)
+            if not written.get("is_too_small"):  # there is nothing to look at on such a machine
+                teller.say(_again(stack))
+                if leave_up:
+                    _stay(stack, teller)
     except (StartFailed, AlreadyRunning) as error:
         raise CommandError(
             str(error), exit_code=exits.INFRASTRUCTURE, next_step=f"Look into {folder / 'logs'}."
@@ -334,6 +337,12 @@ def _conclude(written: dict[str, Any], teller: Teller) -> int:
     if teller.as_json:
         teller.result(written)
     return exits.FAILED if wrong else exits.OK
+
+
+def _again(stack: Stack) -> str:
+    """The command that shows the demo's releases and rollouts again, once it has stopped."""
+    state = Path(os.path.relpath(stack.state_dir))
+    return f"to see it again: sluicegate up --state {state if '..' not in state.parts else stack.state_dir}, and {_sign_in(stack)}"
 
 
 def _sign_in(stack: Stack) -> str:

@@ -92,7 +92,8 @@ def _names_certificates_for_pip() -> bool:
         return True
     home = Path(os.environ.get("HOME") or "/nonexistent")
     own = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
-    files = [os.environ.get("PIP_CONFIG_FILE") or "/etc/pip.conf", own / "pip" / "pip.conf", home / ".pip" / "pip.conf"]
+    system = Path(os.environ.get("PIP_CONFIG_FILE") or "/etc/pip.conf")
+    files = [system, own / "pip" / "pip.conf", home / ".pip" / "pip.conf"]
     found = configparser.RawConfigParser(strict=False)
     with contextlib.suppress(configparser.Error, OSError, UnicodeError):
         found.read(files)
@@ -266,7 +267,7 @@ def _is_done(proof: Path, stamp: Path, fingerprint: str, *, tries_again: bool) -
 
 
 def main(*, tries_again: bool = False, for_tests: bool = False) -> int:
-    """Installs what is not installed yet: 0, or 2 if a part could not be had. `tries_again`: what was left out, too."""
+    """Installs the parts that are absent. Returns 0, or 2 if a part could not be had. `tries_again`: parts that were left out, too."""
     if sys.version_info < OLDEST_PYTHON:
         print(
             f"make setup: this is Python {sys.version.split()[0]}; 3.11 or newer is needed (set PYTHON=…).",

@@ -62,7 +62,7 @@ class Process:
     stop_signal: int = signal.SIGTERM
     death_signal: int = signal.SIGKILL  # sent by the kernel when the supervisor is gone
     grace_s: float = 5.0
-    ready_s: float = 60.0  # so long may it do nothing before it is ready
+    ready_s: float = 60.0  # limit for doing nothing before it is ready
     runs_once: bool = False
 
 
@@ -213,7 +213,7 @@ class Supervisor:
         return is_ready and await asyncio.to_thread(_has_its_ports, process, running.pid)
 
     def _work_of(self, process: Process) -> Work:
-        """What the process wrote into its log, and the processor time of it and of those that it rests on."""
+        """Size of the process's log, and the processor time of it and of the processes of lower levels."""
         log = self.log_file(process.name)
         levels = {one.name: one.level for one in self.processes}
         running = [

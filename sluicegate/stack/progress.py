@@ -1,4 +1,4 @@
-"""Whether a process that starts makes progress: a busy machine is slow, and only one that does nothing is stuck."""
+"""Whether a process that starts makes progress: a busy machine makes it slow, and a stuck process does nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOK_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class Work:
-    """What can be seen of a process's work: bytes of its log, and seconds of processor time."""
+    """Signs of a process's work: bytes of its log, and seconds of processor time."""
 
     log_bytes: int
     cpu_s: float

@@ -50,7 +50,7 @@ def test_a_reserved_port_is_no_other_programs_until_its_server_starts() -> None:
             pass
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=30)
-        reserved.reserve(port)  # by somebody else already
+        reserved.reserve(port)  # it is reserved already
         reserved.release([port, port + 1])
         with socket.create_server(("127.0.0.1", port)):
             assert not is_free(port)

@@ -64,7 +64,7 @@ def test_how_much_hostile_code_takes(shut_in: tuple[Ground, tuple[str, ...]]) ->
     got = found.probe(layers, bounds=True)
     assert got["open_files"] < BOUNDS.open_files and got["memory"] <= BOUNDS.memory // MIB
     if USER in layers or NAMESPACES in layers or not found.is_root:  # the kernel counts no processes of root
-        # Without a count of its own, the program gets what the user's other processes leave of the limit.
+        # Without a count of its own, the program shares the limit with the user's other processes.
         assert got["processes"] < got["limit"]
     if NAMESPACES in layers:
         assert got["processes"] < BOUNDS.processes and got["shared_memory"] <= BOUNDS.shared_memory // MIB

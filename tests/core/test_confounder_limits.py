@@ -78,7 +78,7 @@ def test_only_a_young_server_with_enough_recent_attempts_that_are_well_was_warmi
     strict = replace(judged(1, bad_candidate=400, bad_stable=500, stable=1000, log_e_worse=30.0), guard=STRICT)
     young = {"attempts_since_server": 900, "server_age_s": 299.9, "recent": {SLOW.name: (30, 60)}}
     assert blamed(strict, **young) == "cold_start + forget"
-    assert "the last 60 attempts are well" in decide(snapshot(judged=(strict,), **young)).reason
+    assert "the last 60 attempts are within the tolerance" in decide(snapshot(judged=(strict,), **young)).reason
     assert blamed(strict, **young, forgotten=1) == "cold_start + forget"
     assert blamed(strict, **{**young, "server_age_s": 300.0}) == "worse_than_stable"
     assert blamed(strict, **{**young, "server_age_s": None}) == "worse_than_stable"

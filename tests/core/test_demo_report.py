@@ -361,6 +361,7 @@ def test_how_to_sign_in_is_told_when_the_pages_are_there(monkeypatch: pytest.Mon
     monkeypatch.setattr(story, "_conclude", lambda *_: 0)
     monkeypatch.setattr(Output, "say", lambda _, line: said.append(line))
     assert story.tell(Output(as_json=True), state_dir=tmp_path / "new", report_file=None, leave_up=False) == 0
+    assert said[-1].endswith(f"to see it again: sluicegate up --state {tmp_path}, and sign in as admin / secret")
 
 
 @pytest.mark.parametrize(("written", "stays"), [({"is_too_small": True}, False), ({}, True)])

@@ -41,7 +41,7 @@ def test_it_holds_says_why_and_names_the_replica() -> None:
     assert (found.action, found.code) == (Action.HOLD, Code.REPLICA_DIFFERS)
     assert found.reason == (
         "Holding at 25 %: errors of r2 are at 10 %, but they are of one replica of 2: b:1, 90 of 300 attempts; "
-        "the others failed 0 of 300. It gets no more traffic, and another takes its place."
+        "the others failed 0 of 300. It gets no more traffic, and another is to take its place."
     )
     assert found.facts["set_aside"] == "b:1" and found.facts["guard"] == "errors"
     assert held(state=S.BAKING, weight_bp=9500).code is Code.REPLICA_DIFFERS

@@ -60,7 +60,7 @@ def test_what_was_left_out_is_tried_again_once_an_hour(part: Part, capsys: pytes
 
 
 def targets() -> dict[str, tuple[list[str], str]]:
-    """Target of the Makefile → what it needs, and its recipe."""
+    """Target of the Makefile → the targets before it, and its recipe."""
     found = re.findall(
         r"^([a-z-]+):([^#\n=]*)## [^\n]*\n((?:\t[^\n]*\n?)*)", (install.ROOT / "Makefile").read_text(), re.M
     )

@@ -43,7 +43,7 @@ def test_nothing_opens_beside_a_stable_of_which_one_replica_is_bad() -> None:
     assert (held.action, held.code) == (Action.HOLD, Code.STABLE_REPLICA_DIFFERS)
     assert held.reason == (
         "Holding at 25 %: errors of r1 are of one replica of 3: b:1, 30 of 500 attempts; the others failed 1 of 1000. "
-        "Beside it r2 looks better than it is. It gets no more traffic, and another takes its place."
+        "Beside it r2 looks better than it is. It gets no more traffic, and another is to take its place."
     )
     assert held.facts["replace_stable"] == "b:1" and held.facts["is_aside"] and held.facts["guard"] == "errors"
     assert held.facts["stable_replica"]["own"] == [30, 500]
@@ -73,7 +73,7 @@ def test_nor_is_it_excused_for_what_one_replica_of_stable_fails() -> None:
 def test_where_the_others_may_not_hold_all_traffic_it_answers_until_another_does(room: Room) -> None:
     held = found(room=room)
     assert held.code is Code.STABLE_REPLICA_DIFFERS and not held.facts["is_aside"]
-    assert held.reason.endswith("looks better than it is. Another takes its place.")
+    assert held.reason.endswith("looks better than it is. Another is to take its place.")
 
 
 @pytest.mark.parametrize(("breach", "code"), BREACHES)
