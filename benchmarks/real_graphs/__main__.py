@@ -236,9 +236,8 @@ def tried(stack: Stack, shop: Shop, folder: Path, declared: Declared) -> Row:
     gates = shop.author.wait_for_gates(shop.author.start_gates(name), timeout_s=WORST_S)
     row.ended = f"gates {gates['verdict']}"
     if gates["verdict"] != "passed":
-        row.ended += ": " + "; ".join(
-            f"{one['gate']} {one.get('reason', '')}" for one in gates["results"] if one["verdict"] != "passed"
-        )
+        reasons = [f"{gate}: {one['reason']}" for gate, one in results(gates).items() if one["verdict"] != "passed"]
+        row.ended += f" ({'; '.join(reasons)})"
         return row
     alone, random = Alone(declared), np.random.default_rng(1)
     host, _, port = stack.gateway_grpc.rpartition(":")
@@ -254,6 +253,11 @@ def tried(stack: Stack, shop: Shop, folder: Path, declared: Declared) -> Row:
         compare(row, by_json(stack, graph.name, request, declared.outputs), wanted)
     gateway.close()
     return row
+
+
+def results(gate_run: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The result of each gate, by its name."""
+    return {one["gate"]: one for one in gate_run["gates"]}
 
 
 def table(rows: list[Row]) -> str:
