@@ -11,7 +11,7 @@ import numpy.typing as npt
 from registry.core.serving import sent_dims
 from serving.core.made_up import NUMPY_TYPES, made_up_item
 
-#: Of the largest sizes that are declared: what is made up is asked again as health check, beside users' requests.
+#: Share of the largest declared sizes. It is small because the request is repeated as health check, beside users' requests.
 _SHARE = 1 / 8
 _UNSAID = "BF16"
 _TEXT = b"warm-up"
@@ -44,9 +44,9 @@ def requests(serving: dict[str, Any], limits: Mapping[str, Any]) -> list[dict[st
 
 
 def _made_up(serving: dict[str, Any], limits: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """One item, within what the envelope's `limits` say of sizes and values.
+    """One item, within the sizes and values of the envelope's `limits`.
 
-    Where they say nothing of an input's values: zeros, or one text, for ever. Releases that run were let in with these.
+    An input without declared values has zeros or one text. Releases that run were let in with these, so that they stay.
     """
     tensors = [_Declared(one["name"], one["data_type"], tuple(sent_dims(one["dims"]))) for one in serving["inputs"]]
     item, said = made_up_item(tensors, limits, seed=0, share=_SHARE), limits.get("input_values") or {}
@@ -66,7 +66,7 @@ def array(value: Any, tensor: dict[str, Any], batch: int) -> npt.NDArray[Any]:
     """The tensor that a JSON value stands for: the whole batch, or one item that is repeated to make it.
 
     Raises:
-        ValueError: the value has neither shape, or holds what the data type does not.
+        ValueError: the value has neither shape, or an element that is not of the data type.
     """
     if tensor["data_type"] not in NUMPY_TYPES or tensor["data_type"] == _UNSAID:
         raise ValueError(f"{tensor['data_type']} has no form in JSON; give {tensor['name']} another data type")

@@ -1,4 +1,4 @@
-"""Gates ask what the node's agent warmed up with, in each form that a warm-up may have."""
+"""Gates send the requests that the node's agent warmed up with, in each form of a warm-up."""
 
 from __future__ import annotations
 

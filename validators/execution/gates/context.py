@@ -128,7 +128,7 @@ def example_items(context: GateContext, most: int) -> list[Arrays]:
         return [item_arrays(context.inputs, context.items[at].inputs) for at in chosen]
     limits = context.envelope.get("limits") or {}
     if context.serving.get("warmup"):
-        with suppress(ValueError):  # which the node's agent has told already
+        with suppress(ValueError):  # the node's agent has reported it
             first = requests(dict(context.serving), limits)[0]
             return [{name: as_bytes(value[0] if context.has_batch_axis else value) for name, value in first.items()}]
     return made_up_items(context.inputs, limits, most=most)
