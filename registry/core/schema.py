@@ -105,7 +105,7 @@ class Text:
 
 
 def digest(says: str) -> Text:
-    """A sha256 with its prefix. `says`: of what, for the message."""
+    """A sha256 with its prefix. `says` is its name in messages."""
     rule = "sha256: and 64 hex digits in lower case"
     return Text(71, pattern="sha256:[0-9a-f]{64}", like="sha256:<64 hex digits>", says=says, rule=rule)
 

@@ -1,4 +1,4 @@
-"""What a graph names as its external data, from the draft to the seal: data, whatever it is called."""
+"""External data of graphs under any name, from the draft to the seal."""
 
 # ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations

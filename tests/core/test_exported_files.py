@@ -1,4 +1,4 @@
-"""What exporters and tokenizers write by default, file by file: taken, taken under a waiver, or refused with what to do."""
+"""The default files of exporters and tokenizers: taken, taken under a waiver, or refused with the next step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WAIVED = {
     "model.pt": "code", "model.py": "code", "pytorch_model.bin": "pickle", "model.pkl": "pickle", "pipeline.joblib": "pickle",
     "last.ckpt": "pickle", "openvino_model.bin": "pickle",
 }  # fmt: skip
-#: File → a word of what to do.
+#: File → a word of its fix.
 REFUSED = {
     "tf_model.h5": "Convert", "model.keras": "Convert", "flax_model.msgpack": "Convert", "rust_model.ot": "Convert",
     "weights.npz": "Convert", "saved_model.pb": "tf2onnx", "model.tflite": "tf2onnx", "variables.index": "tf2onnx",

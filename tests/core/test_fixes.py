@@ -1,4 +1,4 @@
-"""What one rule says to write, no other rule refuses: each `Fix:` is followed until nothing is wrong."""
+"""No rule refuses the fix of another: each `Fix:` is followed until the release has no mistake."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def first(document: dict[str, Any], files: dict[str, bytes]) -> Problem | None:
 
 
 def followed(problem: Problem, document: dict[str, Any], files: dict[str, bytes]) -> None:
-    """Does what the fix says first, in the field that it is said of. Raises AssertionError for a fix that says nothing to do."""
+    """Follows the first step of the fix, in its field. Raises AssertionError for a fix without a step."""
     spot, field = problem.fix, problem.field
     if name := re.match(r"Add (artifact/\S+?)[.,]? ?$", spot):
         files[name[1]] = bytes(4096)
@@ -50,7 +50,7 @@ def followed(problem: Problem, document: dict[str, Any], files: dict[str, bytes]
     elif said := re.match(r"Write (.+?)\.( |$)", spot):
         put(document, field, yaml.safe_load(said[1]))
     else:
-        raise AssertionError(f"nobody can follow {problem}")
+        raise AssertionError(f"no step in {problem}")
 
 
 def put(document: Any, field: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Names and other texts of a form: each refusal states the rule, and names carry what they can be made of."""
+"""Names and other texts with a pattern: each refusal states the rule."""
 
 from __future__ import annotations
 

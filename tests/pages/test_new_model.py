@@ -76,6 +76,7 @@ def test_one_more_row_keeps_what_was_typed() -> None:
         ({"from": "text", "text": "- a"}, ["it holds no fields"]),
         (FIELDS | {"slug": "new"}, ["address of a page"]),
         (FIELDS | {"inputs_dims_0": "two"}, ["contract.inputs[0].dims[0]", 'value="two"']),
+        (FIELDS | {"inputs_dims_0": ""}, ["contract.inputs[0].dims", "None is not a list"]),
         (FIELDS | {"errors_max_frac": "1%"}, ["is not a number", 'value="1%"']),
         (FIELDS | {"gate_policy": "a: [\n"}, ["gate_policy:2:1"]),
         (FIELDS | {"slug": "<script>alert(1)</script>\u202e"}, ["&lt;script&gt;"]),
@@ -94,3 +95,11 @@ def test_who_may_not_is_told_so() -> None:
     assert "You may create no model" in client.get("/models/new/").text
     assert create(client, FIELDS).status_code == 403
     assert Client().get("/models/new/").status_code == 302
+
+
+def test_one_number_for_each_item_is_typed_as_an_empty_list_and_shown_in_words() -> None:
+    client = signed_in()
+    assert create(client, FIELDS | {"inputs_dims_0": "[]"}).status_code == 200
+    model = ServedModel.objects.get()
+    assert model.contract["inputs"][0]["dims"] == []
+    assert "one number" in client.get(f"/models/{model.slug}/policies/").text

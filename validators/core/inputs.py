@@ -99,15 +99,21 @@ def text_input(tensors: Sequence[Tensor]) -> str | None:
     return names[0] if len(names) == 1 else "text" if "text" in names else None
 
 
+def as_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Texts as the bytes that are sent; numbers as they are. Raises TypeError for an object that is no text."""
+    if array.dtype != object:
+        return array
+    flat = [_text(value) for value in array.ravel()]
+    return np.array([*flat, None], dtype=object)[:-1].reshape(array.shape)
+
+
 def _array(tensor: Tensor, values: Mapping[str, Any]) -> npt.NDArray[Any]:
     if tensor.name not in values:
         raise ValueError(f"the input {tensor.name} has no value")
     kind = NUMPY_TYPES.get(tensor.data_type, "object")
     try:
         if kind == "object":
-            array = np.array(values[tensor.name], dtype=object)
-            flat = [_text(value) for value in array.ravel()]
-            array = np.array([*flat, None], dtype=object)[:-1].reshape(array.shape)
+            array = as_bytes(np.array(values[tensor.name], dtype=object))
         else:
             array = _numbers(np.asarray(values[tensor.name]), np.dtype(kind))
     except (TypeError, ValueError, OverflowError) as error:

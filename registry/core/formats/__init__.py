@@ -163,9 +163,9 @@ def _read_raw(window: Window) -> dict[str, Any]:
 
 
 def _read_pickle(window: Window) -> dict[str, Any]:
-    """{"imports", "is_plain"}: what unpickling would import, as far as the first MiB tells, for the judge of the waiver.
+    """{"imports", "is_plain"}. `imports`: the names that unpickling would import, read from the first MiB.
 
-    `is_plain`: the bytes are no pickle, archive or program. A graph may have them as its external data.
+    `is_plain`: the bytes are no pickle, archive or program, so that they can be a graph's external data.
     """
     head = window.head(MOST_READ)
     if head.startswith(b"PK\x03\x04"):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from serving.core.made_up import made_up_items
 from serving.core.use import Reading
 from serving.core.variants import Batching
+from serving.core.warm_requests import requests
 from serving.ports import InferenceServer
 from validators.core.contract import Tensor, tensors_of
 from validators.core.expiry import uses_gpu
 from validators.core.golden_set import GoldenItem, Label
 from validators.core.gpu_checks import Watch
-from validators.core.inputs import Arrays, item_arrays
+from validators.core.inputs import Arrays, as_bytes, item_arrays
 from validators.core.load import Floats, arrivals_of
 from validators.core.policy import Policy
 from validators.core.sample import sample_of
@@ -125,9 +126,9 @@ def example_items(context: GateContext, most: int) -> list[Arrays]:
     if context.items:
         chosen = sample_of(len(context.items), most)
         return [item_arrays(context.inputs, context.items[at].inputs) for at in chosen]
-    for declared in context.serving.get("warmup") or ():
-        try:
-            return [item_arrays(context.inputs, declared["inputs"])]
-        except ValueError:
-            continue  # it states a whole batch, not an item
-    return made_up_items(context.inputs, context.envelope.get("limits") or {}, most=most)
+    limits = context.envelope.get("limits") or {}
+    if context.serving.get("warmup"):
+        with suppress(ValueError):  # the node's agent has reported it
+            first = requests(dict(context.serving), limits)[0]
+            return [{name: as_bytes(value[0] if context.has_batch_axis else value) for name, value in first.items()}]
+    return made_up_items(context.inputs, limits, most=most)
