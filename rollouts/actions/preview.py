@@ -25,6 +25,7 @@ from rollouts.actions.start import (
     policy_for,
     refuse_beside,
     refuse_own_policy,
+    refuse_tried_before,
     stable_beside,
 )
 from rollouts.core.capacity import shortage
@@ -88,6 +89,7 @@ class _Asked:
     beside: Beside
     traffic: Traffic
     found: PolicyPreview
+    again: bool
 
 
 def preview_rollout(
@@ -97,6 +99,7 @@ def preview_rollout(
     environment: Environment,
     policy: Mapping[str, Any] | None = None,
     rate_per_s: float | None = None,
+    again: bool = False,
 ) -> dict[str, Any]:
     """What `start_rollout` with the same arguments would do: stages, times, detection, approvals, and warnings with codes.
 
@@ -119,7 +122,9 @@ def preview_rollout(
         slow_frac=traffic.slow_frac,
         has_stable=stable is not None,
     )
-    asked = _Asked(actor, candidate, environment, policy, plan, warm, stable, places, found_beside, traffic, found)
+    asked = _Asked(
+        actor, candidate, environment, policy, plan, warm, stable, places, found_beside, traffic, found, again
+    )
     warnings = list(_warnings(asked))
     return {
         "model": candidate.model.slug,
@@ -162,6 +167,7 @@ def _refusals(asked: _Asked) -> list[Callable[[], object]]:
         lambda: refuse_frozen(asked.plan, "Start the rollout"),
         lambda: refuse_beside(asked.beside.ongoing, asked.environment),
         lambda: stable_beside(asked.candidate, asked.environment, asked.warm.route),
+        *([] if asked.again else [lambda: refuse_tried_before(asked.candidate, asked.environment)]),
     ]
 
 
