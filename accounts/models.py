@@ -193,6 +193,21 @@ class UsedIdToken(models.Model):
         indexes = [models.Index(fields=["ends_at"], name="used_id_token_to_forget")]
 
 
+class FollowedRun(models.Model):
+    """A gate run or rollout that a token asked for: it may read this run after its own end (`accounts.actions.following`)."""
+
+    token = models.ForeignKey(Token, on_delete=models.CASCADE, related_name="followed", db_index=False)
+    subject_type = models.CharField(max_length=20)  # gate_run or rollout, as events call them
+    subject_id = models.BigIntegerField()
+    until = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["token", "subject_type", "subject_id"], name="followed_run_once")
+        ]
+        indexes = [models.Index(fields=["until"], name="followed_run_to_forget")]
+
+
 class RoleRule(models.Model):
     """Which people of an issuer hold a role, by their claims, from sign-in to sign-in; `team` None: in every team."""
 

@@ -33,21 +33,19 @@ class Authority:
     def gateway(self, name: str, trusts: Authority | None = None) -> TlsFiles:
         return self._leaf(name, x509.UniformResourceIdentifier(gateway_identity(name)), trusts)
 
-    def site(self, host: str) -> TlsFiles:
-        """For a web server with this DNS name."""
-        return self._leaf(host, x509.DNSName(host), None)
+    def server(self, *names: str) -> TlsFiles:
+        """Of a web server of these names or addresses."""
+        return self._leaf(names[0], [_general_name(name) for name in names], None)
 
-    def loopback(self) -> TlsFiles:
-        """Of a server that callers know by its address, 127.0.0.1."""
-        return self._leaf("loopback", x509.IPAddress(ip_address("127.0.0.1")), None)
-
-    def _leaf(self, name: str, identity: x509.GeneralName, trusts: Authority | None) -> TlsFiles:
+    def _leaf(
+        self, name: str, identity: x509.GeneralName | list[x509.GeneralName], trusts: Authority | None
+    ) -> TlsFiles:
         """Control plane and gateway both call each other: for streams the gateway, for counters the engine."""
         purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         made = self._builder(subject, self._certificate.subject, key.public_key())
-        for extension in (x509.SubjectAlternativeName([identity]), purpose):
+        for extension in (x509.SubjectAlternativeName(identity if isinstance(identity, list) else [identity]), purpose):
             made = made.add_extension(extension, critical=False)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         signed = made.add_extension(issuer, critical=False).sign(self._key, hashes.SHA256())
@@ -69,3 +67,10 @@ class Authority:
         file = self._folder / name
         file.write_bytes(data)
         return str(file)
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

@@ -213,7 +213,8 @@ class Issuer:
 
     def _give_job_its_token(self, request: BaseHTTPRequestHandler) -> None:
         """As GitHub Actions does: by a bearer token of the job, for the audience that it asks for."""
-        if request.headers.get("Authorization") != "bearer of-the-job":
+        scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+        if (scheme.lower(), secret) != ("bearer", "of-the-job"):
             self._refuse(request, 401, "unauthorized")
         else:
             _answer(

@@ -9,6 +9,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from accounts.actions.following import end_following
 from accounts.actions.given_roles import end_roles_by
 from accounts.actions.sessions import drop_sessions_by
 from accounts.adapters.issuer_http import IssuerUnreachable, url_problem
@@ -145,7 +146,8 @@ def tell_of_identity(verb: str, identity: Identity, actor: Actor, **facts: Any) 
 
 
 def end_tokens(tokens: Any) -> int:
-    """How many of these tokens lived until now."""
+    """How many of these tokens lived until now. Those that had expired follow no run any more either."""
+    end_following(tokens)
     now = timezone.now()
     living = tokens.filter(Q(expires_at=None) | Q(expires_at__gt=now), revoked_at=None)
     ended: int = living.update(revoked_at=now)

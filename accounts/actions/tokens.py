@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -11,6 +12,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from accounts.actions.following import end_following, narrowed
 from accounts.actions.sessions import drop_sessions
 from accounts.core.access import Actor, require_own, require_within
 from accounts.core.scope import WHOLE, Scope
@@ -139,9 +141,10 @@ def user_of_token(clear: str) -> User:
     return living_token(clear).user
 
 
-def living_token(clear: str) -> Token:
+def living_token(clear: str, *, beyond_end: Callable[[Token], bool] = lambda token: False) -> Token:
     """The token, with its user, whose secret this is; notes its use, at most once a minute.
 
+    `beyond_end` states whether a token that has expired is let in all the same, only to read.
     Raises Refused, saying whether it is unknown, revoked, rotated or expired.
     """
     digest, now = token_digest(clear), timezone.now()
@@ -150,7 +153,8 @@ def living_token(clear: str) -> Token:
         raise Refused("no_such_token", "This token is not known here. Sign in again with `sluicegate login`.")
     if token.revoked_at is not None:
         raise Refused("token_revoked", f"The token {token.name!r} was revoked. Sign in again with `sluicegate login`.")
-    if token.expires_at is not None and token.expires_at <= now:
+    has_expired = token.expires_at is not None and token.expires_at <= now
+    if has_expired and not beyond_end(token):
         raise Refused("token_expired", f"The token {token.name!r} has expired. Sign in again with `sluicegate login`.")
     if not token.user.is_active:
         raise Refused("user_inactive", f"{token.user.username} is not active; ask an administrator.")
@@ -164,7 +168,7 @@ def living_token(clear: str) -> Token:
     if any(at is None or at < now - NOTED_EVERY for at in noted.values()):
         Token.objects.filter(pk=token.pk).update(**dict.fromkeys(noted, now))
     token.is_by_previous = is_previous
-    return token
+    return narrowed(token) if has_expired else token
 
 
 def _require_secret_of_now(actor: Actor) -> None:
@@ -189,6 +193,7 @@ def end_credentials(user: User) -> int:
     drop_sessions(user)
     user.credentials_version += 1
     user.save(update_fields=["credentials_version"])
+    end_following(Token.objects.filter(user=user))
     now = timezone.now()
     return Token.objects.filter(user=user, revoked_at=None, expires_at__gt=now).update(revoked_at=now) + (
         Token.objects.filter(user=user, revoked_at=None, expires_at=None).update(revoked_at=now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import os
 import ssl
 import time
 from base64 import b64encode
@@ -13,6 +14,7 @@ from typing import Any
 from urllib.parse import quote_plus, urlencode, urlsplit, urlunsplit
 
 from ledger.adapters.deadline_http import DeadlineConnection, TooLong
+from ledger.core.proxies import proxy_for
 
 TIMEOUT_S = 5.0
 MOST_BYTES = 256 * 1024
@@ -73,7 +75,8 @@ def _ask(
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     told = {"User-Agent": AGENT, "Accept": "application/json", "Connection": "close", **headers}
     try:
-        with DeadlineConnection(origin, time.monotonic() + timeout_s, MOST_BYTES) as line:
+        proxy = proxy_for(origin, os.environ)
+        with DeadlineConnection(origin, time.monotonic() + timeout_s, MOST_BYTES, proxy=proxy) as line:
             status, answer = line.ask(method, path, body, told)
     except TooLong:
         raise IssuerUnreachable(f"{_shown(url)} answered more than {MOST_BYTES // 1024} kB") from None

@@ -14,8 +14,11 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
+from ledger.core.proxies import without_login
+
 #: The scheme of a URL that names a socket file of this machine: unix:/path.
 UNIX = "unix"
+_LONGEST_HEAD = 16_384
 
 
 class TooLong(Exception):
@@ -35,7 +38,8 @@ class DeadlineConnection:
     `deadline` is in monotonic seconds and holds for all that is asked until another is set. http.client's own time-out begins
     anew with every piece that arrives, so that a byte a second would hold its caller for hours. `addresses` resolves the host:
     what it returns, and nothing else, is connected to. `connections` counts those that were made. `context`: for https with certificates
-    of one's own; with `identity`, a URI, the server's certificate must name that instead of the host.
+    of one's own; with `identity`, a URI, the server's certificate must name that instead of the host. `proxy`: the http:// address of
+    a proxy that leads there; then `addresses` resolves the proxy's host, and the proxy that of the URL.
     """
 
     url: str
@@ -44,6 +48,7 @@ class DeadlineConnection:
     addresses: Callable[[str, int], Sequence[str]] = addresses_of
     context: ssl.SSLContext | None = field(default=None, repr=False)
     identity: str = ""
+    proxy: str = field(default="", repr=False)
     connections: int = field(default=0, init=False)
     _line: http.client.HTTPConnection | None = field(default=None, init=False, repr=False)
 
@@ -81,7 +86,11 @@ class DeadlineConnection:
         try:
             line = self._line or self._connect(parts)
             base = "" if parts.scheme == UNIX else parts.path.rstrip("/")
-            line.request(method, base + path, body, {**_login(parts), **(headers or {})})
+            told = {**_login(parts), **(headers or {})}
+            if self.proxy and parts.scheme == "http":
+                base = f"http://{parts.netloc.rpartition('@')[2]}{base}"
+                told |= _proxy_login(self.proxy)
+            line.request(method, base + path, body, told)
             return line.getresponse()
         except BaseException:
             self.close()
@@ -97,11 +106,13 @@ class DeadlineConnection:
         host = "localhost" if is_file else parts.hostname or ""
         line = http.client.HTTPConnection(host, parts.port or (443 if is_secure else 80))
         line.default_port = 443 if is_secure else 80  # which the Host header leaves out
-        sock = self._reached_file(parts.path) if is_file else self._reached(host, line.port)
+        sock = self._reached_file(parts.path) if is_file else self._reached_host(host, line.port)
         try:
             if not is_file:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if is_secure:
+                if self.proxy:
+                    self._tunnel(sock, host, line.port)
                 sock = self._secured(sock, host)
         except BaseException:
             sock.close()
@@ -135,6 +146,34 @@ class DeadlineConnection:
             sock.close()
             raise
         return sock
+
+    def _reached_host(self, host: str, port: int) -> socket.socket:
+        """A connection to the host, or to the proxy that leads there."""
+        if not self.proxy:
+            return self._reached(host, port)
+        there = urlsplit(self.proxy)
+        if there.scheme != "http":
+            raise OSError(
+                f"the environment names the proxy {without_login(self.proxy)}, and only http:// ones are spoken to"
+            )
+        return self._reached(there.hostname or "", there.port or 80)
+
+    def _tunnel(self, sock: socket.socket, host: str, port: int) -> None:
+        """Asks the proxy for a tunnel to the host. Raises OSError with the proxy's refusal."""
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        login = "".join(f"{name}: {value}\r\n" for name, value in _proxy_login(self.proxy).items())
+        sock.settimeout(self.left_s())
+        sock.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{login}\r\n".encode())
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):  # byte by byte: what follows is the host's
+            sock.settimeout(self.left_s())
+            piece = sock.recv(1)
+            if not piece or len(head) > _LONGEST_HEAD:
+                raise OSError(f"the proxy {without_login(self.proxy)} gave no answer")
+            head += piece
+        status = head.split(b"\r\n", 1)[0].decode("latin-1").partition(" ")[2]
+        if not status.startswith("2"):
+            raise OSError(f"the proxy {without_login(self.proxy)} does not lead to {target}: {status}")
 
     def _reached(self, host: str, port: int) -> socket.socket:
         """A connection to the first address that takes one. Each has its share of the time that is left."""
@@ -172,11 +211,15 @@ def shown(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def _login(parts: SplitResult) -> dict[str, str]:
+def _login(parts: SplitResult, header: str = "Authorization") -> dict[str, str]:
     if parts.username is None:
         return {}
     pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+    return {header: f"Basic {b64encode(pair.encode()).decode()}"}
+
+
+def _proxy_login(proxy: str) -> dict[str, str]:
+    return _login(urlsplit(proxy), "Proxy-Authorization")
 
 
 class _TimedSocket:

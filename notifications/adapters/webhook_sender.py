@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
+import os
 import socket
 import ssl
 import time
@@ -14,6 +15,7 @@ from functools import partial
 from urllib.parse import urlsplit, urlunsplit
 
 from ledger.adapters.deadline_http import DeadlineConnection, addresses_of
+from ledger.core.proxies import proxy_for
 from notifications.core.delivery import SNIPPET_CHARACTERS, Outcome
 from notifications.core.webhook import address_problem, url_problem
 
@@ -40,8 +42,13 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
         parts = urlsplit(url)
         origin = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], "", "", ""))
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        addresses = partial(_permitted, may_be_private=may_be_private)
-        with DeadlineConnection(origin, until, addresses=addresses) as line:
+        permitted = partial(_permitted, may_be_private=may_be_private)
+        proxy = proxy_for(origin, os.environ)
+        if proxy:  # the proxy resolves the name; addresses that this machine finds are checked all the same
+            with suppress(socket.gaierror):
+                permitted(parts.hostname or "", parts.port or 0)
+        addresses = addresses_of if proxy else permitted
+        with DeadlineConnection(origin, until, addresses=addresses, proxy=proxy) as line:
             answer.take(line.request("POST", target, body, {"User-Agent": AGENT, "Connection": "close", **headers}))
     except Refused as refused:
         error = str(refused)

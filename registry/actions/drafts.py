@@ -15,7 +15,7 @@ from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event, enqueue
 from ledger.core.errors import Invalid, NotFound, StateChanged
 from registry.actions.blobs import forget_unused, lock_blobs, record_blob
-from registry.actions.parts import call_off_uploads, dismiss_quarantined
+from registry.actions.parts import UNDER_WAY, call_off_uploads, dismiss_quarantined
 from registry.adapters.pbtxt import LONGEST_CONFIG_BYTES, check
 from registry.core.blob_lifecycle import BlobState
 from registry.core.file_rules import CONFIG_FILES, MOST_FILES, collisions, path_problems, role_of
@@ -295,9 +295,14 @@ def drop_draft(release: Release, *, actor: Actor, reason: str) -> None:
 
 
 def purge_drafts(*, actor: Actor, older_than: timedelta) -> int:
-    """How many drafts were discarded, all created longer than `older_than` ago. For administrators and the system."""
+    """How many drafts were discarded, all created longer than `older_than` ago. For administrators and the system.
+
+    One with an upload under way is not abandoned: a slow push may take longer. An upload that stands still ends by itself.
+    """
     require(actor, Verb.ADMINISTER, "")
-    old = Release.objects.filter(state=ReleaseState.DRAFT, created_at__lt=timezone.now() - older_than)
+    old = Release.objects.filter(state=ReleaseState.DRAFT, created_at__lt=timezone.now() - older_than).exclude(
+        uploads__state__in=UNDER_WAY
+    )
     count = 0
     for pk in list(old.values_list("pk", flat=True)):
         with transaction.atomic():

@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import PROTECT, Case, F, ForeignObjectRel, Model, When
+from django.db.models import PROTECT, Case, Exists, F, ForeignObjectRel, Model, OuterRef, When
 from django.utils import timezone
 
 from registry.core.garbage_collection import BlobFacts, Plan, ReleaseFacts, Rules, StrayFacts, make_plan
 from registry.core.lifecycle import ReleaseState
+from registry.core.uploads import UploadState
 from registry.hooks.usage import usages_of
 from registry.models import Blob, Release, ReleaseFile, StoragePlan, Tombstone, Upload
 from registry.storage import adapter
@@ -45,7 +46,9 @@ def present_plan(now: datetime | None = None) -> Plan:
 
 def _releases() -> Iterable[ReleaseFacts]:
     usages = usages_of()
-    since = Case(When(state=ReleaseState.DRAFT, then=F("created_at")))
+    # a draft that still gets files is not abandoned
+    under_way = Upload.objects.filter(release=OuterRef("pk"), state__in=(UploadState.OPEN, UploadState.VERIFYING))
+    since = Case(When(~Exists(under_way), state=ReleaseState.DRAFT, then=F("created_at")))
     columns = ("pk", "model__slug", "number", "state", "retired_at", "drafted_at")
     rows = Release.objects.annotate(drafted_at=since).order_by("model__slug", "number", "pk")
     for pk, model, number, state, retired_at, drafted_at in rows.values_list(*columns):

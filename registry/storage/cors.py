@@ -6,6 +6,8 @@ Source: Fetch standard, CORS-preflight. SeaweedFS without a rule lets everybody 
 from __future__ import annotations
 
 import json
+import os
+import ssl
 import time
 from functools import lru_cache
 from typing import Final
@@ -13,6 +15,7 @@ from urllib.parse import quote, urlsplit
 
 from django.conf import settings
 
+from ledger.core.proxies import proxy_for
 from registry.storage.blobs import adapter
 
 _HEADER: Final = "x-amz-checksum-sha256"
@@ -55,7 +58,9 @@ def _asked(place: str, store: str, origin: str, moment: int) -> str:
         "Origin": origin, "Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": _HEADER,
     }  # fmt: skip
     try:
-        answer = httpx.options(url, headers=headers, timeout=_WITHIN_S)
+        proxy = proxy_for(url, os.environ) or None
+        context = ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE") or None)
+        answer = httpx.options(url, headers=headers, timeout=_WITHIN_S, verify=context, proxy=proxy, trust_env=False)
     except httpx.HTTPError as error:
         return f"The bucket {bucket} does not answer at {store}: {error}. Check SLUICEGATE_S3_PUBLIC_ENDPOINT."
     allowed = answer.headers.get("Access-Control-Allow-Origin", "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import ssl
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from django.core.exceptions import ImproperlyConfigured
 
 from ledger.core.errors import Invalid, NotFound, Unavailable
+from ledger.core.proxies import proxy_for
 from registry.core.uploads import base64_of, hex_of
 from registry.storage.object_reader import ObjectReader
 from registry.storage.port import (
@@ -55,6 +57,8 @@ _WRONG_PART = {"BadDigest", "InvalidPart", "InvalidPartOrder", "EntityTooSmall",
 _LARGEST_PUT_BYTES = 5 * 2**30
 #: Parallel ranges of a whole-object read, and their size: a single connection is slow.
 _AHEAD, _PIECE_BYTES = 4, 8 << 20
+#: Where Debian, Red Hat and Alpine keep the system's certificates in one file.
+_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 
 
 class _Absent(NotFound):
@@ -72,6 +76,21 @@ def bucket_of(place: str) -> tuple[str, str]:
         raise ImproperlyConfigured(f"SLUICEGATE_BLOB_STORE={place!r} must be a folder or s3://bucket/prefix.")
     prefix = parts.path.strip("/")
     return parts.netloc, f"{prefix}/" if prefix else ""
+
+
+def ca_bundle() -> str | None:
+    """The file of certificates that are trusted, as other connections trust them; None: as botocore chooses.
+
+    botocore knows AWS_CA_BUNDLE and a list of its own, and neither the system's store nor SSL_CERT_FILE.
+    """
+    if os.environ.get("AWS_CA_BUNDLE"):
+        return None
+    named = (os.environ.get("SSL_CERT_FILE"), ssl.get_default_verify_paths().cafile, *_BUNDLES)
+    return next((path for path in named if path and Path(path).is_file()), None)
+
+
+def _proxy(endpoint: str) -> str:
+    return proxy_for(endpoint, os.environ) if endpoint else ""
 
 
 class S3Store:
@@ -94,6 +113,7 @@ class S3Store:
                 region_name=region,
                 aws_access_key_id=access_key or None,
                 aws_secret_access_key=secret_key or None,
+                verify=ca_bundle(),
                 config=Config(
                     signature_version="s3v4",
                     s3={"addressing_style": "path" if at else "auto"},
@@ -101,6 +121,8 @@ class S3Store:
                     read_timeout=60,
                     retries={"mode": "standard", "total_max_attempts": 5},  # among others of 503 SlowDown
                     max_pool_connections=32,
+                    # None: by botocore's own look at the environment, as the host is not known yet
+                    proxies={urlsplit(at).scheme: proxy} if (proxy := _proxy(at)) else {} if at else None,
                     # By default boto3 adds CRC32s that several other stores than AWS refuse. Source: boto/boto3#4392
                     request_checksum_calculation="when_required",
                     response_checksum_validation="when_required",

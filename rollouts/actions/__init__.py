@@ -3,7 +3,7 @@
 from rollouts.actions.approvals import approve, reject
 from rollouts.actions.instant_rollback import roll_back_model, shut_rollout
 from rollouts.actions.operator_commands import abort, advance, cancel, pause, promote_now, resume, roll_back
-from rollouts.actions.start import start_rollout
+from rollouts.actions.start import find_or_start, start_rollout
 from rollouts.actions.supersede import supersede
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "advance",
     "approve",
     "cancel",
+    "find_or_start",
     "pause",
     "promote_now",
     "reject",

@@ -26,6 +26,7 @@ from rollouts.actions.start import (
     policy_for,
     refuse_beside,
     refuse_own_policy,
+    refuse_tried_before,
     refuse_weaker,
     stable_beside,
     weakened_by,
@@ -92,6 +93,7 @@ class _Asked:
     beside: Beside
     traffic: Traffic
     found: PolicyPreview
+    again: bool
     weaker: list[str]
 
 
@@ -102,6 +104,7 @@ def preview_rollout(
     environment: Environment,
     policy: Mapping[str, Any] | None = None,
     rate_per_s: float | None = None,
+    again: bool = False,
 ) -> dict[str, Any]:
     """What `start_rollout` with the same arguments would do: stages, times, detection, approvals, and warnings with codes.
 
@@ -126,7 +129,7 @@ def preview_rollout(
     )
     weaker = weakened_by(candidate, environment, plan)
     asked = _Asked(
-        actor, candidate, environment, policy, plan, warm, stable, places, found_beside, traffic, found, weaker
+        actor, candidate, environment, policy, plan, warm, stable, places, found_beside, traffic, found, again, weaker
     )
     warnings = list(_warnings(asked))
     return {
@@ -173,6 +176,7 @@ def _refusals(asked: _Asked) -> list[Callable[[], object]]:
         lambda: refuse_frozen(asked.plan, "Start the rollout"),
         lambda: refuse_beside(asked.beside.ongoing, asked.environment),
         lambda: stable_beside(asked.candidate, asked.environment, asked.warm.route),
+        *([] if asked.again else [lambda: refuse_tried_before(asked.candidate, asked.environment)]),
     ]
 
 

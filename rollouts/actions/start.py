@@ -26,6 +26,7 @@ from rollouts.core.policy_weakening import weaker_approvals
 from rollouts.models import Rollout
 from rollouts.queries.beside import Ongoing, beside
 from rollouts.queries.obstacles import does_not_hold, report_problem
+from rollouts.queries.rolled_back import last_tried, promoted_by
 from rollouts.queries.target import is_stable_gone
 from serving.actions.routes import lock_open, refuse_retired
 from serving.models import Environment, Route
@@ -52,30 +53,101 @@ def start_rollout(
     environment: Environment,
     policy: Mapping[str, Any] | None = None,
     reason: str = "",
+    again: bool = False,
 ) -> Rollout:
-    """A rollout of the candidate, preparing already or awaiting approval where the policy or the environment wants one.
+    """The rollout of `find_or_start`."""
+    return find_or_start(
+        actor=actor, candidate=candidate, environment=environment, policy=policy, reason=reason, again=again
+    )[0]
 
-    `policy` replaces the model's own. The rollback target and the report are pinned now.
+
+def find_or_start(
+    *,
+    actor: Actor,
+    candidate: Release,
+    environment: Environment,
+    policy: Mapping[str, Any] | None = None,
+    reason: str = "",
+    again: bool = False,
+) -> tuple[Rollout, bool]:
+    """(the rollout of the candidate under this policy, whether it was started now): else the active one.
+
+    A new rollout prepares, or awaits an approval if the policy or the environment asks for one. `policy` replaces the
+    model's own. The rollback target and the report are pinned now. `again`: also if the release was taken back here before.
 
     Raises:
         Refused: the actor may not, or not under a policy of their own; no passed report for exactly this manifest and
             gate policy; unwaived code; a freeze window.
         Invalid: the policy cannot be read, or the environment has no gateway.
-        StateChanged: not sealed, already stable there, the environment is retired, or another rollout is active
-            (facts["rollout"] names it).
+        StateChanged: not sealed, already stable there, the environment is retired, another rollout is active, or this
+            release was rolled back, reverted or rejected before (facts["rollout"] names it).
     """
     require(actor, Verb.START_ROLLOUT, candidate.model.team.slug, candidate.model.slug)
+    refuse_own_policy(actor, candidate, policy)
+    ongoing = beside(candidate.model, environment).ongoing
+    if (found := _same(ongoing, candidate, environment, policy)) is not None:
+        return found, False
+    if ongoing is None:  # first: a new rollout's needs, such as a report, do not matter for an earlier end
+        stable_beside(candidate, environment)
+        if not again:
+            refuse_tried_before(candidate, environment)
     admitted = admit(actor, candidate, environment, policy)
     refuse_beside_another(candidate, environment)
     try:
         with transaction.atomic():
             lock_open(environment)  # so that the rollback target is the stable release of this very moment
-            return create(actor, candidate, environment, admitted, reason)
+            return create(actor, candidate, environment, admitted, reason), True
     except IntegrityError as error:
         if "rollout_one_active" not in str(error):
             raise
-        refuse_beside_another(candidate, environment)
+        ongoing = beside(candidate.model, environment).ongoing
+        if (found := _same(ongoing, candidate, environment, policy)) is not None:
+            return found, False
+        refuse_beside(ongoing, environment)
         raise
+
+
+def _same(
+    ongoing: Ongoing | None, candidate: Release, environment: Environment, policy: Mapping[str, Any] | None
+) -> Rollout | None:
+    """The active rollout, if it is of this release under this policy. Raises StateChanged if only its policy is another."""
+    if ongoing is None or ongoing.candidate != candidate.number:
+        return None
+    found = Rollout.objects.select_related(
+        "model__team", "environment", "candidate", "stable", "report", "requested_by"
+    )
+    rollout = found.get(pk=ongoing.pk)
+    if rollout.policy_digest == policy_for(candidate, environment, policy).digest:
+        return rollout
+    raise StateChanged(
+        "rollout_active",
+        f"Rollout {ongoing.pk} of {candidate.name} is {_worded(ongoing.state)} in {environment.slug} under another policy. "
+        f"Follow it with `sluicegate rollout watch {ongoing.pk}`, or end it and start again.",
+        rollout=ongoing.pk,
+        candidate=candidate.name,
+        state=ongoing.state.value,
+    )
+
+
+def refuse_tried_before(candidate: Release, environment: Environment) -> None:
+    """Raises StateChanged("tried_before") if the release's last rollout here was rolled back, reverted or rejected.
+
+    A cancelled or superseded rollout had no traffic, so it is no evidence on the release.
+    """
+    last = last_tried(candidate, environment)
+    if last is None or last.state == RolloutState.PROMOTED:
+        return
+    raise StateChanged(
+        "tried_before",
+        f"Rollout {last.pk} of {candidate.name} in {environment.slug} ended {_worded(last.outcome)}: {last.reason} "
+        f"{candidate.name} is not rolled out again by itself. Push a mended release, or start this one again "
+        "with `again` (on the command line: --again).",
+        rollout=last.pk,
+        candidate=candidate.name,
+        state=last.state,
+        outcome=last.outcome,
+        reason=last.reason,
+    )
 
 
 def admit(actor: Actor, candidate: Release, environment: Environment, policy: Mapping[str, Any] | None) -> Admitted:
@@ -232,6 +304,7 @@ def stable_beside(candidate: Release, environment: Environment, route: Route | N
         raise StateChanged(
             "already_stable",
             f"{candidate.name} already serves all of {candidate.model.slug} in {environment.slug}; there is nothing to move.",
+            rollout=promoted_by(candidate, environment),
         )
     return route.stable if route else None
 
@@ -293,16 +366,19 @@ def refuse_beside(other: Ongoing | None, environment: Environment) -> None:
     """The same where that rollout is known already."""
     if other is None:
         return
-    next_step = (
-        "Let it end, or let this one supersede it."
-        if other.state in WITHOUT_TRAFFIC
-        else "Let it end, or abort it first."
-    )
     name = f"r{other.candidate}"
     raise StateChanged(
         "rollout_active",
-        f"Rollout {other.pk} of {name} is {other.state.replace('_', ' ')} in {environment.slug}. {next_step}",
+        f"Rollout {other.pk} of {name} is {_worded(other.state)} in {environment.slug}. Let it end, or {_end_of(other)}.",
         rollout=other.pk,
         candidate=name,
         state=other.state.value,
     )
+
+
+def _end_of(other: Ongoing) -> str:
+    return "let this one supersede it" if other.state in WITHOUT_TRAFFIC else "abort it first"
+
+
+def _worded(state: str) -> str:
+    return state.replace("_", " ")

@@ -31,14 +31,20 @@ class PreviewIn(StrictSerializer):
         return _policy_object(value)
 
 
-class SupposeIn(PreviewIn):
+class _AgainIn(PreviewIn):
+    again = serializers.BooleanField(
+        default=False, help_text="also if the release was rolled back, reverted or rejected there before"
+    )
+
+
+class SupposeIn(_AgainIn):
     rate_per_s = serializers.FloatField(
         required=False, allow_null=True, default=None, min_value=0.001, max_value=1e6,
         help_text="requests a second to reckon with instead of what was counted",
     )  # fmt: skip
 
 
-class StartIn(PreviewIn, ReasonIn):
+class StartIn(_AgainIn, ReasonIn):
     pass
 
 

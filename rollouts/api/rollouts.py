@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, ClassVar
 
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
@@ -11,6 +12,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from accounts.actions.following import follow
+from accounts.api.following import Followed
 from accounts.api.requests import IF_MATCH, IF_MATCH_OR_ANY, actor_of, expected_version, read_body, version_or_any
 from accounts.api.responses import versioned
 from accounts.api.waiting import TIMEOUT, VERSION, status_of_wait
@@ -58,11 +61,21 @@ class RolloutsView(generics.ListAPIView[Rollout]):
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().get(request, *args, **kwargs)
 
-    @extend_schema(operation_id="rollouts_start", request=StartIn, responses={201: RolloutOut})
+    @extend_schema(
+        operation_id="rollouts_start",
+        request=StartIn,
+        responses={
+            201: RolloutOut,
+            200: OpenApiResponse(RolloutOut, "one of this release under this policy is active already: this"),
+        },
+    )
     def post(self, request: Request) -> Response:
         data, actor = read_body(StartIn, request), actor_of(request)
-        rollout = actions.start_rollout(actor=actor, reason=data["reason"], **_named_in(actor, data))
-        return _shown(rollout, status.HTTP_201_CREATED)
+        rollout, is_new = actions.find_or_start(
+            actor=actor, reason=data["reason"], again=data["again"], **_named_in(actor, data)
+        )
+        follow(actor, RolloutRead.subject_type, rollout.pk)
+        return _shown(rollout, status.HTTP_201_CREATED if is_new else status.HTTP_200_OK)
 
 
 class PreviewView(APIView):
@@ -71,18 +84,27 @@ class PreviewView(APIView):
         """What a start would do, and warnings with codes. Creates nothing."""
         actor = actor_of(request)
         data = read_body(SupposeIn, request)
-        found = preview_rollout(actor=actor, rate_per_s=data["rate_per_s"], **_named_in(actor, data))
+        found = preview_rollout(
+            actor=actor, rate_per_s=data["rate_per_s"], again=data["again"], **_named_in(actor, data)
+        )
         return Response(RolloutPreviewOut(found).data)
 
 
-class RolloutView(APIView):
+class RolloutRead(Followed):
+    subject_type = "rollout"
+
+    def run_end(self) -> tuple[int, datetime | None] | None:
+        return queries.rollout_end(self.kwargs["rollout_id"])
+
+
+class RolloutView(RolloutRead, APIView):
     @extend_schema(operation_id="rollouts_get", responses=RolloutOut)
     def get(self, request: Request, rollout_id: int) -> Response:
         """Everything about one rollout now: state, weights (commanded, acknowledged, observed), evidence, decisions, clock."""
         return _shown(queries.get_rollout(actor_of(request), rollout_id))
 
 
-class RolloutWaitView(APIView):
+class RolloutWaitView(RolloutRead, APIView):
     @extend_schema(
         operation_id="rollouts_wait",
         parameters=[TIMEOUT, VERSION],
@@ -216,7 +238,7 @@ class ObservationsView(_OfRollout):
         return self._rollout().observations.all()
 
 
-class DecisionsView(_OfRollout):
+class DecisionsView(RolloutRead, _OfRollout):
     """What was decided and why, newest first."""
 
     serializer_class = DecisionOut

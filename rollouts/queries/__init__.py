@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from rollouts.queries.approvals import approvals_of
 from rollouts.queries.rollout_view import decision_row, summary, view_of
-from rollouts.queries.rollouts import active_rollouts, active_rows, active_ticks, expired_undo_windows, get_rollout
+from rollouts.queries.rollouts import (
+    active_rollouts,
+    active_rows,
+    active_ticks,
+    expired_undo_windows,
+    get_rollout,
+    rollout_end,
+)
 
 __all__ = [
     "active_rollouts",
@@ -14,6 +21,7 @@ __all__ = [
     "decision_row",
     "expired_undo_windows",
     "get_rollout",
+    "rollout_end",
     "summary",
     "view_of",
 ]

@@ -69,3 +69,15 @@ _ENDED = Statement(_ended)
 def rolled_back_before(release: Release, environment: Environment | None = None) -> list[RolledBack]:
     """The same for one release."""
     return rolled_back([release.pk], environment).get(release.pk, [])
+
+
+def last_tried(release: Release, environment: Environment) -> Rollout | None:
+    """The release's newest rollout there that ended after it had traffic, or that a person rejected."""
+    ended = (S.PROMOTED, S.REVERTED, S.ROLLED_BACK, S.REJECTED)
+    return Rollout.objects.filter(candidate=release, environment=environment, state__in=ended).order_by("-pk").first()
+
+
+def promoted_by(release: Release, environment: Environment) -> int | None:
+    """The newest rollout that promoted the release there; None if it became stable otherwise."""
+    rows = Rollout.objects.filter(candidate=release, environment=environment, state=S.PROMOTED)
+    return rows.order_by("-pk").values_list("pk", flat=True).first()

@@ -33,6 +33,11 @@ def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
     return rollout
 
 
+def rollout_end(rollout_id: int) -> tuple[int, datetime | None] | None:
+    """(its number, when it ended: None while it goes on), or None if there is no such rollout."""
+    return Rollout.objects.filter(pk=rollout_id).values_list("pk", "ended_at").first()
+
+
 def find_rollout(actor: Actor, rollout_id: int) -> Rollout | None:
     """The same, or None."""
     try:

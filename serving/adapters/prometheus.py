@@ -10,12 +10,14 @@ import hashlib
 import http.client
 import json
 import math
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 from ledger.adapters.deadline_http import DeadlineConnection, TooLong, shown
+from ledger.core.proxies import proxy_for
 from serving.core.promql import selectors
 from serving.ports import CounterQuery, CounterSample, MetricsError
 
@@ -38,7 +40,7 @@ class Prometheus:
     def read(self, queries: Sequence[CounterQuery], *, timeout_s: float) -> dict[str, CounterSample | MetricsError]:
         """All queries at one instant of Prometheus' own clock, so that neither side's clock needs to be right."""
         found: dict[str, CounterSample | MetricsError] = {}
-        with DeadlineConnection(self.url, time.monotonic() + timeout_s) as line:
+        with self._line(timeout_s) as line:
             asked = _Asked(line, shown(self.url))
             try:
                 asked.at = self._now(asked)
@@ -53,9 +55,12 @@ class Prometheus:
 
     def vectors(self, queries: Sequence[str], *, timeout_s: float) -> list[list[tuple[_Labels, float]]]:
         """What each query gives now: its series' labels with their values. Raises MetricsError."""
-        with DeadlineConnection(self.url, time.monotonic() + timeout_s) as line:
+        with self._line(timeout_s) as line:
             asked = _Asked(line, shown(self.url))
             return [asked.vector(query) for query in queries]
+
+    def _line(self, timeout_s: float) -> DeadlineConnection:
+        return DeadlineConnection(self.url, time.monotonic() + timeout_s, proxy=proxy_for(self.url, os.environ))
 
     def _now(self, asked: _Asked) -> float:
         """Prometheus' own time. One that does not advance means a response cached by a proxy."""

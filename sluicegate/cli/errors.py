@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sluicegate.cli import exits
-from sluicegate.client.errors import ClientError, Problem, Unreachable
+from sluicegate.client.errors import ClientError, Expired, LostSight, Problem, Unreachable
 
 __all__ = ["CommandError", "Problem", "Unreachable", "exit_code_of", "refuse"]
 
@@ -22,8 +22,14 @@ def exit_code_of(error: ClientError) -> int:
     """With which code a command ends that this error stopped."""
     if isinstance(error, CommandError):
         return error.exit_code
+    if isinstance(error, LostSight):
+        return exits.UNDER_WAY
+    if isinstance(error, Expired):
+        return exits.INFRASTRUCTURE
     if isinstance(error, Problem):
-        return exits.of_status(error.status)
+        # the command ends as the release's earlier rollout did: asking again is no mistake
+        is_known = error.code == "tried_before"
+        return exits.of_rollout(error.facts.get("state", "")) if is_known else exits.of_status(error.status)
     return exits.INFRASTRUCTURE if isinstance(error, Unreachable) else exits.REFUSED
 
 

@@ -2,10 +2,11 @@
 
 0  ok
 1  a gate failed or stayed undecided, a digest did not match, or the rollout was rolled back or never got live
-2  infrastructure: a server cannot be reached, answered 5xx or 429, or a check broke (verdict errored) or could not tell
-   here (an engine plan's verdict unknown)
-3  refused: by permission, policy, state or validation (any other 4xx), by a local check, or wrong usage
-4  the wait ended and the rollout did not: --timeout passed, or it is paused
+2  infrastructure: a server cannot be reached, answered 5xx or 429, a token ended while it was in use, or a check broke
+   (verdict errored) or could not tell here (an engine plan's verdict unknown)
+3  refused: by permission, policy, state or validation (any other 4xx), by a local check, a certificate that is not
+   trusted, or wrong usage
+4  the wait ended and the rollout did not: --timeout passed, it is paused, or the token ended
 """
 
 from __future__ import annotations

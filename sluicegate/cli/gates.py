@@ -10,7 +10,7 @@ from sluicegate.cli import exits
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
-from sluicegate.client import Client, StillRunning
+from sluicegate.client import Client, LostSight, StillRunning
 from sluicegate.client.names import model_path, release_path
 
 #: What a verdict looks like in a line.
@@ -21,8 +21,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "gates",
         help="Run a release's gates",
-        description="Runs the gates of the model's policy over a sealed release. "
-        "With --wait: exit 0 when all passed, 1 when one failed or stayed undecided, 2 when a check itself broke.",
+        description="Runs the gates of the model's policy over a sealed release. If they run already, or passed and all of "
+        "that report still holds, that run is the answer. With --wait: exit 0 when all passed, 1 when one failed or stayed "
+        "undecided, 2 when a check itself broke.",
     )
     parser.add_argument("release", metavar="RELEASE", help="such as sentiment/r2; of --explain, a model")
     parser.add_argument(
@@ -33,6 +34,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--environment", help="where to run the release for it (the server's default is staging)")
     parser.add_argument(
         "--only-expired", action="store_true", help="take over what the newest report proved and still holds"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="run all of them, also if they passed and that still holds"
     )
     parser.add_argument("--wait", action="store_true", help="wait for the verdicts")
     parser.add_argument(
@@ -48,10 +52,16 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             output.result(told, list(demand_lines(told["demands"])))
             return exits.OK
         started = client.start_gates(
-            arguments.release, environment=arguments.environment, only_expired=arguments.only_expired
+            arguments.release,
+            environment=arguments.environment,
+            only_expired=arguments.only_expired,
+            unless_passed=not (arguments.again or arguments.only_expired),
         )
         if not arguments.wait:
-            output.result(started, [f"Gates of {arguments.release} are queued: {started['url']}"])
+            stands = f"passed already; --again runs them anew: {started['url']}"
+            if started["state"] != "finished":
+                stands = f"are {started['state']}: {started['url']}"
+            output.result(started, [f"Gates of {arguments.release} {stands}"])
             return exits.OK
         gate_run = wait(client, started, output, timeout_s=arguments.timeout)
         output.result(gate_run, verdict_lines(arguments.release, gate_run))
@@ -70,7 +80,11 @@ def wait(client: Client, started: dict[str, Any], output: Output, *, timeout_s: 
             raise CommandError(
                 f"The gates did not finish within {timeout_s:g} s; they go on by themselves.",
                 exit_code=exits.INFRASTRUCTURE,
-                next_step=f"Look at {started['url']}.",
+                next_step=f"Look at {started['url']}, or run the command again: it goes on with this run.",
+            ) from None
+        except LostSight as lost:
+            raise CommandError(
+                lost.message, exit_code=exits.INFRASTRUCTURE, next_step=lost.next_step, **lost.facts
             ) from None
     if gate_run["state"] == "cancelled":
         raise CommandError("The gates were cancelled.", exit_code=exits.FAILED, next_step="Start them again.")

@@ -21,11 +21,13 @@ EPILOG = """exit codes:
   1  a gate failed, a digest did not match, or the rollout was rolled back
   2  infrastructure: a server cannot be reached or broke
   3  refused by policy, permission or validation, or wrong usage
-  4  the wait ended and the rollout did not: --timeout passed, or it is paused
+  4  the wait ended and the rollout did not: --timeout passed, it is paused, or the token ended
 
 environment:
-  SLUICEGATE_URL    the server (also --server)
-  SLUICEGATE_TOKEN  the token, for CI; people use `sluicegate login`
+  SLUICEGATE_URL      the server (also --server)
+  SLUICEGATE_TOKEN    the token, for CI; people use `sluicegate login`
+  SLUICEGATE_CA_FILE  CA certificates to trust beside the system's (also --ca-file); SSL_CERT_FILE stands in for the system's
+  HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY  the way to the server
 """
 
 
@@ -47,6 +49,9 @@ def build_parser(modules: frozenset[str]) -> argparse.ArgumentParser:
         "--json", action="store_true", default=argparse.SUPPRESS, help="print the result as one JSON document"
     )
     common.add_argument("--server", metavar="URL", default=argparse.SUPPRESS, help="the server to ask")
+    common.add_argument(
+        "--ca-file", metavar="FILE", default=argparse.SUPPRESS, help="CA certificates to trust beside the system's"
+    )
     parser = _Parser(
         prog="sluicegate",
         description=ABOUT,
@@ -77,7 +82,7 @@ def _modules_for(argv: Sequence[str]) -> frozenset[str]:
     """The module of the command that is asked for; none where there is none such."""
     words = iter(argv)
     for word in words:
-        if word == "--server":
+        if word in ("--server", "--ca-file"):
             next(words, None)
         elif not word.startswith("-"):
             return frozenset({COMMANDS[word].module} if word in COMMANDS else ())
@@ -107,7 +112,10 @@ def _run(arguments: argparse.Namespace) -> int:
     # Not above: help must not wait for the HTTP client and the progress bars.
     from sluicegate.cli.errors import exit_code_of
     from sluicegate.cli.output import Output
+    from sluicegate.cli.session import use_ca_file
     from sluicegate.client.errors import ClientError
+
+    use_ca_file(getattr(arguments, "ca_file", ""))
 
     output = Output(as_json=getattr(arguments, "json", False))
     try:

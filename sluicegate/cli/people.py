@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
-from sluicegate.cli.id_token import AUDIENCE, exchange, read_id_token
+from sluicegate.cli.id_token import AUDIENCE, ENVIRONMENT, exchange, read_id_tokens
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import as_nobody, connect, save_token, server_url
 from sluicegate.cli.users import ROLES, add_password, add_user_verbs, address_of, expiry
@@ -90,10 +90,11 @@ def run_login(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _login_by_id_token(arguments: argparse.Namespace, output: Output, url: str) -> int:
-    id_token = read_id_token(arguments.oidc_token, audience=arguments.audience or os.environ.get(AUDIENCE) or url)
+    audience = arguments.audience or os.environ.get(AUDIENCE) or url
     with as_nobody(url) as client:
-        given = exchange(client, id_token, arguments.rule)
-    path = save_token(url, given.pop("token"))
+        given = exchange(client, read_id_tokens(arguments.oidc_token, audience=audience), arguments.rule)
+    is_renewable = arguments.oidc_token == ENVIRONMENT
+    path = save_token(url, given.pop("token"), audience=audience if is_renewable else None, rule=arguments.rule)
     models = "all models" if given["models"] is None else ", ".join(given["models"])
     output.result(
         {"server": url, **given, "token_file": str(path)},

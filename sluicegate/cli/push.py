@@ -46,6 +46,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             output.result(release, [f"{name} is sealed: {release['digest']}", f"Next: sluicegate gates {name} --wait"])
             return exits.OK
         output.say(f"{name} is sealed: {release['digest']}")
-        gate_run = gates.wait(client, client.start_gates(name), output)
+        gate_run = gates.wait(client, client.start_gates(name, unless_passed=True), output)
         output.result({**release, "gate_run": gate_run}, gates.verdict_lines(name, gate_run))
         return exits.of_verdict(gate_run["verdict"])

@@ -10,7 +10,7 @@ from typing import Any
 
 from accounts.core.quantities import weight_text
 from sluicegate.cli import exits, post_mortem, preview, replay
-from sluicegate.cli.errors import CommandError, refuse
+from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.output import Output
 from sluicegate.cli.policies import add_policy_options, policy_in
 from sluicegate.cli.session import connect
@@ -83,14 +83,19 @@ def _add_start(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "start",
         help="Move traffic to a release, step by step",
-        description="Exit codes with --wait: 0 promoted, 1 rolled back, cancelled or stuck, 2 infrastructure, 3 refused or "
-        "rejected, 4 it is paused, or --timeout passed; it goes on waiting for an approval. "
+        description="Finds the rollout of this release under this policy if it is active, so that a job may be run again. "
+        "Exit codes with --wait: 0 promoted or stable already, 1 rolled back, cancelled or stuck, also by an earlier rollout "
+        "of this release, 2 infrastructure, 3 refused, rejected, or another release is being rolled out, 4 it is paused, "
+        "--timeout passed, or the token ended; it goes on waiting for an approval. "
         "With --dry-run: 0 it would start, 3 it would be refused.",
     )
     parser.add_argument("release", metavar="RELEASE", help="the candidate, such as sentiment/r2")
     parser.add_argument("--environment", default=PRODUCTION)
     add_policy_options(parser)
     parser.add_argument("--reason", default="", help=_REASON)
+    parser.add_argument(
+        "--again", action="store_true", help="also if the release was rolled back, reverted or rejected there before"
+    )
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--dry-run", action="store_true", help="tell what would happen, and create nothing")
     either.add_argument("--wait", action="store_true", help="watch until it ends, or is paused")
@@ -255,19 +260,28 @@ def run_start(arguments: argparse.Namespace, output: Output) -> int:
         raise refuse("--timeout is how long --wait waits.", "Add --wait, or leave --timeout out.")
     with connect(arguments.server) as client:
         if arguments.dry_run:
-            found = client.post(
-                "/rollouts/preview", client.rollout_body(arguments.release, arguments.environment, policy)
-            )
+            body = client.rollout_body(arguments.release, arguments.environment, policy)
+            found = client.post("/rollouts/preview", body | ({"again": True} if arguments.again else {}))
             output.result(found, preview.lines(found))
             return exits.OK if found["can_start"] else exits.REFUSED
-        started = client.start_rollout(
-            arguments.release, environment=arguments.environment, policy=policy, reason=arguments.reason
-        )
+        try:
+            started = client.start_rollout(
+                arguments.release,
+                environment=arguments.environment,
+                policy=policy,
+                reason=arguments.reason,
+                again=arguments.again,
+            )
+        except Problem as problem:
+            if problem.code != "already_stable":
+                raise
+            output.result({"state": problem.code, "release": arguments.release}, [problem.message])
+            return exits.OK
         if arguments.wait:
             return _end(watch(client, started["id"], output, timeout_s=arguments.timeout, ends_paused=True), output)
     lines = [
         f"Rollout {started['id']} of {arguments.release} to {arguments.environment}: {status_line(started)}",
-        f"Next: sluicegate rollout watch {started['id']}",
+        *([] if started["is_final"] else [f"Next: sluicegate rollout watch {started['id']}"]),
     ]
     output.result(started, lines)
     return exits.OK

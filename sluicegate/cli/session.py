@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Any, Final
 
 from ledger.adapters.files import write_whole
 from sluicegate.cli.errors import refuse
@@ -17,6 +20,7 @@ from sluicegate.client import Client
 
 #: Where `sluicegate up` puts the pages and the API when nothing else has the port.
 DEFAULT_URL = "http://127.0.0.1:8700"
+_CA_FILE: Final[ContextVar[str]] = ContextVar("ca_file", default="")
 
 
 def state_dir() -> Path:
@@ -44,19 +48,32 @@ def find_token(url: str) -> str:
 
 
 def saved_tokens() -> dict[str, str]:
-    try:
-        found = json.loads(token_file().read_text())
-    except (OSError, ValueError):
-        return {}
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+    return {str(url): str(token) for url, token in _saved(token_file()).items()}
 
 
-def save_token(url: str, token: str) -> Path:
+def save_token(url: str, token: str, *, audience: str | None = None, rule: int | None = None) -> Path:
+    """Returns the file. `audience`: the token came for an identity token of the environment, and can be renewed so."""
     path = token_file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    tokens = {**saved_tokens(), url: token}
-    write_whole(path, json.dumps(tokens, indent=1) + "\n", mode=0o600)
+    write_whole(path, json.dumps({**saved_tokens(), url: token}, indent=1) + "\n", mode=0o600)
+    identities = {known: how for known, how in _saved(_identity_file()).items() if known != url}
+    if audience is not None:
+        identities[url] = {"audience": audience, "rule": rule}
+    if identities or _identity_file().exists():
+        write_whole(_identity_file(), json.dumps(identities, indent=1) + "\n", mode=0o600)
     return path
+
+
+def _identity_file() -> Path:
+    return token_file().with_name("identity")
+
+
+def _saved(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def connect(option: str | None) -> Client:
@@ -68,12 +85,34 @@ def connect(option: str | None) -> Client:
             f"You are not signed in to {url}.",
             "Run `sluicegate login`, or set SLUICEGATE_TOKEN; for a stack of another state folder on this machine, SLUICEGATE_STATE_DIR.",
         )
-    return Client(url, token)
+    return Client(url, token, renew=_renewal(url), ca_file=_CA_FILE.get())
 
 
 def as_nobody(url: str) -> Client:
     """A client that has no token yet."""
-    return Client(url)
+    return Client(url, ca_file=_CA_FILE.get())
+
+
+def use_ca_file(path: str) -> None:
+    """From now on clients trust these certificates, too: `--ca-file`."""
+    _CA_FILE.set(path)
+
+
+def _renewal(url: str) -> Callable[[], str] | None:
+    """What gets another token for this server, by another identity token of the CI job; None if the token came otherwise."""
+    how = _saved(_identity_file()).get(url)
+    if os.environ.get("SLUICEGATE_TOKEN") or not isinstance(how, dict):
+        return None
+
+    def renew() -> str:
+        from sluicegate.cli.id_token import ENVIRONMENT, exchange, read_id_tokens  # few commands ever need it
+
+        with as_nobody(url) as client:
+            given = exchange(client, read_id_tokens(ENVIRONMENT, audience=how["audience"]), how["rule"])
+        save_token(url, given["token"], **how)
+        return str(given["token"])
+
+    return renew
 
 
 def _stack_url() -> str:

@@ -11,6 +11,25 @@ Answers are the API's own JSON, as docs/openapi.json states it.
 """
 
 from sluicegate.client.client import Client
-from sluicegate.client.errors import ClientError, Mistake, Problem, StillRunning, Unreachable
+from sluicegate.client.errors import (
+    ClientError,
+    Expired,
+    LostSight,
+    Mistake,
+    Problem,
+    StillRunning,
+    Unreachable,
+    Untrusted,
+)
 
-__all__ = ["Client", "ClientError", "Mistake", "Problem", "StillRunning", "Unreachable"]
+__all__ = [
+    "Client",
+    "ClientError",
+    "Expired",
+    "LostSight",
+    "Mistake",
+    "Problem",
+    "StillRunning",
+    "Unreachable",
+    "Untrusted",
+]

@@ -3,35 +3,54 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
 from accounts.core.addresses import API
-from sluicegate.client.errors import Problem, Unreachable, refuse
+from sluicegate.client.errors import ClientError, Expired, Problem, Unreachable, is_passing, refuse
+from sluicegate.client.network import Transport
 
 #: Reads, and posts that do the same when repeated, are repeated while the server restarts; all else is sent once.
 READ_TRIES, READ_PAUSE_S = 4, 0.5
 #: A server that says for how long it is busy is waited for, this long at most.
 LONGEST_PAUSE_S = 15.0
 CHUNK_BYTES = 1 << 20
+#: The code of a 401 for a token that was good before.
+EXPIRED = "token_expired"
 
 
 class Connection:
-    """A signed-in caller of one server's API. Every method raises Problem or Unreachable."""
+    """A signed-in caller of one server's API. Every method raises Problem, Unreachable or Untrusted.
+
+    `renew` returns another token when this one has expired, as a CI job gets one for another identity token. `ca_file` holds
+    CA certificates that are trusted beside the system's.
+    """
 
     def __init__(
-        self, url: str, token: str = "", *, transport: httpx.BaseTransport | None = None, timeout_s: float = 60
+        self,
+        url: str,
+        token: str = "",
+        *,
+        transport: httpx.BaseTransport | None = None,
+        timeout_s: float = 60,
+        renew: Callable[[], str] | None = None,
+        ca_file: str = "",
     ) -> None:
         self.url = url.rstrip("/")
+        self._renew, self._was_let_in = renew, False
         headers = {"Accept": "application/json", "User-Agent": "sluicegate-client"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         try:
             self.http = httpx.Client(
-                base_url=f"{self.url}{API}", headers=headers, timeout=timeout_s, transport=transport, trust_env=False
+                base_url=f"{self.url}{API}",
+                headers=headers,
+                timeout=timeout_s,
+                transport=transport or Transport(ca_file=ca_file),
+                trust_env=False,
             )
         except UnicodeEncodeError:
             raise refuse(
@@ -41,7 +60,7 @@ class Connection:
             raise refuse(f"{url} is no address of a server: {error}.", "Write http://host:port.") from None
         parts = httpx.Timeout(60, write=300, read=300)
         self._bare = httpx.Client(
-            transport=transport, trust_env=False, timeout=parts, limits=httpx.Limits(max_connections=64)
+            transport=transport or Transport(ca_file=ca_file, most_connections=64), trust_env=False, timeout=parts
         )
 
     def __enter__(self) -> Self:
@@ -136,7 +155,10 @@ class Connection:
 
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         try:
-            return self.http.request(method, self._address(path), **arguments)
+            answer = self.http.request(method, self._address(path), **arguments)
+            if answer.status_code == 401 and _code(answer) == EXPIRED and self._has_another_token():
+                answer = self.http.request(method, self._address(path), **arguments)
+            return answer
         except httpx.TransportError as error:
             raise Unreachable(self.url, str(error) or type(error).__name__) from error
         except (ValueError, httpx.InvalidURL) as error:  # of a body that is no JSON: NaN, half a character
@@ -144,15 +166,39 @@ class Connection:
                 f"What was given cannot be sent: {error}.", "Write finite numbers, and text in UTF-8."
             ) from error
 
-    @staticmethod
-    def _answer(response: httpx.Response) -> Any:
+    def _has_another_token(self) -> bool:
+        """Whether there is another token, which is used from now on. Raises what passes, such as Unreachable."""
+        if self._renew is None:
+            return False
         try:
-            body = response.json() if response.content else None
-        except ValueError:
-            body = None
+            self.http.headers["Authorization"] = f"Bearer {self._renew()}"
+        except ClientError as error:
+            if is_passing(error):
+                raise
+            return False  # the caller gets the refusal of the expired token, which is the cause
+        return True
+
+    def _answer(self, response: httpx.Response) -> Any:
+        body = _json(response)
         if response.status_code >= 400:
-            raise Problem(response.status_code, body if isinstance(body, dict) else {})
+            problem = body if isinstance(body, dict) else {}
+            kind = Expired if self._was_let_in and problem.get("code") == EXPIRED else Problem
+            raise kind(response.status_code, problem)
+        self._was_let_in = True
         return body
+
+
+def _json(response: httpx.Response) -> Any:
+    """The body as JSON, or None if it is none."""
+    try:
+        return response.json() if response.content else None
+    except ValueError:
+        return None
+
+
+def _code(response: httpx.Response) -> str:
+    body = _json(response)
+    return str(body.get("code", "")) if isinstance(body, dict) else ""
 
 
 def _if_match(version: int | None) -> dict[str, str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +86,17 @@ class Problem(ClientError):
         super().__init__(message, next_step=step, status=status, **facts)
 
 
+class Expired(Problem):
+    """The token ended while it was in use. Finished work stays; the same call with a new token goes on from there."""
+
+    def __init__(self, status: int, body: dict[str, Any]) -> None:
+        super().__init__(status, body)
+        self.next_step = (
+            "Do the same again with a new token: it goes on where it was. A job that takes longer than its token lives "
+            "needs a longer life in its rule, or another identity token (docs/identity.md)."
+        )
+
+
 class Mistake(ClientError):
     """Found on this side: what is to be sent is not good, or changed while it was sent."""
 
@@ -97,7 +109,7 @@ def refuse(message: str, next_step: str = "", **facts: Any) -> Mistake:
 def is_passing(error: BaseException) -> bool:
     """Whether the same may succeed a moment later: nobody answered, or the server or its store is down or busy."""
     if isinstance(error, Problem):
-        return error.status >= 500 or error.status in {408, 429}
+        return error.status >= 500 or error.status in {408, 429} or isinstance(error, Expired)
     return isinstance(error, Unreachable)
 
 
@@ -105,10 +117,37 @@ class Unreachable(ClientError):
     """Nobody answers there, or the connection was lost. What was asked for may have been done."""
 
     def __init__(self, url: str, why: str) -> None:
+        step = "Start it with `sluicegate up`, or name the right one with --server or SLUICEGATE_URL."
+        if "through the proxy" in why:
+            step = "Look at the proxy, or except the server from it with NO_PROXY."
+        super().__init__(f"No answer from {url}: {why.rstrip('.')}.", next_step=step)
+
+
+class Untrusted(ClientError):
+    """The server's certificate is not trusted here: waiting does not help."""
+
+    def __init__(self, url: str, why: str) -> None:
+        missing = [f"{name}={path}" for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if (path := _not_there(name))]
+        told = f" There is nothing at {' and '.join(missing)}." if missing else ""
         super().__init__(
-            f"No answer from {url}: {why.rstrip('.')}.",
-            next_step="Start it with `sluicegate up`, or name the right one with --server or SLUICEGATE_URL.",
+            f"The certificate of {url} is not trusted: {why.rstrip('.')}.{told}",
+            next_step="Name the file of its CA by --ca-file or SLUICEGATE_CA_FILE, add it to the system's certificates, or "
+            "use the name that the certificate is for.",
         )
+
+
+def _not_there(name: str) -> str:
+    """Path in the variable, if no file is there; else empty."""
+    path = os.environ.get(name, "")
+    return path if path and not os.path.exists(path) else ""
+
+
+class LostSight(ClientError):
+    """It is not known how the run ends: the server lets the caller look no longer. The run goes on. `run` is how it stood."""
+
+    def __init__(self, message: str, *, next_step: str, run: dict[str, Any], **facts: Any) -> None:
+        super().__init__(message, next_step=next_step, run=run, **facts)
+        self.run = run
 
 
 class StillRunning(ClientError):

@@ -17,8 +17,10 @@ from accounts.core.access import Actor, Role
 from ledger.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.models import Event
 from registry import actions, queries
+from registry.core.garbage_collection import Fate, Kind
 from registry.core.lifecycle import FileRole, ReleaseState
-from registry.models import Blob, Release, ReleaseFile, ServedModel
+from registry.models import Blob, Release, ReleaseFile, ServedModel, Upload
+from registry.queries.gc_plan import present_plan
 from serving.core.lifecycle import DeploymentState
 from tests.factories import make_deployment, make_environment
 from tests.model_files import onnx_file
@@ -264,6 +266,23 @@ def test_old_drafts_are_purged_and_nothing_else(
         assert actions.purge_drafts(actor=Actor.system("purge"), older_than=timedelta(days=7)) == 1
     assert set(Release.objects.filter(state=ReleaseState.DRAFT)) == {new}
     assert stored() == sorted([sha256(onnx_file("sealed")), sha256(b"new")])
+
+
+def test_a_draft_that_still_gets_files_is_not_abandoned(dev: Actor, model: ServedModel) -> None:
+    data = b"a slow line"
+    draft, _ = actions.create_draft(
+        actor=dev, model=model, spec=release_yaml(), files=announced(artifact__model_onnx=data)
+    )
+    upload = actions.begin_upload(
+        actor=dev, release=draft, path="artifact/model.onnx", sha256=sha256(data), size_bytes=len(data)
+    )
+    Release.objects.filter(pk=draft.pk).update(created_at=timezone.now() - timedelta(days=8))
+    week = {"actor": Actor.system("purge"), "older_than": timedelta(days=7)}
+    assert actions.purge_drafts(**week) == 0
+    assert [item.fate for item in present_plan().of(Kind.RELEASE, *Fate)] == [Fate.KEEP]
+    Upload.objects.filter(pk=upload.pk).update(state="aborted")
+    assert [item.fate for item in present_plan().of(Kind.RELEASE, *Fate)] == [Fate.DELETE]
+    assert actions.purge_drafts(**week) == 1
 
 
 # --- seal

@@ -153,6 +153,69 @@ def test_a_replay_without_history_is_refused_with_the_reason(run: Run, sentiment
     assert Release.objects.count() == 3
 
 
+def test_the_same_start_again_finds_the_rollout_and_stable_already_is_success(run: Run, sentiment: ServedModel) -> None:
+    first = run("robot", "rollout", "start", "sentiment/r2", "--json")[1]["id"]
+    assert run("robot", "rollout", "start", "sentiment/r2", "--json")[1]["id"] == first
+    code, said = run("robot", "rollout", "start", "sentiment/r3")
+    assert code == exits.REFUSED and f"Rollout {first} of r2 is preparing in production." in said
+    code, told = run("robot", "rollout", "start", "sentiment/r2", "--wait", "--timeout", "1e-9", "--json")
+    assert code == exits.UNDER_WAY and f"Rollout {first} did not end" in told["error"]
+    Rollout.objects.update(state="promoted")
+    serves(Release.objects.get(number=2))
+    code, told = run("robot", "rollout", "start", "sentiment/r2", "--wait", "--json")
+    assert (code, told["id"], told["state"]) == (exits.OK, first, "promoted")
+    Rollout.objects.update(state="cancelled")  # as where it became stable without a rollout
+    code, told = run("robot", "rollout", "start", "sentiment/r2", "--wait", "--json")
+    assert (code, told) == (exits.OK, {"state": "already_stable", "release": "sentiment/r2"})
+    assert Rollout.objects.count() == 1
+
+
+@pytest.mark.parametrize(("state", "code"), [("rolled_back", exits.FAILED), ("rejected", exits.REFUSED)])
+def test_a_release_that_was_taken_back_is_started_again_only_on_purpose(
+    run: Run, sentiment: ServedModel, state: str, code: int
+) -> None:
+    first = run("robot", "rollout", "start", "sentiment/r2", "--json")[1]["id"]
+    Rollout.objects.update(state=state, reason="Errors are worse.")
+    found, said = run("robot", "rollout", "start", "sentiment/r2", "--wait")
+    assert found == code and f"Rollout {first} of r2 in production ended" in said and "Errors are worse." in said
+    assert run("robot", "rollout", "start", "sentiment/r2", "--dry-run")[0] == exits.REFUSED
+    assert run("robot", "rollout", "start", "sentiment/r2", "--dry-run", "--again")[0] == exits.OK
+    assert Rollout.objects.count() == 1
+    assert run("robot", "rollout", "start", "sentiment/r2", "--again")[0] == exits.OK
+    assert Rollout.objects.count() == 2
+
+
+def test_a_wait_outlives_a_server_that_is_started_again(
+    run: Run, sentiment: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_each_look(monkeypatch, *[{}] * 30, {"state": "promoted", "reason": "It is proven."})
+    answer = WSGIHandler.__call__
+    looks = iter(range(100))
+
+    def away(self: WSGIHandler, environ: dict[str, Any], start_response: Any) -> Any:
+        if environ["PATH_INFO"].endswith("/wait") and 0 < next(looks) < 12:
+            raise httpx.ConnectError("nobody listens")
+        return answer(self, environ, start_response)
+
+    monkeypatch.setattr(WSGIHandler, "__call__", away)
+    assert run("robot", "rollout", "start", "sentiment/r2", "--wait")[0] == exits.OK
+    Rollout.objects.update(state="shifting", reason="Half.")
+    pk = Rollout.objects.get().pk
+    looks = iter([0, *[1] * 1000])
+    now = [0.0]
+    monkeypatch.setattr("sluicegate.cli.rollout.time.monotonic", lambda: now.__setitem__(0, now[0] + 10) or now[0])
+    after_each_look(monkeypatch, *[{}] * 500)
+    code, told = run("robot", "rollout", "watch", str(pk), "--json")
+    assert code == exits.INFRASTRUCTURE
+    assert f"It is not known how rollout {pk} ends; it goes on by itself. No answer from" in told["error"]
+    assert f"sluicegate rollout watch {pk}" in told["next_step"]
+
+
+def test_a_wait_for_what_was_never_seen_is_refused_as_it_is(run: Run, sentiment: ServedModel) -> None:
+    code, told = run("robot", "rollout", "watch", "999999", "--json")
+    assert (code, told["code"]) == (exits.REFUSED, "no_such_rollout")
+
+
 def after_each_look(monkeypatch: pytest.MonkeyPatch, *happens: Any) -> None:
     """What happens to the only rollout while the command waits for its next look, one after the other."""
     left = list(happens)

@@ -97,10 +97,69 @@ def test_a_policy_may_be_sent_along_and_its_mistakes_come_back(client: APIClient
     assert right.status_code == 201 and right.data["policy"]["preset"] == "fast"
 
 
-def test_a_second_start_names_the_first(client: APIClient, body: dict[str, Any]) -> None:
-    first = client.post("/api/v1/rollouts", body, format="json").data["id"]
+def test_a_second_start_finds_the_first(client: APIClient, body: dict[str, Any]) -> None:
+    first = client.post("/api/v1/rollouts", body, format="json")
     second = client.post("/api/v1/rollouts", body, format="json")
-    assert second.status_code == 409 and second.data["code"] == "rollout_active" and second.data["rollout"] == first
+    assert (first.status_code, second.status_code) == (201, 200) and second.data["id"] == first.data["id"]
+    frozen = {**body, "policy": {"freeze_windows": [{"why": "Closing"}]}}
+    other_policy = client.post("/api/v1/rollouts", frozen, format="json")
+    assert (other_policy.status_code, other_policy.data["code"]) == (409, "rollout_active")
+    assert other_policy.data["rollout"] == first.data["id"] and "under another policy" in other_policy.data["detail"]
+    newer = make_release(ServedModel.objects.get())
+    other = client.post("/api/v1/rollouts", {**body, "candidate": newer.name}, format="json")
+    assert (other.status_code, other.data["code"], other.data["candidate"]) == (409, "rollout_active", "r1")
+    assert Rollout.objects.count() == 1
+
+
+def test_the_active_rollout_is_found_although_a_new_one_could_not_start(
+    client: APIClient, body: dict[str, Any]
+) -> None:
+    first = client.post("/api/v1/rollouts", body, format="json").data["id"]
+    Environment.objects.update(needs_passed_report=True)
+    ServedModel.objects.update(gate_policy={"load": {"rate_per_s": 7}})
+    assert client.post("/api/v1/rollouts", body, format="json").data["id"] == first
+
+
+@pytest.mark.parametrize("state", ["rolled_back", "reverted", "rejected"])
+def test_a_release_that_was_taken_back_is_started_again_only_on_purpose(
+    client: APIClient, body: dict[str, Any], state: str
+) -> None:
+    first = client.post("/api/v1/rollouts", body, format="json").data["id"]
+    Rollout.objects.update(state=state, reason="Errors are worse.")
+    again = client.post("/api/v1/rollouts", body, format="json")
+    assert (again.status_code, again.data["code"]) == (409, "tried_before")
+    assert (again.data["rollout"], again.data["state"], again.data["reason"]) == (first, state, "Errors are worse.")
+    preview = client.post("/api/v1/rollouts/preview", body, format="json").data
+    assert not preview["can_start"] and "tried_before" in [one["code"] for one in preview["warnings"]]
+    purpose = {**body, "again": True}
+    assert client.post("/api/v1/rollouts/preview", purpose, format="json").data["can_start"]
+    assert client.post("/api/v1/rollouts", purpose, format="json").status_code == 201
+    Rollout.objects.exclude(pk=first).update(state="cancelled")
+    assert client.post("/api/v1/rollouts", body, format="json").data["code"] == "tried_before"
+
+
+@pytest.mark.parametrize("state", ["cancelled", "superseded"])
+def test_a_rollout_without_traffic_tells_nothing_of_the_release(
+    client: APIClient, body: dict[str, Any], state: str
+) -> None:
+    client.post("/api/v1/rollouts", body, format="json")
+    Rollout.objects.update(state=state)
+    assert client.post("/api/v1/rollouts", body, format="json").status_code == 201
+
+
+def test_what_is_stable_already_is_refused_by_the_rollout_that_promoted_it(
+    client: APIClient, body: dict[str, Any]
+) -> None:
+    first = client.post("/api/v1/rollouts", body, format="json").data["id"]
+    rollout = Rollout.objects.get()
+    set_route(
+        actor=actor_for(make_user(is_admin=True)), environment=rollout.environment, model=rollout.model,
+        stable=rollout.candidate, reason="Promoted.",
+    )  # fmt: skip
+    Rollout.objects.update(state="promoted")
+    Environment.objects.update(needs_passed_report=True)  # a new rollout could not start
+    done = client.post("/api/v1/rollouts", body, format="json")
+    assert (done.status_code, done.data["code"], done.data["rollout"]) == (409, "already_stable", first)
 
 
 def test_a_verb_needs_the_version_that_was_seen(client: APIClient, body: dict[str, Any]) -> None:

@@ -85,7 +85,7 @@ class Handler(SimpleHTTPRequestHandler):
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Index]:
     authority = Authority(tmp_path)
-    site = authority.site("localhost")
+    site = authority.server("localhost")
     served = tmp_path / "served"
     served.mkdir()
     servers = [ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=served)) for _ in range(2)]

@@ -130,7 +130,7 @@ def test_nginx_passes_grpc_on(parts: Rig, tmp_path: Path) -> None:
 @pytest.mark.real("nginx")
 def test_nginx_ends_tls_for_both_protocols(parts: Rig, tmp_path: Path) -> None:
     gateway = f"127.0.0.1:{parts.envoy.port}"
-    files = Authority(tmp_path).loopback()
+    files = Authority(tmp_path).server("127.0.0.1")
     server = f"""
     ssl_certificate {files.certificate}; ssl_certificate_key {files.key};
     location / {{ proxy_pass http://{gateway}; }}

@@ -40,7 +40,7 @@ from validators.core.lifecycle import MOVES, UNFINISHED, GateRunState
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.models import GateResult, GateRun, GoldenSet, Measurement, Report
-from validators.queries.expiry import reusable
+from validators.queries.expiry import passed_gate_run, reusable
 from validators.queries.traces import trace_named
 
 QUEUE = "validate"
@@ -83,9 +83,16 @@ def add_golden_set(*, actor: Actor, model: ServedModel, data: bytes) -> tuple[Go
 
 
 def request_gate_run(
-    *, actor: Actor, release: Release, environment: Environment | None = None, only_expired: bool = False
+    *,
+    actor: Actor,
+    release: Release,
+    environment: Environment | None = None,
+    only_expired: bool = False,
+    unless_passed: bool = False,
 ) -> tuple[GateRun, bool]:
     """(the release's gate run under its model's gate policy, whether it was created): else the one that has not finished.
+
+    `unless_passed`: else also the one whose gates passed, if its whole report still holds.
 
     `only_expired`: what the newest report proved and still holds is taken over with its own dates, and those gates do not run.
 
@@ -111,6 +118,8 @@ def request_gate_run(
         lock_release(release)  # two requests at once make one gate run
         lock_open(where)
         found = queries.gate_runs().filter(release=release, state__in=UNFINISHED).first()
+        if found is None and unless_passed:
+            found = passed_gate_run(release, policy.digest)
         if found is not None:
             return found, False
         if trace := _trace_of(policy):

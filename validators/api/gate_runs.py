@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 from django.http import HttpResponse
@@ -13,6 +14,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from accounts.actions.following import follow
+from accounts.api.following import Followed
 from accounts.api.requests import IF_MATCH, actor_of, expected_version, read_body
 from accounts.api.responses import versioned
 from accounts.api.waiting import TIMEOUT, VERSION, status_of_wait
@@ -68,7 +71,7 @@ class ReleaseGateRunsView(generics.ListAPIView[Any]):
     @extend_schema(
         operation_id="gate_runs_start",
         request=GateRunIn,
-        responses={202: GateRunOut, 200: OpenApiResponse(GateRunOut, "one is under way already: this")},
+        responses={202: GateRunOut, 200: OpenApiResponse(GateRunOut, "one is under way, or has passed: this")},
     )
     def post(self, request: Request, slug: str, name: str) -> Response:
         actor = actor_of(request)
@@ -79,7 +82,9 @@ class ReleaseGateRunsView(generics.ListAPIView[Any]):
             release=visible_release(actor, slug, name),
             environment=None if where is None else get_environment(where),
             only_expired=asked["only_expired"],
+            unless_passed=asked["unless_passed"],
         )
+        follow(actor, GateRunRead.subject_type, gate_run.pk)
         return _shown(queries.visible_gate_run(actor, gate_run.pk), status=202 if is_new else 200)
 
 
@@ -117,13 +122,21 @@ class DiffView(APIView):
         return Response(DiffOut(whole_diff(visible_release(actor, model or slug, old), release)).data)
 
 
-class GateRunView(APIView):
+class GateRunRead(Followed):
+    subject_type = "gate_run"
+
+    def run_end(self) -> tuple[int, datetime | None] | None:
+        return queries.gate_run_end(self.kwargs["pk"])
+
+
+class GateRunView(GateRunRead, APIView):
     @extend_schema(operation_id="gate_runs_read", responses=GateRunOut)
     def get(self, request: Request, pk: int) -> Response:
+        """The gate run now: its state, and each gate with its progress, verdict, reason and evidence."""
         return _shown(queries.visible_gate_run(actor_of(request), pk))
 
 
-class GateRunWaitView(APIView):
+class GateRunWaitView(GateRunRead, APIView):
     @extend_schema(
         operation_id="gate_runs_wait",
         parameters=[TIMEOUT, VERSION],

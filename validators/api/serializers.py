@@ -103,6 +103,9 @@ class GateRunIn(StrictSerializer):
     only_expired = serializers.BooleanField(
         default=False, help_text="take over what the newest report proved and still holds, and run the other gates only"
     )
+    unless_passed = serializers.BooleanField(
+        default=False, help_text="answer with the gate run whose gates passed, if its whole report still holds"
+    )
 
 
 class CancelIn(StrictSerializer):

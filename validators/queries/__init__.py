@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from validators.queries.gate_runs import (
     closest_report,
+    gate_run_end,
     gate_run_progress,
     gate_runs,
     golden_items,
@@ -21,6 +22,7 @@ from validators.queries.gate_runs import (
 
 __all__ = [
     "closest_report",
+    "gate_run_end",
     "gate_run_progress",
     "gate_runs",
     "golden_items",

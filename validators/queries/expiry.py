@@ -16,8 +16,8 @@ from validators.core.entry import advisory_in, policy_in
 from validators.core.expiry import COMPARED, Expired, expired, measured_together, place_of, results_of, uses_gpu
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Verdict
-from validators.models import Report
-from validators.queries.gate_runs import is_authentic, reports_of
+from validators.models import GateRun, Report
+from validators.queries.gate_runs import closest_report, is_authentic, reports_of
 
 
 def expired_of(
@@ -64,6 +64,14 @@ def reusable(release: Release, policy: Policy, baseline: Release | None) -> tupl
     ]
     kept = measured_together([one["gate"] for one in held], policy.gates)
     return report, [one for one in held if one["gate"] in kept]
+
+
+def passed_gate_run(release: Release, policy_digest: str) -> GateRun | None:
+    """The gate run of the release's newest report, if that passed under this gate policy and all of it still holds."""
+    report, is_present = closest_report(release, policy_digest)
+    if report is None or not is_present or report.verdict != Verdict.PASSED or not is_authentic(report):
+        return None
+    return None if expired_of(report, release=release) else report.gate_run
 
 
 def place_under(deployment: Deployment) -> dict[str, str | None]:

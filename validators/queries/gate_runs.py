@@ -93,6 +93,11 @@ def visible_gate_run(actor: Actor, pk: int) -> GateRun:
     return found
 
 
+def gate_run_end(pk: int) -> tuple[int, datetime | None] | None:
+    """(its number, when it ended: None while it goes on), or None if there is no such gate run."""
+    return GateRun.objects.filter(pk=pk).values_list("pk", "ended_at").first()
+
+
 def visible_report(actor: Actor, digest: str) -> Report:
     """Raises NotFound, also when the actor may not see its model."""
     found = Report.objects.select_related("release__model__team").filter(digest=digest).first()

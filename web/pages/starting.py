@@ -18,7 +18,7 @@ from accounts.core.access import Actor, Verb, may, require
 from accounts.core.quantities import duration_text, weight_text
 from ledger.core.errors import DomainError, Invalid
 from registry.models import Release, ServedModel
-from rollouts.actions import start_rollout
+from rollouts.actions import find_or_start
 from rollouts.actions.preview import preview_rollout
 from serving.models import Environment
 from serving.queries.deployments import all_environments
@@ -56,7 +56,11 @@ def _previewed(request: HttpRequest, release: Release, form: QueryDict) -> HttpR
         _reason(form)
         rate = rate_in(form)
         found = preview_rollout(
-            actor=actor_of(request), candidate=release, rate_per_s=rate, **_asked_for(form, release.model, places)
+            actor=actor_of(request),
+            candidate=release,
+            rate_per_s=rate,
+            again=True,
+            **_asked_for(form, release.model, places),
         )
     except DomainError as error:
         return _page(request, release, {"error": error}, status=error.status, places=places)
@@ -69,15 +73,17 @@ def start(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """The rollout, and its page; when it is refused, the form as it was sent with the reason."""
     release = _startable(request, slug, number)
     try:
-        rollout = start_rollout(
+        rollout, is_new = find_or_start(
             actor=actor_of(request),
             candidate=release,
+            again=True,  # the preview above the button shows what happened to this release before
             reason=_reason(request.POST),
             **_asked_for(request.POST, release.model, _places()),
         )
     except DomainError as error:
         return _page(request, release, {"error": error}, status=error.status)
-    messages.success(request, f"The rollout of {release.name} is requested.")
+    said = f"The rollout of {release.name} is requested."
+    messages.success(request, said if is_new else f"Rollout {rollout.pk} of {release.name} is active already.")
     return redirect(reverse("rollout", args=[rollout.pk]))
 
 
