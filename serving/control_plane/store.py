@@ -24,7 +24,6 @@ from serving.adapters.mirror_secret import mirror_secret
 from serving.control_plane.model_settings import (
     classes_of,
     is_idempotent,
-    limits_of,
     retries_resets,
     slow_ms_of,
     tenants_of,
@@ -45,6 +44,7 @@ from serving.core.routes import (
 )
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Gateway, RequestExample, Route, Server, slot_of
+from serving.queries.time_limits import limits_of
 
 log = logging.getLogger(__name__)
 
