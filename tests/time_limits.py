@@ -73,7 +73,7 @@ def limits_of(timeout_s: float) -> Limits:
 
 
 def busy_s(silent_s: float) -> Callable[[float], float]:
-    return lambda timeout_s: health.Patience.of(silent_s=silent_s, request_s=timeout_s).busy_s
+    return lambda timeout_s: health.Timeouts.of(silent_s=silent_s, request_s=timeout_s).busy_s
 
 
 def of_gate(name: str) -> Callable[[float], float]:
@@ -111,7 +111,7 @@ FOLLOWING: tuple[Follows, ...] = (
     Follows(
         "agent",
         "the same, for servers that compute on the event loop that answers (KServe, MLServer)",
-        lambda t: health.Patience.of(silent_s=health.HUNG_AFTER_S, request_s=t, tells_live=False).busy_s,
+        lambda t: health.Timeouts.of(silent_s=health.HUNG_AFTER_S, request_s=t, tells_live=False).busy_s,
         "one request may stand behind another, and such a server counts nothing",
     ),
     Follows(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.agent import warmup
-from serving.core.health import HealthTracker, Patience, Probe, ProbeResult
+from serving.core.health import HealthTracker, Probe, ProbeResult, Timeouts
 from serving.ports import InferenceError, InferenceServer
 
 #: Triton's words. Nothing heals such a process: even one that was only stopped takes its whole server down with the next
@@ -35,7 +35,7 @@ def look_at(
     manifest: Mapping[str, Any],
     *,
     seen: HealthTracker,
-    patience: Patience,
+    timeouts: Timeouts,
     within_s: tuple[float, float],
     live_within_s: float,
     tells_live: bool,
@@ -49,12 +49,12 @@ def look_at(
     """
     now = time.monotonic()
     look, trouble = ProbeResult(Probe.HELD, now, now), ""
-    if seen.is_probe_due(now, patience):
+    if seen.is_probe_due(now, timeouts):
         timeout_s, limits = within_s[seen.quiet_since is not None], warmup.limits_of(manifest)
         look, trouble = check_health(server, model, manifest["serving"], limits=limits, timeout_s=timeout_s)
     if look.probe not in (Probe.LATE, Probe.HELD):
         return look, trouble
-    left_s = patience.silent_s - seen.silent_s(time.monotonic())
+    left_s = timeouts.silent_s - seen.silent_s(time.monotonic())
     is_live = server.is_live(timeout_s=max(_LEAST_LIVE_S, min(live_within_s, left_s))) if tells_live else None
     is_asked = is_live is not False and (look.probe == Probe.LATE or seen.quiet_since is not None)
     finished = _finished(server, model) if is_asked else None

@@ -29,9 +29,9 @@ from serving.agent.timings import AgentTimings, load_timeout_of, request_s, warm
 from serving.core.health import (
     Health,
     HealthTracker,
-    Patience,
     Probe,
     ProbeResult,
+    Timeouts,
     verdict,
     why_hung,
 )
@@ -209,30 +209,30 @@ class DeploymentReconciler:
         assert self._server is not None
         was_well = self._seen.quiet_since is None and self._seen.silent_since is None
         # The first late look is over long before any window is, so which one applies is asked only after it.
-        patience = Patience(math.inf, math.inf) if was_well else self._patience(deployment)
-        look, trouble = self._look(deployment, patience)
+        timeouts = Timeouts(math.inf, math.inf) if was_well else self._timeouts(deployment)
+        look, trouble = self._look(deployment, timeouts)
         self._seen = self._seen.after(look)
-        health = verdict(self._seen, look, patience)
+        health = verdict(self._seen, look, timeouts)
         if look.probe == Probe.RIGHT:
             self._server.deployment = deployment  # its node as it was heard of last
             actions.record_probe(actor=self._actor, server=self._server)
         if health == Health.SLOW and was_well:
             log.warning("deployment %s is slow, so it stays: %s", deployment.pk, trouble)
         if health == Health.HUNG:
-            told = why_hung(self._seen, look.ended_at, patience)
+            told = why_hung(self._seen, look.ended_at, timeouts)
             return f"it hung: {told} ({trouble})" if trouble else f"it hung: {told}"
         return trouble if health.is_lost else ""
 
-    def _patience(self, deployment: Deployment) -> Patience:
+    def _timeouts(self, deployment: Deployment) -> Timeouts:
         is_last = queries.is_last_of_stable(deployment)
         silent_s = self._pace.hung_after_last_stable if is_last else self._pace.hung_after
-        return Patience.of(
+        return Timeouts.of(
             silent_s=silent_s,
             request_s=request_s(deployment, self._manifest_of(deployment)),
             tells_live=self._launcher.tells_live,
         )
 
-    def _look(self, deployment: Deployment, patience: Patience) -> tuple[ProbeResult, str]:
+    def _look(self, deployment: Deployment, timeouts: Timeouts) -> tuple[ProbeResult, str]:
         """Looks at the server once: the result, and what is wrong with it."""
         assert self._running is not None
         if not self._launcher.is_alive(self._running):
@@ -243,7 +243,7 @@ class DeploymentReconciler:
             deployment.release.model.slug,
             self._manifest_of(deployment),
             seen=self._seen,
-            patience=patience,
+            timeouts=timeouts,
             within_s=(self._pace.probe_timeout, self._pace.patient_timeout),
             live_within_s=self._pace.live_timeout,
             tells_live=self._launcher.tells_live,

@@ -31,7 +31,7 @@ from serving.control_plane.model_settings import (
 from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.rows import EnvironmentRow, GatewayRow, ModelRows, RouteRow, Servers, read_rows
 from serving.control_plane.server import GatewayIdentity
-from serving.core.admission import Proof, admission_of
+from serving.core.admission import Proof
 from serving.core.bounds import RequestBounds, bounds_of
 from serving.core.routes import (
     Arm,
@@ -173,7 +173,7 @@ def _model_route(route: RouteRow, servers: Servers, releases: Mapping[str, _Seal
         if of is None:
             raise ValueError(f"the manifest of {release.name} cannot be read")
         proof = Proof.from_json(route.proven.get(str(release.pk)))
-        limit = admission_of(of.declared_in_flight, of.instances, proof)
+        limit = of.admission(proof)
         return Arm(
             release.name,
             release.digest,

@@ -61,7 +61,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long a server may give no sign, in seconds: `silent_s` without an answer to the liveness call, `busy_s`
     without a finished request while one of ours waits."""
 
@@ -69,7 +69,7 @@ class Patience:
     busy_s: float
 
     @classmethod
-    def of(cls, *, silent_s: float, request_s: float, tells_live: bool = True) -> Patience:
+    def of(cls, *, silent_s: float, request_s: float, tells_live: bool = True) -> Timeouts:
         """For requests of which each may take `request_s`. `busy_s` is never below `silent_s`: a short deadline makes
         no slow server hung.
 
@@ -134,12 +134,12 @@ class HealthTracker:
         """How long the server has not answered the liveness call, in seconds."""
         return 0.0 if self.silent_since is None else now - self.silent_since
 
-    def is_probe_due(self, now: float, patience: Patience) -> bool:
+    def is_probe_due(self, now: float, timeouts: Timeouts) -> bool:
         """Whether to send an inference. While the server finishes nothing there are few; the last one, when every
         deadline has passed, decides. A frozen server gets none."""
         if self.silent_since is not None:
             return False
-        if self.probed_at is None or self.quiet_s(now) >= patience.busy_s:
+        if self.probed_at is None or self.quiet_s(now) >= timeouts.busy_s:
             return True
         return now - self.probed_at >= self.pause_s
 
@@ -182,13 +182,13 @@ class HealthTracker:
         return self.looked_at is not None and look.ended_at - self.looked_at > AWAY_S
 
 
-def verdict(watch: HealthTracker, look: ProbeResult, patience: Patience) -> Health:
+def verdict(watch: HealthTracker, look: ProbeResult, timeouts: Timeouts) -> Health:
     """Health of the server. `watch` already holds `look`, the latest one."""
     if look.probe == Probe.GONE:
         return Health.DEAD
     if look.probe in (Probe.LATE, Probe.HELD):
-        is_frozen = watch.silent_calls >= SILENT_CALLS and watch.silent_s(look.ended_at) >= patience.silent_s
-        is_past = look.probe == Probe.LATE and watch.quiet_s(look.ended_at) >= patience.busy_s
+        is_frozen = watch.silent_calls >= SILENT_CALLS and watch.silent_s(look.ended_at) >= timeouts.silent_s
+        is_past = look.probe == Probe.LATE and watch.quiet_s(look.ended_at) >= timeouts.busy_s
         if is_frozen or is_past:
             return Health.HUNG
         is_slow = watch.quiet_since is not None or watch.silent_since is not None
@@ -196,12 +196,12 @@ def verdict(watch: HealthTracker, look: ProbeResult, patience: Patience) -> Heal
     return Health.BROKEN if watch.wrong_in_a_row >= WRONG_ANSWERS else Health.WELL
 
 
-def why_hung(watch: HealthTracker, now: float, patience: Patience) -> str:
+def why_hung(watch: HealthTracker, now: float, timeouts: Timeouts) -> str:
     """Why a hung server is lost, in words that follow *it hung:*."""
     silent_s = watch.silent_s(now)
-    if watch.silent_calls >= SILENT_CALLS and silent_s >= patience.silent_s:
+    if watch.silent_calls >= SILENT_CALLS and silent_s >= timeouts.silent_s:
         return f"for {silent_s:.0f} s its process did not answer whether it is live"
     return (
         f"for {watch.quiet_s(now):.0f} s it answered no probe and finished nothing, and a request to it may take "
-        f"{patience.busy_s:g} s"
+        f"{timeouts.busy_s:g} s"
     )

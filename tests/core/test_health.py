@@ -14,22 +14,22 @@ from serving.core.health import (
     PROBE_SHARE,
     Health,
     HealthTracker,
-    Patience,
     Probe,
     ProbeResult,
+    Timeouts,
     verdict,
     why_hung,
 )
 
 H, P = Health, Probe
-PATIENCE = Patience.of(silent_s=10.0, request_s=10.0)
+TIMEOUTS = Timeouts.of(silent_s=10.0, request_s=10.0)
 
 
-def healths(looks: Iterable[ProbeResult], patience: Patience = PATIENCE) -> list[Health]:
+def healths(looks: Iterable[ProbeResult], timeouts: Timeouts = TIMEOUTS) -> list[Health]:
     watch, found = HealthTracker(), []
     for look in looks:
         watch = watch.after(look)
-        found.append(verdict(watch, look, patience))
+        found.append(verdict(watch, look, timeouts))
     return found
 
 
@@ -73,7 +73,7 @@ def test_a_late_server_that_finishes_something_is_slow_for_ever() -> None:
 def test_a_late_server_that_finishes_nothing_is_hung_when_every_deadline_has_passed() -> None:
     looks = [late(at, finished=7) for at in (0.0, 2.0, 4.0, 6.0, 8.0)]
     assert healths(looks) == [H.SLOW] * 4 + [H.HUNG]
-    assert set(healths(looks, Patience.of(silent_s=10.0, request_s=11.0))) == {H.SLOW}
+    assert set(healths(looks, Timeouts.of(silent_s=10.0, request_s=11.0))) == {H.SLOW}
 
 
 def test_only_an_inference_that_nobody_answers_proves_it() -> None:
@@ -83,8 +83,8 @@ def test_only_an_inference_that_nobody_answers_proves_it() -> None:
 
 
 def test_a_short_deadline_makes_no_slow_server_hung() -> None:
-    assert Patience.of(silent_s=30.0, request_s=1.0) == Patience(30.0, 30.0)
-    assert Patience.of(silent_s=10.0, request_s=600.0) == Patience(10.0, 600.0)
+    assert Timeouts.of(silent_s=30.0, request_s=1.0) == Timeouts(30.0, 30.0)
+    assert Timeouts.of(silent_s=10.0, request_s=600.0) == Timeouts(10.0, 600.0)
 
 
 def test_the_window_begins_anew_with_whatever_finishes() -> None:
@@ -116,8 +116,8 @@ def test_one_unreadable_count_does_not_hide_what_finished_meanwhile() -> None:
 
 def test_a_process_that_does_not_answer_whether_it_is_live_is_frozen_after_its_window() -> None:
     looks = [late(0.0, None, is_live=False), *(held(at, is_live=False) for at in (3.0, 6.0, 8.0))]
-    assert healths(looks, Patience.of(silent_s=10.0, request_s=600.0)) == [H.SLOW] * 3 + [H.HUNG]
-    assert set(healths(looks, Patience.of(silent_s=30.0, request_s=600.0))) == {H.SLOW}
+    assert healths(looks, Timeouts.of(silent_s=10.0, request_s=600.0)) == [H.SLOW] * 3 + [H.HUNG]
+    assert set(healths(looks, Timeouts.of(silent_s=30.0, request_s=600.0))) == {H.SLOW}
 
 
 def test_one_answer_to_the_liveness_call_begins_anew() -> None:
@@ -137,13 +137,13 @@ def test_the_freeze_is_dated_from_the_last_answer_if_that_was_just_before() -> N
 
 def test_the_silence_of_a_server_that_computes_on_its_event_loop_says_nothing() -> None:
     looks = [late(0.0, None, is_live=None), *(held(at, is_live=None) for at in range(4, 590, 4))]
-    assert set(healths(looks, Patience.of(silent_s=10.0, request_s=600.0))) == {H.SLOW}
+    assert set(healths(looks, Timeouts.of(silent_s=10.0, request_s=600.0))) == {H.SLOW}
 
 
 def test_a_hung_server_is_lost_for_a_reason_that_names_the_evidence() -> None:
     frozen = HealthTracker().after(held(0.0, is_live=False)).after(held(8.0, is_live=False))
-    assert why_hung(frozen, 10.0, PATIENCE) == "for 10 s its process did not answer whether it is live"
-    said = why_hung(HealthTracker().after(late(0.0, 7)), 120.0, Patience(10.0, 120.0))
+    assert why_hung(frozen, 10.0, TIMEOUTS) == "for 10 s its process did not answer whether it is live"
+    said = why_hung(HealthTracker().after(late(0.0, 7)), 120.0, Timeouts(10.0, 120.0))
     assert said == "for 120 s it answered no probe and finished nothing, and a request to it may take 120 s"
 
 
@@ -187,21 +187,21 @@ def test_the_pauses_between_inferences_of_a_busy_server_grow() -> None:
         at += 2 + watch.pause_s
     assert gaps == [4, 8, 16, 32, 64, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
     moved = watch.after(held(at, is_live=True, finished=8))
-    assert moved.pause_s == 0 and moved.is_probe_due(at + 2, Patience(10.0, 600.0))
+    assert moved.pause_s == 0 and moved.is_probe_due(at + 2, Timeouts(10.0, 600.0))
 
 
 def test_an_inference_is_due_when_every_deadline_has_passed_and_never_while_it_is_frozen() -> None:
-    patience, watch = Patience(10.0, 30.0), HealthTracker()
+    timeouts, watch = Timeouts(10.0, 30.0), HealthTracker()
     for at in (0.0, 6.0, 16.0):  # pauses of 4, 8 and 16 s
         watch = watch.after(late(at, 7))
-    assert not watch.is_probe_due(29.9, patience) and watch.is_probe_due(30.0, patience)
-    assert not watch.after(held(20.0, is_live=False)).is_probe_due(1000.0, patience)
+    assert not watch.is_probe_due(29.9, timeouts) and watch.is_probe_due(30.0, timeouts)
+    assert not watch.after(held(20.0, is_live=False)).is_probe_due(1000.0, timeouts)
 
 
 def test_probes_take_a_tenth_of_a_slow_server_and_a_fast_one_is_asked_at_every_look() -> None:
     slow = HealthTracker().after(ProbeResult(P.RIGHT, 0.0, 60.0))
     assert slow.pause_s == pytest.approx(60 / PROBE_SHARE - 60)
-    assert not slow.is_probe_due(100.0, PATIENCE) and slow.is_probe_due(600.1, PATIENCE)
+    assert not slow.is_probe_due(100.0, TIMEOUTS) and slow.is_probe_due(600.1, TIMEOUTS)
     queued = HealthTracker().after(ProbeResult(P.RIGHT, 0.0, 0.01)).after(ProbeResult(P.RIGHT, 1.0, 2.4))
     assert queued.pause_s < 1  # it waited behind others: that is not what it costs
     assert HealthTracker().after(ProbeResult(P.RIGHT, 0.0, 60.0)).after(quick(P.WRONG)[0]).pause_s == 0

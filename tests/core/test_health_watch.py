@@ -14,8 +14,8 @@ from serving.core.health import (
     HUNG_AFTER_S,
     Health,
     HealthTracker,
-    Patience,
     Probe,
+    Timeouts,
     verdict,
 )
 from serving.ports import Inference, InferenceError
@@ -93,7 +93,7 @@ def watched(
     """When the agent takes the server away; None if it does not before `until_s`."""
     monkeypatch.setattr(health_check, "time", server)
     silent_s = HUNG_AFTER_LAST_STABLE_S if is_last else HUNG_AFTER_S
-    patience, seen = Patience.of(silent_s=silent_s, request_s=timeout_s, tells_live=tells_live), HealthTracker()
+    timeouts, seen = Timeouts.of(silent_s=silent_s, request_s=timeout_s, tells_live=tells_live), HealthTracker()
     while server.now < until_s:
         began = server.now
         look, _ = health_check.look_at(
@@ -101,13 +101,13 @@ def watched(
             "m",
             MANIFEST,
             seen=seen,
-            patience=patience,
+            timeouts=timeouts,
             within_s=WITHIN_S,
             live_within_s=LIVE_WITHIN_S,
             tells_live=tells_live,
         )
         seen = seen.after(look)
-        if verdict(seen, look, patience) is Health.HUNG:
+        if verdict(seen, look, timeouts) is Health.HUNG:
             return server.now
         server.now = max(began + EVERY_S, server.now + 0.05)
     return None

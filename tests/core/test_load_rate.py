@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from registry.core.envelope import declared_per_s
 from validators.core.load import Attempt, judge_load, summarise
 from validators.core.load_defaults import ERRORS_ONLY_S
 from validators.core.load_rate import (
@@ -15,7 +16,6 @@ from validators.core.load_rate import (
     RateFrom,
     answered_per_s,
     at_rate,
-    declared_per_s,
     probes_of,
     rate_of,
 )

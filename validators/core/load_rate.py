@@ -54,12 +54,6 @@ class LoadRate:
         return f"the rate is {at}, half of the {self.can_per_s:.3g}/s that it answered before, as {absent}"
 
 
-def declared_per_s(envelope: Mapping[str, Any]) -> float | None:
-    """The largest throughput that an envelope declares in requests a second; None if it declares none."""
-    stated = [one.get("throughput") or {} for one in envelope.get("performance") or ()]
-    return max((float(one["value"]) for one in stated if one.get("unit") == "requests_per_s"), default=None)
-
-
 def rate_of(policy: Mapping[str, Any], *, declared: float | None, measured: float | None) -> LoadRate:
     """The rate of a load section. `declared`, `measured`: requests a second that the server can do, if known."""
     most = float(policy["rate_per_s"])

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from registry.core.envelope import declared_per_s
 from serving.core.admission import LEAST_PER_INSTANCE
 from serving.ports import PreparedRequests
 from validators.core.answered import answered_at, ended_at
@@ -27,7 +28,6 @@ from validators.core.load_rate import (
     RateFrom,
     answered_per_s,
     at_rate,
-    declared_per_s,
     probes_of,
     rate_of,
 )
