@@ -180,7 +180,7 @@ class World:
         return server
 
     def step(self) -> float | None:
-        """One step of the reconciler. Waits as long as it asks for while the server is up."""
+        """One step of the reconciler. Waits for the delay that it asks for while the server is up."""
         delay = self.reconciler.step()
         if self.state == S.READY:
             self.clock.sleep(delay or 0.0)

@@ -1,7 +1,7 @@
 """The table of all time limits beside `objectives.timeout_s`: `make time-limits` writes it to docs/time-limits.md.
 
-Values come from the code that keeps them. A limit that follows from the objectives is called for several of them; one that
-does not follow states why it cannot contradict them.
+Values come from the code that keeps them. A limit that follows from the objectives is called for several of them; another
+limit states why it cannot contradict them.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ FOLLOWING: tuple[Follows, ...] = (
     Follows("gateway", "whole request, HTTP and gRPC", lambda t: limits_of(t).timeout_s, "it is `timeout_s`"),
     Follows(
         "gateway",
-        "first attempt, where another server can answer",
+        "first attempt, if another server can answer",
         lambda t: limits_of(t).attempt_timeout_s,
-        "`attempt_timeout_s`, else the installation's and half of what the whole exceeds the installation's by; the first "
+        "`attempt_timeout_s`, else the installation's and half of the whole's excess over the installation's; the first "
         "attempt goes on beside the second, and the first answer counts",
         covers=False,
     ),
@@ -100,7 +100,7 @@ FOLLOWING: tuple[Follows, ...] = (
         "agent",
         "no finished request, for a live server",
         busy_s(health.HUNG_AFTER_S),
-        "the longest that a running request may take; 600 s for a release that streams, and where no gateway is",
+        "the longest that a running request may take; 600 s for a release that streams, and without a gateway",
     ),
     Follows(
         "agent",
@@ -126,7 +126,7 @@ FOLLOWING: tuple[Follows, ...] = (
             "gates",
             f"`{name}.timeout_s`, one request",
             of_gate(name),
-            "the policy's; a shorter one than an attempt is refused at save",
+            "the policy's; less than an attempt is refused at save",
         )
         for name in ASKING
     ),
@@ -140,13 +140,13 @@ FOLLOWING: tuple[Follows, ...] = (
         "gates",
         "`gate_timeout_s`, a whole gate",
         lambda t: float(policy_of(t).gate_timeout_s),
-        "the policy's, or 60 requests; one shorter than a request is refused at save",
+        "the policy's, or 60 requests; less than a request is refused at save",
     ),
     Follows(
         "prober",
         "one shadow request",
         lambda t: limits_of(t).attempt_timeout_s,
-        "the time of an attempt; one that is late is compared with nothing",
+        "the time of an attempt; late answers are not compared",
         covers=False,
     ),
 )
@@ -171,7 +171,7 @@ APART: tuple[Apart, ...] = (
         "gateway",
         "request that stands still, memory nearly full",
         envoy_bootstrap.PATIENT_S,
-        "only from 70 % of its memory on, where requests are ended on purpose",
+        "only from 70 % of its memory on, and then requests are ended on purpose",
     ),
     Apart(
         "gateway",
@@ -187,7 +187,7 @@ APART: tuple[Apart, ...] = (
     ),
     Apart("agent", "the same, last server of stable", health.HUNG_AFTER_LAST_STABLE_S, "as above"),
     Apart("agent", "one health probe", PACE.probe_timeout, "a late probe ends no server"),
-    Apart("agent", "the same, after a late one", PACE.patient_timeout, "a late probe ends no server"),
+    Apart("agent", "the same, after a late probe", PACE.patient_timeout, "a late probe ends no server"),
     Apart("agent", "gateways take the end of a server", PACE.follow, "the drain begins after it"),
     Apart("agent", "a server's own end", server_shim.EXIT_GRACE_S, "the drain is over before it"),
     Apart(

@@ -40,10 +40,10 @@ def look_at(
     live_within_s: float,
     tells_live: bool,
 ) -> tuple[ProbeResult, str]:
-    """One look at the server, and what is wrong with it: an inference if one is due, otherwise its signs of life.
+    """One look at the server, and its trouble in words: an inference if one is due, otherwise its signs of life.
 
     Args:
-        within_s: how long an inference may take, after an answer and after a late one.
+        within_s: how long an inference may take, after an answer and after a late probe.
         live_within_s: how long the liveness call may take, which a server answers in milliseconds.
         tells_live: whether this server answers the liveness call while its model computes.
     """
@@ -62,7 +62,7 @@ def look_at(
 
 
 def gone() -> ProbeResult:
-    """The look at a server whose process has ended."""
+    """The look at a server without a process."""
     now = time.monotonic()
     return ProbeResult(Probe.GONE, now, now)
 

@@ -23,7 +23,7 @@ class NodeLauncher(Launcher, Protocol):
         ...
 
     def open_requests(self, server: RunningServer) -> int | None:
-        """Connections that others hold to the server, each of which may carry a request. None where nobody can count."""
+        """Number of connections to the server, each of which may carry a request. None if they cannot be counted."""
         ...
 
     def facts(self) -> dict[str, Any]:

@@ -233,7 +233,7 @@ class DeploymentReconciler:
         )
 
     def _look(self, deployment: Deployment, timeouts: Timeouts) -> tuple[ProbeResult, str]:
-        """Looks at the server once: the result, and what is wrong with it."""
+        """Looks at the server once: the result, and the trouble in words."""
         assert self._running is not None
         if not self._launcher.is_alive(self._running):
             ended = "its server process ended" if self._running.pid else "its server is away, or serves it no more"

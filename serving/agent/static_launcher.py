@@ -78,7 +78,7 @@ class StaticLauncher:
         return tells_live(self._kind)
 
     def open_requests(self, server: RunningServer) -> int | None:
-        """Its machine is another one. Unloading lets requests that run there end."""
+        """None: the server is on another machine. Unloading lets its running requests end."""
         return None
 
     def facts(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Times of an agent, and what a release or its model makes of them."""
+"""Times of an agent, and those that follow from a release or its model."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class AgentTimings:
     probe_every: float = 1.0
     #: Above 1 s: Triton needs exactly that long to say that a model process died, and that answer is worth having.
     probe_timeout: float = 1.5
-    patient_timeout: float = 4.5  # of a probe after a late one
+    patient_timeout: float = 4.5  # of the probe after a late probe
     live_timeout: float = 2.0  # of the liveness call, which needs no model
     hung_after: float = HUNG_AFTER_S
     hung_after_last_stable: float = HUNG_AFTER_LAST_STABLE_S
     load_timeout: float = 120.0
     warmup_timeout: float = 60.0
-    follow: float = 30.0  # for the gateways to say that they stopped routing here
+    follow: float = 30.0  # for the gateways to acknowledge that they stopped routing here
     drain: float = 2.0  # for requests in flight after that
     stop_grace: float = 10.0
     backoff: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0, 8.0)  # before each try to bring a server back; then it failed

@@ -1,4 +1,4 @@
-"""What a model states for itself and its gateways go by: slow requests, tenants, what is asked twice. Pure.
+"""Settings of a model for its gateways: slow requests, tenants, retries. Pure.
 
 Time limits are in `serving.queries.time_limits`, which agents read too.
 """

@@ -349,8 +349,8 @@ def _mirrors(route: ModelRoute) -> list[dict[str, Any]]:
 
 
 def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
-    """Streams have no time limit, and are retried on stable only when they never began. One that stands still for longer than any
-    request to the model may take is ended.
+    """Streams have no time limit, and are retried on stable only when they never began. A stream that stands still for longer than
+    any request to the model may take is ended.
     """
     return {
         "name": split_name(""),
@@ -376,7 +376,7 @@ def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
 
 
 def stream_idle_s(timeout_s: float) -> float:
-    """How long a stream to a model may stand still whose requests may take `timeout_s`, both in seconds."""
+    """Longest pause of a stream to a model with this `timeout_s`, both in seconds."""
     return max(STREAM_IDLE_S, timeout_s + IDLE_SPARE_S)
 
 

@@ -28,17 +28,17 @@ class Source(StrEnum):
 
     PROVEN = "proven"  # by a capacity gate
     DECLARED = "declared"  # limits.max_concurrency
-    MEASURED = "measured"  # by a load gate, whose server was full
+    MEASURED = "measured"  # by a load gate, on a full server
     ENVELOPE = "envelope"  # the declared throughput
     DEFAULT = "default"
 
 
 @dataclass(frozen=True)
 class Proof:
-    """Requests a second that one server was proven to answer within the objective, and the report that says so.
+    """Requests a second that one server was proven to answer within the objective, and the report that proves it.
 
-    `at_once`: the load gate measured the rate of a full server with so many requests in flight, and no capacity gate
-    proved one; None for a proven rate.
+    `at_once`: the load gate measured the rate of a full server with this number of requests in flight, and no capacity
+    gate proved a rate; None for a proven rate.
     """
 
     per_s: float
@@ -90,8 +90,8 @@ def admission_of(
 ) -> AdmissionLimit:
     """The proven bound, never above the declared one; without a proof the declared one.
 
-    Without either: what the load gate measured, else what the declared throughput (requests a second) answers within
-    `WELL_WITHIN_S`. Neither is below the default, which is so many for each model instance.
+    Without either: the load gate's measurement, else the answers of the declared throughput (requests a second) in
+    `WELL_WITHIN_S`. Neither is below the default, a constant for each model instance.
     """
     if declared is None and proof is not None and proof.at_once is not None:
         return AdmissionLimit(proof.in_flight(instances), Source.MEASURED, proof)

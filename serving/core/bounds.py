@@ -22,7 +22,7 @@ class RequestBounds(NamedTuple):
     throughput_per_s: float | None = None  # the largest that the envelope declares in requests
 
     def admission(self, proof: Proof | None) -> AdmissionLimit:
-        """The bound on what is in flight, by what was proven of the release."""
+        """The bound on requests in flight, with the release's proof."""
         return admission_of(self.declared_in_flight, self.instances, proof, self.throughput_per_s)
 
     @property

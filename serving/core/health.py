@@ -63,7 +63,7 @@ class Health(StrEnum):
 @dataclass(frozen=True)
 class Timeouts:
     """How long a server may give no sign, in seconds: `silent_s` without an answer to the liveness call, `busy_s`
-    without a finished request while one of ours waits."""
+    without a finished request while a probe waits."""
 
     silent_s: float
     busy_s: float
@@ -73,7 +73,7 @@ class Timeouts:
         """For requests of which each may take `request_s`. `busy_s` is never below `silent_s`: a short deadline makes
         no slow server hung.
 
-        A server without `tells_live` counts nothing either, so one long request behind another looks like a single one.
+        A server without `tells_live` counts nothing either, so two long requests in a row look like a single request.
         It gets the time of both.
         """
         return cls(silent_s, max(silent_s, request_s if tells_live else 2 * request_s))
@@ -83,7 +83,7 @@ class Timeouts:
 class ProbeResult:
     """One look: a probe that was sent at `sent_at` and over at `ended_at` (seconds of one clock).
 
-    `is_live`: whether the server answered the liveness call; None if it was not asked, or if its silence says nothing.
+    `is_live`: whether the server answered the liveness call; None if it was not asked, or if its silence is no evidence.
     `finished`: number of inferences that the server finished well since it loaded, for all callers; None if unknown.
     Both are asked only after a probe that was late or held.
     """
@@ -102,7 +102,7 @@ class HealthTracker:
     `quiet_since`: when the first late probe in a row was sent, or later, when the server was last seen to have finished
     something; None while probes are answered. `silent_since`: when the server last answered before `silent_calls`
     liveness calls without an answer. Both begin with a look, so that an agent that was away itself blames no server.
-    `least_s`: the fastest right answer, which is about what a probe costs the server.
+    `least_s`: the fastest right answer, about the cost of a probe.
     """
 
     wrong_in_a_row: int = 0

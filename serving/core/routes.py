@@ -125,9 +125,9 @@ class Limits:
 def limits_stated(objectives: Mapping[str, Any], default: Limits) -> Limits:
     """Time limits of a model with these objectives; `default` are the installation's. Raises TypeError and ValueError.
 
-    A model that states one of the two gets the other derived from it. A whole has room for two attempts, else a candidate
-    that hangs would leave stable too little time to answer. And the time of an attempt grows by half of what the whole
-    exceeds the installation's by: with a whole of 600 s and attempts of 2 s, each longer request would count as late and
+    A model that states either gets the other derived from it. A whole has room for two attempts, else a candidate
+    that hangs would leave stable too little time to answer. And the time of an attempt grows by half of the whole's
+    excess over the installation's: with a whole of 600 s and attempts of 2 s, each longer request would count as late and
     run twice.
     """
     whole, attempt = objectives.get("timeout_s"), objectives.get("attempt_timeout_s")

@@ -1,4 +1,4 @@
-"""What is known of inference servers by the name that they state in their metadata."""
+"""Knowledge of inference servers by the name in their metadata."""
 
 from __future__ import annotations
 

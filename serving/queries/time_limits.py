@@ -36,8 +36,8 @@ def limits_of(model: Timed) -> Limits:
 def longest_request_s(deployment: Deployment, *, has_streams: bool) -> float:
     """How long one request to the deployment's server may run, in seconds.
 
-    Streams have no limit of their own, and without a gateway the requests come from gates, whose policy may give them
-    more time than users get. Both count as the longest that a gateway waits for any request.
+    Streams have no limit of their own, and without a gateway the requests come from gates: their policy may give more
+    time than users get. Both count as the longest that a gateway waits for any request.
     """
     if has_streams or not deployment.environment.is_routed:
         return LONGEST_S

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def warnings_of(manifest: dict[str, Any]) -> list[str]:
-    """What the release leaves to a default that its users would notice, a sentence each."""
+    """Defaults of the release that its users would notice, a sentence each."""
     envelope = manifest.get("envelope") or {}
     units = [(one.get("throughput") or {}).get("unit") for one in envelope.get("performance") or ()]
     if (envelope.get("limits") or {}).get("max_concurrency") or "requests_per_s" in units:

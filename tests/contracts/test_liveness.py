@@ -44,7 +44,7 @@ def server_of(kind: str, folder: Path) -> Iterator[InferenceServer]:
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.real(kind)) for kind in ("triton", *OTHERS)])
 def test_the_liveness_call_waits_for_the_model_only_where_that_is_known(kind: str, tmp_path: Path) -> None:
-    """The model computes for 4 s. Three calls of 1 s in a row fall into them, whatever the machine does meanwhile."""
+    """The model computes for 4 s. Three calls of 1 s in a row fall into them, also on a busy machine."""
     with server_of(kind, tmp_path) as server, ThreadPoolExecutor(1) as pool:
         assert server.is_live(timeout_s=30)
         model = made.misbehaving(MemoryBlobs())["model"] if kind == "triton" else MODEL

@@ -53,7 +53,7 @@ def shares(bound: int, per_s: float, *, service_s: float = SERVICE_S, clump: int
             (2 * LEAST_PER_INSTANCE, Source.PROVEN),
         ),  # each instance has one, and the next at hand
         (None, Proof(2000.0, 0.1), (207, Source.PROVEN)),  # large batches are no longer held to eight
-        # A load gate saw the server full: so many as it answers in time, and no more than it had.
+        # A load gate saw the server full: the number that it answers in time, at most its load then.
         (None, Proof(900.0, 0.125, "", 32), (32, Source.MEASURED)),
         (None, Proof(200.0, 0.125, "", 64), (25, Source.MEASURED)),
         (None, Proof(8.7, 0.125, "", 16), (16, Source.MEASURED)),  # never less than without a measurement

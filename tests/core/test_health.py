@@ -203,5 +203,5 @@ def test_probes_take_a_tenth_of_a_slow_server_and_a_fast_one_is_asked_at_every_l
     assert slow.pause_s == pytest.approx(60 / PROBE_SHARE - 60)
     assert not slow.is_probe_due(100.0, TIMEOUTS) and slow.is_probe_due(600.1, TIMEOUTS)
     queued = HealthTracker().after(ProbeResult(P.RIGHT, 0.0, 0.01)).after(ProbeResult(P.RIGHT, 1.0, 2.4))
-    assert queued.pause_s < 1  # it waited behind others: that is not what it costs
+    assert queued.pause_s < 1  # its wait behind others is no cost of its own
     assert HealthTracker().after(ProbeResult(P.RIGHT, 0.0, 60.0)).after(quick(P.WRONG)[0]).pause_s == 0

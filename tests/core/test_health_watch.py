@@ -1,4 +1,4 @@
-"""An agent's looks at a server, second by second by a simulated clock: what is frozen is found, and what is busy is kept."""
+"""An agent's looks at a server, second by second by a simulated clock: frozen servers are found, busy ones stay."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_frozen_process_is_found_within_30_s(
 def test_a_request_that_takes_nearly_its_whole_time_survives(
     monkeypatch: pytest.MonkeyPatch, timeout_s: float, is_last: bool, has_counts: bool
 ) -> None:
-    """Also when two follow each other, and whether or not the server counts what it finishes."""
+    """Also when two follow each other, and without the server's own counts."""
     long_s = timeout_s - min(10, timeout_s / 5)
     one_after_the_other = [(50.0, long_s), (50.0 + timeout_s + 30, long_s)]
     server = Server(one_after_the_other, counts=has_counts)
@@ -173,7 +173,7 @@ def test_probes_of_a_slow_model_leave_nine_tenths_of_it_to_users(monkeypatch: py
 def test_a_busy_event_loop_is_kept_and_a_frozen_one_found_when_every_deadline_has_passed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its liveness call waits behind the model: nothing tells the two apart before the deadline."""
+    """Its liveness call waits behind the model: before the deadline the two look alike."""
     busy = Server([(50.0, 110.0), (155.0, 110.0)], counts=False)  # the second comes before the first has ended
     assert watched(busy, monkeypatch, timeout_s=120, until_s=400, tells_live=False) is None
     frozen = Server(frozen_at=50.0, counts=False)

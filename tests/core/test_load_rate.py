@@ -1,4 +1,4 @@
-"""The rate that the load gate asks: the policy's, or what the server can be asked."""
+"""The rate of the load gate: the policy's, or one that the server can hold."""
 
 from __future__ import annotations
 

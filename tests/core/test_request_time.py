@@ -1,4 +1,4 @@
-"""Gates wait for a request as long as users do, and refuse a policy that contradicts that."""
+"""Gates give a request the same time as gateways, and refuse a policy that contradicts that."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_gate_that_gives_up_before_a_gateway_does_is_refused(gate: str) -> Non
     policy = {gate: {"timeout_s": 30}}
     assert fields(policy, {"timeout_s": 120}) == [f"{gate}.timeout_s"]
     assert fields(policy, {"attempt_timeout_s": 31}) == [f"{gate}.timeout_s"]
-    assert fields(policy, {"timeout_s": 120, "attempt_timeout_s": 30}) == []  # an attempt is what it speaks of
+    assert fields(policy, {"timeout_s": 120, "attempt_timeout_s": 30}) == []  # the limit is the attempt
     assert fields(policy, {}) == fields({}, {"timeout_s": 120}) == []
 
 

@@ -1,4 +1,4 @@
-"""No constant contradicts what a model allows its requests, from 1 to 600 s; and the table of limits is the code's."""
+"""No constant contradicts a model's `timeout_s`, from 1 to 600 s; and the table of limits matches the code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_request_that_takes_its_whole_time_meets_no_other_limit(limit: time_li
 
 
 def test_what_does_not_cover_a_request_ends_none() -> None:
-    """The first attempt goes on beside the second one, and a shadow request is nobody's."""
+    """The first attempt goes on beside the second one, and no user waits for a shadow request."""
     assert {(one.who, one.what.partition(",")[0]) for one in FOLLOWING if not one.covers} == {
         ("gateway", "first attempt"), ("prober", "one shadow request"),
     }  # fmt: skip
@@ -68,4 +68,4 @@ def test_an_attempt_alone_makes_room_for_two() -> None:
 def test_every_limit_states_why_it_contradicts_nothing() -> None:
     assert all(one.why for one in APART) and all(one.why for one in FOLLOWING)
     assert len({(one.who, one.what) for one in APART}) == len(APART)
-    assert float(envoy_bootstrap.PATIENT_S) < LONGEST_S  # the one that may end a request, and says when
+    assert float(envoy_bootstrap.PATIENT_S) < LONGEST_S  # the only limit that may end a request

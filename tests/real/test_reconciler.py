@@ -72,7 +72,7 @@ def triton(server: RunningServer) -> TritonServer:
 
 
 class World:
-    """A model that sleeps as many seconds as a request states, on a real server, and the reconciler of its deployment.
+    """A model that sleeps for the seconds in its request, on a real server, and the reconciler of its deployment.
 
     Below 0 it computes for so long, and keeps its interpreter busy.
     """
@@ -238,7 +238,7 @@ def test_a_model_that_sleeps_for_ever_is_taken_out_when_every_deadline_has_passe
 
 @pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
 def test_a_frozen_server_is_taken_out_after_the_window_and_replaced(make: Callable[..., World], is_busy: bool) -> None:
-    """The whole server, as a driver's hang does. What a request may take makes no difference, nor that one is running."""
+    """The whole server, as a driver's hang does. Neither `timeout_s` nor a running request makes a difference."""
     world = make(timeout_s=600)
     before = world.server
     if is_busy:

@@ -100,7 +100,7 @@ def _keeps_up(ends: Sequence[float], rate_per_s: float, *, first_s: float) -> bo
 
 
 def measured_when_full(report: Mapping[str, Any], digest: str) -> Proof | None:
-    """What a report's load gate measured of a full server that refused and broke nothing; None if it did not pass, or has not."""
+    """Rate of a full server in a report's load gate; None if the gate did not pass, or the server refused or broke requests."""
     gates = {one["gate"]: one for one in report.get("gates") or ()}
     load = gates.get("load") or {}
     told = load.get("evidence") or {}

@@ -293,7 +293,7 @@ def judge_load(summary: LoadSummary, policy: Mapping[str, Any]) -> Judgement:
 
 
 def _asked(summary: LoadSummary, policy: Mapping[str, Any]) -> str:
-    """What was asked of the server, and what it did."""
+    """The rate that was asked, and the server's own."""
     stated = policy.get("rate_said") or f"the rate is {policy['rate_per_s']:g}/s, the policy's load.rate_per_s"
     return f"{stated[:1].upper()}{stated[1:]}; the server answered {summary.answered_per_s:.3g}/s."
 

@@ -1,4 +1,4 @@
-"""What a load section that leaves something open demands: the model's objectives, and else the defaults."""
+"""Demands of a load section that leaves fields open: the model's objectives, and else the defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATED, MEASURED = "stated", "measured"
 
 
 def inherited(load: Mapping[str, Any], stated: Mapping[str, Any], objectives: Mapping[str, Any]) -> dict[str, Any]:
-    """The load section with nothing left open: what it does not state is the model's objective, as far as that states it.
+    """The load section with nothing left open: absent fields follow from the model's objectives.
 
     A quantile belongs to its threshold: a section with its own `slo_ms` takes none from the model. A rate that is not stated is what
     the server is asked at most.
@@ -40,5 +40,5 @@ def inherited(load: Mapping[str, Any], stated: Mapping[str, Any], objectives: Ma
 
 
 def _quantile(max_frac: Any) -> float:
-    """The quantile of which an objective on slow requests speaks, within what a load gate can test."""
+    """The quantile of an objective on slow requests, within the range that a load gate can test."""
     return _QUANTILE if max_frac is None else round(min(MOST_QUANTILE, max(LEAST_QUANTILE, 1 - float(max_frac))), 9)

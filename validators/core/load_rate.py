@@ -1,7 +1,7 @@
-"""The rate at which the load gate asks: what the policy states, else what the server can be asked.
+"""The rate of the load gate: the policy's, else one that the server can hold.
 
-A rate that nobody stated cannot prove a release bad. So without `load.rate_per_s` the gate asks the default, but no more
-than the envelope declares, or else half of what the server answered just before. docs/decisions/0041.
+A default rate cannot prove a release bad. So without `load.rate_per_s` the gate asks the default, but no more
+than the envelope declares, or else half of the server's measured rate. docs/decisions/0041.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEASURING_S: Final = 10.0
 
 
 class RateFrom(StrEnum):
-    """Where a rate comes from."""
+    """The source of a rate."""
 
     STATED = "stated"
     DEFAULT = "default"  # the server can do more
@@ -34,7 +34,7 @@ class RateFrom(StrEnum):
 
 @dataclass(frozen=True)
 class LoadRate:
-    """A rate in requests a second, and what it rests on. `can_per_s`: what the server can do, where that is known."""
+    """A rate in requests a second, and its source. `can_per_s`: the server's own rate, if known."""
 
     per_s: float
     source: RateFrom
@@ -42,7 +42,7 @@ class LoadRate:
 
     @property
     def sentence(self) -> str:
-        """Where the rate comes from, without a full stop."""
+        """The source of the rate, without a full stop."""
         at = f"{self.per_s:.3g}/s"
         if self.source is RateFrom.STATED:
             return f"the rate is {at}, the policy's load.rate_per_s"
@@ -67,7 +67,7 @@ def rate_of(policy: Mapping[str, Any], *, declared: float | None, measured: floa
 
 
 def probes_of(first_s: float, *, at_once: int) -> int:
-    """Requests that tell what a server can do of which the first took `first_s` seconds: none where that one tells it."""
+    """Number of further requests that measure a server, after a first of `first_s` seconds; 0 if the first is enough."""
     return 0 if at_once * first_s > MEASURING_S else max(2 * at_once, min(64, math.ceil(1 / max(first_s, 0.001))))
 
 
@@ -78,7 +78,7 @@ def answered_per_s(attempts: Sequence[Attempt]) -> float | None:
 
 
 def at_rate(policy: Mapping[str, Any], rate: LoadRate, *, errors_only_s: float) -> dict[str, Any]:
-    """The load section at this rate. What it leaves to defaults lasts as long as the rate needs."""
+    """The load section at this rate. Default durations follow the rate."""
     out = {**policy, "rate_per_s": rate.per_s}
     if rate.per_s == policy["rate_per_s"]:
         return out

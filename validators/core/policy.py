@@ -292,7 +292,7 @@ def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | No
 
 
 def checked_policy(document: Mapping[str, Any], objectives: Mapping[str, Any]) -> Policy:
-    """The policy as somebody saves it: also what is only unwise is refused, which stored policies may hold. Raises Invalid."""
+    """The policy, checked for saving: unwise values are refused too, which stored policies may hold. Raises Invalid."""
     policy = parse_policy(document, objectives)
     if problems := time_contradictions(document, objectives):
         raise _invalid(problems)

@@ -1,4 +1,4 @@
-"""How long gates wait for a request, beside what the model's users may wait.
+"""How long gates wait for a request, beside the limits of the model's users.
 
 A gate that gives a request up earlier than a gateway does would call a sound release bad. So a time that the policy does
 not state follows from the model's objectives, and one that it states must not contradict them.

@@ -53,8 +53,8 @@ def proven_per_s(release: Release) -> float | None:
 
 
 def admission_proof(release: Release) -> Proof | None:
-    """The same, with the time in which its requests were answered: what a gateway's bound is made of. Where no capacity was proven, what
-    the newest load gate that passed measured of a full server."""
+    """The same, with the time in which its requests were answered: the basis of a gateway's bound. Without a proven
+    capacity: the newest measurement of a full server by a load gate that passed."""
     found = plan_basis_of(release)
     if found is None or found.basis.gate != "capacity":
         return next((full for _, full in _read(_counting(release), measured_when_full)), None)

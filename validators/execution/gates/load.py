@@ -91,7 +91,7 @@ class _LoadGate:
         return {"answered": found.as_evidence()} if found else {}
 
     def find_rate(self) -> None:
-        """Settles the rate. A server that is asked what it can do answers for some seconds, or one request."""
+        """Settles the rate. Measuring a server takes some seconds, or one request."""
         policy, envelope = self.policy, self.context.envelope
         declared, measured = declared_per_s(envelope), None
         if policy.get("rate_from") == MEASURED and declared is None:
