@@ -283,3 +283,37 @@ def test_a_server_that_one_request_kills_is_failed_by_the_contract_gate(
     assert [one["kind"] for one in found.evidence["mismatches"]] == ["unwell"]
     assert found.reason.startswith(f"After {after} the server did not answer an ordinary request as before: ")
     assert found.evidence["edges"][-1]["request"] == after, "nothing more is asked of a server that is dead"
+
+
+SLOW = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            time.sleep(0.115)
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", (2 * x).astype(np.float32))]))
+        return answers
+"""
+
+
+def test_a_slow_model_meets_the_load_gate_unless_the_policy_states_a_rate_that_it_cannot_hold(
+    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs
+) -> None:
+    """115 ms for an item, one at a time: 8.7/s at most, and the default rate is 20/s."""
+    manifest = made.manifest(
+        blobs, "pitch", {"artifact/model.py": SLOW.encode()}, made.serving(max_batch_size=1), backend="python"
+    )
+    usual = context(launcher, clients, manifest, policy=parse_policy({"gates": ["load"]}), items=())
+    found = run_gate("load", usual)
+    assert found.verdict is Verdict.PASSED, found.reason
+    assert found.evidence["rate_from"] == "measured" and found.evidence["rate_per_s"] <= 8.7 / 2
+    assert found.evidence["can_per_s"] == pytest.approx(2 * found.evidence["rate_per_s"])
+    stated = parse_policy({"gates": ["load"], "load": {"rate_per_s": 20, "timeout_s": 3}})
+    found = run_gate("load", GateContext(**{**usual.__dict__, "policy": stated}))
+    assert found.verdict is Verdict.FAILED
+    assert "The rate is 20/s, the policy's load.rate_per_s; the server answered " in found.reason
