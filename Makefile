@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests up demo test fast kills mutants lint fmt bench openapi access capabilities ci gpu-pack locks clean
+.PHONY: help setup setup-tests up demo test fast kills mutants lint fmt bench openapi access capabilities time-limits ci gpu-pack locks clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -67,6 +67,9 @@ openapi: setup ## Write the schemas of the API and of the envelope to docs/
 capabilities: setup-tests ## Run the tests on real parts that show a capability, and write the table of states (ARGS="tests/contracts")
 	@SLUICEGATE_WRITE_CAPABILITIES=1 $(PY) -m pytest -n $(WORKERS) -q -m shows $(ARGS)
 	@$(PY) -m tests.capabilities
+
+time-limits: setup ## Write the table of all time limits to docs/time-limits.md
+	@$(PY) -m tests.time_limits
 
 ci: ## What continuous integration runs: lint, test, GPU proof, demo
 	@.ci/run

@@ -16,7 +16,8 @@ from ledger.models import Event
 from registry.models import Release, ServedModel
 from serving import actions
 from serving.agent import health_check, reconciler
-from serving.agent.reconciler import AgentTimings, DeploymentReconciler
+from serving.agent.reconciler import DeploymentReconciler
+from serving.agent.timings import AgentTimings
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Environment, Node
 from serving.ports import LaunchSpec
@@ -31,6 +32,7 @@ QUICK = AgentTimings(
     probe_every=0.01,
     probe_timeout=0.05,
     patient_timeout=0.05,
+    live_timeout=0.05,
     hung_after=0.2,
     hung_after_last_stable=0.5,
     warmup_timeout=0.1,
@@ -177,11 +179,18 @@ class World:
         ((_, server),) = self.launcher.running.values()
         return server
 
+    def step(self) -> float | None:
+        """One step of the reconciler. Waits for the delay that it asks for while the server is up."""
+        delay = self.reconciler.step()
+        if self.state == S.READY:
+            self.clock.sleep(delay or 0.0)
+        return delay
+
     def until(self, state: DeploymentState, most: int = 30) -> Deployment:
         for _ in range(most):
             if self.state == state:
                 return self.row
-            self.reconciler.step()
+            self.step()
         raise AssertionError(f"it is {self.state} ({self.row.reason}), not {state}, after {most} steps")
 
 

@@ -21,6 +21,7 @@ _CODE = """
 import asyncio
 import json
 import sys
+import time
 from grpc.aio import _server
 import numpy as np
 from kserve import InferOutput, InferResponse, Model, ModelServer
@@ -70,6 +71,8 @@ class Release(Model):
             raise InferenceError("in KServe's own words")
         if (x == 60).any():
             await asyncio.sleep(2.5)
+        if (x == 61).any():
+            time.sleep(4)  # as code that computes: nothing else of the event loop runs
         return (2 * x).astype(np.float32)
 
     def words(self, texts):

@@ -19,6 +19,7 @@ from tests.parts import MLSERVER
 
 _CODE = """
 import asyncio
+import time
 import numpy as np
 from mlserver import MLModel
 from mlserver.codecs import NumpyCodec, StringCodec
@@ -49,6 +50,8 @@ class Model(MLModel):
             raise RuntimeError("in Python's own words")
         if (x == 60).any():
             await asyncio.sleep(2.5)
+        if (x == 61).any():
+            time.sleep(4)  # as code that computes: nothing else of the event loop runs
         return (2 * x).astype(np.float32)
 
     def words(self, given):

@@ -8,6 +8,9 @@ Whatever is not declared stays absent: unknown, never a default. Batching is not
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from registry.core.engine_flavour import FLAVOURS
 from registry.core.schema import (
     Field,
@@ -181,3 +184,9 @@ ENVELOPE = Record(
         "gpu": "Write accelerator.",
     },
 )
+
+
+def declared_per_s(envelope: Mapping[str, Any]) -> float | None:
+    """The largest throughput that an envelope declares in requests a second; None if it declares none."""
+    stated = [one.get("throughput") or {} for one in envelope.get("performance") or ()]
+    return max((float(one["value"]) for one in stated if one.get("unit") == "requests_per_s"), default=None)

@@ -17,10 +17,10 @@ from registry.queries import manifest_of, model_by_id
 from rollouts.core.lifecycle import LIVE
 from rollouts.core.shadow import Rule
 from rollouts.models import Mismatch, Rollout
-from serving.control_plane.model_settings import limits_of
 from serving.core.routes import Endpoint
 from serving.queries import answering_servers
 from serving.queries.routes import routes_between
+from serving.queries.time_limits import limits_of
 from validators.core.contract import tensors_of
 from validators.core.policy import Policy, parse_policy
 

@@ -52,9 +52,9 @@ class TritonServer:
         self._streams.close()
         self._client.close()
 
-    def is_live(self) -> bool:
+    def is_live(self, *, timeout_s: float = 1.0) -> bool:
         try:
-            return bool(self._client.is_server_live(client_timeout=1.0))
+            return bool(self._client.is_server_live(client_timeout=timeout_s))
         except InferenceServerException:
             return False
 

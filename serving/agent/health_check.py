@@ -1,4 +1,4 @@
-"""Health check of a server by a real inference; the results are those of `serving/core/health.py`."""
+"""Health check of a server by a real inference and by its liveness call; results are those of `serving/core/health.py`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.agent import warmup
-from serving.core.health import Probe, ProbeResult
+from serving.core.health import HealthTracker, Probe, ProbeResult, Timeouts
 from serving.ports import InferenceError, InferenceServer
 
 #: Triton's words. Nothing heals such a process: even one that was only stopped takes its whole server down with the next
 #: request once it goes on. Source: observed with Triton 2.51, python backend, SIGSTOP and SIGCONT to the stub.
 _STUB_DIED = "is not healthy"
+#: Of the liveness call, in seconds, when its window is nearly over. It takes milliseconds, also while a model computes.
+_LEAST_LIVE_S = 0.01
 
 
 def check_health(
@@ -23,10 +25,46 @@ def check_health(
     try:
         warmup.check(server.infer(model, warmup.requests(serving, limits)[0], timeout_s=timeout_s), serving)
     except InferenceError as error:
-        probe = _probe_of(error)
-        finished = _finished(server, model) if probe == Probe.LATE else None
-        return ProbeResult(probe, sent_at, time.monotonic(), finished), f"a real inference failed: {error.message}"
+        return ProbeResult(_probe_of(error), sent_at, time.monotonic()), f"a real inference failed: {error.message}"
     return ProbeResult(Probe.RIGHT, sent_at, time.monotonic()), ""
+
+
+def look_at(
+    server: InferenceServer,
+    model: str,
+    manifest: Mapping[str, Any],
+    *,
+    seen: HealthTracker,
+    timeouts: Timeouts,
+    within_s: tuple[float, float],
+    live_within_s: float,
+    tells_live: bool,
+) -> tuple[ProbeResult, str]:
+    """One look at the server, and its trouble in words: an inference if one is due, otherwise its signs of life.
+
+    Args:
+        within_s: how long an inference may take, after an answer and after a late probe.
+        live_within_s: how long the liveness call may take, which a server answers in milliseconds.
+        tells_live: whether this server answers the liveness call while its model computes.
+    """
+    now = time.monotonic()
+    look, trouble = ProbeResult(Probe.HELD, now, now), ""
+    if seen.is_probe_due(now, timeouts):
+        timeout_s, limits = within_s[seen.quiet_since is not None], warmup.limits_of(manifest)
+        look, trouble = check_health(server, model, manifest["serving"], limits=limits, timeout_s=timeout_s)
+    if look.probe not in (Probe.LATE, Probe.HELD):
+        return look, trouble
+    left_s = timeouts.silent_s - seen.silent_s(time.monotonic())
+    is_live = server.is_live(timeout_s=max(_LEAST_LIVE_S, min(live_within_s, left_s))) if tells_live else None
+    is_asked = is_live is not False and (look.probe == Probe.LATE or seen.quiet_since is not None)
+    finished = _finished(server, model) if is_asked else None
+    return ProbeResult(look.probe, look.sent_at, time.monotonic(), finished, is_live), trouble
+
+
+def gone() -> ProbeResult:
+    """The look at a server without a process."""
+    now = time.monotonic()
+    return ProbeResult(Probe.GONE, now, now)
 
 
 def _probe_of(error: InferenceError) -> Probe:

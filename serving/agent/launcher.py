@@ -20,6 +20,7 @@ from typing import Any
 from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import is_running
 from registry.core.file_rules import code_files
+from serving.adapters.linux_connections import open_connections
 from serving.adapters.triton import TritonServer, control_restrictions
 from serving.adapters.triton_errors import last_words
 from serving.agent import containment, model_repository, runtime_image, scratch, server_shim, shim_record
@@ -27,6 +28,7 @@ from serving.agent.sandbox.spec import EDITION, Spec
 from serving.agent.server_ports import free_ports
 from serving.core.addresses import LOOPBACK
 from serving.core.containment import NOT_FOUND_OUT, not_contained
+from serving.core.server_kinds import tells_live
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
 
 START_TIMEOUT_S = 30.0
@@ -57,6 +59,7 @@ class LocalLauncher:
     """
 
     runs_here = True
+    tells_live = tells_live("triton")
 
     def __init__(
         self,
@@ -160,6 +163,9 @@ class LocalLauncher:
 
     def is_alive(self, server: RunningServer) -> bool:
         return shim_record.is_alive(shim_record.record_of(server.folder))
+
+    def open_requests(self, server: RunningServer) -> int | None:
+        return open_connections({server.http_port, server.grpc_port})
 
     def exit_code(self, server: RunningServer) -> int | None:
         return shim_record.exit_code_of(server.folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -26,19 +27,24 @@ class Leaving:
 
     `place`: environment and model, by their keys; None: no gateway sends it anything. `follow_s`: a gateway that is not known to follow
     after so many seconds is waited for no longer. It may be dead; or there is no control plane, and it meets a closed port and goes to
-    another replica. `drain_s`: the time for what is in flight. `in_vain`: what is to be told of gateways that were waited for.
+    another replica. `drain_s`: the time for what is in flight. `request_s`: how much longer a server may stay while callers
+    hold connections to it: then no request can be running any more. `in_vain`: what the event states of waits that came to their end.
     """
 
     place: tuple[int, int] | None
     follow_s: float
     drain_s: float
+    request_s: float = 0.0
     in_vain: str = ""
     _asked_at: datetime = field(default_factory=clock.now)
     _began: float = field(default_factory=lambda: time.monotonic())
     _left_at: float | None = None
 
-    def wait_s(self) -> float:
-        """In how many seconds to ask again; 0 once the server may be ended. Raises django.db.Error."""
+    def wait_s(self, open_requests: Callable[[], int | None] = lambda: None) -> float:
+        """In how many seconds to ask again; 0 once the server may be ended. Raises django.db.Error.
+
+        `open_requests`: connections that callers hold to the server; None if they cannot be counted.
+        """
         now = time.monotonic()
         if self._left_at is None:
             try:
@@ -52,10 +58,17 @@ class Leaving:
             self.in_vain = (
                 f" ({', '.join(behind)}: not known after {self.follow_s:g} s to have left it)" if behind else ""
             )
-        return max(self._left_at + self.drain_s - now, 0.0)
+        if (left_s := self._left_at + self.drain_s - now) > 0:
+            return left_s
+        if self.request_s and (count := open_requests()):
+            if now - self._left_at < self.request_s:
+                return ASK_EVERY_S
+            self.in_vain += f" (after {self.request_s:g} s it still had {count} open connections)"
+            self.request_s = 0.0
+        return 0.0
 
 
-def leaving_of(deployment: Deployment, *, follow_s: float, drain_s: float) -> Leaving:
+def leaving_of(deployment: Deployment, *, follow_s: float, drain_s: float, request_s: float) -> Leaving:
     """From now on, with these times where gateways may know its server. An agent that comes back begins anew: it does not know since
     when they leave it alone."""
     of, model = deployment.environment, deployment.release.model_id
@@ -64,4 +77,4 @@ def leaving_of(deployment: Deployment, *, follow_s: float, drain_s: float) -> Le
     # Gateways hear nothing more of a retired environment; that a model is asleep they had said before it was drained.
     sleep = sleep_of(of.pk, model) if of.retired_at is None else None
     is_left = of.retired_at is not None or (sleep is not None and sleep.state == SleepState.ASLEEP)
-    return Leaving(None if is_left else (of.pk, model), follow_s, drain_s)
+    return Leaving(None if is_left else (of.pk, model), follow_s, drain_s, request_s)

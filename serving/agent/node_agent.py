@@ -36,7 +36,8 @@ from serving.agent.meter import read_servers
 from serving.agent.node_launcher import Connect, NodeLauncher
 from serving.agent.prefetcher import Prefetcher
 from serving.agent.process_use import use_of
-from serving.agent.reconciler import AgentTimings, DeploymentReconciler
+from serving.agent.reconciler import DeploymentReconciler
+from serving.agent.timings import AgentTimings
 from serving.agent.variants import VariantReconciler
 from serving.core.lifecycle import DeploymentState
 from serving.models import Server

@@ -17,6 +17,15 @@ class NodeLauncher(Launcher, Protocol):
 
     runs_here: bool
 
+    @property
+    def tells_live(self) -> bool:
+        """Whether its servers answer the liveness call while their model computes (`serving.core.server_kinds`)."""
+        ...
+
+    def open_requests(self, server: RunningServer) -> int | None:
+        """Number of connections to the server, each of which may carry a request. None if they cannot be counted."""
+        ...
+
     def facts(self) -> dict[str, Any]:
         """What is to be known of its servers beside the machine's own facts."""
         ...

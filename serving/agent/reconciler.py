@@ -8,8 +8,8 @@ above all, a server that does not answer is taken out of the gateways first and 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,15 @@ from serving.agent import health_check, warmup
 from serving.agent.leaving import Leaving, leaving_of
 from serving.agent.log_tail import LogTail
 from serving.agent.node_launcher import ClosableServer, Connect, NodeLauncher
+from serving.agent.timings import AgentTimings, load_timeout_of, request_s, warmup_timeout_of
 from serving.core.health import (
-    HUNG_AFTER_LAST_STABLE_S,
-    HUNG_AFTER_S,
     Health,
     HealthTracker,
     Probe,
     ProbeResult,
+    Timeouts,
     verdict,
+    why_hung,
 )
 from serving.core.lifecycle import DeploymentState
 from serving.core.placement import claim_of
@@ -42,29 +43,6 @@ from serving.queries.alike import stable_alike
 
 S = DeploymentState
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class AgentTimings:
-    """Times of an agent, in seconds."""
-
-    probe_every: float = 1.0
-    #: Above 1 s: Triton needs exactly that long to say that a model process died, and that answer is worth having.
-    probe_timeout: float = 1.5
-    #: For the next probe after a late one. Triton runs a request to its end though the client gave up, so frequent
-    #: impatient probes would themselves keep a slow server slow.
-    patient_timeout: float = 4.5
-    hung_after: float = HUNG_AFTER_S
-    hung_after_last_stable: float = HUNG_AFTER_LAST_STABLE_S
-    load_timeout: float = 120.0
-    warmup_timeout: float = 60.0
-    follow: float = 30.0  # for the gateways to say that they stopped routing here
-    drain: float = 2.0  # for requests in flight after that
-    stop_grace: float = 10.0
-    backoff: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0, 8.0)  # before each try to bring a server back; then it failed
-    backoff_most: float = 15.0  # between all further tries for the last server of a stable release, which never fails
-    healthy_after: float = 60.0  # serving this long makes earlier setbacks count no more
-    retry_failed_after: float = 60.0  # a deployment that once served is tried again
 
 
 #: What may be over at the next try; everything else is in the release itself.
@@ -165,7 +143,7 @@ class DeploymentReconciler:
             deployment.release.model.slug,
             self._manifest_of(deployment)["serving"],
             limits=warmup.limits_of(self._manifest_of(deployment)),
-            timeout_s=self._pace.warmup_timeout,
+            timeout_s=warmup_timeout_of(deployment, self._pace),
         )
         timings["warmup_s"] = round(time.monotonic() - began, 3)
         assert self._server is not None
@@ -229,36 +207,46 @@ class DeploymentReconciler:
         if self._running is None and not self._adopt(deployment):
             return "its server was gone when the agent came back, or not shut in as servers are today"
         assert self._server is not None
-        was_quiet = self._seen.quiet_since is not None
-        # The first late probe is over long before either window is, so which one holds is asked only after it.
-        is_last = was_quiet and queries.is_last_of_stable(deployment)
-        window_s = self._pace.hung_after_last_stable if is_last else self._pace.hung_after
-        look, trouble = self._check_health(deployment, window_s)
+        was_well = self._seen.quiet_since is None and self._seen.silent_since is None
+        # The first late look is over long before any window is, so which one applies is asked only after it.
+        timeouts = Timeouts(math.inf, math.inf) if was_well else self._timeouts(deployment)
+        look, trouble = self._look(deployment, timeouts)
         self._seen = self._seen.after(look)
-        health = verdict(self._seen, look, hung_after_s=window_s)
+        health = verdict(self._seen, look, timeouts)
         if look.probe == Probe.RIGHT:
             self._server.deployment = deployment  # its node as it was heard of last
             actions.record_probe(actor=self._actor, server=self._server)
-        if health == Health.SLOW and not was_quiet:
+        if health == Health.SLOW and was_well:
             log.warning("deployment %s is slow, so it stays: %s", deployment.pk, trouble)
         if health == Health.HUNG:
-            quiet_s = self._seen.quiet_s(look.ended_at)
-            return f"it hung: for {quiet_s:.0f} s it answered no probe and finished nothing ({trouble})"
+            told = why_hung(self._seen, look.ended_at, timeouts)
+            return f"it hung: {told} ({trouble})" if trouble else f"it hung: {told}"
         return trouble if health.is_lost else ""
 
-    def _check_health(self, deployment: Deployment, window_s: float) -> tuple[ProbeResult, str]:
-        """Probes the server once: the result, and what is wrong with it."""
+    def _timeouts(self, deployment: Deployment) -> Timeouts:
+        is_last = queries.is_last_of_stable(deployment)
+        silent_s = self._pace.hung_after_last_stable if is_last else self._pace.hung_after
+        return Timeouts.of(
+            silent_s=silent_s,
+            request_s=request_s(deployment, self._manifest_of(deployment)),
+            tells_live=self._launcher.tells_live,
+        )
+
+    def _look(self, deployment: Deployment, timeouts: Timeouts) -> tuple[ProbeResult, str]:
+        """Looks at the server once: the result, and the trouble in words."""
         assert self._running is not None
-        now = time.monotonic()
         if not self._launcher.is_alive(self._running):
             ended = "its server process ended" if self._running.pid else "its server is away, or serves it no more"
-            return ProbeResult(Probe.GONE, now, now), ended
-        timeout_s = self._pace.probe_timeout
-        if self._seen.quiet_since is not None:
-            timeout_s = min(self._pace.patient_timeout, max(timeout_s, window_s - self._seen.quiet_s(now)))
-        manifest, model = self._manifest_of(deployment), deployment.release.model.slug
-        return health_check.check_health(
-            self._attached_client(), model, manifest["serving"], limits=warmup.limits_of(manifest), timeout_s=timeout_s
+            return health_check.gone(), ended
+        return health_check.look_at(
+            self._attached_client(),
+            deployment.release.model.slug,
+            self._manifest_of(deployment),
+            seen=self._seen,
+            timeouts=timeouts,
+            within_s=(self._pace.probe_timeout, self._pace.patient_timeout),
+            live_within_s=self._pace.live_timeout,
+            tells_live=self._launcher.tells_live,
         )
 
     def _lose(self, deployment: Deployment, why: str) -> float:
@@ -313,8 +301,11 @@ class DeploymentReconciler:
             self._move(deployment, S.DRAINING, reason)
             return 0.0
         drain_s = float(self._lifecycle(deployment).get("drain_s", self._pace.drain))
-        self._leaving = self._leaving or leaving_of(deployment, follow_s=self._pace.follow, drain_s=drain_s)
-        if wait_s := self._leaving.wait_s():
+        if self._leaving is None:
+            most_s = request_s(deployment, self._manifest_of(deployment))
+            self._leaving = leaving_of(deployment, follow_s=self._pace.follow, drain_s=drain_s, request_s=most_s)
+            self._hang_up()
+        if wait_s := self._leaving.wait_s(lambda: self._open_requests(deployment)):
             return wait_s
         self._end_servers(deployment, reason)
         self._move(deployment, S.GONE, f"{reason}{self._leaving.in_vain}", gone_at=timezone.now())
@@ -337,10 +328,18 @@ class DeploymentReconciler:
         self._server, self._running, self._client = server, running, self._connect(running)
 
     def _forget(self) -> None:
+        self._hang_up()
+        self._server = self._running = None
+        self._seen = HealthTracker()
+
+    def _hang_up(self) -> None:
         if self._client:
             self._client.close()
-        self._server = self._running = self._client = None
-        self._seen = HealthTracker()
+        self._client = None
+
+    def _open_requests(self, deployment: Deployment) -> int | None:
+        server = queries.server_of(deployment)
+        return self._launcher.open_requests(_as_running(server)) if server else None
 
     def _attached_client(self) -> ClosableServer:
         assert self._client is not None, "a step that talks to a server holds one"
@@ -365,13 +364,6 @@ class DeploymentReconciler:
 def devices_of(deployment: Deployment) -> tuple[str, ...]:
     """The devices that it was given, by the names that CUDA takes; empty where they were only counted."""
     return tuple(name for name in claim_of(deployment.claim).devices if name.startswith(("GPU-", "MIG-")))
-
-
-def load_timeout_of(envelope: dict[str, Any], *, default_s: float) -> float:
-    """How long a server may load, in seconds: as declared, otherwise twice the longest declared load, but no less than usual."""
-    declared = (envelope.get("lifecycle") or {}).get("load_timeout_s")
-    loads_s = [(one.get("cold_start_s") or {}).get("load") or 0.0 for one in envelope.get("performance") or []]
-    return float(declared) if declared else max(default_s, 2 * max(loads_s, default=0.0))
 
 
 def _is_indispensable(deployment: Deployment) -> bool:

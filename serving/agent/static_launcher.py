@@ -26,6 +26,7 @@ from serving.adapters.triton import TritonServer
 from serving.adapters.triton_control import TritonControl
 from serving.agent import model_repository
 from serving.core.containment import Containment, not_contained
+from serving.core.server_kinds import tells_live
 from serving.core.static_servers import NOTHING, REQUEST, StaticServer, differences
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer, TensorSpec
 
@@ -66,9 +67,19 @@ class StaticLauncher:
         self.server, self.servers, self._blobs, self._loads, self._runtime = server, servers, blobs, loads, runtime
         self._allows_uncontained_code = allows_uncontained_code
         self._control = TritonControl(server.host, server.grpc_port)
+        self._kind = ""
         self._left: set[Path] = set()  # folders of releases that could not be unloaded
         #: By model: held by whoever gives the server a release of it, or takes one away.
         self._changing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    @property
+    def tells_live(self) -> bool:
+        """By the name that the server last stated; a server that never stated one is asked for no sign of life."""
+        return tells_live(self._kind)
+
+    def open_requests(self, server: RunningServer) -> int | None:
+        """None: the server is on another machine. Unloading lets its running requests end."""
+        return None
 
     def facts(self) -> dict[str, Any]:
         """For the node's facts. Of its machine nothing is known."""
@@ -85,6 +96,7 @@ class StaticLauncher:
             if self._why_not_given():
                 return []
             name, version = self._control.version()
+            self._kind = name
         except InferenceError:
             return []
         backends = sorted(model_repository.SERVER_BACKENDS)

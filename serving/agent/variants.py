@@ -17,7 +17,8 @@ from registry.queries import manifest_of
 from serving import actions, queries
 from serving.agent import warmup
 from serving.agent.node_launcher import Connect, NodeLauncher
-from serving.agent.reconciler import AgentTimings, devices_of, load_timeout_of
+from serving.agent.reconciler import devices_of
+from serving.agent.timings import AgentTimings, load_timeout_of, warmup_timeout_of
 from serving.core.variants import Batching
 from serving.models import Variant
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
@@ -89,9 +90,8 @@ class VariantReconciler:
             self._launcher.await_loaded(running, model, timeout_s=timeout_s, beat=self._looking())
             client = self._connect(running)
             try:
-                warmup.warm_up(
-                    client, model, serving, limits=warmup.limits_of(manifest), timeout_s=self._pace.warmup_timeout
-                )
+                within_s = warmup_timeout_of(variant.deployment, self._pace)
+                warmup.warm_up(client, model, serving, limits=warmup.limits_of(manifest), timeout_s=within_s)
             finally:
                 client.close()
             actions.record_variant(actor=self._actor, variant=variant, running=running)

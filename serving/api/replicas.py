@@ -44,7 +44,8 @@ class AdmissionOut(serializers.Serializer[Any]):
     basis = serializers.ChoiceField(
         [(one.value, one.value) for one in Source],
         source="source",
-        help_text="proven by the capacity gate, declared by the envelope (limits.max_concurrency), or the default",
+        help_text="proven by the capacity gate, declared by the envelope (limits.max_concurrency), measured by the load gate, "
+        "from the throughput of the envelope, or the default",
     )
     report = serializers.CharField(source="proof.report", default="", help_text="what proves a capacity, by its digest")
 

@@ -11,15 +11,14 @@ from serving.control_plane.request_log import failed_attempts, slow_requests
 from serving.control_plane.response_filters import SHED, is_late, upstream_filters
 from serving.control_plane.stream_model import stream_model
 from serving.control_plane.tenants import SHED_BY_QUOTA, SHED_HEADER, tenant_filters
-from serving.control_plane.virtual_hosts import ROUTE_CONFIG
+from serving.control_plane.virtual_hosts import REQUEST_WITHIN_S, ROUTE_CONFIG, UNARY_IDLE_S
 
 #: Every stat of ours begins with this.
 STAT_PREFIX = "sli"
 #: A request's head, in KiB and in lines; the largest that are in use carry a token of some kilobytes.
 MAX_HEAD_KIB, MAX_HEAD_LINES = 32, 100
-#: Seconds in which a head, and in which a whole request, must have come: what stalls holds memory here, and no server.
-#: 64 MiB in a minute are nine megabits a second.
-HEAD_WITHIN_S, REQUEST_WITHIN_S = 10, 60
+#: Seconds in which a head must have come.
+HEAD_WITHIN_S = 10
 
 
 def listener(
@@ -50,9 +49,9 @@ def _connection_manager(trusted: tuple[str, ...], is_drained: bool) -> dict[str,
         "normalize_path": True,
         "merge_slashes": True,
         "path_with_escaped_slashes_action": "REJECT_REQUEST",
-        "stream_idle_timeout": "310s",
+        "stream_idle_timeout": f"{UNARY_IDLE_S:g}s",
         "request_headers_timeout": f"{HEAD_WITHIN_S}s",
-        "request_timeout": f"{REQUEST_WITHIN_S}s",  # ends with the first answer of a stream
+        "request_timeout": f"{REQUEST_WITHIN_S:g}s",  # ends with the first answer of a stream
         "max_request_headers_kb": MAX_HEAD_KIB,
         "common_http_protocol_options": {"max_headers_count": MAX_HEAD_LINES},
         # nginx speaks HTTP/1.0 to what is behind it unless it is told otherwise, as do some health checks; such a request needs no host.

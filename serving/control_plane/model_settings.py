@@ -1,14 +1,14 @@
-"""What a model states for itself and its gateways go by: time limits, tenants, what is asked twice. Pure, but for default settings."""
+"""Settings of a model for its gateways: slow requests, tenants, retries. Pure.
+
+Time limits are in `serving.queries.time_limits`, which agents read too.
+"""
 
 from __future__ import annotations
 
 import logging
 from typing import Any, Protocol
 
-from django.conf import settings
-
 from serving.core.request_classes import RequestClasses
-from serving.core.routes import LONGEST_S, Limits
 from serving.core.tenants import Tenants
 
 log = logging.getLogger(__name__)
@@ -23,24 +23,6 @@ class Stated(Protocol):
     def objectives(self) -> Any: ...
     @property
     def traffic_policy(self) -> Any: ...
-
-
-def limits_of(model: Stated) -> Limits:
-    """The model's own `objectives.timeout_s` and `objectives.attempt_timeout_s`; what it does not state, as the settings have it.
-
-    A whole that is not stated has room for two attempts as long as stated: else a candidate that hangs would leave stable too
-    little time to answer, and users would pay for it.
-    """
-    default = Limits(settings.GATEWAY_TIMEOUT_S, settings.GATEWAY_ATTEMPT_TIMEOUT_S)
-    objectives = model.objectives if isinstance(model.objectives, dict) else {}
-    try:
-        stated = objectives.get("attempt_timeout_s")
-        roomy = min(max(default.timeout_s, 2 * float(stated or 0)), LONGEST_S)
-        whole = float(objectives.get("timeout_s", roomy))
-        return Limits(whole, min(default.attempt_timeout_s, whole) if stated is None else float(stated))
-    except (TypeError, ValueError) as error:
-        log.warning("%s: %s; the defaults are used", model.slug, error)
-        return default
 
 
 def slow_ms_of(model: Stated) -> float | None:

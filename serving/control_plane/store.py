@@ -24,7 +24,6 @@ from serving.adapters.mirror_secret import mirror_secret
 from serving.control_plane.model_settings import (
     classes_of,
     is_idempotent,
-    limits_of,
     retries_resets,
     slow_ms_of,
     tenants_of,
@@ -32,7 +31,7 @@ from serving.control_plane.model_settings import (
 from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.rows import EnvironmentRow, GatewayRow, ModelRows, RouteRow, Servers, read_rows
 from serving.control_plane.server import GatewayIdentity
-from serving.core.admission import Proof, admission_of
+from serving.core.admission import Proof
 from serving.core.asleep import Asleep
 from serving.core.bounds import RequestBounds, bounds_of
 from serving.core.routes import (
@@ -45,6 +44,7 @@ from serving.core.routes import (
 )
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Gateway, RequestExample, Route, Server, slot_of
+from serving.queries.time_limits import limits_of
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ def _model_route(route: RouteRow, servers: Servers, releases: Mapping[str, _Seal
         if of is None:
             raise ValueError(f"the manifest of {release.name} cannot be read")
         proof = Proof.from_json(route.proven.get(str(release.pk)))
-        limit = admission_of(of.declared_in_flight, of.instances, proof)
+        limit = of.admission(proof)
         return Arm(
             release.name,
             release.digest,

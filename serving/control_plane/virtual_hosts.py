@@ -22,7 +22,7 @@ from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.asleep import Asleep
 from serving.core.buckets import GRPC_FAILURES
 from serving.core.request_classes import Pool
-from serving.core.routes import REQUEST_BYTES, Arm, ModelRoute
+from serving.core.routes import LONGEST_S, REQUEST_BYTES, Arm, ModelRoute
 
 ROUTE_CONFIG = "gateway"
 RELEASE_HEADER = "x-sluicegate-release"
@@ -71,6 +71,15 @@ _BAD_ANSWERS = {
 #: Heads that no caller may hand to a server. With `triton_grpc_error` a stream asks for errors as a status, and Triton 2.51 ends by
 #: a signal where the model's own error follows: one caller would end it for all. Seen on the real server.
 _NOT_FOR_SERVERS = ("triton_grpc_error",)
+#: Seconds that a stream may stand still at least. A model whose requests may take longer gets that time.
+STREAM_IDLE_S = 300.0
+#: How much later than the limit of a request Envoy's own idle timers end, in seconds, so that the limit is what ends it.
+IDLE_SPARE_S = 10.0
+#: Seconds in which a whole request must have come. A caller that stalls or drips holds memory here, and no server. A stream stays
+#: open on the caller's side, so its first answer must come in this time too: it is longer than any request may take.
+REQUEST_WITHIN_S = LONGEST_S + 60.0
+#: A request that its server works on stands still. Its own limit ends it, and `REQUEST_WITHIN_S` one that does not come.
+UNARY_IDLE_S = REQUEST_WITHIN_S + IDLE_SPARE_S
 #: Within this time after a failure stable is asked anew.
 AGAIN_S = 0.005
 #: A candidate whose process dies fails all that it has in flight at one instant, and stable has no room for a second's requests at once. So
@@ -348,14 +357,16 @@ def _mirrors(route: ModelRoute) -> list[dict[str, Any]]:
 
 
 def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
-    """Streams have no time limit, and are retried on stable only when they never began."""
+    """Streams have no time limit, and are retried on stable only when they never began. A stream that stands still for longer than
+    any request to the model may take is ended.
+    """
     return {
         "name": split_name(""),
         "metadata": _label(route),
         "match": _match(protocol, STREAM_PATHS),
         "route": {
             "timeout": "0s",
-            "idle_timeout": "300s",
+            "idle_timeout": _seconds(stream_idle_s(route.limits.timeout_s)),
             "priority": "HIGH",  # of another pool: it must not hold for hours a place that requests share
             "weighted_clusters": {
                 "clusters": [
@@ -370,6 +381,11 @@ def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
             },
         },
     }
+
+
+def stream_idle_s(timeout_s: float) -> float:
+    """Longest pause of a stream to a model with this `timeout_s`, both in seconds."""
+    return max(STREAM_IDLE_S, timeout_s + IDLE_SPARE_S)
 
 
 def _seconds(value: float) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from registry.core.envelope import LARGEST_REQUEST_BYTES
+from registry.core.envelope import LARGEST_REQUEST_BYTES, declared_per_s
 from registry.core.serving import instances_of
-from serving.core.admission import admission_of
+from serving.core.admission import AdmissionLimit, Proof, admission_of
 from serving.core.routes import REQUEST_BYTES
 
 
@@ -19,11 +19,16 @@ class RequestBounds(NamedTuple):
     max_request_bytes: int
     has_streams: bool
     max_batch: int
+    throughput_per_s: float | None = None  # the largest that the envelope declares in requests
+
+    def admission(self, proof: Proof | None) -> AdmissionLimit:
+        """The bound on requests in flight, with the release's proof."""
+        return admission_of(self.declared_in_flight, self.instances, proof, self.throughput_per_s)
 
     @property
     def max_in_flight(self) -> int:
         """Where nothing is proven."""
-        return admission_of(self.declared_in_flight, self.instances, None).in_flight
+        return self.admission(None).in_flight
 
 
 def bounds_of(manifest: str) -> RequestBounds:
@@ -38,4 +43,5 @@ def bounds_of(manifest: str) -> RequestBounds:
         min(int(limits.get("max_request_bytes") or REQUEST_BYTES), LARGEST_REQUEST_BYTES),
         limits.get("streaming") is True,
         int((document.get("serving") or {}).get("max_batch_size") or 0),
+        declared_per_s(document.get("envelope") or {}),
     )

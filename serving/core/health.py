@@ -1,8 +1,14 @@
 """Server health from its probe results: well, slow, hung, broken or dead.
 
 Slow is not dead. A server under too much load answers no probe in time, and taking it away turns overload into an
-outage; so a late answer alone never condemns it. It is hung only when, for a whole window, no probe was answered and no
-inference of anybody's finished. What is gone, or says itself that its model process died, is dead at once.
+outage; so a late answer alone never condemns it. Two different things end a server:
+
+- *frozen*: the process does not answer whether it is live. Such a call needs no model, so a request that computes does
+  not delay it. Some servers answer it on the thread that computes; there silence is no evidence (`tells_live`).
+- *past every deadline*: the process is live and finishes nothing. A request may take as long as its model allows
+  (`objectives.timeout_s`), so nothing is known before that time has passed without one finished request.
+
+A process that is gone, or that reports that its model process died, is dead at once.
 """
 
 from __future__ import annotations
@@ -10,14 +16,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-#: How long nothing at all may finish before a server is hung, in seconds. Well above the slowest useful request and any
-#: pause of a busy machine; no user waits that long, since the gateway gives up an attempt after 2 s and retries it on stable.
+#: How long the liveness call may stay unanswered before a server is frozen, in seconds. Well above any pause of a busy
+#: machine.
 HUNG_AFTER_S = 10.0
-#: The same for the last server of a stable release, in seconds. There is nothing to send its users to, so taking it away
-#: by mistake costs more than the 20 s that a true hang lasts longer.
+#: The same for the last server of a stable release, in seconds. Its users have no other server, so a wrong decision
+#: costs more than the 20 s that a true freeze lasts longer.
 HUNG_AFTER_LAST_STABLE_S = 30.0
+#: Unanswered liveness calls in a row that make a server frozen. An agent that was stopped itself sees one.
+SILENT_CALLS = 2
 #: Wrong answers in a row that make a server broken. One may be a hiccup.
 WRONG_ANSWERS = 2
+#: An agent that did not look for this long, in seconds, was away and begins to count anew.
+AWAY_S = 30.0
+#: The last look is as good as the moment of the freeze if it was no longer ago, in seconds.
+RECENT_S = 2.0
+#: Pauses between inferences of our own, in seconds, while none is answered: each waits in the server's queue, and some
+#: servers run it although its caller left.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 4.0, 64.0
+#: A probe is an inference. At most this share of one instance's time goes to probes of a healthy server.
+PROBE_SHARE = 0.1
 
 
 class Probe(StrEnum):
@@ -27,6 +44,7 @@ class Probe(StrEnum):
     WRONG = "wrong"  # an error, or an answer that lacks an output
     LATE = "late"  # no answer in time, or the queue was full
     GONE = "gone"  # no process, no connection, or a model process that died
+    HELD = "held"  # none was sent: it would only wait behind others, or cost too much
 
 
 class Health(StrEnum):
@@ -43,53 +61,147 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True)
+class Timeouts:
+    """How long a server may give no sign, in seconds: `silent_s` without an answer to the liveness call, `busy_s`
+    without a finished request while a probe waits."""
+
+    silent_s: float
+    busy_s: float
+
+    @classmethod
+    def of(cls, *, silent_s: float, request_s: float, tells_live: bool = True) -> Timeouts:
+        """For requests of which each may take `request_s`. `busy_s` is never below `silent_s`: a short deadline makes
+        no slow server hung.
+
+        A server without `tells_live` counts nothing either, so two long requests in a row look like a single request.
+        It gets the time of both.
+        """
+        return cls(silent_s, max(silent_s, request_s if tells_live else 2 * request_s))
+
+
+@dataclass(frozen=True)
 class ProbeResult:
     """One look: a probe that was sent at `sent_at` and over at `ended_at` (seconds of one clock).
 
-    `finished` is how many inferences the server has finished well since it loaded, for whomever; None if that could not
-    be read. Only a late probe needs it.
+    `is_live`: whether the server answered the liveness call; None if it was not asked, or if its silence is no evidence.
+    `finished`: number of inferences that the server finished well since it loaded, for all callers; None if unknown.
+    Both are asked only after a probe that was late or held.
     """
 
     probe: Probe
     sent_at: float
     ended_at: float
     finished: int | None = None
+    is_live: bool | None = None
 
 
 @dataclass(frozen=True)
 class HealthTracker:
-    """What earlier looks at one server leave behind.
+    """State that earlier looks at one server leave behind. Instants are seconds of one clock.
 
-    `quiet_since` is when the first late probe in a row was sent, or, later, when the server was last seen to have
-    finished something; None while probes are answered. It begins with a look, not with the last right answer, so that
-    an agent that was away itself blames nobody for the gap.
+    `quiet_since`: when the first late probe in a row was sent, or later, when the server was last seen to have finished
+    something; None while probes are answered. `silent_since`: when the server last answered before `silent_calls`
+    liveness calls without an answer. Both begin with a look, so that an agent that was away itself blames no server.
+    `least_s`: the fastest right answer, about the cost of a probe.
     """
 
     wrong_in_a_row: int = 0
     quiet_since: float | None = None
+    silent_since: float | None = None
+    silent_calls: int = 0
+    heard_at: float | None = None
+    looked_at: float | None = None
+    probed_at: float | None = None
+    pause_s: float = 0.0
+    least_s: float | None = None
     finished: int | None = None
 
     def after(self, look: ProbeResult) -> HealthTracker:
-        """The watch with one more look."""
+        """The tracker with one more look."""
         if look.probe == Probe.RIGHT:
-            return HealthTracker()
-        if look.probe != Probe.LATE:
-            return HealthTracker(wrong_in_a_row=self.wrong_in_a_row + 1)
-        known = look.finished if look.finished is not None else self.finished
-        if self.quiet_since is None:
-            return replace(self, quiet_since=look.sent_at, finished=known)
-        has_moved = None not in (look.finished, self.finished) and look.finished != self.finished
-        return replace(self, quiet_since=look.ended_at if has_moved else self.quiet_since, finished=known)
+            took_s = look.ended_at - look.sent_at
+            least_s = took_s if self.least_s is None else min(self.least_s, took_s)
+            return self._heard(look, wrong_in_a_row=0, least_s=least_s, pause_s=least_s / PROBE_SHARE - least_s)
+        if look.probe in (Probe.WRONG, Probe.GONE):
+            return self._heard(look, wrong_in_a_row=self.wrong_in_a_row + 1, pause_s=0.0)
+        return self._quiet(look)._silent(look)
 
     def quiet_s(self, now: float) -> float:
-        """How long nothing is known to have finished, in seconds."""
+        """How long the server is not known to have finished anything, in seconds."""
         return 0.0 if self.quiet_since is None else now - self.quiet_since
 
+    def silent_s(self, now: float) -> float:
+        """How long the server has not answered the liveness call, in seconds."""
+        return 0.0 if self.silent_since is None else now - self.silent_since
 
-def verdict(watch: HealthTracker, look: ProbeResult, *, hung_after_s: float) -> Health:
-    """What the server is, by `watch`, which already holds `look`, the latest one."""
+    def is_probe_due(self, now: float, timeouts: Timeouts) -> bool:
+        """Whether to send an inference. While the server finishes nothing there are few; the last one, when every
+        deadline has passed, decides. A frozen server gets none."""
+        if self.silent_since is not None:
+            return False
+        if self.probed_at is None or self.quiet_s(now) >= timeouts.busy_s:
+            return True
+        return now - self.probed_at >= self.pause_s
+
+    def _heard(
+        self, look: ProbeResult, *, wrong_in_a_row: int, pause_s: float, least_s: float | None = None
+    ) -> HealthTracker:
+        at = look.ended_at
+        least_s = self.least_s if least_s is None else least_s
+        return HealthTracker(wrong_in_a_row, heard_at=at, looked_at=at, probed_at=at, pause_s=pause_s, least_s=least_s)
+
+    def _quiet(self, look: ProbeResult) -> HealthTracker:
+        known = look.finished if look.finished is not None else self.finished
+        has_moved = None not in (look.finished, self.finished) and look.finished != self.finished
+        began = self.quiet_since if self.quiet_since is not None or look.probe == Probe.HELD else look.sent_at
+        if began is not None and (has_moved or self._was_away(look)):
+            began = look.ended_at if has_moved else look.sent_at
+        pause_s, probed_at = self.pause_s, self.probed_at
+        if look.probe == Probe.LATE:
+            probed_at = look.ended_at
+            pause_s = (
+                FIRST_PAUSE_S if self.quiet_since is None else min(LONGEST_PAUSE_S, 2 * max(pause_s, FIRST_PAUSE_S / 2))
+            )
+        if has_moved:
+            pause_s = 0.0
+        return replace(self, quiet_since=began, finished=known, pause_s=pause_s, probed_at=probed_at)
+
+    def _silent(self, look: ProbeResult) -> HealthTracker:
+        if look.is_live is False:
+            is_recent = self.heard_at is not None and look.sent_at - self.heard_at <= RECENT_S
+            began = self.heard_at if is_recent else look.sent_at
+            since = began if self.silent_since is None else self.silent_since
+            return replace(self, silent_since=since, silent_calls=self.silent_calls + 1, looked_at=look.ended_at)
+        heard_at = look.ended_at if look.is_live else self.heard_at
+        pause_s = 0.0 if self.silent_since is not None else self.pause_s
+        return replace(
+            self, silent_since=None, silent_calls=0, heard_at=heard_at, looked_at=look.ended_at, pause_s=pause_s
+        )
+
+    def _was_away(self, look: ProbeResult) -> bool:
+        return self.looked_at is not None and look.ended_at - self.looked_at > AWAY_S
+
+
+def verdict(watch: HealthTracker, look: ProbeResult, timeouts: Timeouts) -> Health:
+    """Health of the server. `watch` already holds `look`, the latest one."""
     if look.probe == Probe.GONE:
         return Health.DEAD
-    if look.probe == Probe.LATE:
-        return Health.HUNG if watch.quiet_s(look.ended_at) >= hung_after_s else Health.SLOW
+    if look.probe in (Probe.LATE, Probe.HELD):
+        is_frozen = watch.silent_calls >= SILENT_CALLS and watch.silent_s(look.ended_at) >= timeouts.silent_s
+        is_past = look.probe == Probe.LATE and watch.quiet_s(look.ended_at) >= timeouts.busy_s
+        if is_frozen or is_past:
+            return Health.HUNG
+        is_slow = watch.quiet_since is not None or watch.silent_since is not None
+        return Health.SLOW if is_slow else Health.WELL
     return Health.BROKEN if watch.wrong_in_a_row >= WRONG_ANSWERS else Health.WELL
+
+
+def why_hung(watch: HealthTracker, now: float, timeouts: Timeouts) -> str:
+    """Why a hung server is lost, in words that follow *it hung:*."""
+    silent_s = watch.silent_s(now)
+    if watch.silent_calls >= SILENT_CALLS and silent_s >= timeouts.silent_s:
+        return f"for {silent_s:.0f} s its process did not answer whether it is live"
+    return (
+        f"for {watch.quiet_s(now):.0f} s it answered no probe and finished nothing, and a request to it may take "
+        f"{timeouts.busy_s:g} s"
+    )

@@ -14,7 +14,7 @@ from typing import Any
 from serving.core.placement import Claim, Demand, Spot, fit_in
 
 #: The shortest time for which a model is left loaded while nobody asks it. Longer than it takes to come back: an agent gives loading
-#: 120 s and warming up 60 s, where the envelope does not say otherwise (`serving.agent.reconciler.AgentTimings`).
+#: 120 s and warming up 60 s, where the envelope does not say otherwise (`serving.agent.timings.AgentTimings`).
 LEAST_S = 300
 MOST_S = 30 * 86_400
 #: Counters that are older than this tell nothing.

@@ -110,7 +110,9 @@ class PreparedRequests(Protocol):
 class InferenceServer(Protocol):
     """One running inference server (Open Inference Protocol v2). It serves what it was started with: nothing is loaded later."""
 
-    def is_live(self) -> bool: ...
+    def is_live(self, *, timeout_s: float = 1.0) -> bool:
+        """Whether the server answers the liveness call within `timeout_s`. The call needs no model."""
+        ...
 
     def metadata(self, model: str) -> tuple[list[TensorSpec], list[TensorSpec]]:
         """(inputs, outputs). Raises InferenceError."""

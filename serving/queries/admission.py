@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import OuterRef, QuerySet, Subquery
 
 from registry.models import Release
-from serving.core.admission import AdmissionLimit, Proof, admission_of
+from serving.core.admission import AdmissionLimit, Proof
 from serving.core.bounds import bounds_of
 from serving.models import Deployment, Route
 
@@ -31,7 +31,7 @@ def admissions_of(release: Release, among: Iterable[Any] | None = None) -> defau
     )
 
     def bound(proof: Proof | None) -> AdmissionLimit:
-        return admission_of(of.declared_in_flight, of.instances, proof)
+        return of.admission(proof)
 
     found: defaultdict[int, AdmissionLimit] = defaultdict(lambda: bound(None))
     found.update({where: bound(Proof.from_json(proven.get(key))) for where, proven in kept})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from sluicegate.cli import archives, check, exits, gates
 from sluicegate.cli.output import Output
@@ -17,6 +18,10 @@ if it is refused, the draft is discarded, unless another push goes on with it; i
 pushing the same folder again goes on where it was. Pushing the same bytes twice, or twice at once, gives the same release.
 Symbolic links are refused. In the place of a folder, DIR may be a .zip, .tar or .tar.gz of one: it is judged by its list,
 unpacked into a temporary folder, and pushed from there."""
+
+
+#: As `serving.core.routes.IN_FLIGHT_PER_INSTANCE`, which this program does not have.
+IN_FLIGHT = 8
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,10 +47,26 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             ),
         )
         name = f"{release['model']}/{release['name']}"
+        release["warnings"] = warnings_of(release.get("manifest") or {})
+        said = [f"{name} is sealed: {release['digest']}", *release["warnings"]]
         if not arguments.wait:
-            output.result(release, [f"{name} is sealed: {release['digest']}", f"Next: sluicegate gates {name} --wait"])
+            output.result(release, [*said, f"Next: sluicegate gates {name} --wait"])
             return exits.OK
-        output.say(f"{name} is sealed: {release['digest']}")
+        for line in said:
+            output.say(line)
         gate_run = gates.wait(client, client.start_gates(name, unless_passed=True), output)
         output.result({**release, "gate_run": gate_run}, gates.verdict_lines(name, gate_run))
         return exits.of_verdict(gate_run["verdict"])
+
+
+def warnings_of(manifest: dict[str, Any]) -> list[str]:
+    """Defaults of the release that its users would notice, a sentence each."""
+    envelope = manifest.get("envelope") or {}
+    units = [(one.get("throughput") or {}).get("unit") for one in envelope.get("performance") or ()]
+    if (envelope.get("limits") or {}).get("max_concurrency") or "requests_per_s" in units:
+        return []
+    return [
+        f"No bound is stated. Gateways let {IN_FLIGHT} requests at a time through to each model instance, half of them "
+        "over each protocol, and refuse more (429), until a load gate has measured a full server. State "
+        "envelope.limits.max_concurrency, or a throughput in envelope.performance, if callers come in greater numbers."
+    ]

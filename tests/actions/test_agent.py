@@ -12,7 +12,8 @@ from ledger.models import Event
 from registry.models import Release
 from serving import actions, queries
 from serving.agent.launcher import visible_devices
-from serving.agent.reconciler import devices_of, load_timeout_of
+from serving.agent.reconciler import devices_of
+from serving.agent.timings import load_timeout_of
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Environment, Node, Server
 from serving.ports import InferenceError, LaunchError, LaunchSpec

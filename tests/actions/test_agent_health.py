@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from ledger.models import Event
-from registry.models import Release
+from registry.models import Release, ServedModel
 from serving import actions, queries
 from serving.control_plane import store
 from serving.core.routes import RoutingTable, admit
@@ -27,40 +27,100 @@ from tests.deployment_setup import (  # noqa: F401
     node,
     production,
     release,
+    sealed,
     staging,
     verbs_of,
     world,
 )
 
 pytestmark = pytest.mark.django_db
+#: Looks as far apart as in use, for waits of minutes by the simulated clock.
+IN_USE = dataclasses.replace(
+    QUICK,
+    **{"probe_every": 5.0, "probe_timeout": 1.5, "patient_timeout": 4.5, "live_timeout": 2.0},
+    **{"hung_after": 10.0, "hung_after_last_stable": 30.0},
+)
 
 
 def test_one_odd_failure_is_forgiven_and_two_in_a_row_are_not(world: World) -> None:
     world.until(S.READY)
     world.behaviour.breaks = InferenceError("server_error", "hiccup")
-    world.reconciler.step()
+    world.step()
     assert world.state == S.READY
     world.behaviour.breaks = None
-    world.reconciler.step()
+    world.step()
     world.behaviour.breaks = InferenceError("server_error", "hiccup")
-    world.reconciler.step()
+    world.step()
     assert world.state == S.READY
-    world.reconciler.step()
+    world.step()
     assert world.state == S.LOADING
 
 
-def test_a_server_that_hangs_is_lost_when_the_window_is_over(world: World) -> None:
+def test_a_frozen_server_is_lost_when_its_window_is_over(
+    release: Release, production: Environment, node: Node, clock: Clock
+) -> None:
+    """However long a request may take."""
+    world = World(release, production, clock, IN_USE)
+    world.until(S.READY)
+    ServedModel.objects.update(objectives={"timeout_s": 600})
+    world.behaviour.is_frozen = True
+    began = world.clock.now
+    world.step()
+    world.step()
+    assert world.state == S.READY  # two late answers are no proof
+    world.until(S.LOADING)
+    assert 10 <= world.clock.now - began < 20
+    assert "s its process did not answer whether it is live" in world.row.reason
+    world.behaviour.is_frozen = False
+    assert world.until(S.READY).recoveries == 1
+
+
+@pytest.mark.parametrize("timeout_s", [12, 120, 600])
+def test_a_live_server_that_finishes_nothing_is_lost_when_every_deadline_has_passed(
+    release: Release, production: Environment, node: Node, clock: Clock, timeout_s: float
+) -> None:
+    """By the objectives of now: a change of them needs no new server."""
+    world = World(release, production, clock, IN_USE)
+    world.until(S.READY)
+    ServedModel.objects.update(objectives={"timeout_s": timeout_s})
+    world.behaviour.is_hung = True
+    began = world.clock.now
+    while world.state == S.READY:
+        world.step()
+    assert timeout_s <= world.clock.now - began < timeout_s + 11
+    assert (
+        f"s it answered no probe and finished nothing, and a request to it may take {timeout_s} s (" in world.row.reason
+    )
+
+
+@pytest.mark.parametrize("why", ["streams", "no gateway"])
+def test_where_a_request_has_no_limit_of_its_own_a_live_server_has_ten_minutes(
+    model: ServedModel, production: Environment, staging: Environment, node: Node, clock: Clock, why: str
+) -> None:
+    """A stream may last for minutes, and a gate asks with the time of its policy."""
+    streams = why == "streams"
+    release = sealed(model, limits={"streaming": True} if streams else None)
+    world = World(release, production if streams else staging, clock, IN_USE)
     world.until(S.READY)
     world.behaviour.is_hung = True
     began = world.clock.now
-    world.reconciler.step()
-    world.reconciler.step()
-    assert world.state == S.READY  # two late answers are no proof
-    world.until(S.LOADING)
-    assert QUICK.hung_after <= world.clock.now - began < QUICK.hung_after_last_stable
-    assert world.row.reason.startswith("it hung: for 0 s it answered no probe and finished nothing")
-    world.behaviour.is_hung = False
-    assert world.until(S.READY).recoveries == 1
+    while world.state == S.READY:
+        world.step()
+    assert 600 <= world.clock.now - began < 611
+
+
+def test_a_server_that_tells_no_sign_of_life_is_lost_by_its_deadlines_alone(
+    release: Release, production: Environment, node: Node, clock: Clock
+) -> None:
+    """It computes on the event loop that would answer; and one long request may stand behind another."""
+    world = World(release, production, clock, IN_USE)
+    world.launcher.tells_live = False
+    world.until(S.READY)
+    world.behaviour.is_frozen = True
+    began = world.clock.now
+    while world.state == S.READY:
+        world.step()
+    assert 20 <= world.clock.now - began < 31  # twice the installation's 10 s
 
 
 def test_a_server_that_is_slow_for_everybody_is_left_alone(world: World, release: Release) -> None:
@@ -69,7 +129,7 @@ def test_a_server_that_is_slow_for_everybody_is_left_alone(world: World, release
     world.behaviour.latency_s = 2 * QUICK.probe_timeout
     began = world.clock.now
     while world.clock.now - began < 3 * QUICK.hung_after:
-        world.reconciler.step()
+        world.step()
     assert world.state == S.READY and world.row.recoveries == 0
 
 
@@ -111,7 +171,7 @@ def stable(release: Release, production: Environment, node: Node, clock: Clock) 
 
 
 def test_the_last_server_of_stable_gets_longer_and_its_loss_is_said_loudly(stable: World) -> None:
-    stable.behaviour.is_hung = True
+    stable.behaviour.is_frozen = True
     began = stable.clock.now
     stable.until(S.LOADING)
     assert stable.clock.now - began >= QUICK.hung_after_last_stable
@@ -120,7 +180,7 @@ def test_the_last_server_of_stable_gets_longer_and_its_loss_is_said_loudly(stabl
     assert Event.objects.get(verb="server.lost").reason.startswith(alarm)
     stable.reconciler.step()
     assert stable.state == S.WARMING and "HAS NO SERVER" in stable.row.reason and "hang" not in stable.row.reason
-    stable.behaviour.is_hung = False
+    stable.behaviour.is_frozen = False
     assert "HAS NO SERVER" not in stable.until(S.READY).reason
 
 
@@ -137,9 +197,9 @@ def test_the_last_server_of_stable_never_fails_for_good(stable: World) -> None:
     pauses = []
     for n in range(len(QUICK.backoff) + 2):
         stable.until(S.READY)
-        stable.behaviour.is_hung = True
+        stable.behaviour.is_frozen = True
         while stable.state == S.READY:
-            pauses.append(stable.reconciler.step())
+            pauses.append(stable.step())
         stable.behaviour.load_error = "no memory" if n == 1 else ""
         if stable.behaviour.load_error:
             stable.server.is_down = True
@@ -147,7 +207,7 @@ def test_the_last_server_of_stable_never_fails_for_good(stable: World) -> None:
                 pauses.append(stable.reconciler.step())
                 assert stable.state == S.LOADING
             assert "HAS NO SERVER" in stable.row.reason and "load_failed: no memory" in stable.row.reason
-        stable.behaviour.is_hung, stable.behaviour.load_error = False, ""
+        stable.behaviour.is_frozen, stable.behaviour.load_error = False, ""
     stable.until(S.READY)
     assert "deployment.failed" not in verbs_of(stable.row)
     assert pauses[-1] == QUICK.backoff_most  # and ever more slowly

@@ -49,7 +49,7 @@ def test_a_lost_server_is_waited_for_and_its_end_goes_into_the_report(
     stage: Stage, developer: Actor, release: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.behave(release, breaks=InferenceError("unreachable", "failed to connect"))
-    monkeypatch.setattr("tests.fakes.ports.FakeInferenceServer.is_live", lambda self: False)
+    monkeypatch.setattr("tests.fakes.ports.FakeInferenceServer.is_live", lambda self, **_: False)
     looks = []
 
     def sleep(seconds: float) -> None:
@@ -70,7 +70,7 @@ def test_nobody_is_waited_for_longer_than_some_seconds(
     stage: Stage, developer: Actor, release: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.behave(release, breaks=InferenceError("unreachable", "failed to connect"))
-    monkeypatch.setattr("tests.fakes.ports.FakeInferenceServer.is_live", lambda self: False)
+    monkeypatch.setattr("tests.fakes.ports.FakeInferenceServer.is_live", lambda self, **_: False)
     waited: list[float] = []
     monkeypatch.setattr(validators.execution.last_words, "sleep", waited.append)
     found = evidence_in_report(developer, release, "contract")["server"]

@@ -69,6 +69,22 @@ def test_a_model_states_its_own_time_outs_and_they_must_agree(dev: Actor) -> Non
     assert served_model(dev, objectives=waits).objectives == waits
 
 
+def test_a_gate_policy_that_gives_requests_up_before_users_do_is_refused_whenever_either_is_saved(dev: Actor) -> None:
+    with pytest.raises(Invalid) as caught:
+        served_model(dev, objectives={"timeout_s": 120}, gate_policy={"load": {"timeout_s": 30}, "gate_timeout_s": 60})
+    assert [e["field"] for e in caught.value.facts["errors"]] == [
+        "gate_policy.load.timeout_s",
+        "gate_policy.gate_timeout_s",
+    ]
+    model = served_model(dev, objectives={"timeout_s": 20}, gate_policy={"load": {"timeout_s": 30}})
+    for changes in ({"objectives": {"timeout_s": 40}}, {"gate_policy": {"load": {"timeout_s": 10}}}):
+        with pytest.raises(Invalid) as caught:
+            actions.change_model(actor=dev, model=model, expected_version=model.version, changes=changes)
+        assert [e["field"] for e in caught.value.facts["errors"]] == ["gate_policy.load.timeout_s"]
+    longer = {"objectives": {"timeout_s": 600}, "gate_policy": {"load": {}}}
+    actions.change_model(actor=dev, model=model, expected_version=model.version, changes=longer)
+
+
 def test_only_a_model_team_creates_models(dev: Actor) -> None:
     for role in (Role.CI, Role.RELEASE_MANAGER):
         with pytest.raises(Refused, match="model_team"):

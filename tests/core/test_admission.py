@@ -9,7 +9,9 @@ import random
 import pytest
 
 from serving.core.admission import LEAST_PER_INSTANCE, Proof, Source, admission_of
-from serving.core.routes import WELL_WITHIN_S
+from serving.core.routes import IN_FLIGHT_PER_INSTANCE, WELL_WITHIN_S
+from sluicegate.cli import push
+from validators.core.full_server import measured_when_full
 
 #: A server that takes 20 ms for each request, one at a time, and answers 99 in 100 of 40 a second within 250 ms.
 SERVICE_S, OBJECTIVE_S, PROVEN = 0.02, 0.25, 40.0
@@ -51,6 +53,12 @@ def shares(bound: int, per_s: float, *, service_s: float = SERVICE_S, clump: int
             (2 * LEAST_PER_INSTANCE, Source.PROVEN),
         ),  # each instance has one, and the next at hand
         (None, Proof(2000.0, 0.1), (207, Source.PROVEN)),  # large batches are no longer held to eight
+        # A load gate saw the server full: the number that it answers in time, at most its load then.
+        (None, Proof(900.0, 0.125, "", 32), (32, Source.MEASURED)),
+        (None, Proof(200.0, 0.125, "", 64), (25, Source.MEASURED)),
+        (None, Proof(8.7, 0.125, "", 16), (16, Source.MEASURED)),  # never less than without a measurement
+        (4, Proof(900.0, 0.125, "", 32), (4, Source.DECLARED)),
+        (64, Proof(900.0, 0.125, "", 32), (64, Source.DECLARED)),
     ],
 )
 def test_what_was_proven_within_what_was_declared(
@@ -58,12 +66,57 @@ def test_what_was_proven_within_what_was_declared(
 ) -> None:
     found = admission_of(declared, 2, proof)
     assert (found.in_flight, found.source) == expected
-    assert found.well_within_s == (proof.within_s if proof and found.source is Source.PROVEN else WELL_WITHIN_S)
+    is_by_proof = found.source in (Source.PROVEN, Source.MEASURED)
+    assert found.well_within_s == (proof.within_s if proof and is_by_proof else WELL_WITHIN_S)
+
+
+@pytest.mark.parametrize(
+    ("declared", "throughput_per_s", "expected"),
+    [
+        (None, None, (8, Source.DEFAULT)),
+        (None, 64.0, (8, Source.DEFAULT)),
+        (None, 300.0, (37, Source.ENVELOPE)),
+        (12, 300.0, (12, Source.DECLARED)),
+    ],
+)
+def test_a_declared_throughput_is_emptied_in_time(
+    declared: int | None, throughput_per_s: float | None, expected: tuple[int, Source]
+) -> None:
+    found = admission_of(declared, 1, None, throughput_per_s)
+    assert (found.in_flight, found.source) == expected
+
+
+def test_sixteen_callers_of_a_fast_model_are_answered() -> None:
+    """A load gate had 32 requests at once on a server that takes 2 ms for each: over one protocol 16 are let through."""
+    found = admission_of(None, 1, Proof(500.0, WELL_WITHIN_S, "", 32))
+    assert found.in_flight // 2 >= 16
+    _, shed = shares(found.in_flight // 2, 500.0 * 0.7, service_s=0.002)
+    assert shed < 0.001
+
+
+def test_a_load_gate_tells_a_bound_only_if_its_full_server_refused_and_broke_nothing() -> None:
+    def found(verdict: str = "passed", **evidence: object) -> Proof | None:
+        told = {
+            "full_per_s": 900.0,
+            "full_at_once": 32,
+            "full_errors": 0,
+            "full_refused": 0,
+            "slo_ms": None,
+            **evidence,
+        }
+        return measured_when_full({"gates": [{"gate": "load", "verdict": verdict, "evidence": told}]}, "sha256:ab")
+
+    assert found() == Proof(900.0, WELL_WITHIN_S, "sha256:ab", 32)
+    assert found(slo_ms=100) == Proof(900.0, 0.05, "sha256:ab", 32)
+    assert found("failed") is found(full_errors=1) is found(full_refused=1) is found(full_per_s=None) is None
+    assert measured_when_full({}, "") is measured_when_full({"gates": [{"gate": "load"}]}, "") is None
 
 
 def test_a_proof_is_kept_as_json_and_its_absence_too() -> None:
     proof = Proof(40.0, 0.25, "sha256:ab")
     assert Proof.from_json(proof.as_json()) == proof
+    measured = Proof(900.0, 0.125, "sha256:ab", 32)
+    assert Proof.from_json(measured.as_json()) == measured and "at_once" not in proof.as_json()
     assert Proof.from_json(None) is None
     for nothing in ({"per_s": 40.0, "within_s": 0.0}, {"per_s": -1.0, "within_s": 0.25}):
         assert Proof.from_json(nothing) is None
@@ -93,3 +146,12 @@ def test_premise_broken_a_server_of_half_the_speed_is_full_of_requests_that_are_
 
 def test_premise_broken_callers_in_clumps_are_refused_at_a_rate_that_was_proven() -> None:
     assert shares(OVER_ONE, PROVEN, clump=5)[1] > 0.1 > 3 * shares(OVER_ONE, PROVEN)[1]
+
+
+def test_a_push_warns_of_the_default_bound_and_not_of_one_that_is_stated() -> None:
+    (warning,) = push.warnings_of({"envelope": {"performance": [{"throughput": {"unit": "items_per_s", "value": 9}}]}})
+    assert push.IN_FLIGHT == IN_FLIGHT_PER_INSTANCE and f"let {IN_FLIGHT_PER_INSTANCE} requests at a time" in warning
+    assert push.warnings_of({}) == [warning]
+    assert push.warnings_of({"envelope": {"limits": {"max_concurrency": 4}}}) == []
+    stated = {"performance": [{"throughput": {"unit": "requests_per_s", "value": 9}}]}
+    assert push.warnings_of({"envelope": stated}) == []

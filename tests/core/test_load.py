@@ -287,7 +287,10 @@ def test_reading_a_policy_twice_names_the_same_demands() -> None:
     assert policy.gates == ("contract", "cold_start", "golden", "load")
     again = parse_policy(policy.document)
     assert again == policy
-    assert parse_policy({"load": {"rate_per_s": 20}}).digest == parse_policy({}).digest
+    assert parse_policy({"load": {"confidence": 0.95}}).digest == parse_policy({}).digest
+    assert (
+        parse_policy({"load": {"rate_per_s": 20}}).digest != parse_policy({}).digest
+    )  # the default asks no more than it can do
     assert parse_policy({"load": {"rate_per_s": 21}}).digest != parse_policy({}).digest
 
 

@@ -47,7 +47,8 @@ class FakeModel:
     `compute` gets a whole batch. `latency_s` is per batch. `breaks` is the error that every request meets;
     `is_dead` is a model process that died: every request fails until another server is started.
     `load_error` is why it cannot be loaded.
-    `is_hung` is code that never returns: no request is answered and none finishes.
+    `is_hung` is code that never returns: no request is answered and none finishes. `is_frozen` is its whole process: not even
+    its statistics answer.
     """
 
     serving: dict[str, Any]
@@ -57,6 +58,7 @@ class FakeModel:
     breaks: InferenceError | None = None
     is_dead: bool = False
     is_hung: bool = False
+    is_frozen: bool = False
 
 
 @dataclass
@@ -100,7 +102,10 @@ class FakeInferenceServer:
     def close(self) -> None:
         """Nothing is held."""
 
-    def is_live(self) -> bool:
+    def is_live(self, *, timeout_s: float = 1.0) -> bool:
+        if any(one.is_frozen for one in self.models.values()):
+            time.sleep(timeout_s)
+            return False
         return not self.is_down
 
     def metadata(self, model: str) -> tuple[list[TensorSpec], list[TensorSpec]]:
@@ -115,7 +120,7 @@ class FakeInferenceServer:
         if unknown:
             raise InferenceError("rejected", f"{model} has no output {sorted(unknown)[0]!r}.")
         began = time.perf_counter()
-        if behaviour.is_hung:
+        if behaviour.is_hung or behaviour.is_frozen:
             time.sleep(timeout_s)
             raise InferenceError("timeout", f"No answer within {timeout_s:g} s.")
         waiting = _Waiting(tensors, size)
@@ -147,6 +152,8 @@ class FakeInferenceServer:
 
     def statistics(self, model: str) -> dict[str, Any]:
         loaded = self._find(model)
+        if self.models[model].is_frozen:
+            raise InferenceError("timeout", "Deadline Exceeded")
         stages = {
             "success": (loaded.succeeded, loaded.success_ns),
             "fail": (loaded.failed, 0),
@@ -310,9 +317,13 @@ class FakeLauncher:
         self.fail: list[LaunchError] = []
         self.loading: Callable[[], object] | None = None
         self.started: list[LaunchSpec] = []
+        self.requests: dict[Path, int] = {}  # connections that callers hold, by the server's folder
         self.contained: dict[str, Any] = {"tier": "own_user", "layers": ["user"], "allows_uncontained_code": False}
 
-    runs_here = True
+    runs_here = tells_live = True
+
+    def open_requests(self, server: RunningServer) -> int | None:
+        return self.requests.get(server.folder, 0)
 
     def facts(self) -> dict[str, Any]:
         return {}

@@ -20,7 +20,7 @@ from serving.actions.deployments import mark_serving, record_server, register_no
 from serving.actions.joining import invite_node
 from serving.agent import node_agent
 from serving.agent.identity import NodeIdentity
-from serving.agent.reconciler import AgentTimings
+from serving.agent.timings import AgentTimings
 from serving.core.joining import credential_file
 from serving.core.placement import Claim
 from serving.models import Deployment, Environment, Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from accounts.core.access import Actor
-from serving.agent.reconciler import AgentTimings
+from serving.agent.timings import AgentTimings
 from serving.agent.variants import VariantReconciler
 from serving.models import Variant
 from serving.queries import live_variants

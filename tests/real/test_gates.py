@@ -330,3 +330,37 @@ def test_a_text_that_reaches_the_model_as_pythons_spelling_fails(
     judged = run_gate("contract", context(launcher, clients, manifest, items=[]))
     assert judged.verdict is Verdict.FAILED
     assert "is Python's spelling of the text that was sent" in judged.reason
+
+
+SLOW = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            time.sleep(0.115)
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", (2 * x).astype(np.float32))]))
+        return answers
+"""
+
+
+def test_a_slow_model_meets_the_load_gate_unless_the_policy_states_a_rate_that_it_cannot_hold(
+    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs
+) -> None:
+    """115 ms for an item, one at a time: 8.7/s at most, and the default rate is 20/s."""
+    manifest = made.manifest(
+        blobs, "pitch", {"artifact/model.py": SLOW.encode()}, made.serving(max_batch_size=1), backend="python"
+    )
+    usual = context(launcher, clients, manifest, policy=parse_policy({"gates": ["load"]}), items=())
+    found = run_gate("load", usual)
+    assert found.verdict is Verdict.PASSED, found.reason
+    assert found.evidence["rate_from"] == "measured" and found.evidence["rate_per_s"] <= 8.7 / 2
+    assert found.evidence["can_per_s"] == pytest.approx(2 * found.evidence["rate_per_s"])
+    stated = parse_policy({"gates": ["load"], "load": {"rate_per_s": 20, "timeout_s": 3}})
+    found = run_gate("load", GateContext(**{**usual.__dict__, "policy": stated}))
+    assert found.verdict is Verdict.FAILED
+    assert "The rate is 20/s, the policy's load.rate_per_s; the server answered " in found.reason

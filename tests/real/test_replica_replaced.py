@@ -27,7 +27,7 @@ from serving.adapters.envoy_counters import EnvoyCounters
 from serving.adapters.envoy_hosts import EnvoyHosts
 from serving.agent import node_agent
 from serving.agent.node_agent import Agent
-from serving.agent.reconciler import AgentTimings
+from serving.agent.timings import AgentTimings
 from serving.control_plane import store
 from serving.core.routes import RoutingTable, admit
 from serving.models import Deployment, Gateway, Scale

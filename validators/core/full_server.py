@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from serving.core.admission import Proof
+from serving.core.routes import WELL_WITHIN_S
 from validators.core.load import Attempt
 from validators.core.verdict import Judgement, Verdict
 
@@ -95,3 +97,21 @@ def _keeps_up(ends: Sequence[float], rate_per_s: float, *, first_s: float) -> bo
     So `n` at once, each of which takes `first_s`, keep up with n / first_s, wave after wave.
     """
     return any(end <= (count - 1) / rate_per_s + first_s for count, end in _last_tenth(ends))
+
+
+def measured_when_full(report: Mapping[str, Any], digest: str) -> Proof | None:
+    """Rate of a full server in a report's load gate; None if the gate did not pass, or the server refused or broke requests."""
+    gates = {one["gate"]: one for one in report.get("gates") or ()}
+    load = gates.get("load") or {}
+    told = load.get("evidence") or {}
+    per_s, at_once = told.get("full_per_s"), told.get("full_at_once")
+    if (
+        load.get("verdict") != "passed"
+        or not per_s
+        or not at_once
+        or told.get("full_errors")
+        or told.get("full_refused")
+    ):
+        return None
+    within_s = WELL_WITHIN_S if told.get("slo_ms") is None else float(told["slo_ms"]) / 2000
+    return Proof(float(per_s), within_s, digest, int(at_once))

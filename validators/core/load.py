@@ -68,6 +68,7 @@ class LoadSummary:
     ] = ()  # of answered requests: up to the first of LATENCY_EDGES_MS, …, beyond the last
     classes: tuple[ClassSummary, ...] = ()  # where requests are of several
     unsent: int = 0  # of the errors: too many were unanswered
+    answered_per_s: float = 0.0  # until the last answer, which may come long after the last request
     latency_low_ms: Mapping[str, float] = field(
         default_factory=dict
     )  # lower bounds of p50, p95, p99 from when requests were sent
@@ -150,6 +151,7 @@ def summarise(
         goodput_per_s=round((len(attempts) - sum(over)) / duration_s, 3),
         latency_counts=_counts(answered),
         unsent=sum(not a.is_sent for a in attempts),
+        answered_per_s=round(len(answered) / max(duration_s, *(a.done_s for a in attempts if not a.error), 0.0), 3),
         latency_low_ms=bounds_of(
             [(a.due_s, (a.done_s - a.sent_s) * 1000) for a in attempts if not a.error],
             windows=len(over),
@@ -273,7 +275,7 @@ def judge_load(summary: LoadSummary, policy: Mapping[str, Any]) -> Judgement:
         return Judgement(
             Verdict.FAILED,
             f"{summary.errors} of {summary.requests} requests failed ({summary.error_frac:.2%}; "
-            f"{policy['max_error_frac']:.2%} are allowed){why}.",
+            f"{policy['max_error_frac']:.2%} are allowed){why}. {_asked(summary, policy)}",
             evidence,
         )
     if policy["slo_ms"] is None:
@@ -288,6 +290,12 @@ def judge_load(summary: LoadSummary, policy: Mapping[str, Any]) -> Judgement:
             {**evidence, "max_lag_ms": max_lag_ms(policy)},
         )
     return found
+
+
+def _asked(summary: LoadSummary, policy: Mapping[str, Any]) -> str:
+    """The rate that was asked, and the server's own."""
+    stated = policy.get("rate_said") or f"the rate is {policy['rate_per_s']:g}/s, the policy's load.rate_per_s"
+    return f"{stated[:1].upper()}{stated[1:]}; the server answered {summary.answered_per_s:.3g}/s."
 
 
 def proven_all_the_same(summary: LoadSummary, found: Judgement, policy: Mapping[str, Any]) -> bool:

@@ -32,7 +32,9 @@ from registry.core.schema import (
 from validators.core import envelope_values, json_shape, sweep_policy, token_policy, trace_policy
 from validators.core.expiry import FACTS, USUAL
 from validators.core.gpu_checks import CHECKS, MEASURING
-from validators.core.proof import sizing
+from validators.core.load_defaults import LEAST_QUANTILE, MEASURED, MOST_QUANTILE, STATED, inherited
+from validators.core.request_time import contradictions as time_contradictions
+from validators.core.request_time import with_request_time
 from validators.core.ruler import COMPARISONS, ONLY_FOR, Kind
 from validators.core.slo import DISPERSION_SAFETY
 
@@ -50,10 +52,6 @@ _MILLISECONDS = Number(0, 86_400_000, above=True, unit="milliseconds")
 _DAYS = Number(0, 3650, above=True, unit="days")
 _CONFIDENCE = Number(0.5, 0.9999)
 _DURATION = Number(0, 3600, above=True, unit="seconds")
-#: How long errors are counted where there is no objective to prove, and the objective where nobody states one.
-_ERRORS_ONLY_S = 8.0
-_QUANTILE, _MAX_ERROR_FRAC = 0.99, 0.001
-_LEAST_QUANTILE, _MOST_QUANTILE = 0.0001, 0.9999
 #: What is asked where answers are compared that are no labels, and the policy does not say: outputs that are expected are met.
 _OF_ROWS = {"min_accuracy": 0.95, "min_slice_accuracy": 0.9, "min_slice_agreement": 0.9, "max_batch_flips": 0.05}
 
@@ -139,6 +137,7 @@ _GOLDEN = Record(
 _LOAD = Record(
     {
         "rate_per_s": may(Number(0, 10_000, above=True, unit="requests per second"), 20),
+        "rate_from": may(_OrNone(Text(one_of=(STATED, MEASURED), says="where the rate comes from")), None),
         "arrivals_cv": may(Number(0.1, 20), 1),
         "trace": may(trace_policy.TraceOrGaps(), None),
         "protocol": may(Text(one_of=tuple(PROTOCOLS), says="a protocol"), "grpc"),
@@ -150,7 +149,7 @@ _LOAD = Record(
         "sizes": may(Text(one_of=("seen", "examples"), says="where sizes come from"), "seen"),
         "slo_ms": may(_OrNone(_MILLISECONDS), None),
         **{name: may(_OrNone(_MILLISECONDS)) for name in token_policy.FIELDS},
-        "slo_quantile": may(_OrNone(Number(_LEAST_QUANTILE, _MOST_QUANTILE)), None),
+        "slo_quantile": may(_OrNone(Number(LEAST_QUANTILE, MOST_QUANTILE)), None),
         "confidence": may(_CONFIDENCE, 0.95),
         "max_error_frac": may(_OrNone(_FRACTION), None),
         "max_lag_ms": may(_MILLISECONDS, None),
@@ -282,22 +281,35 @@ def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | No
                 read[name] = kind.read({}, name, problems)
         problems += [*_contradictions(read), *_not_named(document, read)]
     if problems or not isinstance(read, dict):
-        first = problems[0]
-        raise Invalid(
-            "gate_policy_invalid",
-            f"The gate policy cannot be read: {first.field or 'policy'}: {first.message} {first.fix}",
-            errors=[problem.as_json() for problem in problems],
-        )
+        raise _invalid(problems)
     del read["kept_requests"]
     read["gates"] = _gates_of(read)
     read["golden"] = _of_its_kind(read["golden"], document.get("golden") or {})
-    read["load"] = _inherited(read["load"], objectives or {})
+    read["load"] = inherited(read["load"], document.get("load") or {}, objectives or {})
+    read = with_request_time(read, document, objectives or {})
     for gate in ON_DEMAND:
         if gate not in read["gates"]:
             del read[gate]
     if "capacity" in read:
         read["capacity"] = _searched(read["capacity"], read["load"])
     return Policy(read, digest_of(read))
+
+
+def checked_policy(document: Mapping[str, Any], objectives: Mapping[str, Any]) -> Policy:
+    """The policy, checked for saving: unwise values are refused too, which stored policies may hold. Raises Invalid."""
+    policy = parse_policy(document, objectives)
+    if problems := time_contradictions(document, objectives):
+        raise _invalid(problems)
+    return policy
+
+
+def _invalid(problems: Sequence[Problem]) -> Invalid:
+    first = problems[0]
+    return Invalid(
+        "gate_policy_invalid",
+        f"The gate policy cannot be read: {first.field or 'policy'}: {first.message} {first.fix}",
+        errors=[problem.as_json() for problem in problems],
+    )
 
 
 def _not_named(stated: Mapping[str, Any], read: Mapping[str, Any]) -> list[Problem]:
@@ -324,26 +336,6 @@ def _of_its_kind(golden: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[s
     return {**golden, **{name: limit for name, limit in _OF_ROWS.items() if name not in stated}}
 
 
-def _inherited(load: Mapping[str, Any], objectives: Mapping[str, Any]) -> dict[str, Any]:
-    """The load section with nothing left open: what it does not state is the model's objective, as far as that states it.
-
-    A quantile belongs to its threshold: a section with its own `slo_ms` takes none from the model.
-    """
-    slow = objectives.get("slow")
-    slow = slow if isinstance(slow, Mapping) and load["slo_ms"] is None else {}
-    own = {
-        "slo_ms": slow.get("threshold_ms"),
-        "slo_quantile": _quantile(slow.get("max_frac")),
-        "max_error_frac": objectives.get("errors_max_frac", _MAX_ERROR_FRAC),
-    }
-    out = {**load, **{name: value for name, value in own.items() if load[name] is None}}
-    if out["max_duration_s"] is None:
-        out["max_duration_s"] = sizing({**out, "duration_s": None}).deadline_s
-    if out["slo_ms"] is None and out["duration_s"] is None:
-        out["duration_s"] = min(_ERRORS_ONLY_S, out["max_duration_s"])
-    return token_policy.stated(out)
-
-
 def _searched(capacity: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, Any]:
     """The capacity section with nothing left open. Without a sweep it says nothing of one, as before there were any."""
     first = capacity["first_per_s"]
@@ -351,11 +343,6 @@ def _searched(capacity: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str,
     if out.get("sweep") is None:
         out.pop("sweep", None)
     return out
-
-
-def _quantile(max_frac: Any) -> float:
-    """The quantile of which an objective on slow requests speaks, within what a load gate can test."""
-    return _QUANTILE if max_frac is None else round(min(_MOST_QUANTILE, max(_LEAST_QUANTILE, 1 - float(max_frac))), 9)
 
 
 def _contradictions(read: Mapping[str, Any]) -> list[Problem]:

@@ -16,6 +16,7 @@ from serving.core.admission import Proof
 from validators.core.capacity import hardware_name
 from validators.core.capacity_plan import Basis, basis_of
 from validators.core.expiry import uses_gpu
+from validators.core.full_server import measured_when_full
 from validators.core.gpu_health import counts
 from validators.core.measured_envelope import measured_entry, measured_host, with_measured
 from validators.models import Report
@@ -52,10 +53,11 @@ def proven_per_s(release: Release) -> float | None:
 
 
 def admission_proof(release: Release) -> Proof | None:
-    """The same, with the time in which its requests were answered: what a gateway's bound is made of."""
+    """The same, with the time in which its requests were answered: the basis of a gateway's bound. Without a proven
+    capacity: the newest measurement of a full server by a load gate that passed."""
     found = plan_basis_of(release)
     if found is None or found.basis.gate != "capacity":
-        return None
+        return next((full for _, full in _read(_counting(release), measured_when_full)), None)
     return Proof(found.basis.per_s, found.basis.slo_ms / 1000, found.basis.report)
 
 

@@ -6,10 +6,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from registry.core.envelope import declared_per_s
+from serving.core.admission import LEAST_PER_INSTANCE
 from serving.ports import PreparedRequests
 from validators.core.answered import answered_at, ended_at
 from validators.core.beside_stable import BLOCK_S, BLOCKS, Arm, judge_beside
-from validators.core.full_server import burst_of, judge_full
+from validators.core.full_server import Burst, burst_of, judge_full
 from validators.core.load import (
     Attempt,
     Floats,
@@ -19,6 +21,15 @@ from validators.core.load import (
     max_lag_ms,
     proven_all_the_same,
     summarise,
+)
+from validators.core.load_defaults import ERRORS_ONLY_S, MEASURED
+from validators.core.load_rate import (
+    LoadRate,
+    RateFrom,
+    answered_per_s,
+    at_rate,
+    probes_of,
+    rate_of,
 )
 from validators.core.proof import sizing
 from validators.core.recovery import is_asked, judge_recovery, recovered_after_s, surge
@@ -49,6 +60,7 @@ _STOPS = (Verdict.FAILED, Verdict.ERRORED)
 def load_gate(context: GateContext) -> Judgement:
     """Does it meet its latency objective and answer without errors at a given rate, get over a burst, and empty a queue?"""
     run = _LoadGate(context)
+    run.find_rate()
     found = run.beside_stable(run.at_the_rate())
     if found.verdict is Verdict.UNDECIDED and run.stable is not None:
         found = run.full_beside_stable(found, run.stable)
@@ -70,12 +82,38 @@ class _LoadGate:
         self.slo_ms = float(self.policy["slo_ms"] or float("inf"))
         self.sent = 0
         self.stable: Baseline | None = None  # once it was asked
+        self.rate = LoadRate(float(self.policy["rate_per_s"]), RateFrom.STATED)
         self._ended_at: list[float] = []  # of the release's own requests, by the Unix clock
 
     def answered(self) -> dict[str, Any]:
         """What the resources gate counts what the server used against."""
         found = answered_at(self._ended_at)
         return {"answered": found.as_evidence()} if found else {}
+
+    def find_rate(self) -> None:
+        """Settles the rate. Measuring a server takes some seconds, or one request."""
+        policy, envelope = self.policy, self.context.envelope
+        declared, measured = declared_per_s(envelope), None
+        if policy.get("rate_from") == MEASURED and declared is None:
+            measured = self._measured_per_s()
+        self.rate = rate_of(policy, declared=declared, measured=measured)
+        self.policy = at_rate(policy, self.rate, errors_only_s=ERRORS_ONLY_S) | {"rate_said": self.rate.sentence}
+        if self.rate.source is RateFrom.MEASURED:
+            self.context.say(self.rate.sentence)
+
+    def _measured_per_s(self) -> float | None:
+        """Answers a second with the next request always at hand; None if it answered none."""
+        at_once = LEAST_PER_INSTANCE * self.context.instances
+        first = self._probed(1, 1)
+        more = probes_of(1 / first, at_once=at_once) if first else 0
+        return (self._probed(more, at_once) if more else None) or first
+
+    def _probed(self, requests: int, at_once: int) -> float | None:
+        burst = Burst(requests, at_once, self.policy["timeout_s"])
+        attempts = load_runner.all_at_once(
+            self.requests, burst, beat=lambda: self.context.progress(self.sent, self.sent)
+        )
+        return answered_per_s(attempts)
 
     def at_the_rate(self) -> Judgement:
         """The objective, measured again where the generator itself was late."""
@@ -90,6 +128,7 @@ class _LoadGate:
         repeated = f" (measured {attempt + 1} times, as this machine sent too late before)" if attempt else ""
         evidence = {**found.evidence, **more, "tries": attempt + 1, **self.payloads.told}
         evidence |= {"protocol": self.policy["protocol"], "generators": self.generators.used}
+        evidence |= {"rate_from": self.rate.source.value, "can_per_s": self.rate.can_per_s}
         return Judgement(found.verdict, f"{found.reason.removesuffix('.')}{repeated}.", evidence)
 
     def _run(self, *, seed: int) -> tuple[LoadSummary, dict[TokenObjective, LoadSummary], dict[str, Any]]:

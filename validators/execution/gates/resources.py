@@ -33,7 +33,8 @@ def _judged(context: GateContext, loaded: Answered | None, soaked: Answered | No
 def _soak(context: GateContext, before: Answered | None) -> Answered | None:
     """More of the load gate's requests, at its rate: until there are enough, or as many again as there were, within `max_soak_s`."""
     policy, load = context.policy.of("resources"), context.policy.of("load")
-    rate_per_s, had = float(load["rate_per_s"]), before.requests if before else 0
+    rate_per_s = float(context.loaded.get("rate_per_s") or load["rate_per_s"])
+    had = before.requests if before else 0
     seconds = min(float(policy["max_soak_s"]), max(policy["min_requests"] - had, had) / rate_per_s)
     context.say(f"asks it for {seconds:.0f} s more at {rate_per_s:g}/s, as {had} requests prove too little")
     schedule = context.arrivals(rate_per_s, seconds, seed=load["seed"])

@@ -1,0 +1,44 @@
+"""How long one request to a model may take: its own objectives, and the settings for what these leave open."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+from django.conf import settings
+
+from serving.core.routes import LONGEST_S, Limits, limits_stated
+from serving.models import Deployment
+
+log = logging.getLogger(__name__)
+
+
+class Timed(Protocol):
+    """A `ServedModel`, or its columns."""
+
+    @property
+    def slug(self) -> str: ...
+    @property
+    def objectives(self) -> Any: ...
+
+
+def limits_of(model: Timed) -> Limits:
+    """Time limits of requests to the model, as `serving.core.routes.limits_stated` derives them."""
+    default = Limits(settings.GATEWAY_TIMEOUT_S, settings.GATEWAY_ATTEMPT_TIMEOUT_S)
+    objectives = model.objectives if isinstance(model.objectives, dict) else {}
+    try:
+        return limits_stated(objectives, default)
+    except (TypeError, ValueError) as error:
+        log.warning("%s: %s; the defaults are used", model.slug, error)
+        return default
+
+
+def longest_request_s(deployment: Deployment, *, has_streams: bool) -> float:
+    """How long one request to the deployment's server may run, in seconds.
+
+    Streams have no limit of their own, and without a gateway the requests come from gates: their policy may give more
+    time than users get. Both count as the longest that a gateway waits for any request.
+    """
+    if has_streams or not deployment.environment.is_routed:
+        return LONGEST_S
+    return limits_of(deployment.release.model).timeout_s

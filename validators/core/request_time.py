@@ -1,0 +1,74 @@
+"""How long gates wait for a request, beside the limits of the model's users.
+
+A gate that gives a request up earlier than a gateway does would call a sound release bad. So a time that the policy does
+not state follows from the model's objectives, and one that it states must not contradict them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from registry.core.schema import Problem
+
+#: Sections with a time-out for one request.
+ASKING: Final = ("contract", "cold_start", "golden", "load")
+#: A request of this length or less needs no more than the defaults, in seconds.
+_USUAL_S: Final = 10.0
+#: A gate may take as long as this many requests, one after the other, that take their whole time.
+REQUESTS_OF_A_GATE: Final = 60
+_LONGEST_GATE_S: Final = 86_400.0
+_LONGEST_S: Final = 600.0
+
+
+def request_s_of(objectives: Mapping[str, Any]) -> float | None:
+    """How long a user's request may take by the model's own objectives, in seconds; None if they state nothing."""
+    whole, attempt = objectives.get("timeout_s"), objectives.get("attempt_timeout_s")
+    if whole is not None:
+        return float(whole)
+    return None if attempt is None else min(_LONGEST_S, 2 * float(attempt))
+
+
+def with_request_time(
+    read: Mapping[str, Any], stated: Mapping[str, Any], objectives: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The policy, with room for the model's requests wherever the policy states no time of its own."""
+    request_s = request_s_of(objectives)
+    if request_s is None or request_s <= _USUAL_S:
+        return dict(read)
+    out = dict(read)
+    for name in ASKING:
+        own = stated.get(name) or {}
+        derived = {} if "timeout_s" in own else {"timeout_s": max(read[name]["timeout_s"], request_s)}
+        if name == "cold_start" and "max_s" not in own:  # a start ends with a real inference
+            derived["max_s"] = read[name]["max_s"] + request_s - _USUAL_S
+        out[name] = {**read[name], **derived}
+    if "gate_timeout_s" not in stated:
+        out["gate_timeout_s"] = min(_LONGEST_GATE_S, max(read["gate_timeout_s"], REQUESTS_OF_A_GATE * request_s))
+    return out
+
+
+def contradictions(stated: Mapping[str, Any], objectives: Mapping[str, Any]) -> list[Problem]:
+    """Times in a policy that contradict the model's objectives or each other. Times that it does not state cannot."""
+    limits = [objectives[name] for name in ("attempt_timeout_s", "timeout_s") if objectives.get(name) is not None]
+    gate_s, problems = stated.get("gate_timeout_s"), []
+    for name in ASKING:
+        own_s = (stated.get(name) or {}).get("timeout_s")
+        if own_s is None:
+            continue
+        if limits and own_s < min(limits):
+            said = (
+                f"the gate gives a request up after {own_s:g} s, and the model's objectives give it {min(limits):g} s."
+            )
+            fix = "Leave it out, so that it follows from the objectives, or give the objectives less time."
+            problems.append(Problem(f"{name}.timeout_s", said, fix))
+        if gate_s is not None and own_s > gate_s:
+            said = f"one request may take {own_s:g} s, and the whole gate {gate_s:g} s (gate_timeout_s)."
+            problems.append(Problem(f"{name}.timeout_s", said, "Raise gate_timeout_s, or shorten it."))
+    request_s = request_s_of(objectives)
+    if gate_s is not None and request_s is not None and gate_s < request_s:
+        said = (
+            f"a whole gate may take {gate_s:g} s, and by the model's objectives one request may take {request_s:g} s."
+        )
+        problems.append(Problem("gate_timeout_s", said, "Leave it out, or give it more time than a request."))
+    return problems
