@@ -241,7 +241,7 @@ def release_previous(rollout: Rollout) -> None:
     kept = Rollout.objects.filter(pk=rollout.pk, state=S.PROMOTED, undo_until__isnull=False)
     before = rollout.stable
     if ready_server(rollout.candidate, rollout.environment) is None:
-        return  # what took its place has no server: the release before is the only way back, however late it is
+        return  # its own server is gone, so the release before is the only target
     if kept.update(undo_until=None) and before is not None and not is_in_use(before, rollout.environment):
         reason = f"{rollout.candidate.name} has served well since it was promoted."
         drain_release(rollout, before, actor=ENGINE, reason=reason)

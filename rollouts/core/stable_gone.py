@@ -40,7 +40,7 @@ def replacement(s: Snapshot) -> Decision | None:
 
 
 def takes_over(candidate: str, stable: str) -> str:
-    """What becomes of both releases when the candidate takes the place of a stable release that is gone, as sentences."""
+    """Returns the consequences for both releases, as sentences."""
     return (
         f"{candidate} takes all traffic, as a first release does, and is held to the absolute objectives only. "
         f"There is no rollback target until {stable} answers again."
@@ -72,7 +72,7 @@ def waiting(s: Snapshot) -> Decision:
 
 
 def way_on(s: Snapshot) -> str:
-    """How a rollout goes on whose stable release has no server, as a sentence."""
+    """Returns the sentence with the verb, and the policy's delay, that end the hold."""
     candidate, stable = s.identity.candidate_name, s.identity.stable_name
     number = f" {s.identity.rollout_id}" if s.identity.rollout_id else ""
     verb = f"`sluicegate rollout promote{number}`"

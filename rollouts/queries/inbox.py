@@ -38,7 +38,7 @@ from rollouts.queries.approvals import (
     pinned_by,
     with_approvals,
 )
-from rollouts.queries.target import Target, missing_targets
+from rollouts.queries.target import RollbackTarget, missing_targets
 
 S = RolloutState
 _NOBODY = Actor.system("inbox")
@@ -71,7 +71,7 @@ class WaitingApproval:
     why_not: str = ""
     changes: tuple[str, ...] = ()
     comments: CommentCount | None = None
-    target: Target | None = None  # where the rollback target has no server
+    target: RollbackTarget | None = None  # if the rollback target has no server
 
     @property
     def missing(self) -> int:
@@ -196,7 +196,7 @@ def _superseded(rollout: Rollout) -> str:
 
 
 def with_changes(told: Sequence[WaitingApproval]) -> list[WaitingApproval]:
-    """Each with what its candidate changes against stable, and how many comments that has, and the target that it lacks. Three
+    """Each with what its candidate changes against stable, and how many comments that has, and its target if that has no server. Three
     queries."""
     ids = {pk for one in told for pk in (one.rollout.candidate_id, one.rollout.stable_id) if pk is not None}
     manifests = {pk: json.loads(text or "{}") for pk, text in manifests_of(ids).items()}
