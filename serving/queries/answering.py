@@ -96,6 +96,12 @@ def answering_of(release: UUID, environment: int) -> Answering | None:
     return answering_in({release}).get((environment, str(release)))
 
 
+def is_gone(release: UUID, environment: int) -> bool:
+    """Whether the release was deployed there and has no server that answers, as its agents reported."""
+    found = answering_of(release, environment)
+    return found is not None and found.count == 0
+
+
 def on_heard_nodes(servers: QuerySet[Server]) -> QuerySet[Server]:
     """Those on nodes that were heard of lately; all of them, where no node was."""
     heard = Node.objects.filter(seen_at__gte=timezone.now() - HEARD_WITHIN, revoked_at=None)
