@@ -63,7 +63,7 @@ def waiting(s: Snapshot) -> Decision:
     why = f" {s.observed.deployment_problem}" if s.observed.deployment_problem else ""
     since = f" for {gone_s:.0f} s" if is_late else ""
     has = "has had" if is_late else "has"
-    way = "" if s.observed.is_stable_asleep and not is_late else way_on(s)  # one that is woken is not gone
+    way = "" if s.observed.is_stable_asleep and not is_late else way_on(s)  # a sleeping release is not gone
     said = (
         f"{s.identity.candidate_name} is ready, but {s.identity.stable_name}, the rollback target, {has} no serving server"
         f"{since}; waiting for it.{why} {way}"

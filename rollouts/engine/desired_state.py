@@ -29,7 +29,7 @@ class DesiredState:
     asked_at: float | None = None  # when its deployment was last asked for, seconds since the epoch (UTC)
     deployment_problem: str = ""  # a sentence, why the deployment does not come
     load_failure: str = ""  # likewise, if its last try to load failed
-    is_stable_asleep: bool = False  # it was unloaded because nobody asked, and is woken
+    is_stable_asleep: bool = False  # it was unloaded for want of requests, and is woken
 
 
 def ensure_desired_state(entry: RolloutEntry, world: WorldState) -> DesiredState:

@@ -92,7 +92,7 @@ def answering_in(releases: Collection[UUID]) -> dict[Place, Answering]:
 
 
 def answering_of(release: UUID, environment: int) -> Answering | None:
-    """None of a release that was never deployed there: then nobody knows."""
+    """None if the release was never deployed there: its servers are unknown."""
     return answering_in({release}).get((environment, str(release)))
 
 
