@@ -108,7 +108,7 @@ _QUEUE_POLICY = Record(
         "max_queue_size": may(Integer(0, 1_000_000, unit="requests; 0 is no limit"), 0),
     }
 )
-_WARMUP = Record({"batch_size": may(Integer(1, LARGEST_BATCH), 1), "inputs": need(Object(Json()))})
+_WARMUP = Record({"batch_size": may(Integer(1, LARGEST_BATCH), 1), "inputs": need(Object(Json(), is_whole=True))})
 
 _MEMBERS: dict[str, Field] = {
     "max_batch_size": need(Integer(0, LARGEST_BATCH, unit="items; 0 is a model without a batch axis")),

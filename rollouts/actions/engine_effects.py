@@ -29,8 +29,7 @@ from serving.actions.replacing import replace_replica, set_aside_replica
 from serving.actions.replicas import scale_release
 from serving.actions.routes import lock_routes, set_route
 from serving.models import Deployment, Route
-from serving.queries import ready_server
-from serving.queries.answering import deployment_by_name
+from serving.queries.answering import deployment_by_name, is_gone
 
 S = RolloutState
 
@@ -240,8 +239,8 @@ def release_previous(rollout: Rollout) -> None:
     lock_routes(rollout.environment)  # before the promoted row, lock order: CONTRIBUTING.md
     kept = Rollout.objects.filter(pk=rollout.pk, state=S.PROMOTED, undo_until__isnull=False)
     before, until = rollout.stable, rollout.undo_until
-    if ready_server(rollout.candidate, rollout.environment) is None:
-        return  # what took its place has no server: the release before is the only way back, however late it is
+    if is_gone(rollout.candidate_id, rollout.environment_id):
+        return  # its own server is gone, so the release before is the only target
     if kept.update(undo_until=None) and before is not None and not is_in_use(before, rollout.environment):
         reason = (
             f"{before.name} was kept warm until {until:%Y-%m-%d %H:%M} UTC, so that the promotion of "

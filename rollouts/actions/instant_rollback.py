@@ -41,8 +41,8 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
     A rollout without traffic is cancelled; where the release before is kept warm, the traffic goes back to that as well.
     Nothing is asked but the database: no metrics, no broker, no blobs, no gates.
     Raises NotFound("no_active_rollout") where nothing is active and the release before is no longer warm, and
-    StateChanged where the environment is retired, or ("nothing_to_roll_back") where that would only drop the one candidate
-    that can replace a stable release without a server.
+    StateChanged where the environment is retired, or ("nothing_to_roll_back") if stable has no server and that would only drop
+    the candidate that can replace it.
     """
     require(actor, Verb.ROLL_BACK, model.team.slug, model.slug)
     of_model = Rollout.objects.filter(environment=environment, model=model)
@@ -66,7 +66,7 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
 
 
 def _refuse_dropping_the_way_on(active: Rollout) -> None:
-    """Raises StateChanged("nothing_to_roll_back") where the rollout has no traffic to take back, and nothing else could serve."""
+    """Raises StateChanged("nothing_to_roll_back") if the rollout has no traffic and no other release could serve."""
     if active.state not in WITHOUT_TRAFFIC or not is_stable_gone(active):
         return
     last = last_promoted(active.model, active.environment)
@@ -148,7 +148,7 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
 
 
 def _nothing(model: ServedModel, environment: Environment, why: str, *, release: str = "RELEASE") -> NotFound:
-    """What tells that nothing can be gone back to, and what moves the traffic all the same: a rollout, of `release` if that is known."""
+    """Error for a model without a release to go back to. It names the rollout that moves the traffic, of `release` if that is known."""
     where = "" if environment.slug == "production" else f" --environment {environment.slug}"
     start = f"`sluicegate rollout start {model.slug}/{release}{where}` moves the traffic"
     route = route_of(model, environment)

@@ -51,7 +51,7 @@ def lock_and_check(
 
 
 def refuse_state(rollout: Rollout, states: Collection[RolloutState], word: str) -> None:
-    """Raises StateChanged("wrong_state") unless the rollout is in one of these states. The message names what can be done instead."""
+    """Raises StateChanged("wrong_state") unless the rollout is in one of these states. The message names the verb that fits."""
     if rollout.state in states:
         return
     before = rollout.stable or rollout.displaced

@@ -38,9 +38,7 @@ class RolloutBrief(serializers.Serializer[Any]):
     reason = serializers.CharField(allow_blank=True, help_text="one sentence: why, and what comes next")
     candidate = RolloutReleaseOut()
     stable = RolloutReleaseOut(allow_null=True, help_text="the rollback target; null for a first release")
-    displaced = RolloutReleaseOut(
-        allow_null=True, help_text="stable until the candidate took its place: it had no server"
-    )
+    displaced = RolloutReleaseOut(allow_null=True, help_text="former stable, which had no server")
     step_index = serializers.IntegerField(help_text="-1 before the first step")
     weight_bp = serializers.IntegerField(help_text="commanded share of the candidate")
     observed_bp = serializers.IntegerField(allow_null=True, help_text="measured share over the last window")

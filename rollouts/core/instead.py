@@ -1,4 +1,4 @@
-"""What to do instead, when a person's verb does not fit the rollout's state: one table of states and verbs."""
+"""The verb that fits, if a person's verb does not fit the rollout's state: one table of states and verbs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _INSTEAD: Mapping[RolloutState, Mapping[str, str]] = {
 def instead_of(
     word: str, state: RolloutState, *, rollout: int, model: str, environment: str, candidate: str, stable: str
 ) -> str:
-    """One or two sentences: what does what the person means by `word`, a verb that the state does not allow.
+    """Returns one or two sentences with the command that fits, if the state does not allow the verb `word`.
 
     `stable`: the release before, empty if there is none.
     """

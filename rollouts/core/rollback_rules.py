@@ -209,11 +209,9 @@ def rollback_decision(s: Snapshot, code: Code, why: str, judged: Judged | None =
     facts = facts_of(s, judged) | {"breach": code.value}
     stop = Action.HOLD if s.desired.state is RolloutState.PAUSED else Action.PAUSE
     if not s.identity.has_stable and not s.observed.displaced_servers:
-        said = f"{why} {_no_way_back(s)}: it keeps its traffic, and a person must act."
+        said = f"{why} {_why_no_target(s)}: it keeps its traffic, and a person must act."
         return Decision(stop, Code.NO_ROLLBACK_TARGET, said, facts)
-    if (
-        s.is_stable_gone and code is not Code.DIGEST_MISMATCH
-    ):  # what was not sealed serves nobody, whoever is there instead
+    if s.is_stable_gone and code is not Code.DIGEST_MISMATCH:  # unsealed contents serve no user
         said = f"{why} {s.identity.stable_name}, the rollback target, has no serving server: nothing is taken back. {way_on(s)}"
         return Decision(Action.HOLD, Code.NO_ROLLBACK_TARGET, said, facts | {"stable_gone": True})
     if judged is not None and not judged.guard.is_critical:
@@ -225,7 +223,7 @@ def rollback_decision(s: Snapshot, code: Code, why: str, judged: Judged | None =
     return Decision(Action.ROLL_BACK, code, f"{why} Rolling back to {s.identity.stable_name}.", facts)
 
 
-def _no_way_back(s: Snapshot) -> str:
+def _why_no_target(s: Snapshot) -> str:
     if s.identity.displaced_name:
         return f"{s.identity.displaced_name}, the release before, has no serving server"
     return "There is no earlier release to go back to"

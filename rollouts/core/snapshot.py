@@ -158,7 +158,7 @@ class Observed:
     candidate_servers: int | None = None  # that answer real inferences; None: not known
     stable_servers: int | None = None  # likewise
     stable_reported: int | None = None  # of these, as many as an agent has reported on lately; None: not known
-    is_stable_asleep: bool = False  # it was unloaded because nobody asked, and is woken
+    is_stable_asleep: bool = False  # it was unloaded for want of requests, and is woken
     displaced_servers: int = 0  # of the release that the candidate took the place of
     server_since: float | None = None  # when the candidate's newest server came; None: it has none, or nobody knows
     digest_mismatch: str = ""  # a sentence, when a server runs something other than what was sealed

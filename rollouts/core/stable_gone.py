@@ -40,7 +40,7 @@ def replacement(s: Snapshot) -> Decision | None:
 
 
 def takes_over(candidate: str, stable: str) -> str:
-    """What becomes of both releases when the candidate takes the place of a stable release that is gone, as sentences."""
+    """Returns the consequences for both releases, as sentences."""
     return (
         f"{candidate} takes all traffic, as a first release does, and is held to the absolute objectives only. "
         f"There is no rollback target until {stable} answers again."
@@ -63,16 +63,17 @@ def waiting(s: Snapshot) -> Decision:
     why = f" {s.observed.deployment_problem}" if s.observed.deployment_problem else ""
     since = f" for {gone_s:.0f} s" if is_late else ""
     has = "has had" if is_late else "has"
+    way = "" if s.observed.is_stable_asleep and not is_late else way_on(s)  # a sleeping release is not gone
     said = (
         f"{s.identity.candidate_name} is ready, but {s.identity.stable_name}, the rollback target, {has} no serving server"
-        f"{since}; waiting for it.{why} {way_on(s)}"
-    )
+        f"{since}; waiting for it.{why} {way}"
+    ).rstrip()
     facts = {"is_late": True} if is_late else {}
     return Decision(Action.HOLD, Code.STABLE_NOT_READY, said, facts)
 
 
 def way_on(s: Snapshot) -> str:
-    """How a rollout goes on whose stable release has no server, as a sentence."""
+    """Returns the sentence with the verb, and the policy's delay, that end the hold."""
     candidate, stable = s.identity.candidate_name, s.identity.stable_name
     number = f" {s.identity.rollout_id}" if s.identity.rollout_id else ""
     verb = f"`sluicegate rollout promote{number}`"

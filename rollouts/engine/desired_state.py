@@ -29,7 +29,7 @@ class DesiredState:
     asked_at: float | None = None  # when its deployment was last asked for, seconds since the epoch (UTC)
     deployment_problem: str = ""  # a sentence, why the deployment does not come
     load_failure: str = ""  # likewise, if its last try to load failed
-    is_stable_asleep: bool = False  # it was unloaded because nobody asked, and is woken
+    is_stable_asleep: bool = False  # it was unloaded for want of requests, and is woken
 
 
 def ensure_desired_state(entry: RolloutEntry, world: WorldState) -> DesiredState:
@@ -71,19 +71,23 @@ def _ensure_deployment(entry: RolloutEntry, world: WorldState) -> DesiredState:
     deployment = world.deployments.get(entry.places[0])
     is_retry_due = asked_at is None or world.at - asked_at >= RETRY_S
     has_failed = deployment is not None and deployment.state == DeploymentState.FAILED
+    failure = f"Its last try failed: {deployment.reason}" if deployment is not None and has_failed else ""
     if deployment is None or not deployment.is_wanted or (has_failed and is_retry_due):
         if problem := _why_after_stable(entry, world):
-            return DesiredState(asked_at=asked_at, deployment_problem=problem, is_stable_asleep=True)
+            return DesiredState(
+                asked_at=asked_at, deployment_problem=problem, load_failure=failure, is_stable_asleep=True
+            )
         asked_at = world.at
         try:
             deployment = ask_for_candidate(rollout, fence=world.fence)
         except DomainError as error:
-            return DesiredState(asked_at=asked_at, deployment_problem=error.message)
+            return DesiredState(asked_at=asked_at, deployment_problem=error.message, load_failure=failure)
     if deployment.state == DeploymentState.FAILED:
-        failure = f"Its last try failed: {deployment.reason}"
         return DesiredState(asked_at=asked_at, deployment_problem=failure, load_failure=failure)
     problem = _why_after_stable(entry, world)
-    return DesiredState(asked_at=asked_at, deployment_problem=problem, is_stable_asleep=bool(problem))
+    return DesiredState(
+        asked_at=asked_at, deployment_problem=problem, load_failure=failure, is_stable_asleep=bool(problem)
+    )
 
 
 def _why_after_stable(entry: RolloutEntry, world: WorldState) -> str:

@@ -41,7 +41,7 @@ from rollouts.queries.approvals import (
     pinned_by,
     with_approvals,
 )
-from rollouts.queries.target import Target, missing_targets
+from rollouts.queries.target import RollbackTarget, missing_targets
 from serving.models import Route
 from serving.queries.reporting import lost_routes, reports_since
 
@@ -76,7 +76,7 @@ class WaitingApproval:
     why_not: str = ""
     changes: tuple[str, ...] = ()
     comments: CommentCount | None = None
-    target: Target | None = None  # where the rollback target has no server
+    target: RollbackTarget | None = None  # if the rollback target has no server
     weaker: tuple[str, ...] = ()  # what its policy asks for less than the model's own of today
 
     @property
@@ -211,7 +211,7 @@ def _superseded(rollout: Rollout) -> str:
 
 
 def with_changes(told: Sequence[WaitingApproval]) -> list[WaitingApproval]:
-    """Each with what its candidate changes against stable, and how many comments that has, and the target that it lacks. Three
+    """Each with what its candidate changes against stable, and how many comments that has, and its target if that has no server. Three
     queries."""
     ids = {pk for one in told for pk in (one.rollout.candidate_id, one.rollout.stable_id) if pk is not None}
     manifests = {pk: json.loads(text or "{}") for pk, text in manifests_of(ids).items()}

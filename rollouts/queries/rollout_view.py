@@ -34,7 +34,7 @@ S = RolloutState
 DECISIONS_SHOWN = 50
 MISMATCHES_SHOWN = 5
 #: Decisions that entered a stage.
-_ENTERING = ("start", "advance", "bake", "promote_now")
+_ENTERING = ("start", "advance", "bake", "promote_now", "replace")
 
 
 def followed_by(rollout: Rollout) -> Followed | None:
@@ -140,6 +140,8 @@ def _entered(rollout: Rollout, policy: Policy, decisions: list[DecisionRecord]) 
     """When the rollout entered each stage that it did enter, in their order; None where nobody wrote that down."""
     begun: dict[int, datetime | None] = {}
     for decision in reversed(decisions):
+        if decision.action == "replace":
+            begun.clear()  # the stages are those of a first release from then on
         if decision.action in _ENTERING and "to_index" in decision.facts:
             begun.setdefault(decision.facts["to_index"], decision.at)
     where, count = _where(rollout), len(policy.steps)

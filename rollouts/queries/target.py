@@ -1,4 +1,4 @@
-"""What a rollout could go back to now, and whether its stable release is gone."""
+"""The rollback target of a rollout now, and whether its stable release is gone."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from serving.queries.sleep import sleep_of
 
 
 @dataclass(frozen=True)
-class Target:
-    """`release` is what a rollback would go to now, None for nothing. `message` is in sentences; `is_missing`: there should be one."""
+class RollbackTarget:
+    """`release` is the name of the release that a rollback would go to now, None for none. `message` is in sentences. `is_missing`: the
+    target has no server."""
 
     release: str | None
     message: str
@@ -48,34 +49,34 @@ def is_stable_gone(rollout: Rollout) -> bool:
     return sleep is None or bool(sleep.trouble)
 
 
-def target_of(rollout: Rollout) -> Target | None:
-    """What the rollout would go back to now; None once it has ended."""
+def target_of(rollout: Rollout) -> RollbackTarget | None:
+    """The rollback target now; None once the rollout has ended."""
     if rollout.state in FINAL:
         return None
     candidate = rollout.candidate.name
     if rollout.stable is not None:
         if not is_stable_gone(rollout):
-            return Target(rollout.stable.name, f"A rollback goes to {rollout.stable.name}.")
-        return Target(
+            return RollbackTarget(rollout.stable.name, f"A rollback goes to {rollout.stable.name}.")
+        return RollbackTarget(
             None, f"There is no rollback target: {rollout.stable.name} has no serving server. {_way_on(rollout)}", True
         )
     if rollout.displaced is None:
-        return Target(None, f"There is no rollback target: {candidate} is the first release there.")
+        return RollbackTarget(None, f"There is no rollback target: {candidate} is the first release there.")
     name = rollout.displaced.name
     again = answering_of(rollout.displaced.pk, rollout.environment_id)
     if again is not None and again.count:
-        return Target(
+        return RollbackTarget(
             name,
             f"{candidate} took the place of {name}, which had no server. {name} answers again: a rollback goes to it.",
         )
     keeps = f"{candidate} keeps its traffic whatever happens, until {name} answers again"
-    return Target(
+    return RollbackTarget(
         None, f"There is no rollback target: {candidate} took the place of {name}, which has no server. {keeps}.", True
     )
 
 
-def missing_targets(rollouts: Iterable[Rollout]) -> dict[int, Target]:
-    """By rollout: the targets that have no server, as people are told it. One query, and some for each that is told."""
+def missing_targets(rollouts: Iterable[Rollout]) -> dict[int, RollbackTarget]:
+    """Rollback targets without a server, by rollout. One query, and three for each target in the result."""
     every = list(rollouts)
     found = answering_in({one.stable_id for one in every if one.stable_id})
     is_heard = {place for place, answering in found.items() if answering.reported}

@@ -10,6 +10,7 @@ from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
 from serving.models import Environment, Route
 from serving.queries import ready_server
+from serving.queries.answering import is_gone
 from serving.queries.routes import route_of
 
 
@@ -37,10 +38,15 @@ def serves(rollout: Rollout, route: Route | None = None) -> bool:
 
 
 def is_open(rollout: Rollout, route: Route | None = None) -> bool:
-    """Whether this rollout can be undone at once: it was promoted, it serves, and the release before is kept warm and answers."""
+    """Whether this rollout can be undone at once: it was promoted, it serves, and the release before is kept warm and answers.
+
+    A window that is over stays open while the promoted release has no server.
+    """
     if rollout.state != RolloutState.PROMOTED or rollout.stable is None or rollout.undo_until is None:
         return False
-    if rollout.undo_until <= timezone.now() or not serves(rollout, route):
+    if not serves(rollout, route):
+        return False
+    if rollout.undo_until <= timezone.now() and not is_gone(rollout.candidate_id, rollout.environment_id):
         return False
     return ready_server(rollout.stable, rollout.environment) is not None
 

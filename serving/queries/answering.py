@@ -92,8 +92,14 @@ def answering_in(releases: Collection[UUID]) -> dict[Place, Answering]:
 
 
 def answering_of(release: UUID, environment: int) -> Answering | None:
-    """None of a release that was never deployed there: then nobody knows."""
+    """None if the release was never deployed there: its servers are unknown."""
     return answering_in({release}).get((environment, str(release)))
+
+
+def is_gone(release: UUID, environment: int) -> bool:
+    """Whether the release was deployed there and has no server that answers, as its agents reported."""
+    found = answering_of(release, environment)
+    return found is not None and found.count == 0
 
 
 def on_heard_nodes(servers: QuerySet[Server]) -> QuerySet[Server]:

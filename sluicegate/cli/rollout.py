@@ -240,7 +240,7 @@ def _stop_line(view: dict[str, Any]) -> list[str]:
 
 
 def _target_line(view: dict[str, Any]) -> list[str]:
-    """What it could go back to, where that is not the release that it began beside or where that has no server."""
+    """The rollback target, if it has no server or if the candidate took its place."""
     target = view.get("target")
     if not target or not (target["is_missing"] or view.get("displaced")):
         return []

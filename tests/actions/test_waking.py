@@ -217,7 +217,7 @@ def test_a_candidate_that_has_a_server_already_is_told_that_its_stable_sleeps() 
     assert "has no serving server; waiting for it. r1, the rollback target, sleeps, and is given a server" in reason
     began_earlier(86_400, "stable_gone_since")
     cramped.engine.cache.forget()
-    assert cramped.tick().state == "cancelled" and "tells what keeps it" in cramped.rollout.reason
+    assert cramped.tick().state == "preparing" and "`sluicegate rollout promote" in cramped.rollout.reason
 
 
 def test_the_preview_says_that_a_rollout_wakes_it(night: Night) -> None:

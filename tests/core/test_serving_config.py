@@ -150,6 +150,15 @@ def warmed(batch: int | None = None, most: int | None = 4, **inputs: Any) -> dic
     return linted(inputs=[TENSOR], warmup=[{"inputs": {"x": 1}}, {**size, "inputs": {"x": 1, **inputs}}], **limit)
 
 
+@pytest.mark.parametrize("value", ["he\0llo", float("nan"), "\ud800"])
+def test_a_warm_up_that_json_cannot_hold_is_one_mistake(value: Any) -> None:
+    problems: list[Problem] = []
+    document = {**LEAST, "inputs": [TENSOR], "warmup": [{"inputs": {"x": value}}]}
+    read = SERVING.read(document, "serving", problems)
+    problems += lint(read)
+    assert [one.field for one in problems] == ["serving.warmup[0].inputs.x"]
+
+
 def test_a_warm_up_is_a_request_that_could_be_sent() -> None:
     assert warmed(4) == warmed() == warmed(1, 0) == warmed(99, None) == warmed(None, 0) == {}
     assert (

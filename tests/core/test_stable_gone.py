@@ -24,7 +24,7 @@ STATES = [S.PREPARING, *sorted(LIVE - {S.PAUSED})]
 
 
 def gone(state: RolloutState, policy: Policy = REPLACE, gone_s: float = 60.0, **over: Any) -> Any:
-    """A healthy rollout whose stable release has had no server for so long, and whose candidate is warm."""
+    """Decision for a healthy rollout with a warm candidate, whose stable release has had no server for `gone_s` seconds."""
     return decide(snapshot(state=state, policy=policy, stable_servers=0, stable_gone_s=gone_s, waited_s=900.0, **over))
 
 
@@ -59,7 +59,7 @@ def test_by_default_it_holds_and_names_the_verb_that_a_release_manager_has(state
         ({"judged": (judged(0, bad_candidate=50, log_e_worse=30.0), judged(1))}, "it is proven worse"),
         ({"is_promoting": True}, "it is being promoted"),
         ({"stable_servers": 1}, "stable serves"),
-        ({"stable_servers": None}, "nobody knows"),
+        ({"stable_servers": None}, "it is unknown"),
     ],
 )
 def test_the_policy_replaces_nothing_where(over: dict[str, Any], why: str) -> None:
@@ -67,7 +67,7 @@ def test_the_policy_replaces_nothing_where(over: dict[str, Any], why: str) -> No
     assert done.action is not Action.REPLACE, why
 
 
-def test_a_pause_is_a_persons_and_the_policy_does_not_end_it() -> None:
+def test_the_policy_ends_no_pause() -> None:
     assert gone(S.PAUSED, gone_s=1e6).action is Action.HOLD
 
 
@@ -108,7 +108,7 @@ def test_nothing_is_taken_back_to_a_release_without_a_server(state: RolloutState
         assert "`sluicegate rollout promote`" in without.reason or state is S.PAUSED
 
 
-def test_contents_that_were_not_sealed_serve_nobody_whoever_is_there_instead() -> None:
+def test_unsealed_contents_are_taken_back_to_a_release_without_a_server() -> None:
     done = decide(snapshot(stable_servers=0, digest_mismatch="Its files are not those that were sealed."))
     assert (done.action, done.code) == (Action.ROLL_BACK, Code.DIGEST_MISMATCH)
 
@@ -138,7 +138,7 @@ def test_a_displaced_release_that_answers_again_is_the_rollback_target() -> None
     ("servers", "reported", "unanswered", "is_gone"),
     [
         (0, 0, 0, True),  # its agent reported that it ended
-        (None, None, 99, False),  # nobody knows
+        (None, None, 99, False),  # unknown
         (1, 1, 99, False),  # an agent reports that it answers
         (1, 0, 9, False),  # a silent agent is no evidence
         (1, 0, 10, True),  # and gateways get no answer

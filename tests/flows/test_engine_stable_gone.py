@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from ledger.core.errors import Refused, StateChanged
 from ledger.models import Event
@@ -15,6 +17,7 @@ from rollouts.queries.rollout_view import view_of
 from rollouts.queries.target import target_of
 from serving.models import Deployment, Node, Server
 from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.factories import make_release
 from tests.rollout_story import Story, began_earlier
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -202,3 +205,31 @@ def test_a_rollback_that_would_only_drop_the_fix_names_what_is_possible() -> Non
     assert caught.value.code == "nothing_to_roll_back"
     for verb in ("promote", "cancel"):
         assert f"`sluicegate rollout {verb} {story.rollout.pk}`" in caught.value.message
+
+
+def test_a_candidate_that_never_loads_keeps_the_cause_while_it_is_tried_again_and_in_the_last_sentence() -> None:
+    story = Story(prepare_deadline_s=60)
+    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
+    of_candidate = Deployment.objects.filter(release=story.candidate)
+    of_candidate.update(state="failed", reason="load_failed: license expired")
+    cause = "Its last try failed: load_failed: license expired"
+    reasons = set()
+    for state in ("failed", "loading", "loading"):
+        of_candidate.update(state=state)
+        reasons.add(story.turn().reason)
+    assert reasons == {f"Waiting for r2 to be loaded and warm. {cause}"}
+    began_earlier(61, "gone_since")
+    assert story.until("cancelled", turns=2).reason.endswith(f" s. {cause}")
+
+
+def test_an_undo_window_stays_open_while_its_release_has_no_server() -> None:
+    story = Story(instant_window_s=600)
+    story.until("promoted")
+    Rollout.objects.update(undo_until=timezone.now() - timedelta(seconds=1))
+    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
+    story.turn(0)
+    assert Deployment.objects.get(release=story.stable).is_wanted
+    fix = story.serve(make_release(story.model))
+    actions.start_rollout(actor=story.admin, candidate=fix, environment=story.environment)
+    back = actions.roll_back_model(actor=story.admin, model=story.model, environment=story.environment, reason="Back.")
+    assert back.state == "reverted" and story.route().stable_id == story.stable.pk  # type: ignore[union-attr]
