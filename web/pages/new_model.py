@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from accounts.api.requests import actor_of
-from accounts.core.access import Verb, may
+from accounts.core.access import EVERY_TEAM, Verb, may
 from accounts.queries import teams
 from ledger.core.errors import DomainError, Invalid
 from registry.actions import create_model
@@ -21,6 +21,7 @@ from registry.adapters.json_yaml import read_text
 from registry.core.located import Located, TextPlace, in_document
 from registry.core.schema import Problem
 from registry.core.serving import DATA_TYPES
+from serving.core.buckets import EDGES_US
 from web.pages.forms import refused
 
 FILE: Final = "model.yaml"
@@ -76,6 +77,8 @@ def _page(request: HttpRequest, problems: Sequence[Located]) -> HttpResponse:
         "sides": [(side, label, _rows(typed, side)) for side, label in (("inputs", "Input"), ("outputs", "Output"))],
         "problems": problems,
         "typed": typed,
+        "edges_ms": [edge / 1000 for edge in EDGES_US],
+        "is_admin": may(actor, Verb.ADMINISTER, EVERY_TEAM),
     }
     return render(request, "registry/new_model.html", facts)
 
