@@ -18,6 +18,7 @@ from accounts.core.access import Verb, may
 from ledger.core.errors import Invalid
 from registry.models import ServedModel
 from rollouts import actions
+from rollouts.models import Rollout
 from rollouts.queries.places import places_in
 from rollouts.queries.rollouts import newest_of
 from rollouts.queries.traffic import lately_of
@@ -92,17 +93,24 @@ def compare(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 def roll_back(request: HttpRequest, slug: str) -> HttpResponse:
     served = readable_model(request, slug)
+    done: list[Rollout] = []
 
     def verb() -> None:
         environment = find_environment(request.POST.get("environment", ""))
         if environment is None:
             raise Invalid("no_such_environment", "Choose the environment to roll back in.")
-        actions.roll_back_model(
-            actor=actor_of(request),
-            model=served,
-            environment=environment,
-            reason=optional_reason_in(request) or NO_REASON,
-        )
+        done[:] = [
+            actions.roll_back_model(
+                actor=actor_of(request),
+                model=served,
+                environment=environment,
+                reason=optional_reason_in(request) or NO_REASON,
+            )
+        ]
 
-    then = reverse("model", args=[slug])
-    return act(request, verb, done=f"{slug} is being rolled back.", then=then, page=lambda: model(request, slug))
+    def rollout_page() -> str:
+        """Where the rollback is watched."""
+        return reverse("rollout", args=[done[0].pk])
+
+    said = f"{slug} is being rolled back."
+    return act(request, verb, done=said, then=rollout_page, page=lambda: model(request, slug))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
 from accounts.api.requests import actor_of
@@ -23,7 +25,8 @@ from serving.queries.deployments import deployments_of, nodes
 from serving.queries.kept import with_files
 from serving.queries.node_fit import fits_of
 from serving.queries.prefetch import files_on_nodes
-from serving.queries.replicas import learn_declared, observed, plans_of
+from serving.queries.replicas import ReplicaPlan, learn_declared, observed, plans_of
+from serving.queries.reporting import is_reporting
 from validators.core.lifecycle import UNFINISHED
 from validators.queries import gate_runs, latest_report, reports_of
 from validators.queries.expiry import expired_of
@@ -86,8 +89,14 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     every = list(with_files(nodes(), found.pk))
     files = files_on_nodes(found, every)
     admissions = admissions_of(found, rows)
+    now = timezone.now()
+    silent = {one.name for one in every if not is_reporting(one, now)}
     facts = {
-        "replicas": [(plan, admissions[plan.environment.pk]) for plan in plans_of(rows)],
+        "silent": silent,
+        "no_green": any(one.node_id in silent and one.is_wanted for one in rows),
+        "replicas": [
+            (plan, admissions[plan.environment.pk], _known_to_answer(plan, silent)) for plan in plans_of(rows)
+        ],
         "files": files,
         "files_ready": sum(one.standing is FilesStanding.READY for one in files),
         "may_scale": may(actor, Verb.SCALE_RELEASE, found.model.team.slug, slug),
@@ -96,6 +105,11 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "fits": fits_of(found, every),
     }
     return render(request, "registry/release_deployments.html", {**frame(found, "release_deployments"), **facts})
+
+
+def _known_to_answer(plan: ReplicaPlan, silent: Collection[str]) -> int:
+    """How many replicas that are to stay answer, on nodes whose agent reports."""
+    return sum(one.answers and not one.is_leaving and one.node not in silent for one in plan.replicas)
 
 
 @login_required
