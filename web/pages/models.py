@@ -19,7 +19,7 @@ from ledger.core.errors import Invalid
 from registry.models import ServedModel
 from rollouts import actions
 from rollouts.models import Rollout
-from rollouts.queries.places import places_in
+from rollouts.queries.places import served_places
 from rollouts.queries.rollouts import newest_of
 from rollouts.queries.traffic import lately_of
 from rollouts.queries.undo_window import is_closed, is_open, last_promoted
@@ -50,8 +50,10 @@ def model_live(request: HttpRequest, slug: str) -> HttpResponse:
 def model_releases(request: HttpRequest, slug: str) -> HttpResponse:
     """The releases and the latest rollouts, by the same filters as the page."""
     served = readable_model(request, slug)
-    facts = live_facts(request, served)
-    return render(request, "registry/_model_releases.html", {**facts, **_releases(request, served, facts["routes"])})
+    routes = routes_of(served)
+    no_green = any(place.is_lost for place in served_places(served, routes).values()) if routes else False
+    facts = {"model": served, "no_green": no_green, **_releases(request, served, [(one,) for one in routes])}
+    return render(request, "registry/_model_releases.html", facts)
 
 
 def _releases(request: HttpRequest, served: ServedModel, routes: Sequence[Any]) -> dict[str, Any]:
@@ -65,13 +67,13 @@ def live_facts(request: HttpRequest, served: ServedModel) -> dict[str, Any]:
     traffic)."""
     found = []
     routes = routes_of(served)
-    places = {one.pk: there for one, there in places_in([route.environment for route in routes], [served]).items()}
+    places = served_places(served, routes) if routes else {}
     lately = lately_of([served], timezone.now()) if routes else {}
     for route in routes:
         last = last_promoted(served, route.environment)
         is_undone = last is not None and is_open(last, route)
         is_over = last is not None and is_closed(last, route, known_open=is_undone)
-        (place,) = places[route.environment_id]
+        place = places[route.pk]
         traffic = traffic_cell(lately.get((route.environment_id, served.pk)), served.objectives)
         found.append((route, last, is_undone, is_over, place, traffic))
     may_shut = may(actor_of(request), Verb.ROLL_BACK, served.team.slug, served.slug)
