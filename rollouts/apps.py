@@ -11,12 +11,13 @@ class RolloutsConfig(AppConfig):
         from registry.hooks.release_fields import register_release_fields
         from registry.hooks.usage import register_usage_source
         from rollouts.actions.start import refuse_weaker_model_policy
-        from rollouts.core.policy_schema import parse_policy
+        from rollouts.core.policy_schema import check_objectives, parse_policy
         from rollouts.queries import release_outcome
         from rollouts.queries.release_usage import release_needs, release_usages
         from rollouts.queries.rolled_back import rolled_back
         from serving.hooks.needs import register_need_source
 
+        register_policy_validator("objectives", check_objectives)
         register_policy_validator("rollout_policy", parse_policy)
         register_change_guard(refuse_weaker_model_policy)
         register_usage_source("rollouts", release_usages)

@@ -47,9 +47,7 @@ class Gateway(models.Model):
     http_url = models.URLField()
     grpc_address = models.CharField(max_length=120)  # host:port
     seen_at = models.DateTimeField(null=True)  # when it last spoke to the control plane
-    follows_at = models.DateTimeField(
-        null=True
-    )  # all that was written by then about its routes and servers it has taken
+    follows_at = models.DateTimeField(null=True)  # it has taken all that was written by then about routes and servers
     drained_at = models.DateTimeField(null=True)  # since when it is being drained
     drained_by = models.CharField(max_length=150, blank=True)
     drain_reason = models.TextField(blank=True)

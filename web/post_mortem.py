@@ -94,7 +94,7 @@ def next_steps(rollout: Rollout) -> list[str]:
     if rollout.state in _BACK and stable:
         return [
             f"{stable} serves again: nothing has to be done for users now.",
-            f"Compare {candidate} with {stable}, and look at the requests around the first bad attempt in the servers' logs.",
+            f"Compare {candidate} with {stable}: their configuration, metrics and golden answers.",
             f"A release never changes: mend the cause, push a new one, and let its gates prove it. {candidate} stays as it is.",
             "Give the golden set or the load gate a case of what went wrong, so that the next release meets it before users do.",
         ]

@@ -12,8 +12,12 @@ from django.urls import NoReverseMatch, reverse
 
 from accounts.core.access import Actor
 from accounts.queries import people
+from ledger.core.errors import NotFound
 from registry.queries.search import find_models, find_releases
 from rollouts.queries.rollouts import find_rollout
+from serving.queries.deployments import all_environments
+from validators.models import GateRun
+from validators.queries import visible_gate_run
 from web.error_codes import error_codes
 
 MOST_HITS: Final = 20
@@ -21,6 +25,7 @@ MOST_HITS: Final = 20
 MOST_OF_A_KIND: Final = 6
 LONGEST_TEXT: Final = 100
 _ROLLOUT: Final = re.compile(r"(?:rollout ?|#)?(\d{1,9})\Z", re.I)
+_GATE_RUN: Final = re.compile(r"(?:gate )?run ?#?(\d{1,9})\Z", re.I)
 #: (label, name of the page): those that exist are found by their labels.
 PAGES: Final = (
     ("Overview", "overview"), ("Models", "models"), ("New model", "new_model"), ("Drafts", "drafts"),
@@ -58,6 +63,14 @@ def _hits(actor: Actor, text: str) -> Iterator[Hit]:
         yield Hit(
             "rollout", f"rollout {rollout.pk} of {rollout.model.slug}", said, reverse("rollout", args=[rollout.pk])
         )
+    run = _gate_run(actor, text)
+    if run is not None:
+        said = f"{run.release.model.slug} {run.release.name}, {run.verdict or run.state}"
+        yield Hit("gate run", f"gate run {run.pk}", said, reverse("gate_run", args=[run.pk]))
+    for environment in all_environments():
+        if text.lower() in (environment.slug, environment.title.lower()):
+            url = reverse("settings_environment", args=[environment.slug])
+            yield Hit("environment", environment.title, environment.slug, url)
     for model in find_models(actor, text, MOST_OF_A_KIND):
         yield Hit("model", model.slug, model.title or f"team {model.team.slug}", reverse("model", args=[model.slug]))
     yield from _pages(text)
@@ -67,9 +80,18 @@ def _hits(actor: Actor, text: str) -> Iterator[Hit]:
             with suppress(NoReverseMatch):  # a name with a slash has no page
                 yield Hit("person", person.username, name, reverse("person", args=[person.username]))
     asked = text.lower().replace(" ", "_")
-    codes = [one for code, one in error_codes().items() if len(asked) > 2 and asked in code]
+    # By words: “ada” is no part of `secret_unreadable`.
+    codes = [one for code, one in error_codes().items() if len(asked) > 2 and f"_{code}".find(f"_{asked}") >= 0]
     for one in codes[:MOST_OF_A_KIND]:
         yield Hit("error code", one.code, one.means.replace("`", ""), reverse("error", args=[one.code]))
+
+
+def _gate_run(actor: Actor, text: str) -> GateRun | None:
+    """The gate run of this number, such as `gate run 3` or `run 3`, if the actor may see it."""
+    found = _GATE_RUN.match(text)
+    with suppress(NotFound):
+        return visible_gate_run(actor, int(found[1])) if found else None
+    return None
 
 
 def _pages(text: str) -> Iterator[Hit]:

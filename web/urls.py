@@ -142,6 +142,11 @@ urlpatterns = [
     path("models/<slug:slug>/r/<int:number>/files/", require_GET(release_files.files), name="release_files"),
     path("models/<slug:slug>/r/<int:number>/files/<path:path>", require_GET(release_files.file), name="release_file"),
     path("models/<slug:slug>/r/<int:number>/gates/", release_tabs.gates, name="release_gates"),
+    path(
+        "models/<slug:slug>/r/<int:number>/gates/_live/",
+        require_GET(release_tabs.gates_live),
+        name="release_gates_live",
+    ),
     path("models/<slug:slug>/r/<int:number>/capacity/", require_GET(capacity.capacity), name="release_capacity"),
     path(
         "models/<slug:slug>/r/<int:number>/deployments/",

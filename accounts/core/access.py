@@ -138,6 +138,13 @@ DOING: dict[Verb, str] = {
 }
 
 
+def verbs_of(actor: Actor) -> frozenset[Verb]:
+    """Everything that the actor may do anywhere: by any role in any team, and about themselves."""
+    if actor.is_admin:
+        return frozenset(Verb)
+    return OF_ONESELF.union(*(MAY[Role(role)] for _, role in actor.roles))
+
+
 @dataclass(frozen=True)
 class Actor:
     """Who asks. `roles` maps a team's slug, or `*` for every team, to the roles held in it; `user_id` is None for the system itself.

@@ -32,8 +32,12 @@ def weight_text(basis_points: float | None) -> str:
 
 
 def share_text(frac: float | None) -> str:
-    """A share in [0, 1] as a percentage with up to three figures: 0.00123 → `0.123 %`; UNKNOWN for None."""
-    return UNKNOWN if frac is None else f"{frac * 100:.3g} %"
+    """A share in [0, 1] as a percentage with up to three figures, two below 0.1 % and one below 0.01 %: 0.00123 → `0.123 %`,
+    0.0000355 → `0.004 %`; UNKNOWN for None."""
+    if frac is None:
+        return UNKNOWN
+    figures = 1 if frac < 0.0001 else 2 if frac < 0.001 else 3
+    return f"{float(f'{frac * 100:.{figures}g}'):.10g} %"
 
 
 _WORDS = {"frac": "", "pct": " %"}

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from accounts.core.quantities import size_text
+
 #: Names that one line holds.
 MOST_NAMES = 4
 
@@ -19,7 +21,7 @@ def summary_of(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> tuple[s
         files = new.get("files", [])
         size = sum(one.get("size_bytes", 0) for one in files)
         return (
-            f"Files: {len(files)}, {size:,} bytes; there is nothing before to compare with.",
+            f"Files: {len(files)}, {size_text(size)}; there is nothing before to compare with.",
             f"Runtime: {_image(new)}.",
             _declared(new.get("envelope") or {}),
         )

@@ -80,6 +80,7 @@ class Text:
     def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
         if not isinstance(value, str):
             return _bad(problems, at, f"{_shown(value)} is not text", self._fix(value, quote=True))
+        value = value.replace("\r\n", "\n")  # as browsers send the end of a line
         if self.one_of and value not in self.one_of:
             return _bad(
                 problems, at, f"{_shown(value)} is not {self.says or 'one of the known values'}", self._fix(value)

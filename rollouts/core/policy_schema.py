@@ -231,11 +231,24 @@ def _thresholds(
         problems.append(Problem(f"{at}.threshold_ms", "slow has no threshold.", fix))
         return None, None
     for name, value in [(f"{at}.threshold_ms", threshold), *((f"{at}.thresholds_ms", one) for one in points or ())]:
-        if round(value * 1000) not in EDGES_US:
-            edges = ", ".join(f"{edge / 1000:g}" for edge in EDGES_US)
-            said = f"{value:g} ms is not an edge that gateways count at."
-            problems.append(Problem(name, said, f"Choose one of {edges}."))
+        if problem := _no_edge(name, value):
+            problems.append(problem)
     return threshold, sorted({threshold, *(_around(threshold) if points is None else points)})
+
+
+def check_objectives(objectives: Mapping[str, Any], _: Mapping[str, Any]) -> None:
+    """Raises Invalid if gateways cannot count what the objectives call slow."""
+    threshold = (objectives.get("slow") or {}).get("threshold_ms")
+    if isinstance(threshold, int | float) and (problem := _no_edge("slow.threshold_ms", threshold)):
+        raise _invalid([problem])
+
+
+def _no_edge(at: str, threshold_ms: float) -> Problem | None:
+    """That gateways do not count at this threshold, and at which ones they do."""
+    if round(threshold_ms * 1000) in EDGES_US:
+        return None
+    edges = ", ".join(f"{edge / 1000:g}" for edge in EDGES_US)
+    return Problem(at, f"{threshold_ms:g} ms is not an edge that gateways count at.", f"Choose one of {edges}.")
 
 
 def _around(threshold_ms: float) -> list[float]:

@@ -15,10 +15,10 @@ from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, LIVE, RolloutState, outcome_of
 from rollouts.models import Rollout
-from serving.models import Environment
+from serving.models import Environment, Route
 from serving.queries import all_environments
 from serving.queries.deployments import among_text, array_text
-from serving.queries.readiness import Readiness, readiness_of
+from serving.queries.readiness import Readiness, readiness_from, readiness_of
 from serving.queries.route_splits import NamedRelease, RouteSplit, named_release, splits_of
 
 S = RolloutState
@@ -90,6 +90,17 @@ class Place:
     def key(self) -> str:
         """Names the place within a page."""
         return f"{self.environment.slug}-{self.model.slug}"
+
+
+def served_places(model: ServedModel, routes: Iterable[Route]) -> dict[int, Place]:
+    """By route, of the model's `routes_of`: what serves there and how it is, and nothing of rollouts. No query."""
+    found = {}
+    for route in routes:
+        stable = NamedRelease(route.stable_id, route.stable.number)
+        split = RouteSplit(stable, None, 0, route.stable_since, route.sleep)  # type: ignore[attr-defined]
+        there = readiness_from(route.health)  # type: ignore[attr-defined]
+        found[route.pk] = Place(route.environment, model, stable.number, split, since=route.stable_since, health=there)
+    return found
 
 
 def places_of(models: Collection[ServedModel], *, now: datetime | None = None) -> dict[Environment, list[Place]]:

@@ -83,6 +83,10 @@ def _stored_evidence(rollout: Rollout) -> dict[int, dict[str, EvidenceAt]]:
     }
 
 
+#: A rate of attempts is an average over so many seconds.
+RATE_OVER_S = 120.0
+
+
 def to_go_ranges(moments: Sequence[Moment]) -> dict[str, tuple[int, int]]:
     """By guard: between how many and how many more attempts it asked for in its latest ticks, in two digits that count.
 
@@ -95,6 +99,20 @@ def to_go_ranges(moments: Sequence[Moment]) -> dict[str, tuple[int, int]]:
             for name, evidence in one.evidence.items():
                 found.setdefault(name, []).extend([] if evidence.to_go is None else [evidence.to_go])
     return {name: (_two_digits(min(some)), _two_digits(max(some))) for name, some in found.items() if some}
+
+
+def attempts_per_s(moments: Sequence[Moment]) -> float | None:
+    """First attempts a second on the candidate in the last RATE_OVER_S of the present stage; None if no two rows are of it."""
+    if not moments:
+        return None
+    last = moments[-1]
+    recent = [
+        one
+        for one in moments
+        if (one.step_index, one.state) == (last.step_index, last.state) and one.at >= last.at - RATE_OVER_S
+    ]
+    span_s = recent[-1].at - recent[0].at
+    return sum(one.attempts for one in recent[1:]) / span_s if span_s > 0 else None
 
 
 def _two_digits(count: int) -> int:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.contrib.postgres.aggregates import ArrayAgg
-from django.db.models import Count, Min, Q, QuerySet
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import Count, Min, OuterRef, Q, QuerySet
+from django.db.models.functions import JSONObject
 
 from ledger.queries.statements import Statement
 from serving.core.lifecycle import LIVE, DeploymentState
@@ -60,23 +62,52 @@ def readiness_of(models: Iterable[int], *, now: datetime | None = None) -> dict[
     }
 
 
+def readiness_column(since: datetime) -> ArraySubquery:
+    """For a query of routes: of each route's stable release, none or one object for `readiness_from`. `since`: `reports_since`."""
+    of_stable = Deployment.objects.filter(
+        state__in=sorted(LIVE), is_wanted=True, release=OuterRef("stable"), environment=OuterRef("environment")
+    ).order_by()
+    counts = _counts(since)
+    rows = of_stable.values("release").annotate(
+        row=JSONObject(number="release__number", model="release__model", **counts)
+    )
+    return ArraySubquery(rows.values("row"))
+
+
+def readiness_from(rows: Sequence[Mapping[str, Any]]) -> Readiness | None:
+    """Of what `readiness_column` gave."""
+    if not rows:
+        return None
+    (row,) = rows
+    since = row["silent_since"]
+    return Readiness(
+        row["number"] or 0, row["model"], row["wanted"], row["answering"], row["drifted"], tuple(row["on"]), row["unheard"],
+        tuple(row["silent"] or ()), datetime.fromisoformat(since) if since else None,
+    )  # fmt: skip
+
+
 def _readiness(models: str, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
-    running = Q(servers__ended_at=None)
-    said = running & Q(state=DeploymentState.READY, servers__is_serving=True)
-    heard = on_reporting(since, "node__")
     rows = Deployment.objects.filter(
         state__in=sorted(LIVE), is_wanted=True, release__model_id__in=among_text(models)
     ).order_by("environment_id", "release_id")
     of_release = rows.values_list("environment_id", "release_id", "release__number", "release__model_id")
-    return of_release.annotate(
-        wanted=Count("pk", distinct=True),
-        answering=Count("pk", filter=said & heard, distinct=True),
-        drifted=Count("pk", filter=running & Q(servers__pk__isnull=False) & ~Q(servers__drift=[]), distinct=True),
-        on=ArrayAgg("node_id", distinct=True, order_by="node_id"),
-        unheard=Count("pk", filter=said & ~heard, distinct=True),
-        silent=ArrayAgg("node_id", filter=~heard, distinct=True, order_by="node_id"),
-        silent_since=Min("node__seen_at", filter=~heard),
-    )
+    return of_release.annotate(**_counts(since))
+
+
+def _counts(since: datetime) -> dict[str, Any]:
+    """What is counted of the deployments of one release in one environment, in the order of `Readiness`."""
+    running = Q(servers__ended_at=None)
+    said = running & Q(state=DeploymentState.READY, servers__is_serving=True)
+    heard = on_reporting(since, "node__")
+    return {
+        "wanted": Count("pk", distinct=True),
+        "answering": Count("pk", filter=said & heard, distinct=True),
+        "drifted": Count("pk", filter=running & Q(servers__pk__isnull=False) & ~Q(servers__drift=[]), distinct=True),
+        "on": ArrayAgg("node_id", distinct=True, order_by="node_id"),
+        "unheard": Count("pk", filter=said & ~heard, distinct=True),
+        "silent": ArrayAgg("node_id", filter=~heard, distinct=True, order_by="node_id"),
+        "silent_since": Min("node__seen_at", filter=~heard),
+    }
 
 
 _READINESS = Statement(_readiness)

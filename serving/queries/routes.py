@@ -21,7 +21,9 @@ from serving.core.replicas import desired_replicas
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Environment, Gateway, Route, RouteAck, Scale, Sleep
 from serving.queries.deployments import among, answering_servers
+from serving.queries.readiness import readiness_column
 from serving.queries.replicas import declared_replicas, learn_declared
+from serving.queries.reporting import reports_since
 
 
 @dataclass(frozen=True)
@@ -49,16 +51,20 @@ def every_route() -> QuerySet[Route]:
 
 
 def routes_of(model: ServedModel) -> list[Route]:
-    """The model's routes that gateways are to follow, with their environments and releases, without what no list shows of a release."""
-    return _OF_MODEL.rows(model=model.pk)
+    """The model's routes that gateways are to follow, with their environments and releases, without what no list shows of a release.
+    Each has `sleep`, asleep or waking, None of a model that is awake there; and `health`, for `readiness_from`."""
+    return _OF_MODEL.rows(model=model.pk, since=reports_since())
 
 
-def _routes_of(model: int) -> QuerySet[Route]:
+def _routes_of(model: int, since: datetime) -> QuerySet[Route]:
     large = [f"{arm}__{column}" for arm in ("stable", "candidate") for column in LARGE]
+    here = Sleep.objects.filter(environment=OuterRef("environment"), model=OuterRef("model"))
     return (
         Route.objects.filter(model=model, environment__retired_at=None)
         .select_related("environment", "stable", "candidate")
         .defer(*large)
+        .annotate(sleep=Subquery(here.exclude(state=SleepState.AWAKE).values("state")[:1]))
+        .annotate(health=readiness_column(since))
         .order_by("pk")
     )
 

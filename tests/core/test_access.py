@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from accounts.core.access import (
     DOING,
     MAY,
+    OF_ONESELF,
     Actor,
     Role,
     Verb,
@@ -22,6 +23,7 @@ from accounts.core.access import (
     require_version,
     scope_from,
     teams_where,
+    verbs_of,
 )
 from accounts.core.scope import MOST_STARS, PATTERN, models_regex
 from ledger.core.errors import Invalid, Refused, Stale
@@ -60,6 +62,12 @@ def test_only_a_release_manager_says_yes_or_skips_the_proof(verb: Verb) -> None:
 
 def test_whoever_may_start_may_supersede() -> None:
     assert all((Verb.START_ROLLOUT in MAY[role]) == (Verb.SUPERSEDE_ROLLOUT in MAY[role]) for role in Role)
+
+
+def test_verbs_of_a_person_are_those_of_the_roles_and_of_oneself() -> None:
+    team = Actor("ada", 1, roles=(("search", Role.MODEL_TEAM),))
+    assert verbs_of(team) == MAY[Role.MODEL_TEAM] | OF_ONESELF and Verb.ADMINISTER not in verbs_of(team)
+    assert verbs_of(Actor("root", 2, is_admin=True)) == set(Verb) and verbs_of(Actor("new", 3)) == OF_ONESELF
 
 
 def test_no_role_administers() -> None:

@@ -15,7 +15,7 @@ def manifest(**over: Any) -> dict[str, Any]:
 
 def test_a_first_release_has_nothing_to_be_compared_with() -> None:
     files, runtime, envelope = summary_of(None, manifest(envelope={"memory_mib": 1}))
-    assert files == "Files: 1, 2,000,000 bytes; there is nothing before to compare with."
+    assert files == "Files: 1, 1.9 MiB; there is nothing before to compare with."
     assert runtime == "Runtime: onnxruntime in local@sha256:1." and envelope == "Envelope: declares memory_mib."
 
 

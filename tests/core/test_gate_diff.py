@@ -18,8 +18,11 @@ def golden(right: int, n: int = 1000, golden_set: str = "sha256:a", **more: Any)
 
 def load(errors: int = 0, over: int = 0, p99: float = 12.0, **more: Any) -> dict[str, Any]:
     return gate(
-        "load", requests=1000, errors=errors, over=over, offered_per_s=20.0, slo_ms=50.0, phi=1.0,
-        latency_ms={"p50": 3.0, "p95": 8.0, "p99": p99}, **more,
+        "load",
+        **{
+            "requests": 1000, "errors": errors, "over": over, "offered_per_s": 20.0, "slo_ms": 50.0, "phi": 1.0,
+            "latency_ms": {"p50": 3.0, "p95": 8.0, "p99": p99}, **more,
+        },
     )  # fmt: skip
 
 
@@ -229,3 +232,11 @@ def test_the_times_between_tokens_are_shown_where_a_release_streams() -> None:
     found = numbers(load(ttft_ms={"p50": 30.0, "p99": 90.0}, itl_ms={"p99": 12.5}))
     assert found["first token p99"]["value"] == 90 and found["between tokens p99"]["value"] == 12.5
     assert not [name for name in numbers(load()) if "token" in name]
+
+
+def test_two_runs_at_the_same_asked_rate_are_comparable() -> None:
+    """What a run offered is a random count: no two runs offer the same."""
+    old, new = (report(load(offered_per_s=one, rate_per_s=8.0)) for one in (7.831, 8.551))
+    assert says(old, new)["load errors"] == "no clear difference"
+    other = report(load(rate_per_s=16.0))
+    assert says(old, other)["load errors"] == "not comparable: another rate"

@@ -53,6 +53,7 @@ def test_a_weight_and_a_share_are_percentages() -> None:
         "25.5 %",
         "100 %",
     ]
+    assert [share_text(frac) for frac in (0.0000355, 0.000355, 0.00000012)] == ["0.004 %", "0.036 %", "0.00001 %"]
     assert [share_text(frac) for frac in (None, 0.0, 0.00123, 0.01234, 0.98765, 1.0)] == [
         "–",
         "0 %",

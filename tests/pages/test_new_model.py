@@ -8,8 +8,10 @@ import pytest
 from django.test import Client
 
 from accounts.core.access import Role
+from ledger.core.errors import Invalid
+from registry.actions import change_model
 from registry.models import ServedModel
-from tests.factories import make_user
+from tests.factories import make_admin, make_user
 
 pytestmark = pytest.mark.django_db
 TEXT = """\
@@ -92,7 +94,7 @@ def test_what_is_refused_is_told_with_its_place_and_kept(form: dict[str, str], s
 
 def test_who_may_not_is_told_so() -> None:
     client = signed_in(Role.RELEASE_MANAGER)
-    assert "You may create no model" in client.get("/models/new/").text
+    assert "You may not create models yet" in client.get("/models/new/").text
     assert create(client, FIELDS).status_code == 403
     assert Client().get("/models/new/").status_code == 302
 
@@ -103,3 +105,40 @@ def test_one_number_for_each_item_is_typed_as_an_empty_list_and_shown_in_words()
     model = ServedModel.objects.get()
     assert model.contract["inputs"][0]["dims"] == []
     assert "one number" in client.get(f"/models/{model.slug}/policies/").text
+
+
+def test_a_description_may_have_lines_as_a_browser_sends_them() -> None:
+    create(signed_in(), FIELDS | {"description": "Mood of a text.\r\nIn two lines."})
+    made = ServedModel.objects.get()
+    assert made.description == "Mood of a text.\nIn two lines."
+
+
+def test_a_threshold_that_gateways_do_not_count_at_is_refused_at_once() -> None:
+    """It was kept, and the first rollout failed by it."""
+    client = signed_in()
+    text = TEXT.replace("{errors_max_frac: 0.01}", "{slow: {threshold_ms: 2500, max_frac: 0.1}}")
+    for form in (FIELDS | {"slow_threshold_ms": "333"}, {"from": "text", "text": text}):
+        answer = create(client, form)
+        assert "is not an edge that gateways count at" in answer.text and not ServedModel.objects.exists()
+        assert "objectives.slow.threshold_ms" in answer.text and "250, 300, 400" in answer.text
+    assert '<option selected="selected">' not in create(client, FIELDS).text
+    model = ServedModel.objects.get()
+    with pytest.raises(Invalid, match="is not an edge"):
+        change_model(
+            actor=make_admin(), model=model, expected_version=model.version,
+            changes={"objectives": {"slow": {"threshold_ms": 333, "max_frac": 0.1}}},
+        )  # fmt: skip
+    page = client.get("/models/new/").text
+    assert all(f"<option>{edge}</option>" in page for edge in ("7.5", "250", "600000"))
+
+
+def test_a_first_administrator_is_led_to_a_team_and_others_to_an_administrator() -> None:
+    client = Client()
+    client.force_login(make_user("root", is_admin=True))
+    page = client.get("/models/new/").text
+    assert "Create a team" in page and "ask an administrator" not in page.lower()
+    assert 'href="/settings/teams/#new"' in page and "/settings/teams/#new" in client.get("/").text
+    teams = client.get("/settings/teams/").text
+    assert "an administrator can give you one" not in teams and 'id="new"' in teams
+    other = signed_in(Role.VIEWER).get("/models/new/").text
+    assert "Ask an administrator" in other and "Create a team" not in other

@@ -96,6 +96,18 @@ def test_it_is_changed_on_its_page(model: ServedModel) -> None:
     assert "Mara, head of search" in shown and "Keep it" not in shown
 
 
+def test_title_and_description_are_changed_on_a_page(model: ServedModel) -> None:
+    page, team, viewer = reverse("model_ownership", args=["ranker"]), signed_in(Role.MODEL_TEAM), signed_in(Role.VIEWER)
+    form = {"about": "yes", "version": "1", "title": "Ranks", "description": "What it ranks.\r\nSecond line."}
+    assert viewer.post(page, form).status_code == 403 and 'name="description"' not in viewer.get(page).content.decode()
+    refused = team.post(page, {**form, "title": "\x07"})
+    assert refused.status_code == 422 and "Second line." in refused.content.decode()
+    assert team.post(page, form).status_code == 302
+    model.refresh_from_db()
+    assert (model.title, model.description) == ("Ranks", "What it ranks.\nSecond line.") and model.ownership == {}
+    assert "What it ranks.<br>Second line." in viewer.get(reverse("model", args=["ranker"])).content.decode()
+
+
 def test_it_stands_where_things_break(model: ServedModel) -> None:
     told(model, **KNOWN)
     stable, candidate = make_release(model), make_release(model)

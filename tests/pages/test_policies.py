@@ -154,18 +154,17 @@ def test_fewer_approvals_are_a_mistake_before_they_are_kept(model: ServedModel, 
 
 def test_text_says_everything_and_a_lost_race_keeps_it(model: ServedModel, page: str) -> None:
     team = signed_in(Role.MODEL_TEAM)
-    text = "rollout_policy:\n  preset: careful\n  approvals: {bake: 1}\n"
+    kept = {name: ROLLOUTS[name] for name in ("approvals", "freeze_windows")}
+    text = f"rollout_policy: {json.dumps({'preset': 'careful', **kept})}\n"
     form = confirmation(team.post(page, {"settings": text, "version": "1"}).content.decode())
-    assert json.loads(form["settings"]) == {"rollout_policy": {"preset": "careful", "approvals": {"bake": 1}}}
+    assert json.loads(form["settings"]) == {"rollout_policy": {"preset": "careful", **kept}}
     change_model(actor=SYSTEM, model=model, expected_version=model.version, changes={"objectives": {"timeout_s": 5}})
     lost = team.post(page, form)
     told = unescape(lost.content.decode())
     assert lost.status_code == 412 and '"careful"' in told and now(model)["rollout_policy"] == ROLLOUTS
     again = confirmation(lost.content.decode())
     assert again["version"] == str(model.version) and team.post(page, again).status_code == 302
-    assert now(model)["rollout_policy"] == {"preset": "careful", "approvals": {"bake": 1}} and model.objectives == {
-        "timeout_s": 5
-    }
+    assert now(model)["rollout_policy"] == {"preset": "careful", **kept} and model.objectives == {"timeout_s": 5}
     stale = team.get(page, {"version": "1", "objectives.timeout_s": "6"}).content.decode()
     assert "changed since this form was opened" in stale
 

@@ -18,7 +18,7 @@ from tests.model_files import onnx_file
 from tests.pages.markup import squeezed
 from tests.registry_samples import draft_with, served_model
 from tests.rollout_setup import TOLD, proven_on, put, report_for, serves, started
-from validators.models import GateResult
+from validators.models import GateResult, GateRun
 
 pytestmark = pytest.mark.django_db
 TABS = ("release", "release_files", "release_gates", "release_capacity", "release_deployments", "release_provenance")
@@ -149,7 +149,8 @@ def test_what_serves_or_failed_is_not_offered_and_says_why(member: Client, relea
     report = report_for(release, "failed")
     GateResult.objects.create(gate_run=report.gate_run, gate="load", position=0, verdict="failed", reason="Too slow.")
     page = shown(member, "release")
-    assert "Roll it out…" not in page and "The gates of r1 failed" in page
+    assert "Roll it out…" not in page and "it failed the load gate: Too slow." in page
+    assert "change the gate policy and run the gates again" in page and "Mend it" not in page
     serves(release)
     page = shown(member, "release")
     assert "Roll it out…" not in page and "r1 serves production already" in page and "serves</span> production" in page
@@ -165,6 +166,22 @@ def test_a_release_that_was_rolled_back_says_so_on_every_tab(member: Client, rel
     for name in TABS:
         page = shown(member, name)
         assert "rolled this release back" in page and "Errors: 15 of 95." in page
+
+
+def test_while_gates_run_nothing_of_the_tab_is_of_before(member: Client, release: Release) -> None:
+    """The table above said “passed, 4 of 4” while the rest of the tab said “running”."""
+    run = report_for(release, "failed").gate_run
+    GateResult.objects.create(gate_run=run, gate="golden", position=0, verdict="", reason="")
+    GateRun.objects.filter(pk=run.pk).update(state="running", verdict="")
+    page = shown(member, "release_gates")
+    element = page[page.index('id="release-gates"') :]
+    assert f"gate-run:{run.pk}" in element and "Run only what expired" not in page
+    GateResult.objects.update(verdict="passed", reason="It passed.")
+    GateRun.objects.filter(pk=run.pk).update(state="finished", verdict="passed")
+    fragment = squeezed(member.get(reverse("release_gates_live", args=["sentiment", 1])).content.decode())
+    assert "It passed." in fragment and "running" not in fragment and "not judged yet" not in fragment
+    assert "<html" not in fragment
+    assert Client().get(reverse("release_gates_live", args=["sentiment", 1])).status_code == 401
 
 
 def test_gate_runs_stand_side_by_side(member: Client, release: Release) -> None:

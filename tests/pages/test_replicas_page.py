@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
+from accounts.core.access import Role
 from serving.actions.replicas import continue_placing
-from serving.models import Deployment
+from serving.models import Deployment, Node
+from serving.queries.reporting import REPORTS_WITHIN
 from tests.actions.test_replicas import AGENT, scale
 from tests.factories import make_node, make_user
+from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
 from tests.rollout_setup import stable_server
 
@@ -65,3 +69,15 @@ def test_a_refused_number_stands_in_its_own_form_with_its_reason(client: Client,
     )
     assert 'value="7"' in scaling(page) and 'value="A fair is on."' in scaling(page)
     assert page.count("A fair is on.") == 1 and " open>" not in replacing(page, one)
+
+
+def test_a_replica_on_a_silent_node_counts_as_lost() -> None:
+    deployment = stable_server()
+    release = deployment.release
+    client = signed_in(make_user(team=release.model.team.slug, role=Role.RELEASE_MANAGER))
+    address = reverse("release_deployments", args=[release.model.slug, release.number])
+    assert "<strong>1 of 1</strong> answer" in squeezed(client.get(address).content.decode())
+    Node.objects.update(seen_at=timezone.now() - REPORTS_WITHIN)
+    page = squeezed(client.get(address).content.decode())
+    assert "<strong>0 of 1</strong> answer" in page and "the agent of its node does not report" in page
+    assert 'class="word ok"' not in page[page.index("Replicas in") : page.index("Which nodes it fits")]

@@ -253,7 +253,8 @@ def test_the_undo_window_is_on_the_pages_of_the_rollout_and_the_model_while_it_i
     for page in (page_of(client, rollout), client.get(model_page).content.decode()):
         assert f"Roll back to {stable.name}" in page and "closes <time" in page and "in 2 h" in page
     form = {"environment": "production", "reason": "Conversion fell."}
-    client.post(reverse("model_roll_back", args=[rollout.model.slug]), form)
+    answer = client.post(reverse("model_roll_back", args=[rollout.model.slug]), form)
+    assert answer.headers["Location"] == reverse("rollout", args=[rollout.pk])  # where one watches it
     assert Route.objects.get(model=rollout.model).stable_id == stable.pk
     for page in (page_of(client, rollout), client.get(model_page).content.decode()):
         assert "Roll back to" not in page and "Conversion fell." in page

@@ -13,7 +13,7 @@ from accounts.models import User
 from registry.models import Release
 from registry.queries.search import by_digest
 from tests.factories import make_model, make_release, make_team, make_user
-from tests.rollout_setup import with_stable
+from tests.rollout_setup import report_for, with_stable
 from web.search import MOST_HITS
 
 pytestmark = pytest.mark.django_db
@@ -115,3 +115,14 @@ def test_a_digest_s_beginning_is_found_by_its_index() -> None:
         cursor.execute("SET LOCAL enable_seqscan = off")
     plan = by_digest(Release.objects.all(), "9f86d0").values("pk").explain()
     assert "release_by_digest" in plan, plan
+
+
+def test_error_codes_are_found_by_their_words_and_environments_and_gate_runs_by_name() -> None:
+    rollout, _ = with_stable()
+    run = report_for(rollout.candidate).gate_run
+    user = make_user("ada", team="search", role=Role.RELEASE_MANAGER)
+    assert "secret_unreadable" not in found(user, "ada") and "secret_unreadable" in found(user, "secret")
+    assert "/settings/environments/production/" in urls(found(user, "production"))
+    assert f"/gate-runs/{run.pk}/" in urls(found(user, f"gate run {run.pk}"))
+    stranger = make_user("bob", team="elsewhere", role=Role.RELEASE_MANAGER)
+    assert f"/gate-runs/{run.pk}/" not in urls(found(stranger, f"gate run {run.pk}"))

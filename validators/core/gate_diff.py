@@ -145,7 +145,9 @@ def _golden(evidence: Mapping[str, Any]) -> Iterator[Metric]:
 
 def _load(evidence: Mapping[str, Any]) -> Iterator[Metric]:
     requests = evidence.get("requests") or 0
-    under = (("rate", evidence.get("offered_per_s")), _protocol(evidence), _sizes(evidence))
+    # The rate that was asked for: what a run offered is a random count, and differs in each of two equal runs.
+    rate = evidence.get("rate_per_s", evidence.get("offered_per_s"))
+    under = (("rate", rate), _protocol(evidence), _sizes(evidence))
     asked = (*under, ("objective", evidence.get("slo_ms")))
     phi = max(1.0, float(evidence.get("phi") or 1.0))
     for name, count, conditions in (("errors", "errors", under), ("over the objective", "over", asked)):

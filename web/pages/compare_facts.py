@@ -65,8 +65,7 @@ def _findings(told: Mapping[str, Any], answers: Compared, rows: Sequence[MetricR
         named = [f"{row.metric} ({row.delta})" for row in rows if row.says == says]
         if named:
             yield kind, f"{new} is {says} in {_listed(named)}."
-    if rows and not any(row.kind for row in rows):
-        yield "idle", f"No metric differs clearly: {len(rows)} were compared."
+    yield from _unclear(rows)
     if answers.items:
         hows = dict(answers.by_how)
         lost, won = hows.get("lost", 0), hows.get("won", 0)
@@ -75,6 +74,35 @@ def _findings(told: Mapping[str, Any], answers: Compared, rows: Sequence[MetricR
             "bad" if lost > 2 * won and lost > 10 else "idle",
             f"{answers.total} of {answers.items} golden answers differ ({lost} lost, {won} won); {share} are equal.",
         )
+
+
+def _unclear(rows: Sequence[MetricRow]) -> Iterator[tuple[str, str]]:
+    """How many metrics do not differ clearly, how many nothing could judge, and which of these changed most."""
+    judged = [row for row in rows if row.says in _JUDGED]
+    if judged and not any(row.kind for row in rows):
+        yield "idle", f"No judged metric differs clearly: {len(judged)} of {len(rows)} were judged."
+    open_rows = [row for row in rows if row.says not in _JUDGED]
+    if not open_rows:
+        return
+    were = "metric was" if len(open_rows) == 1 else "metrics were"
+    changes = [(abs(change), row.metric, change) for row in open_rows if (change := _relative(row)) is not None]
+    largest = max(changes, default=None)
+    most = f"; largest change: {largest[1]} {largest[2]:+.0%}" if largest is not None and largest[0] else ""
+    kind = "waiting" if largest is not None and largest[0] >= MUCH else "idle"
+    yield kind, f"{len(open_rows)} {were} not judged{most.replace('%', ' %').replace('-', '−')}."
+
+
+#: What a metric with an interval in both releases says.
+_JUDGED = frozenset({"better", "worse", "same", "no clear difference"})
+#: A relative change from which a reviewer is asked to look, though nothing judges it.
+MUCH = 0.2
+
+
+def _relative(row: MetricRow) -> float | None:
+    """The change as a share of the older value; None if either is missing, the older is 0, or the two are not comparable."""
+    if not row.old or not row.new or not row.old["value"] or row.says.startswith("not comparable"):
+        return None
+    return float(row.new["value"] / row.old["value"] - 1)
 
 
 def _ended(verdict: str) -> str:

@@ -32,15 +32,20 @@ def posted(view: Callable[..., HttpResponse], page: str, *kept: str) -> Callable
 
 
 def act(
-    request: HttpRequest, verb: Callable[[], object], *, done: str, then: str, page: Callable[[], HttpResponse]
+    request: HttpRequest,
+    verb: Callable[[], object],
+    *,
+    done: str,
+    then: str | Callable[[], str],
+    page: Callable[[], HttpResponse],
 ) -> HttpResponse:
-    """Runs the verb, says `done` and sends the browser to `then`; or `refused`."""
+    """Runs the verb, says `done` and sends the browser to `then`, asked after the verb if it is a function; or `refused`."""
     try:
         verb()
     except DomainError as error:
         return refused(request, error, page)
     messages.success(request, done)
-    return redirect(then)
+    return redirect(then() if callable(then) else then)
 
 
 def refused(request: HttpRequest, error: DomainError, page: Callable[[], HttpResponse]) -> HttpResponse:

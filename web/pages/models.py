@@ -18,7 +18,8 @@ from accounts.core.access import Verb, may
 from ledger.core.errors import Invalid
 from registry.models import ServedModel
 from rollouts import actions
-from rollouts.queries.places import places_in
+from rollouts.models import Rollout
+from rollouts.queries.places import served_places
 from rollouts.queries.rollouts import newest_of
 from rollouts.queries.traffic import lately_of
 from rollouts.queries.undo_window import is_closed, is_open, last_promoted
@@ -49,8 +50,10 @@ def model_live(request: HttpRequest, slug: str) -> HttpResponse:
 def model_releases(request: HttpRequest, slug: str) -> HttpResponse:
     """The releases and the latest rollouts, by the same filters as the page."""
     served = readable_model(request, slug)
-    facts = live_facts(request, served)
-    return render(request, "registry/_model_releases.html", {**facts, **_releases(request, served, facts["routes"])})
+    routes = routes_of(served)
+    no_green = any(place.is_lost for place in served_places(served, routes).values()) if routes else False
+    facts = {"model": served, "no_green": no_green, **_releases(request, served, [(one,) for one in routes])}
+    return render(request, "registry/_model_releases.html", facts)
 
 
 def _releases(request: HttpRequest, served: ServedModel, routes: Sequence[Any]) -> dict[str, Any]:
@@ -64,13 +67,13 @@ def live_facts(request: HttpRequest, served: ServedModel) -> dict[str, Any]:
     traffic)."""
     found = []
     routes = routes_of(served)
-    places = {one.pk: there for one, there in places_in([route.environment for route in routes], [served]).items()}
+    places = served_places(served, routes) if routes else {}
     lately = lately_of([served], timezone.now()) if routes else {}
     for route in routes:
         last = last_promoted(served, route.environment)
         is_undone = last is not None and is_open(last, route)
         is_over = last is not None and is_closed(last, route, known_open=is_undone)
-        (place,) = places[route.environment_id]
+        place = places[route.pk]
         traffic = traffic_cell(lately.get((route.environment_id, served.pk)), served.objectives)
         found.append((route, last, is_undone, is_over, place, traffic))
     may_shut = may(actor_of(request), Verb.ROLL_BACK, served.team.slug, served.slug)
@@ -92,17 +95,24 @@ def compare(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 def roll_back(request: HttpRequest, slug: str) -> HttpResponse:
     served = readable_model(request, slug)
+    done: list[Rollout] = []
 
     def verb() -> None:
         environment = find_environment(request.POST.get("environment", ""))
         if environment is None:
             raise Invalid("no_such_environment", "Choose the environment to roll back in.")
-        actions.roll_back_model(
-            actor=actor_of(request),
-            model=served,
-            environment=environment,
-            reason=optional_reason_in(request) or NO_REASON,
-        )
+        done[:] = [
+            actions.roll_back_model(
+                actor=actor_of(request),
+                model=served,
+                environment=environment,
+                reason=optional_reason_in(request) or NO_REASON,
+            )
+        ]
 
-    then = reverse("model", args=[slug])
-    return act(request, verb, done=f"{slug} is being rolled back.", then=then, page=lambda: model(request, slug))
+    def rollout_page() -> str:
+        """Where the rollback is watched."""
+        return reverse("rollout", args=[done[0].pk])
+
+    said = f"{slug} is being rolled back."
+    return act(request, verb, done=said, then=rollout_page, page=lambda: model(request, slug))

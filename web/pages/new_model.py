@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from accounts.api.requests import actor_of
-from accounts.core.access import Verb, may
+from accounts.core.access import EVERY_TEAM, Verb, may
 from accounts.queries import teams
 from ledger.core.errors import DomainError, Invalid
 from registry.actions import create_model
@@ -21,6 +21,7 @@ from registry.adapters.json_yaml import read_text
 from registry.core.located import Located, TextPlace, in_document
 from registry.core.schema import Problem
 from registry.core.serving import DATA_TYPES
+from serving.core.buckets import EDGES_US
 from web.pages.forms import refused
 
 FILE: Final = "model.yaml"
@@ -59,7 +60,7 @@ def create(request: HttpRequest) -> HttpResponse:
         model, is_new = create_model(actor=actor_of(request), **_arguments(read.document))
     except DomainError as error:
         told = [Problem(**one) for one in error.facts.get("errors", [])]
-        located = in_document(told, FILE, read.places or {})
+        located = in_document(told, FILE if read.places else "", read.places or {})
         return refused(request, error, lambda: _page(request, located))
     messages.success(
         request, f"{model.slug} is created." if is_new else f"{model.slug} was there already, and says the same."
@@ -75,9 +76,17 @@ def _page(request: HttpRequest, problems: Sequence[Located]) -> HttpResponse:
         "data_types": list(DATA_TYPES),
         "sides": [(side, label, _rows(typed, side)) for side, label in (("inputs", "Input"), ("outputs", "Output"))],
         "problems": problems,
+        "wrong": {_input_of(one.problem.field) for one in problems},
         "typed": typed,
+        "edges_ms": [edge / 1000 for edge in EDGES_US],
+        "is_admin": may(actor, Verb.ADMINISTER, EVERY_TEAM),
     }
     return render(request, "registry/new_model.html", facts)
+
+
+def _input_of(field: str) -> str:
+    """The name of the form's input for a field of a model: `slow_threshold_ms` for `objectives.slow.threshold_ms`."""
+    return field.removeprefix("objectives.").replace("slow.", "slow_")
 
 
 def _rows(typed: Mapping[str, str], side: str) -> list[dict[str, str]]:

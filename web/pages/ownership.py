@@ -25,6 +25,8 @@ def ownership(request: HttpRequest, slug: str) -> HttpResponse:
     served = readable_model(request, slug)
     if request.method != "POST":
         return _page(request, served, served.ownership)
+    if request.POST.get("about"):
+        return _about(request, served)
     given = {name: request.POST.get(name, "").strip() for name in LABELS}
     return act(
         request,
@@ -40,8 +42,25 @@ def ownership(request: HttpRequest, slug: str) -> HttpResponse:
     )
 
 
-def _page(request: HttpRequest, served: ServedModel, form: Mapping[str, Any]) -> HttpResponse:
+def _about(request: HttpRequest, served: ServedModel) -> HttpResponse:
+    """The title and the description as they were typed."""
+    given = {name: request.POST.get(name, "").strip() for name in ("title", "description")}
+    return act(
+        request,
+        lambda: change_model(
+            actor=actor_of(request), model=served, expected_version=version_in(request), changes=given
+        ),
+        done="The title and the description are changed.",
+        then=reverse("model_ownership", args=[served.slug]),
+        page=lambda: _page(request, served, served.ownership, given),
+    )
+
+
+def _page(
+    request: HttpRequest, served: ServedModel, form: Mapping[str, Any], about: Mapping[str, str] | None = None
+) -> HttpResponse:
     facts = {
+        "about": about or {"title": served.title, "description": served.description},
         "contacts": contacts_of(served.ownership),
         "form": {name: form.get(name, "") for name in LABELS},
         "may_edit": may(actor_of(request), Verb.EDIT_MODEL, served.team.slug, served.slug),

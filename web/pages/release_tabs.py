@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
+from typing import Any
 
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
 from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may
 from accounts.core.addresses import API
 from registry.hooks.usage import usages_of
+from registry.models import Release
 from registry.queries.signature_state import signatures_of, wrong_manifest_of
 from serving.core.prefetch import FilesStanding
 from serving.queries.admission import admissions_of, with_proven
@@ -21,11 +25,14 @@ from serving.queries.deployments import deployments_of, nodes
 from serving.queries.kept import with_files
 from serving.queries.node_fit import fits_of
 from serving.queries.prefetch import files_on_nodes
-from serving.queries.replicas import learn_declared, observed, plans_of
+from serving.queries.replicas import ReplicaPlan, learn_declared, observed, plans_of
+from serving.queries.reporting import is_reporting
+from validators.core.lifecycle import UNFINISHED
 from validators.queries import gate_runs, latest_report, reports_of
 from validators.queries.expiry import expired_of
 from web.pages.release_frame import frame, readable_release
 from web.pages.releases import run_gates
+from web.pages.session import live
 
 #: Gate runs that stand side by side, and rows of a page.
 MOST_BESIDE = 5
@@ -38,8 +45,19 @@ def gates(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Every gate run of the release, the newest ones side by side, and what expired. POST runs the gates, or only these."""
     if request.method == "POST":
         return run_gates(request, slug, number)
-    actor = actor_of(request)
-    found = readable_release(actor, slug, number)
+    found = readable_release(actor_of(request), slug, number)
+    facts = _gates_facts(request, found)
+    return render(request, "registry/release_gates.html", {**frame(found, "release_gates"), **facts})
+
+
+@live
+def gates_live(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """All of the tab that changes while gates run: the newest run, those beside it, what expired, and the buttons."""
+    found = readable_release(actor_of(request), slug, number)
+    return render(request, "registry/_release_gates.html", {"release": found, **_gates_facts(request, found)})
+
+
+def _gates_facts(request: HttpRequest, found: Release) -> dict[str, Any]:
     page = Paginator(gate_runs().filter(release=found).order_by("-pk"), ROWS_PER_PAGE).get_page(request.GET.get("page"))
     beside = list(page)[:MOST_BESIDE]
     names = dict.fromkeys(result.gate for run in beside for result in run.results.all())
@@ -47,14 +65,16 @@ def gates(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         (gate, [next((one for one in run.results.all() if one.gate == gate), None) for run in beside]) for gate in names
     ]
     newest = latest_report(found)
-    facts = {
-        "expired": expired_of(newest) if newest else [],
+    is_running = bool(beside) and beside[0].state in UNFINISHED
+    return {
+        # A run that goes on measures them anew, so nothing is to be run again.
+        "expired": expired_of(newest) if newest and not is_running else [],
         "page": page,
         "beside": beside,
         "by_gate": by_gate,
-        "may_run_gates": may(actor, Verb.RUN_GATES, found.model.team.slug, slug) and found.state == "sealed",
+        "may_run_gates": found.state == "sealed"
+        and may(actor_of(request), Verb.RUN_GATES, found.model.team.slug, found.model.slug),
     }
-    return render(request, "registry/release_gates.html", {**frame(found, "release_gates"), **facts})
 
 
 @login_required
@@ -69,8 +89,14 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     every = list(with_files(nodes(), found.pk))
     files = files_on_nodes(found, every)
     admissions = admissions_of(found, rows)
+    now = timezone.now()
+    silent = {one.name for one in every if not is_reporting(one, now)}
     facts = {
-        "replicas": [(plan, admissions[plan.environment.pk]) for plan in plans_of(rows)],
+        "silent": silent,
+        "no_green": any(one.node_id in silent and one.is_wanted for one in rows),
+        "replicas": [
+            (plan, admissions[plan.environment.pk], _known_to_answer(plan, silent)) for plan in plans_of(rows)
+        ],
         "files": files,
         "files_ready": sum(one.standing is FilesStanding.READY for one in files),
         "may_scale": may(actor, Verb.SCALE_RELEASE, found.model.team.slug, slug),
@@ -79,6 +105,11 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "fits": fits_of(found, every),
     }
     return render(request, "registry/release_deployments.html", {**frame(found, "release_deployments"), **facts})
+
+
+def _known_to_answer(plan: ReplicaPlan, silent: Collection[str]) -> int:
+    """How many replicas that are to stay answer, on nodes whose agent reports."""
+    return sum(one.answers and not one.is_leaving and one.node not in silent for one in plan.replicas)
 
 
 @login_required

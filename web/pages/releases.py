@@ -22,6 +22,7 @@ from registry.hooks.code_runs import code_runs_of
 from registry.models import Release
 from registry.queries.file_headers import headers_of_files, hidden_in
 from registry.queries.reviews import notes_of, open_comments
+from rollouts.core.decision import listed
 from rollouts.core.lifecycle import ACTIVE
 from rollouts.models import Rollout
 from rollouts.queries.rollouts import rollouts_of
@@ -89,7 +90,14 @@ def why_not_rolled_out(
     if under_way is not None:
         return f"Rollout {under_way.pk} of {release.name} in {under_way.environment.slug} is under way."
     if gate_run is not None and gate_run.verdict == "failed" and not only_advice_failed(gate_run):
-        return f"The gates of {release.name} failed, so production does not take it. Mend it and push another release."
+        gates = [one for one in gate_run.results.all() if one.verdict == "failed"]
+        named = f"the {listed(one.gate for one in gates)} gate{'s' * (len(gates) > 1)}" if gates else "its gates"
+        why = f": {gates[0].reason}" if gates else "."
+        return (
+            f"{release.name} cannot be rolled out, because it failed {named}{why} Look at the evidence in run {gate_run.pk}. "
+            "Then correct the release and push it again; or, if the policy asks for too much or the machine was busy, change the "
+            "gate policy and run the gates again."
+        )
     return ""
 
 

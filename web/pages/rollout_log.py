@@ -81,3 +81,17 @@ def at_decision(decisions: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
                 "bad_stable": counted["bad_stable"], "stable": counted["stable"],
             }  # fmt: skip
     return None
+
+
+def as_decided(guard: dict[str, Any], decided: dict[str, Any] | None) -> dict[str, Any]:
+    """The guard; the one that rolled back as it stood when it did. Its evidence begins anew after that, and would look fine."""
+    if decided is None or decided["guard"] != guard["name"]:
+        return guard
+    attempts, stable = decided["attempts"], decided["stable"]
+    return {
+        **guard, "has_rolled_back": True, "bad_candidate": decided["bad"], "candidate": attempts,
+        "bad_stable": decided["bad_stable"], "stable": stable,
+        "rate_candidate": decided["bad"] / attempts if attempts else None,
+        "rate_stable": decided["bad_stable"] / stable if stable else None,
+        "worse_progress": 1.0, "fine_progress": 0.0, "is_fine": False,
+    }  # fmt: skip

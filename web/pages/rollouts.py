@@ -25,12 +25,12 @@ from rollouts.queries import get_rollout
 from rollouts.queries.replay import beside_what_happened, plan_of
 from rollouts.queries.request_examples import examples_by_arm
 from rollouts.queries.rollout_view import followed_by, view_with
-from rollouts.queries.timeline import to_go_ranges
+from rollouts.queries.timeline import attempts_per_s, to_go_ranges
 from rollouts.queries.undo_window import is_closed
 from serving.queries.routes import Followed
 from web.pages.forms import NO_REASON, optional_reason_in, reason_in, refused, version_in
 from web.pages.policy_form import CHOICES, JSON, policy_in
-from web.pages.rollout_log import at_decision, log_of
+from web.pages.rollout_log import as_decided, at_decision, log_of
 from web.pages.rollout_plots import Read, began_at, judged_again, plots_of
 from web.pages.rollout_verbs import OPENING, SHUTTING, opening_buttons, shutting_buttons
 from web.pages.session import live
@@ -70,13 +70,22 @@ def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
 
 def _clocks(rollout: Rollout, live: dict[str, Any], moments: list[Moment]) -> dict[str, Any]:
     """What is told in seconds since the beginning, and what the latest ticks tell of the time to come."""
-    ranges = to_go_ranges(moments)
+    ranges, rate = to_go_ranges(moments), attempts_per_s(moments)
+    decided = at_decision(live["decisions"])
+    guards = [as_decided(guard, decided) for guard in live["guards"]]
     return {
         "began": began_at(rollout),
         "log": log_of(live["decisions"], began_at(rollout)),
-        "guards": [{**guard, "to_go_range": ranges.get(guard["name"])} for guard in live["guards"]],
-        "at_decision": at_decision(live["decisions"]),
+        "rate_per_s": rate,
+        "guards": [{**one, **_to_go(ranges.get(one["name"]), rate)} for one in guards],
+        "at_decision": decided,
     }
+
+
+def _to_go(count: tuple[int, int] | None, rate_per_s: float | None) -> dict[str, Any]:
+    """How many more attempts a guard needs, and how long these take at the present rate (s); None where nothing is known."""
+    seconds = None if count is None or not rate_per_s else count[1] / rate_per_s
+    return {"to_go_range": count, "to_go_s": seconds}
 
 
 def _is_undo_closed(rollout: Rollout, followed: Followed | None, live: dict[str, Any]) -> bool:

@@ -30,6 +30,7 @@ from notifications.dispatcher.outbound_message import example_of
 from notifications.dispatcher.rounds import send_test
 from web.pages.event_picker import EVERYTHING, groups, picked
 from web.pages.forms import act, refused, version_in
+from web.pages.settings_frame import render_settings
 
 DELIVERIES_PER_PAGE = 25
 #: How far back “send again” may go from the page; the command line takes any time.
@@ -67,7 +68,7 @@ def _list(request: HttpRequest, form: dict[str, Any]) -> HttpResponse:
         "form": form,
         **_picker(form["verbs"].split()),
     }
-    return render(request, "notifications/webhooks.html", facts)
+    return render_settings(request, "notifications/webhooks.html", "webhooks", facts)
 
 
 @login_required

@@ -15,17 +15,18 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True)
 def nav(
-    context: Context, name: str, label: str, count: int | None = None, key: str = "", says: str = ""
+    context: Context, name: str, label: str, count: int | None = None, key: str = "", says: str = "", also: str = ""
 ) -> SafeString | str:
     """One entry of the main navigation, with how many wait there; the current one says so. `key`: the one that leads there after
-    `g`. `says`: what the number counts where that is trouble, which makes it red. Nothing while no such page exists."""
+    `g`. `says`: what the number counts where that is trouble, which makes it red. `also`: addresses that begin so belong to
+    it too. Nothing while no such page exists."""
     try:
         url = reverse(name)
     except NoReverseMatch:
         return ""
     request = context.get("request")
     path = context.get("nav_path") or (request.path if request is not None else "")
-    current = path == url or (url != "/" and path.startswith(url))
+    current = path == url or (url != "/" and path.startswith(url)) or bool(also and path.startswith(also))
     badge = format_html(' <span class="badge">{}</span>', count) if count else ""
     if count and says:
         badge = format_html(

@@ -83,7 +83,7 @@
     if (status === 401) isSignedOut = true;
     if (status >= 200 && status < 400) {
       isSignedOut = false;
-      heardAt = Date.now();
+      if (!("liveAside" in (context.sourceElement?.dataset ?? {}))) heardAt = Date.now(); // of what the page itself shows
       if (known && !known.timer) known.askedAt = 0;
     }
     if (known && status === 404) leave(); // what was on the screen is no longer this person's to see
@@ -154,6 +154,10 @@
     const isSilent = ownElements().length > 0 && (isSignedOut || seconds() >= SILENT_AFTER_S);
     line.hidden = !isSilent;
     document.body.classList.toggle("silent", isSilent);
+    // Said once to those who hear the page; the seconds are for those who see it.
+    const said = document.getElementById("no-news-said");
+    const words = !isSilent ? "" : isSignedOut ? "You are no longer signed in." : "No news: the server is not reached.";
+    if (said.textContent !== words) said.textContent = words;
     if (!isSilent) return;
     const since = `No news since ${seconds()} s: what you see may have changed.`;
     if (!isSignedOut) {
@@ -210,11 +214,6 @@
   setInterval(() => { pollIfLost(); lookAtFigures(); lookAtWhatEnded(); show(); }, 1000);
   join();
   show();
-
-  // A sheet that is open means what it showed when it was opened: the refreshed page leaves it alone.
-  document.addEventListener("toggle", (event) => {
-    if (event.target.matches?.("[popover]")) event.target.toggleAttribute("hx-morph-skip", event.newState === "open");
-  }, true);
 
   // A link to what lies folded away unfolds it, in browsers that do not do so themselves.
   const unfold = () => {

@@ -1,6 +1,7 @@
 // The cross-hair: reads the table behind a plot, by pointer or by the arrow keys. Nothing is told that the table does not tell.
 (() => {
   "use strict";
+  const read = new Map(); // plot's id → the row that somebody reads: its head, and its place on the axis
   const heads = (plot) => [...plot.querySelectorAll("th[data-at]")];
   function show(svg, index) {
     const plot = svg.closest(".plot"), rows = heads(plot), row = rows[Math.max(0, Math.min(rows.length - 1, index))];
@@ -9,10 +10,20 @@
     const cross = svg.querySelector(".cross") ?? svg.appendChild(document.createElementNS(svg.namespaceURI, "path"));
     cross.setAttribute("class", "cross"); cross.setAttribute("d", `M${x} 0V${size.height - 30}`);
     svg.dataset.row = rows.indexOf(row);
+    read.set(plot.id, { text: row.textContent, at: row.dataset.at });
     const names = [...plot.querySelectorAll("thead th")].map((one) => one.textContent);
     plot.querySelector(".plot-read").textContent =
       [...row.parentNode.children].map((cell, i) => `${names[i]}: ${cell.textContent}`).join(" · ");
   }
+  // The row that somebody reads stays read when the page refreshes itself: by its plot and its place on the axis.
+  document.addEventListener("htmx:after:swap", () => setTimeout(() => {
+    for (const [id, { text, at }] of read) {
+      const svg = document.querySelector(`#${CSS.escape(id)} > svg`), rows = svg ? heads(svg.closest(".plot")) : [];
+      const same = rows.findIndex((row) => row.textContent === text);
+      const near = (best, row, i) => (Math.abs(row.dataset.at - at) < Math.abs(rows[best].dataset.at - at) ? i : best);
+      if (rows.length) show(svg, same < 0 ? rows.reduce(near, 0) : same);
+    }
+  }));
   document.addEventListener("pointermove", (event) => {
     const svg = event.target.closest?.(".plot > svg[data-left]"), rows = svg && heads(svg.closest(".plot"));
     if (!rows?.length) return;
