@@ -17,11 +17,13 @@ from ledger.core.errors import Invalid, NotFound, Refused
 from registry.actions.attestations import sign_manifest
 from registry.actions.drafts import drop_draft
 from registry.actions.inspections import inspect_files
-from registry.core import file_lint, manifest
+from registry.core import manifest
 from registry.core.blob_lifecycle import BlobState
 from registry.core.file_rules import backend_problems, is_code_bearing
 from registry.core.formats import Findings
 from registry.core.lifecycle import MOVES, FileRole, ReleaseState
+from registry.core.partial_spec import read_partial
+from registry.core.release_check import against_files
 from registry.core.schema import Problem, Text
 from registry.core.spec import Spec, parse_spec, refuse
 from registry.core.timeouts import against_objectives
@@ -155,7 +157,7 @@ def _against_files(spec: Spec, files: list[ReleaseFile], found: _Found) -> list[
     by_path = late | {path: one for path, one in here.items() if one is not None}
     problems = [problem.under("files") for one in by_path.values() for problem in one.problems]
     known = {file.path: (file.blob.size_bytes, by_path[file.path].facts) for file in files}
-    return problems or file_lint.lint(spec.serving, spec.envelope, spec.backend, known)
+    return problems + against_files(read_partial(spec.as_json()), known)
 
 
 def move(
