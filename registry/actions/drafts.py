@@ -16,15 +16,15 @@ from ledger.actions import append_event, enqueue
 from ledger.core.errors import Invalid, NotFound, StateChanged
 from registry.actions.blobs import forget_unused, lock_blobs, record_blob
 from registry.actions.parts import UNDER_WAY, call_off_uploads, dismiss_quarantined
-from registry.adapters.pbtxt import LONGEST_CONFIG_BYTES, check
+from registry.adapters.pbtxt import check
 from registry.core.blob_lifecycle import BlobState
-from registry.core.file_rules import CONFIG_FILES, MOST_FILES, collisions, path_problems, role_of
+from registry.core.file_rules import CONFIG_FILES, MOST_FILES, collisions, config_size_problems, path_problems, role_of
 from registry.core.files import SHA256, bare_sha256, read_files
 from registry.core.lifecycle import ReleaseState
+from registry.core.partial_spec import read_partial
+from registry.core.release_check import ModelTerms, of_document
 from registry.core.schema import Problem
-from registry.core.serving import against_contract
-from registry.core.spec import Spec, parse_spec, read_spec, refuse
-from registry.core.timeouts import against_objectives
+from registry.core.spec import Spec, parse_spec, refuse
 from registry.models import Blob, Release, ReleaseFile, ServedModel
 from registry.storage import Readable, store
 
@@ -49,22 +49,14 @@ def create_draft(
     mistake of the spec, the contract and the files; then nothing was created.
     """
     require(actor, Verb.PUSH_RELEASE, model.team.slug, model.slug)
-    read, problems = read_spec(spec)
-    if isinstance(spec, Mapping) and spec.get("model") not in (None, model.slug):
-        problems.append(
-            Problem(
-                "model",
-                f"{repr(spec['model'])[:80]} is not the model that this was sent to.",
-                f"Write {model.slug}, or send it to the other model.",
-            )
-        )
-    if read is not None:
-        problems += against_contract(read.serving, model.contract)
-        problems += against_objectives(read.serving, read.envelope, model.objectives)
+    partial = read_partial(spec if isinstance(spec, Mapping) else {})
+    terms = ModelTerms(model.slug, model.contract, model.objectives, settings.MAX_UPLOAD_BYTES)
+    problems = of_document(partial, spec if isinstance(spec, Mapping) else {}, terms)
     listed, of_files = read_files(
-        [] if files is None else files, read.backend if read and files else None, settings.MAX_UPLOAD_BYTES
+        [] if files is None else files, partial.backend if files else None, settings.MAX_UPLOAD_BYTES
     )
     refuse("invalid_spec", "The release", problems + of_files)
+    read = partial.spec
     assert read is not None  # there is one when there is no problem
     if resume and (known := _resumed(actor, model, read, listed)):
         return known, False
@@ -208,14 +200,7 @@ def attach(release: Release, path: str, blob: Blob, announced_size: int | None) 
     announced = next((file["size_bytes"] for file in release.expected_files if file["path"] == path), announced_size)
     if announced is not None and announced != size:
         problems.append(_size_problem(path, size, announced))
-    if path in CONFIG_FILES and size > LONGEST_CONFIG_BYTES:
-        problems.append(
-            Problem(
-                "path",
-                f"{path} is longer than {LONGEST_CONFIG_BYTES} bytes.",
-                "Remove it: it is generated from release.yaml.",
-            )
-        )
+    problems += config_size_problems(path, size)
     refuse("invalid_file", "The upload", problems)
     if path in CONFIG_FILES:
         with store().open(blob.sha256) as file:

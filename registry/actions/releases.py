@@ -22,6 +22,8 @@ from registry.core.blob_lifecycle import BlobState
 from registry.core.file_rules import backend_problems, role_of
 from registry.core.formats import Findings
 from registry.core.lifecycle import MOVES, FileRole, ReleaseState
+from registry.core.partial_spec import read_partial
+from registry.core.release_check import against_files
 from registry.core.schema import Problem, Text
 from registry.core.spec import Spec, parse_spec, refuse
 from registry.core.timeouts import against_objectives
@@ -162,9 +164,9 @@ def _facts(files: list[ReleaseFile], inspected: Mapping[str, Findings]) -> dict[
 
 
 def _against_files(spec: Spec, files: list[ReleaseFile], inspected: Mapping[str, Findings]) -> list[Problem]:
-    """Every mistake of the files themselves; without any, every contradiction to release.yaml."""
+    """Every mistake of the files themselves, and every contradiction to release.yaml."""
     problems = [problem.under("files") for one in inspected.values() for problem in one.problems]
-    return problems or file_lint.lint(spec.serving, spec.envelope, spec.backend, _facts(files, inspected))
+    return problems + against_files(read_partial(spec.as_json()), _facts(files, inspected))
 
 
 def _settle_roles(files: list[ReleaseFile], inspected: Mapping[str, Findings]) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from registry.core.pbtxt import Config, disagreements, field_in_config, places, problem_in_config, shown
+from registry.core.pbtxt import Config, ConfigFile, disagreements, field_in_config, places, problem_in_config, shown
+from registry.core.pbtxt_advice import advice_for
 from registry.core.schema import Problem
 from registry.core.serving import DATA_TYPES, SERVING, lint
 from registry.core.spec import Spec, refuse
 
-LONGEST_CONFIG_BYTES = 1 << 20
 _OIP_OF = {theirs: ours for ours, theirs in DATA_TYPES.items()}
 _KNOWN = {
     "ModelConfig": {
@@ -33,17 +33,15 @@ _KNOWN = {
     "ModelInstanceGroup": {"kind", "count"},
     "ModelTransactionPolicy": {"decoupled"},
 }
-_ELSEWHERE = {
-    "model_warmup": "List warm-up requests under serving.warmup in release.yaml.",
-    "version_policy": "Remove it: a server serves one release, never two.",
-}
 
 
-def parse(text: str, path: str = "config.pbtxt") -> Config:
-    """What the file says, in the words of `serving`, with the place of every field.
-
-    Raises Invalid("invalid_config") whose errors have fields such as `config.pbtxt:4:1` (line and column, from 1).
-    """
+def read_config(data: bytes, path: str) -> ConfigFile:
+    """The file as Triton's protobuf reads it, with every mistake of its own. Never raises."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        problem = Problem(f"{path}:1:1", "the text is not UTF-8.", "Save the file as UTF-8.")
+        return ConfigFile(path, None, (problem,))
     message = pb.ModelConfig()
     try:
         text_format.Parse(text, message)
@@ -52,20 +50,28 @@ def parse(text: str, path: str = "config.pbtxt") -> Config:
         # The parser repeats the place and the whole line before the reason.
         said = str(error).removeprefix(f"{place} : ").rpartition("': ")[2].strip().removesuffix(".")
         fix = "Correct the line, or remove the file: it is generated from release.yaml."
-        refuse("invalid_config", path, [Problem(f"{path}:{place}", f"{said}.", fix)])
+        return ConfigFile(path, None, (Problem(f"{path}:{place}", f"{said}.", fix),))
     config = Config(message.name, message.backend or message.platform, _stated(message), places(text))
-    refuse("invalid_config", path, _unknown(message, "", config, path) + _wrong(config, path))
-    return config
+    return ConfigFile(path, config, (*_unknown(message, "", config, path), *_wrong(config, path)))
+
+
+def parse(text: str, path: str = "config.pbtxt") -> Config:
+    """The fields of the file in the words of `serving`, each with its place.
+
+    Raises Invalid("invalid_config") whose errors have fields such as `config.pbtxt:4:1` (line and column, from 1).
+    """
+    read = read_config(text.encode("utf-8", "surrogatepass"), path)
+    refuse("invalid_config", path, read.problems)
+    assert read.config is not None  # there is one when there is no problem
+    return read.config
 
 
 def check(data: bytes, spec: Spec, path: str) -> None:
     """Raises Invalid unless the file can be read ("invalid_config") and contradicts nothing ("config_disagrees")."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        refuse("invalid_config", path, [Problem(f"{path}:1:1", "the text is not UTF-8.", "Save the file as UTF-8.")])
-    config = parse(text, path)
-    refuse("config_disagrees", path, disagreements(config, spec.serving, spec.model, spec.backend, path))
+    read = read_config(data, path)
+    refuse("invalid_config", path, read.problems)
+    assert read.config is not None  # there is one when there is no problem
+    refuse("config_disagrees", path, disagreements(read.config, spec.serving, spec.model, spec.backend, path))
 
 
 def _stated(message: pb.ModelConfig) -> dict[str, Any]:
@@ -124,10 +130,9 @@ def _unknown(message: Any, at: str, config: Config, path: str) -> list[Problem]:
         if descriptor.name == "reshape" and _is_one_number(message):
             continue
         if known is not None and descriptor.name not in known:
-            fix = _ELSEWHERE.get(descriptor.name, f"Remove {descriptor.name}.")
-            problems.append(
-                problem_in_config(config, path, field, f"release.yaml has no place for {shown(field)}.", fix)
-            )
+            advice = advice_for(message.DESCRIPTOR.name, descriptor.name)
+            said = f"release.yaml has no place for {shown(field)}. {advice.means}"
+            problems.append(problem_in_config(config, path, field, said, advice.fix))
         elif known is not None and descriptor.message_type and descriptor.name != "parameters":
             for i, item in enumerate([value] if hasattr(value, "DESCRIPTOR") else value):
                 problems += _unknown(item, f"{field}[{i}].", config, path)

@@ -6,7 +6,7 @@ Formats are allowed, never denied, by name: a list of bad ones is always one sho
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from registry.core.lifecycle import FileRole
@@ -16,6 +16,7 @@ LONGEST_PATH: Final = 300
 MOST_FILES: Final = 10_000
 #: A Triton configuration may come along; it is compared with `serving`, which stays the truth.
 CONFIG_FILES: Final = frozenset({"config.pbtxt", "artifact/config.pbtxt"})
+LONGEST_CONFIG_BYTES: Final = 1 << 20
 
 #: The file that each backend loads, in the folder that Triton calls the version directory.
 BACKEND_FILES: Final[dict[str, str]] = {
@@ -141,6 +142,14 @@ def _is_note(path: str) -> bool:
     return path.rpartition("/")[2].lower() in _NOTES
 
 
+def config_size_problems(path: str, size_bytes: int) -> list[Problem]:
+    """Why a config.pbtxt of this size is refused unread; empty for other files."""
+    if path not in CONFIG_FILES or size_bytes <= LONGEST_CONFIG_BYTES:
+        return []
+    said = f"{path} is longer than {LONGEST_CONFIG_BYTES} bytes."
+    return [Problem("path", said, "Remove it: it is generated from release.yaml.")]
+
+
 def ending_of(path: str) -> str:
     """`.onnx`, lower case; empty when the name has none."""
     name = path.rsplit("/", 1)[-1]
@@ -206,13 +215,20 @@ def collisions(path: str, others: Iterable[str]) -> list[Problem]:
     return problems
 
 
-def set_problems(paths: Iterable[str], at: str = "files") -> list[Problem]:
-    """All that is wrong with a whole list of paths, each problem at `files[i].path`. Linear in the number of paths."""
+def set_problems(
+    paths: Iterable[str], at: str = "files", judge: Callable[[str], list[Problem]] | None = None
+) -> list[Problem]:
+    """All that is wrong with a whole list of paths, each problem at `files[i].path`. Linear in the number of paths.
+
+    `judge` returns what is wrong with one path alone. Without it, paths and formats are judged.
+    """
     problems, seen, folders = [], dict[str, str](), dict[str, str]()
     listed = list(paths)
     graphs = graph_folders(listed)
     for i, path in enumerate(listed):
-        found = path_problems(path) or ([] if _lies_at(path, graphs) else format_problems(path))
+        found = judge(path) if judge is not None else path_problems(path)
+        if judge is None and not _lies_at(path, graphs):
+            found = found or format_problems(path)
         if not found:
             key = collision_key(path)
             parents = [key[:n] for n, char in enumerate(key) if char == "/"]

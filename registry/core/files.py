@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from registry.core.file_rules import MOST_FILES, backend_problems, set_problems
+from registry.core.folder_rules import problem_of
 from registry.core.schema import Integer, ListOf, Problem, Record, Text, need
 
 SHA256: Final = Text(
@@ -29,6 +30,8 @@ def bare_sha256(text: str) -> str:
 def read_files(files: Sequence[Any], backend: str | None, max_bytes: int) -> tuple[list[dict[str, Any]], list[Problem]]:
     """(the announced files by path, every problem). `backend` is None when it could not be read."""
     problems: list[Problem] = []
+    if len(files) > MOST_FILES:
+        return [], [problem_of("", "too_many_files", count=len(files), most=MOST_FILES).problem]
     read = _FILES.read(files, "files", problems)
     if problems:
         return [], problems

@@ -23,7 +23,7 @@ from registry.core.file_lint import MADE_BY_TOKENIZER, TEXT, TOKENIZER
 from registry.core.file_rules import BACKEND_FILES
 from registry.core.formats import gguf, kind_of, safetensors
 from registry.core.formats.findings import LARGEST
-from registry.core.formats.transformer import cache_bytes_per_token
+from registry.core.formats.transformer import ELEMENT_BYTES, cache_bytes_per_token
 from registry.core.serving import instances_of
 
 #: path → (size in bytes, the facts of `registry.core.formats`; {} if the header was not read)
@@ -278,14 +278,23 @@ def _in_and_out(asked: _Asked) -> MemoryPart:
 
 def _cache(asked: _Asked, files: Files) -> MemoryPart:
     """Keys and values of all tokens that are held at once, if a file of the release states a transformer."""
+    without_type = ""
     for path, (_, facts) in files.items():
         is_gguf = "metadata" in facts and kind_of(path) == "gguf"
         sizes = gguf.attention_of(facts["metadata"]) if is_gguf else facts.get("transformer", {})
         each = cache_bytes_per_token(sizes, _GGUF_CACHE_BYTES if is_gguf else None)
         if each is not None:
             break
+        if not is_gguf and sizes and "dtype" not in sizes:
+            without_type = path
     else:
-        return MemoryPart("activations", None, "model.py computes, and no file states its tensors")
+        why = "model.py computes, and no file states its tensors"
+        if without_type:
+            why = (
+                f"{without_type} states layers and heads but no dtype that is known, so the key-value cache has no size: "
+                f'add "dtype" ({", ".join(ELEMENT_BYTES)})'
+            )
+        return MemoryPart("activations", None, why)
     limits = asked.limits
     apart = limits.get("max_input_tokens"), limits.get("max_output_tokens")
     tokens = limits.get("max_total_tokens") or (apart[0] + apart[1] if apart[0] and apart[1] else 0)

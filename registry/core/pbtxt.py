@@ -6,10 +6,11 @@ Reading its meaning needs Triton's protobuf and lives in `registry.adapters.pbtx
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from registry.core.pbtxt_advice import backend_fix
 from registry.core.schema import Problem
 from registry.core.serving import DATA_TYPES, sent_dims
 
@@ -169,8 +170,27 @@ def problem_in_config(config: Config, path: str, field: str, message: str, fix: 
     return Problem(f"{path}:{config.place(field)}", message, fix)
 
 
-def disagreements(config: Config, serving: Mapping[str, Any], model: str, backend: str, path: str) -> list[Problem]:
-    """Where an uploaded config.pbtxt says other than release.yaml, each with line and column. Silence agrees."""
+@dataclass(frozen=True)
+class ConfigFile:
+    """A config.pbtxt that came along: `config` is None if its text cannot be parsed. Problems have fields such as `config.pbtxt:4:1`."""
+
+    path: str
+    config: Config | None
+    problems: tuple[Problem, ...] = ()
+
+
+def disagreements(
+    config: Config,
+    serving: Mapping[str, Any],
+    model: str,
+    backend: str | None,
+    path: str,
+    mistaken: Collection[str] = (),
+) -> list[Problem]:
+    """Contradictions between an uploaded config.pbtxt and release.yaml, each with line and column. Silence agrees.
+
+    Members of `serving` that are `mistaken`, and a backend of None, are compared with nothing.
+    """
     problems = []
     if config.name and config.name != model:
         problems.append(
@@ -182,7 +202,8 @@ def disagreements(config: Config, serving: Mapping[str, Any], model: str, backen
                 f"Write {model}, or remove the line.",
             )
         )
-    if config.backend and _BACKEND_OF.get(config.backend, config.backend) != backend:
+    theirs = _BACKEND_OF.get(config.backend, config.backend)
+    if config.backend and backend is not None and theirs != backend:
         field = "backend" if "backend" in config.places else "platform"
         problems.append(
             problem_in_config(
@@ -190,10 +211,12 @@ def disagreements(config: Config, serving: Mapping[str, Any], model: str, backen
                 path,
                 field,
                 f"{field} {config.backend!r} contradicts runtime.backend, which is {backend}.",
-                "Make the two equal.",
+                backend_fix(theirs),
             )
         )
     for word, stated in config.stated.items():
+        if word in mistaken:
+            continue
         own = serving.get(word, _UNSAID.get(word))
         if word in ("inputs", "outputs") and serving.get("max_batch_size") == 0:
             own = [

@@ -229,21 +229,17 @@ class ListOf:
 
 @dataclass(frozen=True)
 class Object:
-    """An object with free member names (1 to LONGEST_NAME printable characters) and values of one kind.
-
-    `is_whole`: INVALID if a member is, because another rule would take that member for missing.
-    """
+    """An object with free member names (1 to LONGEST_NAME printable characters) and values of one kind."""
 
     of: SchemaType
     most: int = 200
-    is_whole: bool = False
 
     def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
         if not isinstance(value, Mapping):
             return _bad(problems, at, f"{_shown(value)} is not an object", "Write `name: value` pairs.")
         if len(value) > self.most:
             return _bad(problems, at, f"{len(value)} members are too many", f"Write at most {self.most}.")
-        out, is_read = {}, True
+        out = {}
         for name, item in value.items():
             if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
                 fix = f"Use 1 to {LONGEST_NAME} printable characters, in quotes."
@@ -252,9 +248,7 @@ class Object:
             read = self.of.read(item, f"{at}.{name}", problems)
             if read is not INVALID:
                 out[name] = read
-            elif self.is_whole:
-                is_read = False
-        return out if is_read else INVALID
+        return out
 
 
 _ABSENT: Final = _Bad()

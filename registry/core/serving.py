@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from registry.core.schema import (
+    INVALID,
     Field,
     Flag,
     Integer,
@@ -23,6 +24,7 @@ from registry.core.schema import (
     need,
     repeated,
 )
+from registry.core.warmup_values import value_problem
 
 #: Open Inference Protocol data type → Triton's name in config.pbtxt.
 DATA_TYPES: dict[str, str] = {
@@ -108,7 +110,19 @@ _QUEUE_POLICY = Record(
         "max_queue_size": may(Integer(0, 1_000_000, unit="requests; 0 is no limit"), 0),
     }
 )
-_WARMUP = Record({"batch_size": may(Integer(1, LARGEST_BATCH), 1), "inputs": need(Object(Json(), is_whole=True))})
+
+
+class _WarmUpValues:
+    """Values by input. One that cannot be JSON has its problem, and stays as None, so that it does not seem to be missing too."""
+
+    def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
+        read = Object(Json()).read(value, at, problems)
+        if read is INVALID:
+            return INVALID
+        return {name: read.get(name) for name in value if isinstance(name, str)}
+
+
+_WARMUP = Record({"batch_size": may(Integer(1, LARGEST_BATCH), 1), "inputs": need(_WarmUpValues())})
 
 _MEMBERS: dict[str, Field] = {
     "max_batch_size": need(Integer(0, LARGEST_BATCH, unit="items; 0 is a model without a batch axis")),
@@ -164,7 +178,7 @@ def normal(serving: dict[str, Any]) -> dict[str, Any]:
     """
     serving = {name: value for name, value in serving.items() if name != "decoupled" or value}
     batching = serving.get("dynamic_batching")
-    if batching:
+    if batching and "preferred_batch_size" in batching:
         sizes = sorted(set(batching["preferred_batch_size"]))
         serving = {**serving, "dynamic_batching": {**batching, "preferred_batch_size": sizes}}
     return serving
@@ -236,15 +250,26 @@ def _warmups(serving: Mapping[str, Any], at: str) -> list[Problem]:
             )
         for name in sorted(set(known) - set(warmup["inputs"])):
             problems.append(Problem(f"{at}.warmup[{i}].inputs", f"the input {name!r} has no value.", f"Add {name}."))
-        for name, value in warmup["inputs"].items():
-            if name in known and (found := _no_element(value if value is not None else [])):
-                problems.append(
-                    Problem(
-                        f"{at}.warmup[{i}].inputs.{name}",
-                        f"{found} is no element of a tensor.",
-                        "Write numbers, texts, true or false, and lists of them; null for the whole input has it made up.",
-                    )
-                )
+        problems += _warmup_values(serving, warmup, f"{at}.warmup[{i}].inputs")
+    return problems
+
+
+def _warmup_values(serving: Mapping[str, Any], warmup: Mapping[str, Any], at: str) -> list[Problem]:
+    """Values of one warm-up request that their inputs cannot take."""
+    problems = []
+    tensors = {tensor["name"]: tensor for tensor in serving["inputs"]}
+    for name, value in warmup["inputs"].items():
+        if name not in tensors:
+            continue
+        if found := _no_element(value if value is not None else []):
+            said = f"{found} is no element of a tensor."
+            fix = "Write numbers, texts, true or false, and lists of them; null for the whole input has it made up."
+            problems.append(Problem(f"{at}.{name}", said, fix))
+        elif {"data_type", "dims"} <= tensors[name].keys():
+            most = serving.get("max_batch_size")
+            batch_size = None if most is None else warmup.get("batch_size", 1) if most else 0
+            if wrong := value_problem(value, tensors[name], batch_size):
+                problems.append(Problem(f"{at}.{name}", *wrong))
     return problems
 
 

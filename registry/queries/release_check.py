@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -12,93 +11,73 @@ from typing import Any, Final
 from django.conf import settings
 
 from ledger.core.errors import Invalid
-from registry.adapters import pbtxt
-from registry.adapters.json_yaml import LONGEST_TEXT, read_text
-from registry.core.archive import DOCUMENT
+from registry.adapters.json_yaml import LONGEST_TEXT
+from registry.adapters.pbtxt import read_config
+from registry.adapters.release_document import read_candidate
 from registry.core.file_rules import CONFIG_FILES, path_problems
-from registry.core.formats.findings import Findings
-from registry.core.formats.heads import LONGEST_HEAD, inspect_head
-from registry.core.located import Located, TextPlace
-from registry.core.release_check import Candidate, Checked, check
+from registry.core.formats.heads import LONGEST_HEAD, MOST_PIECES, FileParts, inspect_head, joined
+from registry.core.release_check import Checked, ModelTerms, check
 from registry.core.schema import Problem
 from registry.core.spec import refuse
 from registry.models import ServedModel
 
-#: Of all heads together, in bytes.
-MOST_HEADS: Final = 4 << 20
-_CONFIG_PLACE: Final = re.compile(r"(?P<file>.+\.pbtxt):(?P<line>\d+):(?P<column>\d+)")
+#: Of all heads and pieces together, in bytes: in base64 and beside the longest text they fit into one body (2.5 MiB).
+MOST_HEADS: Final = LONGEST_HEAD
 
 
 def check_release(model: ServedModel, document: Any, files: Sequence[Mapping[str, Any]]) -> Checked:
     """What is wrong with this release of the model, and what can be told of it already. Nothing is stored.
 
-    document: release.yaml as text or as JSON. files: [{path, size_bytes, sha256?, head?}], `head` being the first bytes in
-    base64. Raises Invalid for what is too long to be checked.
+    document: release.yaml as text or as JSON. files: [{path, size_bytes, sha256?, head?, pieces?}], `head` being the first bytes
+    in base64 and `pieces` other ranges. Raises Invalid for what is too long to be checked.
     """
-    heads = _heads(files)
-    findings = {path: one for path, (head, size) in heads.items() if (one := inspect_head(path, head, size))}
-    listed = [{key: file[key] for key in ("path", "size_bytes", "sha256") if key in file} for file in files]
-    candidate = _read(document, listed, findings)
-    checked = check(candidate, model.slug, model.contract, settings.MAX_UPLOAD_BYTES, model.objectives)
-    configs = {path: head for path, (head, size) in heads.items() if path in CONFIG_FILES and len(head) == size}
-    if checked.spec is None or not configs:
-        return checked
-    problems = [one for path, head in configs.items() for one in _of_config(head, checked, path)]
-    return checked if not problems else replace(checked, problems=(*checked.problems, *problems), digest=None)
-
-
-def _read(document: Any, files: Sequence[Mapping[str, Any]], findings: Mapping[str, Findings]) -> Candidate:
-    if not isinstance(document, str):
-        return Candidate(document, files, findings)
-    if len(document) > LONGEST_TEXT:
+    if isinstance(document, str) and len(document) > LONGEST_TEXT:
         said = f"release.yaml has {len(document)} characters; {LONGEST_TEXT} are the most. Write less."
         raise Invalid("document_too_long", said)
-    read = read_text(document)
-    told = [Located(DOCUMENT, Problem(one.field, f"{one.message}.", ""), one.place) for one in read.mistakes]
-    if read.document is None and not told:
-        told = [Located(DOCUMENT, Problem("", "it is empty.", "Write model, runtime and serving."), TextPlace(1, 1))]
-    elif read.document is not None and not isinstance(read.document, dict):
-        fix = "Write `name: value` lines: model, runtime, serving."
-        told = [Located(DOCUMENT, Problem("", "it is not a mapping of fields.", fix), TextPlace(1, 1))]
-    return Candidate(read.document, files, findings, read.places, told)
+    parts = _parts(files)
+    findings = {path: one for path, (part, size) in parts.items() if (one := inspect_head(path, part, size))}
+    configs = [
+        read_config(whole, path)
+        for path, (part, size) in parts.items()
+        if path in CONFIG_FILES and (whole := part.whole(size)) is not None
+    ]
+    listed = [{key: file[key] for key in ("path", "size_bytes", "sha256") if key in file} for file in files]
+    candidate = replace(read_candidate(document), files=listed, findings=findings, configs=configs)
+    terms = ModelTerms(model.slug, model.contract, model.objectives, settings.MAX_UPLOAD_BYTES)
+    return check(candidate, terms)
 
 
-def _heads(files: Sequence[Mapping[str, Any]]) -> dict[str, tuple[bytes, int]]:
-    """path → (its first bytes, its size), of those that came with them. Raises Invalid."""
-    found: dict[str, tuple[bytes, int]] = {}
+def _parts(files: Sequence[Mapping[str, Any]]) -> dict[str, tuple[FileParts, int]]:
+    """path → (the parts of it that came along, its size). Raises Invalid."""
+    found: dict[str, tuple[FileParts, int]] = {}
     problems: list[Problem] = []
     for i, file in enumerate(files):
-        if not file.get("head") or path_problems(str(file.get("path"))):
-            continue
-        try:
-            head = base64.b64decode(str(file["head"]), validate=True)
-        except (binascii.Error, ValueError):
-            problems.append(Problem(f"files[{i}].head", "it is not base64.", "Encode the first bytes in base64."))
-            continue
-        if len(head) > LONGEST_HEAD:
-            said = f"{len(head)} bytes are more than {LONGEST_HEAD}."
-            problems.append(Problem(f"files[{i}].head", said, "Send the first bytes only."))
         size = file.get("size_bytes")
-        if isinstance(size, int):
-            found[str(file["path"])] = (head, size)
-    if sum(len(head) for head, _ in found.values()) > MOST_HEADS:
+        sent = [*([{"offset": 0, "base64": file["head"]}] if file.get("head") else []), *(file.get("pieces") or [])]
+        if not sent or not isinstance(size, int) or path_problems(str(file.get("path"))):
+            continue
+        pieces = [(one["offset"], _decoded(one["base64"])) for one in sent]
+        at = f"files[{i}].{'pieces' if file.get('pieces') else 'head'}"
+        if any(data is None for _, data in pieces):
+            problems.append(Problem(at, "it is not base64.", "Encode the bytes in base64."))
+            continue
+        made = joined([(offset, data) for offset, data in pieces if data is not None])
+        if made is None or len(pieces) > MOST_PIECES:
+            said = "two pieces overlap." if made is None else f"{len(pieces)} pieces are more than {MOST_PIECES}."
+            problems.append(Problem(at, said, "Send each byte once, in fewer and longer pieces."))
+            continue
+        if made.size_bytes > LONGEST_HEAD:
+            said = f"{made.size_bytes} bytes are more than {LONGEST_HEAD}."
+            problems.append(Problem(at, said, "Send the header only."))
+        found[str(file["path"])] = (made, size)
+    if sum(part.size_bytes for part, _ in found.values()) > MOST_HEADS:
         problems.append(Problem("files", f"their heads have more than {MOST_HEADS} bytes.", "Send fewer of them."))
     refuse("invalid_check", "The list of files", problems)
     return found
 
 
-def _of_config(head: bytes, checked: Checked, path: str) -> list[Located]:
-    """What a config.pbtxt says that release.yaml does not, at its lines."""
-    assert checked.spec is not None
+def _decoded(text: Any) -> bytes | None:
     try:
-        pbtxt.check(head, checked.spec, path)
-    except Invalid as error:
-        return [_at_line(Problem(**one)) for one in error.facts["errors"]]
-    return []
-
-
-def _at_line(problem: Problem) -> Located:
-    place = _CONFIG_PLACE.fullmatch(problem.field)
-    if place is None:
-        return Located(problem.field, problem)
-    return Located(place["file"], problem.at(""), TextPlace(int(place["line"]), int(place["column"])))
+        return base64.b64decode(str(text), validate=True)
+    except (binascii.Error, ValueError):
+        return None

@@ -50,7 +50,7 @@ from serving.core.prefetch import FilesStanding
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Environment
 from serving.queries import live_deployments
-from serving.queries.node_fit import Places, nodes_for, places_for, why_refused
+from serving.queries.node_fit import Places, no_runtime, nodes_for, places_for, why_refused
 from serving.queries.placement import most_that_fit
 from serving.queries.prefetch import files_on_nodes
 from serving.queries.routes import WarmRoute, warm_route
@@ -251,8 +251,10 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         )
         return
     if node is None:
-        image = manifest_of(candidate)["runtime"]["image"]
-        yield Warned("no_node", "warning", f"No node that runs {image} has been heard of lately. Start one.")
+        said = no_runtime(manifest_of(candidate)["runtime"], about)
+        yield Warned(
+            "no_node", "warning", f"{said} Nodes count that were heard of lately. Start one with that runtime."
+        )
         return
     if stable is not None:
         yield from _of_replicas(asked)

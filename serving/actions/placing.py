@@ -16,7 +16,7 @@ from serving.core.containment import Containment, may_run_code, not_contained, o
 from serving.core.placement import Choice
 from serving.models import Deployment, Environment, Node
 from serving.queries.deployments import nodes
-from serving.queries.node_fit import nodes_for, offering, why_refused
+from serving.queries.node_fit import no_runtime, nodes_for, offering, why_refused
 from serving.queries.placement import fleet_now, place_for
 
 #: The advisory lock under which rooms of nodes are given away; any number that nobody else uses.
@@ -125,8 +125,7 @@ def why_nowhere(release: Release, choice: Choice) -> DomainError:
     empty = [f" {node.name} runs nothing: {why}" for node in free if (why := node.facts.get("missing"))]
     return Unavailable(
         "no_node_for_runtime",
-        f"No node runs {wanted['image']} with the backend {wanted['backend']}; "
-        f"the nodes run {', '.join(known) or 'nothing yet'}. Push the release for one of these, or start a node with that runtime."
+        f"{no_runtime(wanted, free)} Push the release for one of these, or start a node with that runtime."
         + "".join(empty),
         image=wanted["image"],
         backend=wanted["backend"],

@@ -13,17 +13,32 @@ from rest_framework.views import APIView
 from accounts.api.requests import DocumentField, PlainText, StrictSerializer, actor_of, read_body
 from registry.adapters.json_yaml import write_text
 from registry.core.engine_flavour import FLAVOURS
+from registry.core.folder_rules import MOST_MEMBERS
+from registry.core.formats.heads import MOST_PIECES
 from registry.queries import visible_model
 from registry.queries.release_check import check_release
-from serving.queries.node_fit import plan_warnings
+from serving.queries.node_fit import DraftFits, draft_fits
 from serving.queries.runtimes import offered_runtimes
+
+
+class PieceIn(StrictSerializer):
+    """A range of a file."""
+
+    offset = serializers.IntegerField(min_value=0)
+    base64 = PlainText(help_text="its bytes")
 
 
 class CheckedFileIn(StrictSerializer):
     path = PlainText()
     size_bytes = serializers.IntegerField(min_value=0)
     sha256 = PlainText(required=False, help_text="where it is known already: with all of them the digest is told")
-    head = PlainText(required=False, help_text="the file's first bytes in base64, at most 256 KiB")
+    head = PlainText(required=False, help_text="the file's first bytes in base64")
+    pieces = serializers.ListField(
+        child=PieceIn(),
+        required=False,
+        max_length=MOST_PIECES,
+        help_text="other ranges in which the header lies; with `head` at most 1.5 MiB of all files",
+    )
 
 
 class CheckIn(StrictSerializer):
@@ -31,7 +46,7 @@ class CheckIn(StrictSerializer):
 
     problem_code = "invalid_check"
     document = DocumentField(help_text="release.yaml, as text or as JSON")
-    files = serializers.ListField(child=CheckedFileIn(), default=list, max_length=20_000)
+    files = serializers.ListField(child=CheckedFileIn(), default=list, max_length=MOST_MEMBERS)
 
 
 class CheckProblemOut(serializers.Serializer[Any]):
@@ -58,6 +73,9 @@ class CheckOut(serializers.Serializer[Any]):
     digest = serializers.CharField(allow_null=True, help_text="that the release will have; needs every sha256")
     waivers_needed = serializers.ListField(child=serializers.ChoiceField(choices=["code", "pickle"]))
     is_offered = serializers.BooleanField(allow_null=True, help_text="whether a node offers its runtime now")
+    runs_nowhere = serializers.CharField(
+        allow_blank=True, help_text="why no node can run it now, by the rules of the fit; empty if one may"
+    )
     runtimes = OfferedRuntimeOut(many=True)
     plan_tensorrt = serializers.CharField(
         allow_null=True, help_text="the version that built the engine plan, by its header; null where it is not told"
@@ -90,16 +108,18 @@ class ReleaseCheckView(APIView):
         runtimes = offered_runtimes()
         document = dict(checked.document) if checked.document is not None else None
         asked = checked.spec.runtime if checked.spec else None
+        fits = draft_fits(checked.spec, checked.plan) if checked.spec else DraftFits()
         answer = {
             "is_fine": not checked.problems,
             "problems": [one.as_json() for one in checked.problems],
             "digest": checked.digest,
             "waivers_needed": list(checked.waivers),
             "is_offered": any(_offers(one, asked) for one in runtimes) if asked else None,
+            "runs_nowhere": fits.runs_nowhere,
             "runtimes": runtimes,
             "plan_tensorrt": checked.plan.get("tensorrt"),
             "plan_flavour": checked.plan.get("flavour"),
-            "warnings": plan_warnings(checked.spec, checked.plan) if checked.spec else [],
+            "warnings": list(fits.warnings),
             "suggested_envelope": checked.suggested_envelope,
             "suggested_serving": checked.suggested_serving,
             "document": document,

@@ -11,7 +11,7 @@ from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet, Su
 
 from ledger.queries.statements import Statement
 from registry.core.file_lint import plan_facts
-from registry.core.fit import SEVERITY, Fit, Verdict, fit
+from registry.core.fit import SEVERITY, Fit, Reason, Verdict, fit
 from registry.core.gpu_memory import MemoryEstimate, asks_for_gpu
 from registry.core.node_facts import NodeFacts, from_agent, from_labels
 from registry.core.spec import Spec
@@ -73,14 +73,40 @@ def fits_of(release: Release, among: Iterable[Node] | None = None) -> list[dict[
             "seen_at": node.seen_at,
             "containment": str(of_facts(node.facts) or "unknown"),
             "contained": sentence_of(node.facts),
-            **_fit_of(manifest, node, headers).as_json(),
+            **_with_runtime(manifest, node, headers).as_json(),
         }
         for node in (nodes() if among is None else among)
     ]
 
 
+def _with_runtime(manifest: Mapping[str, Any], node: Node, headers: _Headers) -> Fit:
+    """The fit, which is no if the node does not offer the runtime image with the backend."""
+    found = _fit_of(manifest, node, headers)
+    if _offers(node, manifest["runtime"]):
+        return found
+    why = f"The node does not offer {_runtime_text(manifest['runtime'])}; it offers {offers_of([node])}."
+    return Fit(Verdict.NO, (Reason("runtime", Verdict.NO, why), *found.reasons), found.estimate)
+
+
 def _offers(node: Node, runtime: Mapping[str, Any]) -> bool:
     return any(own["image"] == runtime["image"] and runtime["backend"] in own["backends"] for own in node.runtimes)
+
+
+def _runtime_text(runtime: Mapping[str, Any]) -> str:
+    return f"the image {runtime['image']} with the backend {runtime['backend']}"
+
+
+def offers_of(among: Iterable[Node]) -> str:
+    """`triton-local@sha256:… (onnxruntime, python)` for each image that a node offers; `nothing` without any."""
+    found = dict[str, set[str]]()
+    for own in (own for node in among for own in node.runtimes):
+        found.setdefault(str(own["image"]), set()).update(own["backends"])
+    return ", ".join(f"{image} ({', '.join(sorted(found[image]))})" for image in sorted(found)) or "nothing"
+
+
+def no_runtime(runtime: Mapping[str, Any], among: Iterable[Node]) -> str:
+    """The sentence for a runtime that none of these nodes offers."""
+    return f"No node offers {_runtime_text(runtime)}; the nodes offer {offers_of(among)}."
 
 
 def offering(release: Release, among: Iterable[Node]) -> list[tuple[Node, Fit]]:
@@ -112,15 +138,28 @@ def why_refused(release: Release, among: Iterable[Node]) -> list[str]:
     ]
 
 
-def plan_warnings(spec: Spec, plan: Mapping[str, Any]) -> list[str]:
-    """A sentence for each node that offers the runtime of a release, not yet sent, and cannot load its engine plan."""
+@dataclass(frozen=True)
+class DraftFits:
+    """Nodes for a release that is not sealed yet. `runs_nowhere`: why on no node; empty if a node may take it.
+
+    `warnings`: a sentence for each node that offers its runtime and cannot load its engine plan.
+    """
+
+    runs_nowhere: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def draft_fits(spec: Spec, plan: Mapping[str, Any]) -> DraftFits:
+    """By the rules of `fits_of`, on every known node. `plan`: the facts in the header of the engine plan."""
     draft = {"runtime": spec.runtime, "envelope": spec.envelope}
-    found = [
-        (node, _fit_of(draft, node, _Headers(plan)))
-        for node in nodes().order_by("name")
-        if _offers(node, draft["runtime"])
-    ]
-    return [f"{node.name}: {why.message}" for node, its in found if (why := its.cannot_load)]
+    every = list(nodes().order_by("name"))
+    found = [(node, _fit_of(draft, node, _Headers(plan))) for node in every if _offers(node, draft["runtime"])]
+    warnings = tuple(f"{node.name}: {why.message}" for node, its in found if (why := its.cannot_load))
+    if not found:
+        return DraftFits(no_runtime(draft["runtime"], every))
+    refused = [f"{node.name}: {its.reasons[0].message}" for node, its in found if its.verdict is Verdict.NO]
+    nowhere = f"It fits no node with its runtime: {' '.join(refused)}" if len(refused) == len(found) else ""
+    return DraftFits(nowhere, warnings)
 
 
 def next_node(release: Release) -> Node | None:

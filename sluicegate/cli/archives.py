@@ -16,11 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from registry.core.archive import MOST_MEMBERS, Contents, Member, MemberKind, read_members
+from registry.core.archive import Contents, read_members
+from registry.core.folder_rules import MOST_MEMBERS, Arranged, Member, MemberKind
 from registry.core.formats import zipped
 from registry.core.formats.findings import Malformed
 from registry.core.formats.window import Window
 from sluicegate.cli.errors import CommandError, refuse
+from sluicegate.client.folder import ReleaseFolder, arranged_folder, read_folder
 
 ENDINGS: Final = (".zip", ".tar", ".tar.gz", ".tgz")
 _CHUNK: Final = 1 << 20
@@ -36,16 +38,14 @@ def is_archive(path: Path) -> bool:
 
 
 @contextmanager
-def unpacked(archive: Path) -> Iterator[Path]:
+def unpacked(archive: Path) -> Iterator[ReleaseFolder]:
     """A release folder with the archive's contents, for as long as it is needed. Raises CommandError (exit 3)."""
     with tempfile.TemporaryDirectory(prefix="sluicegate-push-") as name:
         folder = Path(name)
         most = max(0, shutil.disk_usage(folder).free - _SPARE_BYTES)
         try:
-            if archive.name.lower().endswith(".zip"):
-                _unpack_zip(archive, folder, most)
-            else:
-                _unpack_tar(archive, folder, most)
+            unpack = _unpack_zip if archive.name.lower().endswith(".zip") else _unpack_tar
+            contents = unpack(archive, folder, most)
         except Malformed as error:
             raise refuse(f"{archive} cannot be unpacked: {error.message}.", error.fix) from error
         except (tarfile.TarError, EOFError, zlib.error, ValueError, IndexError, gzip.BadGzipFile) as error:
@@ -54,10 +54,10 @@ def unpacked(archive: Path) -> Iterator[Path]:
             raise refuse(
                 f"{archive} cannot be unpacked: {error.strerror or error}.", "Look at the file and the disk."
             ) from error
-        yield folder
+        yield arranged_folder(folder, Arranged(contents.files, contents.left_out, contents.mistakes))
 
 
-def _unpack_zip(archive: Path, folder: Path, most: int) -> None:
+def _unpack_zip(archive: Path, folder: Path, most: int) -> Contents:
     with archive.open("rb") as file:
         # each member has a short header of its own, and they lie far apart
         window = Window(file, archive.stat().st_size, chunk_bytes=256, most_fetches=4 * zipped.MOST_MEMBERS)
@@ -65,6 +65,7 @@ def _unpack_zip(archive: Path, folder: Path, most: int) -> None:
         contents = _judged(archive, [_of_zip(window, one) for one in listed], most)
         for path, i in contents.files.items():
             _write(folder, path, listed[i].size_bytes, _inflated(file, window, listed[i]), listed[i].crc)
+    return contents
 
 
 def _of_zip(window: Window, one: zipped.ZipEntry) -> Member:
@@ -120,7 +121,7 @@ def _open_tar(archive: Path) -> Iterator[tarfile.TarFile]:
             yield tar
 
 
-def _unpack_tar(archive: Path, folder: Path, most: int) -> None:
+def _unpack_tar(archive: Path, folder: Path, most: int) -> Contents:
     with _open_tar(archive) as tar:
         members = []
         claimed = 0
@@ -137,6 +138,7 @@ def _unpack_tar(archive: Path, folder: Path, most: int) -> None:
             one = tar.next()
             if one is not None and i in by_position:
                 _write(folder, by_position[i], one.size, _chunks(tar, one))
+    return contents
 
 
 def _require_end(tar: tarfile.TarFile) -> None:
@@ -193,13 +195,13 @@ def _write(folder: Path, path: str, size: int, chunks: Iterator[bytes], crc: int
         )
 
 
-Run = Callable[[Path], Any]
+Run = Callable[[ReleaseFolder], Any]
 
 
 def with_folder(place: Path, run: Run) -> Any:
     """What `run` returns for the release folder at this place, or for the one packed in this archive."""
     if not is_archive(place):
-        return run(place)
+        return run(read_folder(place))
     if not place.is_file():
         raise CommandError(f"There is no file {place}.", exit_code=3, next_step="Name an archive or a release folder.")
     with unpacked(place) as folder:

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import base64
-import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from registry.adapters.json_yaml import read_text
-from registry.core.file_rules import BACKEND_FILES, CONFIG_FILES, path_problems
-from registry.core.formats import HEAD_BYTES, inspect
-from registry.core.formats.heads import LONGEST_HEAD
-from registry.core.gpu_memory import Files, estimate
-from registry.core.spec import read_spec
+from registry.core.gpu_memory import estimate
 from sluicegate.cli import archives, exits
-from sluicegate.cli.errors import CommandError, refuse
 from sluicegate.cli.fit import memory_lines
 from sluicegate.cli.output import Output
-from sluicegate.cli.session import connect
-from sluicegate.client import Client
-from sluicegate.client.documents import text_of
-from sluicegate.client.folder import DOCUMENT, find_files, open_file
-from sluicegate.client.names import model_path
+from sluicegate.cli.session import connect, find_token, server_url
+from sluicegate.client.checks import Verdict, judge
+from sluicegate.client.errors import place_of
+from sluicegate.client.folder import ReleaseFolder
 
-ABOUT = """Reads DIR/release.yaml and the headers of the files beside it, and asks the server what the seal would refuse: fields,
-types, names, formats, the model's contract, config.pbtxt. Every mistake is printed at once, each as FILE:LINE:COLUMN, and for a
-release that asks for a GPU an estimate of its memory. Nothing is hashed, sent or stored. Exit 3 where something is wrong."""
+ABOUT = """Reads DIR/release.yaml and the headers of the files beside it, and prints every mistake that `push` would refuse, each as
+FILE:LINE:COLUMN: fields, types, names, formats, the graph's inputs and outputs, warm-up values, the model's contract, config.pbtxt.
+It also shows whether a node can run the release, and estimates its GPU memory. Nothing is hashed, sent or stored. Without a server
+or a sign-in it prints the mistakes that this machine can find, and names the checks that are open. Exit 3 if something is wrong."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -41,83 +32,49 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """For `sluicegate check` and `sluicegate push --check`."""
-    with connect(arguments.server) as client:
-        told = archives.with_folder(arguments.folder, lambda folder: checked(client, folder, arguments.model))
-    lines = [_line(one) for one in told["problems"]]
-    count = f"{len(lines)} mistake{'s' * (len(lines) != 1)}"
-    said = (
-        f"{arguments.folder} has {count}; nothing was sent."
-        if lines
-        else f"{arguments.folder} is fine, as far as can be told."
-    )
-    if told["is_offered"] is False:
-        lines.append(
-            "release.yaml: no node offers runtime.image with runtime.backend now. `sluicegate runtimes` lists the offered ones."
-        )
+    told = archives.with_folder(arguments.folder, lambda folder: _answer(folder, arguments))
+    lines = [f"{place_of(one)}: {one['message']} {one['fix']}".strip() for one in told["problems"]]
     lines += [f"warning: {one}" for one in told["warnings"]]
     lines += memory_lines(told["gpu_memory_estimate"])
-    output.result(told, [*lines, said])
+    lines += [told["left_out_words"]] if told["left_out_words"] else []
+    lines += [f"Not checked: {one.rstrip('.')}." for one in told["not_checked"]]
+    del told["left_out_words"]
+    output.result(told, [*lines, *_summary(str(arguments.folder), told)])
     return exits.REFUSED if told["problems"] else exits.OK
 
 
-def checked(client: Client, folder: Path, model: str | None) -> dict[str, Any]:
-    """The server's word on the folder, with what only whole files tell. Raises CommandError where there is nothing to check."""
-    text = text_of(folder / DOCUMENT) if (folder / DOCUMENT).is_file() else ""
-    document = read_text(text).document
-    slug = model or (str(document.get("model", "")) if isinstance(document, dict) else "")
-    if not slug:
-        raise CommandError(
-            f"{folder / DOCUMENT} does not say which model it belongs to.",
-            exit_code=exits.REFUSED,
-            next_step="Add `model: NAME` to it, or use --model.",
-        )
-    if not text.strip():
-        raise refuse(
-            f"{folder / DOCUMENT} is empty or not there.", "Write one; examples/sentiment/build.py makes examples."
-        )
-    found = find_files(folder)
-    files, local, facts = _files(found)
-    told: dict[str, Any] = client.post(f"{model_path(slug)}/releases:check", {"document": text, "files": files})
-    known = {(one["file"], one["message"]) for one in told["problems"]}
-    more = [one for one in local if (one["file"], one["message"]) not in known]
+def _summary(folder: str, told: dict[str, Any]) -> list[str]:
+    if told["problems"]:
+        count = len(told["problems"])
+        return [f"{folder} has {count} mistake{'s' * (count != 1)}; nothing was sent."]
+    if told["runs_nowhere"]:
+        return [f"{folder} has no mistake, and can be pushed, but not run: {told['runs_nowhere']}"]
+    if told["not_checked"]:
+        return [f"{folder} has no mistake, as far as it was checked."]
+    return [f"{folder} is fine, as far as can be told."]
+
+
+def _answer(folder: ReleaseFolder, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The answer of `releases:check`, with the estimate of GPU memory and the paths that are left out."""
+    url = server_url(arguments.server)
+    if find_token(url):
+        with connect(arguments.server) as client:
+            verdict = judge(client, folder, arguments.model)
+        not_checked = list(verdict.not_checked)
+    else:
+        verdict = judge(None, folder, arguments.model)
+        not_checked = [*verdict.not_checked, f"the rest, as you are not signed in to {url} (`sluicegate login`)"]
     return {
-        **told,
-        "problems": [*told["problems"], *more],
-        "is_fine": not told["problems"] and not more,
-        "gpu_memory_estimate": _gpu_memory(document, facts),
+        **verdict.as_json(),
+        "not_checked": not_checked,
+        "gpu_memory_estimate": _gpu_memory(verdict),
+        "left_out": list(folder.left_out),
+        "left_out_words": folder.left_out_words(),
     }
 
 
-def _gpu_memory(document: Any, facts: Files) -> dict[str, Any] | None:
+def _gpu_memory(verdict: Verdict) -> dict[str, Any] | None:
     """The estimate by the files here; None for a release.yaml with mistakes, or one that asks for no GPU."""
-    spec = read_spec(document)[0] if isinstance(document, dict) else None
-    found = None if spec is None else estimate(spec.backend, spec.serving, spec.envelope, facts)
+    spec = verdict.checked.spec
+    found = None if spec is None else estimate(spec.backend, spec.serving, spec.envelope, verdict.facts)
     return None if found is None else found.as_json()
-
-
-def _files(found: Sequence[tuple[str, Path]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Files]:
-    """(the list that is sent, every problem of whole files, the facts in their headers). Of their contents config.pbtxt and the plan's
-    beginning are sent: the rest is read here."""
-    files, problems, facts = [], [], dict[str, tuple[int, Mapping[str, Any]]]()
-    for path, source in found:
-        with open_file(source) as file:
-            size = os.fstat(file.fileno()).st_size
-            one: dict[str, Any] = {"path": path, "size_bytes": size}
-            if path in CONFIG_FILES and size <= LONGEST_HEAD:
-                one["head"] = base64.b64encode(file.read(LONGEST_HEAD)).decode()
-            elif path == BACKEND_FILES["tensorrt"]:
-                one["head"] = base64.b64encode(file.read(HEAD_BYTES)).decode()
-            if not path_problems(path):
-                findings = inspect(path, file, size)
-                facts[path] = size, findings.facts
-                problems += [
-                    {"file": path, "line": None, "column": None, **problem.as_json()} for problem in findings.problems
-                ]
-        files.append(one)
-    return files, problems, facts
-
-
-def _line(one: dict[str, Any]) -> str:
-    place = f":{one['line']}:{one['column']}" if one["line"] else ""
-    field = f" {one['field']}:" if one["field"] and one["field"] != one["file"] else ""
-    return f"{one['file'] or '.'}{place}:{field} {one['message']} {one['fix']}".strip()

@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sluicegate.client.connection import Connection
 from sluicegate.client.errors import ClientError, LostSight, Problem, StillRunning, Unreachable, is_passing
 from sluicegate.client.names import model_path, release_of, release_path
 from sluicegate.client.progress import Progress, Silent
+
+if TYPE_CHECKING:
+    from sluicegate.client.folder import ReleaseFolder
 
 #: Ends of a rollout; `stuck` is one for who waits, as only a person helps on.
 ROLLOUT_ENDS: Final = frozenset({"promoted", "reverted", "rolled_back", "rejected", "cancelled", "superseded", "stuck"})
@@ -36,7 +39,7 @@ class Client(Connection):
 
     def push(
         self,
-        folder: Path | str,
+        folder: Path | str | ReleaseFolder,
         *,
         model: str | None = None,
         connections: int = 0,
@@ -53,7 +56,8 @@ class Client(Connection):
         """
         from sluicegate.client.push import push  # what it reads folders with is not needed by who only watches
 
-        release = push(self, Path(folder), model=model, connections=connections, progress=progress or Silent())
+        place = Path(folder) if isinstance(folder, str) else folder
+        release = push(self, place, model=model, connections=connections, progress=progress or Silent())
         if has_gates:
             started = self.start_gates(f"{release['model']}/{release['name']}", unless_passed=True)
             release["gate_run"] = self.wait_for_gates(started, timeout_s=timeout_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,14 @@ class ClientError(Exception):
         return lines
 
 
+def place_of(mistake: Mapping[str, Any]) -> str:
+    """`release.yaml:9:11: serving.inputs[0].name` of a mistake in a release folder, as far as it is known."""
+    where = f":{mistake['line']}:{mistake['column']}" if mistake.get("line") else ""
+    name = mistake["file"] or "."
+    is_file_itself = mistake["field"] in ("", "path", "files", mistake["file"])
+    return f"{name}{where}" if is_file_itself else f"{name}{where}: {mistake['field']}"
+
+
 @dataclass(frozen=True)
 class _Mistake:
     """One of the `errors` of a problem."""
@@ -58,13 +67,15 @@ class _Mistake:
     field: str
     message: str
     fix: str
+    place: str = ""  # `release.yaml:9:11`, of a mistake in a file
 
     @classmethod
     def of(cls, error: dict[str, Any]) -> _Mistake:
-        return cls(*(str(error.get(key, "")).strip() for key in ("field", "message", "fix")))
+        field, message, fix = (str(error.get(key, "")).strip() for key in ("field", "message", "fix"))
+        return cls(field, message, fix, place_of(error) if "file" in error else "")
 
     def brief(self) -> str:
-        return f"{self.field}: {self.message}"
+        return f"{self.place}: {self.message}" if self.place else f"{self.field}: {self.message}"
 
     def __str__(self) -> str:
         return f"{self.brief()} {self.fix}"

@@ -5,21 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
+from registry.core.folder_rules import DOCUMENT, PARTS, Arranged, Member, MemberKind, added_part, arrange, problem_of
+from registry.core.located import Located
+from registry.core.schema import Problem
 from sluicegate.client.documents import read_yaml
 from sluicegate.client.errors import refuse
 
 CHUNK_BYTES = 1 << 20
-DOCUMENT = "release.yaml"
-#: The parts of a release folder that are sent.
-PARTS = ("artifact", "tokenizer")
-#: Sent too, where it is there: the server compares it with `serving`.
-CONFIG = "config.pbtxt"
+#: Paths that are shown of what was left out.
+SHOWN: Final = 5
 
 
 @dataclass(frozen=True)
@@ -33,85 +33,94 @@ class LocalFile:
         return {"path": self.path, "sha256": self.sha256, "size_bytes": self.size_bytes}
 
 
+@dataclass(frozen=True)
+class ReleaseFolder:
+    """A release folder as it lies on disk, before its files are read.
+
+    `files`: (path in the release, path on disk) by path, without release.yaml. `document`: where release.yaml is, or None.
+    `problems`: what is wrong with the folder itself. `left_out`: what is not sent.
+    """
+
+    root: Path
+    files: tuple[tuple[str, Path], ...]
+    document: Path | None = None
+    problems: tuple[Located, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    def left_out_words(self) -> str:
+        """`Left out: artifact/.DS_Store, notes.txt.`; empty if everything is sent."""
+        if not self.left_out:
+            return ""
+        more = len(self.left_out) - SHOWN
+        return f"Left out: {', '.join(self.left_out[:SHOWN])}{f' and {more} more' if more > 0 else ''}."
+
+
 def read_document(folder: Path) -> dict[str, Any]:
     """release.yaml as a mapping. Raises Mistake naming the line of a mistake."""
     path = folder / DOCUMENT
+    if not folder.is_dir():
+        raise refuse(f"{folder} is not a folder.", "Name the release folder, which holds release.yaml and artifact/.")
     try:
-        is_folder, is_there = folder.is_dir(), path.is_file() and not path.is_symlink()
+        is_there = path.is_file() and not path.is_symlink()
     except OSError as error:
         raise _unreadable(path, error) from error
-    if not is_folder:
-        raise refuse(f"{folder} is not a folder.", "Name the release folder, which holds release.yaml and artifact/.")
     if not is_there:
         raise refuse(f"{folder} has no {DOCUMENT}.", "Write one; examples/sentiment/build.py makes examples.")
     return read_yaml(path)
 
 
-def find_files(folder: Path) -> list[tuple[str, Path]]:
-    """(path in the release, path on disk) of config.pbtxt and of every file under artifact/ and tokenizer/, by path.
+def read_folder(folder: Path) -> ReleaseFolder:
+    """What of the folder is sent, with every mistake of it. Symbolic links are not followed, because their target may change.
 
-    Loose files beside them, such as notes, are not sent. Raises Mistake for symbolic links (what they point at may
-    change, and may lie outside), for special files, for names that are not UTF-8, for what cannot be read, for other
-    folders (a misspelt tokenizer/ must not be left behind), and when there is nothing under artifact/.
+    Raises Mistake for a path that is no folder, and for files that cannot be read.
     """
     try:
-        found = [*_loose(folder), *(file for part in PARTS for file in _below(folder, part))]
+        if not folder.is_dir():
+            raise refuse(
+                f"{folder} is not a folder.", "Name the release folder, which holds release.yaml and artifact/."
+            )
+        members, odd = list[Member](), list[Located]()
+        for member in _walk(folder, folder):
+            if _shown(member.name) == member.name:
+                members.append(member)
+            elif member.name.split("/")[0] in PARTS and not added_part(member.name):
+                fix = "Rename the file: the release states its name as text."
+                odd.append(Located(_shown(member.name), Problem("path", "its name is not UTF-8.", fix)))
     except OSError as error:
         raise _unreadable(Path(os.fsdecode(error.filename or folder)), error) from error
-    if not any(path.startswith("artifact/") for path, _ in found):
-        raise refuse(
-            f"{folder} has no file under artifact/.", "Put what the server loads there, such as artifact/model.onnx."
-        )
-    return sorted(found)
+    return arranged_folder(folder, arrange(members, has_top=False), odd)
 
 
-def _loose(folder: Path) -> Iterator[tuple[str, Path]]:
-    """config.pbtxt, if it is there. Raises Mistake for folders that would be left behind."""
-    for entry in sorted(folder.iterdir()):
-        if entry.name == CONFIG:
-            yield _ordinary(folder, entry)
-        elif entry.name in PARTS and not entry.is_symlink() and not entry.is_dir():
-            raise refuse(f"{entry} is not a folder.", "Make it a folder, and put the files there.")
-        elif entry.is_dir() and entry.name not in PARTS and not entry.name.startswith("."):
-            raise refuse(
-                f"{_shown(entry)} is neither artifact/ nor tokenizer/, and would not be sent.",
-                "Move it under one of the two, or out of the release folder.",
-            )
+def arranged_folder(root: Path, arranged: Arranged, more: Iterable[Located] = ()) -> ReleaseFolder:
+    """The release folder at `root`, after its members were judged."""
+    files = tuple((path, root.joinpath(*path.split("/"))) for path in sorted(arranged.files) if path != DOCUMENT)
+    document = root / DOCUMENT if arranged.has_document else None
+    missing = (
+        ()
+        if document or any(one.file == DOCUMENT for one in arranged.problems)
+        else (problem_of(DOCUMENT, "no_document"),)
+    )
+    return ReleaseFolder(root, files, document, (*missing, *arranged.problems, *more), arranged.left_out)
 
 
-def _below(folder: Path, part: str) -> Iterator[tuple[str, Path]]:
-    """Every file under artifact/ or tokenizer/. Raises Mistake, and OSError for a folder that cannot be read."""
-    if (folder / part).is_symlink():
-        raise _refuse_link(folder / part)
-    if not (folder / part).exists():
-        return
-
-    def stop(error: OSError) -> None:
-        raise error  # os.walk would go on without what is in there
-
-    for root, folders, files in os.walk(folder / part, onerror=stop, followlinks=False):
-        for name in folders:
-            if Path(root, name).is_symlink():
-                raise _refuse_link(Path(root, name))
-        yield from (_ordinary(folder, Path(root, name)) for name in files)
+def _walk(root: Path, folder: Path) -> Iterator[Member]:
+    """Everything below the folder but what lies in a folder that is left out, by name. Raises OSError."""
+    for entry in sorted(os.scandir(folder), key=lambda one: one.name):
+        name = Path(entry.path).relative_to(root).as_posix()
+        status = entry.stat(follow_symlinks=False)
+        kind = _kind(status.st_mode)
+        yield Member(name, kind, status.st_size)
+        is_sent = name.split("/")[0] in PARTS and not added_part(name) and _shown(name) == name
+        if kind is MemberKind.FOLDER and is_sent:
+            yield from _walk(root, Path(entry.path))
 
 
-def _ordinary(folder: Path, path: Path) -> tuple[str, Path]:
-    """(path in the release, path on disk) of a file that holds bytes and has a name that can be sent."""
-    kind = path.lstat().st_mode
-    if stat.S_ISLNK(kind):
-        raise _refuse_link(path)
-    if not stat.S_ISREG(kind):
-        what = "a folder" if stat.S_ISDIR(kind) else "a device, a socket or a pipe"
-        raise refuse(
-            f"{_shown(path)} is {what}, not an ordinary file.", "Remove it from the release folder, or make it a file."
-        )
-    name = path.relative_to(folder).as_posix()
-    if _shown(name) != name:
-        raise refuse(
-            f"The name of {_shown(path)} is not UTF-8.", "Rename the file: the release states its name as text."
-        )
-    return name, path
+def _kind(mode: int) -> MemberKind:
+    if stat.S_ISREG(mode):
+        return MemberKind.FILE
+    if stat.S_ISDIR(mode):
+        return MemberKind.FOLDER
+    return MemberKind.LINK if stat.S_ISLNK(mode) else MemberKind.OTHER
 
 
 def _shown(path: Path | str) -> str:
@@ -136,13 +145,7 @@ def open_file(source: Path) -> Iterator[BinaryIO]:
         raise _unreadable(source, error) from error
 
 
-def _refuse_link(path: Path) -> Exception:
-    return refuse(
-        f"{_shown(path)} is a symbolic link; releases hold bytes, not pointers.", "Replace it with a copy of the file."
-    )
-
-
-def hash_files(found: list[tuple[str, Path]], progress: Callable[[int, int, str], None]) -> list[LocalFile]:
+def hash_files(found: Sequence[tuple[str, Path]], progress: Callable[[int, int, str], None]) -> list[LocalFile]:
     """The files with their sha256 and sizes; `progress(done, total, path)` counts bytes."""
     total = sum(_size_bytes(source) for _, source in found)
     done, files = 0, []

@@ -9,7 +9,7 @@ from accounts.core.quantities import size_text
 from sluicegate.client import checks, uploads
 from sluicegate.client.connection import Connection
 from sluicegate.client.errors import ClientError, Problem, is_passing, refuse
-from sluicegate.client.folder import LocalFile, find_files, hash_files, read_document
+from sluicegate.client.folder import LocalFile, ReleaseFolder, hash_files, read_folder
 from sluicegate.client.names import model_path
 from sluicegate.client.progress import Progress
 
@@ -21,24 +21,27 @@ STALE = 412
 
 
 def push(
-    client: Connection, folder: Path, *, model: str | None = None, connections: int = 0, progress: Progress
+    client: Connection,
+    folder: Path | ReleaseFolder,
+    *,
+    model: str | None = None,
+    connections: int = 0,
+    progress: Progress,
 ) -> dict[str, Any]:
-    """The sealed release as the server states it, with its `model` and `name` ("r2").
+    """The sealed release as the server states it, with its `model` and `name` ("r2"). Raises Mistake with all mistakes of the folder.
 
     A refusal leaves nothing, unless another push goes on with the draft. When the server or the store is away, what was
     sent stays for the next push. When another push sealed or discarded the draft meanwhile, it begins anew.
     """
-    document = read_document(folder)
-    slug = model or str(document.get("model", ""))
-    if not slug:
-        raise refuse(
-            f"{folder / 'release.yaml'} does not say which model it belongs to.",
-            "Add `model: NAME` to it, or name the model (--model).",
-        )
-    found = find_files(folder)
-    checks.refuse_lies({**document, "model": slug}, found)
+    folder = folder if isinstance(folder, ReleaseFolder) else read_folder(folder)
+    verdict = checks.judge(client, folder, model)
+    _refuse_mistakes(verdict)
+    slug = verdict.slug
+    if folder.left_out:
+        progress.say(folder.left_out_words())
     with progress.progress("Hashing", is_bytes=True) as meter:
-        files = hash_files(found, meter)
+        files = hash_files(folder.files, meter)
+    document = verdict.checked.document or {}
     announced = {**document, "model": slug, "files": [f.as_json() for f in files], "resume": True}
     for again in range(TRIES):
         draft, is_new = client.create(f"{model_path(slug)}/releases", announced)
@@ -52,6 +55,16 @@ def push(
             _leave(client, draft, error, progress, is_new=is_new)
             raise
     raise AssertionError("the last try raised or returned")
+
+
+def _refuse_mistakes(verdict: checks.Verdict) -> None:
+    """Raises Mistake with every mistake, in the order that `check` prints."""
+    if not verdict.problems:
+        return
+    count = "1 mistake" if len(verdict.problems) == 1 else f"{len(verdict.problems)} mistakes"
+    raise refuse(
+        f"The release folder has {count}; nothing was sent.", code="invalid_files", errors=list(verdict.problems)
+    )
 
 
 def _filled_and_sealed(

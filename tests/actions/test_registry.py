@@ -161,7 +161,7 @@ def test_mistakes_of_the_spec_and_of_the_files_are_named_together(dev: Actor, mo
         actions.create_draft(
             actor=dev, model=model, spec=release_yaml({"x": 1}), files=announced(artifact__model_npy=b"")
         )
-    assert {error["field"] for error in caught.value.facts["errors"]} == {"x", "files[0].path"}
+    assert {error["field"] for error in caught.value.facts["errors"]} == {"x", "files", "files[0].path"}
 
 
 @pytest.mark.parametrize(

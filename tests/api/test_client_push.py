@@ -45,7 +45,7 @@ def test_the_example_of_the_docs(
     sealed = Release.objects.get()
     assert f"sentiment/r1 is sealed: {sealed.digest}" in capsys.readouterr().out
     (tmp_path / "release" / "artifact" / "model.onnx").unlink()
-    with pytest.raises(SystemExit, match="no file under artifact/"):
+    with pytest.raises(SystemExit, match="the release has no such file"):
         exec(compile(example, str(DOCS), "exec"), {})
 
 
@@ -82,6 +82,8 @@ def test_a_mistake_sends_nothing(client: Client, tmp_path: Path) -> None:
     with pytest.raises(Mistake, match="is not a folder"):
         client.push(tmp_path / "nowhere")
     folder = release_folder(tmp_path / "one", model="")
-    with pytest.raises(Mistake, match="which model it belongs to"):
+    with pytest.raises(Mistake, match="nothing was sent") as caught:
         client.push(folder)
+    [error] = caught.value.facts["errors"]
+    assert (error["file"], error["field"]) == ("release.yaml", "model")
     assert not Release.objects.exists()

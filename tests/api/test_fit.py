@@ -60,9 +60,12 @@ def test_every_node_is_told(dev: Client, release: Release) -> None:
     make_node("silent", facts={"gpus": None, **host}, runtimes=[{**RUNTIME, "backends": ["python"]}])
     told = {one["node"]: one for one in dev.get(URL).json()["results"]}
     assert {name: (one["verdict"], one["has_runtime"]) for name, one in told.items()} == {
-        "big": ("yes", True), "plain": ("no", False), "silent": ("unknown", False),
+        "big": ("yes", True), "plain": ("no", False), "silent": ("no", False),
     }  # fmt: skip
-    assert told["plain"]["reasons"][0]["field"] == "accelerator.count"
+    assert [one["field"] for one in told["plain"]["reasons"][:2]] == ["runtime", "accelerator.count"]
+    assert told["silent"]["reasons"][0]["message"] == (
+        f"The node does not offer the image {IMAGE} with the backend onnxruntime; it offers {IMAGE} (python)."
+    )
 
 
 def graph_release(actor: Actor) -> Release:

@@ -176,7 +176,7 @@ def test_hostile_names_are_each_told(dev: Any) -> None:
     files = [one("artifact/model.onnx", ONNX, head=False)]
     files += [{"path": name, "size_bytes": 1, "sha256": sha256(name.encode())} for name in names]
     told = {file for file, *_ in problems(check(dev, TEXT, files))}
-    assert told == set(names) - {"artifact/é.json", "artifact/A.json"}  # the first of two twins stands
+    assert told == set(names) - {"artifact/e\u0301.json", "artifact/A.json"}  # the first of two twins stands
 
 
 def test_what_the_nodes_offer_is_listed(dev: Any) -> None:

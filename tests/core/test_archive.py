@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.core.archive import MOST_MEMBERS, Contents, Member, MemberKind, read_members
+from registry.core.archive import Contents, read_members
+from registry.core.folder_rules import MOST_MEMBERS, Member, MemberKind
 from sluicegate.cli import archives
 from sluicegate.cli.archives import is_archive, unpacked, with_folder
 from sluicegate.cli.errors import CommandError
@@ -60,10 +61,9 @@ def test_what_systems_add_is_passed_over() -> None:
         ("C:/x.json", "absolute"), ("artifact\\..\\x.json", "backslash"), ("artifact/a\x00.json", "control"),
         ("artifact//a.json", "empty part"),
         ("artifact/a\udcff.json", "control"), ("artifact/\ufffd.json", "not UTF-8"), ("a/" * 200, "too long"), ("notes/../x", "leaves"),
-        ("artifact/Model.onnx", "one file on some"), ("artifact/model.onnx", "one file on some"),
+        ("artifact/Model.onnx", "one file on some"), ("artifact/model.onnx", "it is there twice"),
         ("artifact/model.onnx/x.json", "both a file and a folder"),
-        ("tokeniser/vocab.txt", "neither artifact/ nor tokenizer/"), ("tokenizer/run.sh", "a program"),
-        ("release.yaml", "has 2 of it"), ("./artifact/./x.json", "points at itself"), ("", "empty"), ("..", "leaves"), ("/", "empty"),
+        ("release.yaml", "it is there twice"), ("./artifact/./x.json", "points at itself"), ("", "empty"), ("..", "leaves"), ("/", "empty"),
     ],
 )  # fmt: skip
 def test_names_that_are_refused(name: str, says: str) -> None:
@@ -71,10 +71,17 @@ def test_names_that_are_refused(name: str, says: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [MemberKind.LINK, MemberKind.OTHER])
-def test_links_and_devices_are_refused_wherever_they_lie(kind: MemberKind) -> None:
-    for name in ("artifact/a.json", "notes.txt"):
-        contents = read_members([*members("release.yaml"), Member(name, kind, 0)], most_bytes=ROOM)
-        assert name in refusal(contents)
+def test_links_and_devices_are_mistakes_and_are_never_unpacked(kind: MemberKind) -> None:
+    listed = [*members("release.yaml"), *(Member(name, kind, 0) for name in ("artifact/a.json", "notes.txt"))]
+    contents = read_members(listed, most_bytes=ROOM)
+    assert [one.file for one in contents.mistakes] == ["artifact/a.json"] and contents.left_out == ("notes.txt",)
+    assert set(contents.files) == {"release.yaml"}
+
+
+def test_mistakes_of_the_folder_do_not_stop_the_unpacking() -> None:
+    contents = judged("tokeniser/vocab.txt", "artifact/run.sh")
+    assert [one.file for one in contents.mistakes] == ["tokeniser/"] and not contents.problems
+    assert "artifact/run.sh" in contents.files  # its format is judged with the rest of the folder
 
 
 def test_bombs_are_refused_by_what_they_claim() -> None:
@@ -96,12 +103,14 @@ def test_bombs_are_refused_by_what_they_claim() -> None:
 def test_ten_thousand_files_and_one_more() -> None:
     names = [f"artifact/{i // 100}/{i}.json" for i in range(9_999)]
     assert len(judged(*names).files) == 10_001
-    assert "10001 files are more than 10000" in refusal(judged(*names, "artifact/last.json"))
+    [mistake] = judged(*names, "artifact/last.json").mistakes
+    assert mistake.problem.message == "the release has 10001 files, and 10000 are the most."
 
 
 def test_an_archive_without_release_yaml() -> None:
-    assert "has 0 of it" in refusal(read_members(members("a/x.json", "b/y.json"), most_bytes=ROOM))
-    assert "has 0 of it" in refusal(read_members([], most_bytes=ROOM))
+    for listed in (members("a/x.json", "b/y.json"), []):
+        contents = read_members(listed, most_bytes=ROOM)
+        assert not contents.problems and not contents.files
 
 
 @settings(max_examples=300)
@@ -117,6 +126,7 @@ def test_whatever_is_accepted_stays_in_its_folder(listed: list[tuple[str, Member
     for path in contents.files:
         assert not path.startswith("/") and ".." not in path.split("/") and "\\" not in path and "\x00" not in path
     assert bool(contents.files) != bool(contents.problems)
+    assert not any(found[i - 1].kind is not MemberKind.FILE for i in contents.files.values() if i)
 
 
 # --- true archives
@@ -168,7 +178,8 @@ def test_what_was_packed_is_what_arrives(tmp_path: Path, name: str) -> None:
     big = bytes(range(256)) * 20_000
     files = [*GOOD, ("artifact/big.data", big), ("artifact/zeros.data", bytes(1_000_000)), ("notes.txt", b"not sent")]
     archive = placed(tmp_path, name, PACKED[name]([(f"top/{n}", d) for n, d in files]))
-    with unpacked(archive) as folder:
+    with unpacked(archive) as release:
+        folder = release.root
         found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert found == dict(files[:-1]) and not folder.exists()
 
@@ -186,19 +197,20 @@ def test_a_file_that_would_leave_its_folder_is_never_written(tmp_path: Path, nam
 
 def test_links_in_true_archives(tmp_path: Path) -> None:
     link = {"create_system": 3, "external_attr": 0o120777 << 16}
-    with refused("a link"), unpacked(placed(tmp_path, "r.zip", zipped([*GOOD], **link))):
-        pass
-    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
-        with (
-            refused("a link"),
-            unpacked(placed(tmp_path, "r.tar", PACKED["r.tar"](GOOD, type=kind, linkname="/etc/passwd"))),
-        ):
-            pass
-    with (
-        refused("neither a file nor a folder"),
-        unpacked(placed(tmp_path, "r.tar", PACKED["r.tar"](GOOD, type=tarfile.CHRTYPE))),
+    archives = [(zipped([*GOOD], **link), "r.zip", "it is a link")]
+    for kind, says in (
+        (tarfile.SYMTYPE, "it is a link"),
+        (tarfile.LNKTYPE, "it is a link"),
+        (tarfile.CHRTYPE, "neither a file nor a folder"),
     ):
-        pass
+        archives.append(
+            (PACKED["r.tar"]([(name, b"") for name, _ in GOOD], type=kind, linkname="/etc/passwd"), "r.tar", says)
+        )
+    for data, name, says in archives:
+        with unpacked(placed(tmp_path, name, data)) as release:
+            assert not list(release.root.iterdir()) and release.document is None
+            assert {one.file for one in release.problems} == {name for name, _ in GOOD}
+            assert all(says in one.problem.message for one in release.problems)
 
 
 def test_a_tar_that_claims_more_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +269,8 @@ def test_a_tar_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
     for length in (*range(0, end + 1024, 256), end + 1023):
         with pytest.raises(CommandError), unpacked(placed(tmp_path, "r.tar", data[:length])):
             pass
-    with unpacked(placed(tmp_path, "r.tar", data[: end + 1024])) as folder:
+    with unpacked(placed(tmp_path, "r.tar", data[: end + 1024])) as release:
+        folder = release.root
         assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {
             name for name, _ in GOOD
         }
@@ -273,7 +286,8 @@ def test_spoilt_archives_are_refused_or_unpacked(
         at = draw.draw(st.integers(0, len(data) - 1))
         data[at : at + 2] = draw.draw(st.binary(min_size=1, max_size=4))
     archive = placed(tmp_path_factory.mktemp("spoilt"), name, bytes(data))
-    with suppress(CommandError), unpacked(archive) as folder:  # any other error fails
+    with suppress(CommandError), unpacked(archive) as release:  # any other error fails
+        folder = release.root
         assert (folder / "release.yaml").is_file()
 
 
@@ -285,9 +299,9 @@ def test_what_is_an_archive(tmp_path: Path) -> None:
         and not is_archive(Path("a"))
         and not is_archive(tmp_path / "folder.zip")
     )
-    assert with_folder(tmp_path, lambda folder: folder) == tmp_path
+    assert with_folder(tmp_path, lambda folder: folder.root) == tmp_path
     archive = placed(tmp_path, "r.zip", zipped(GOOD))
-    assert with_folder(archive, lambda folder: sorted(path.name for path in folder.iterdir())) == [
+    assert with_folder(archive, lambda folder: sorted(path.name for path in folder.root.iterdir())) == [
         "artifact", "config.pbtxt", "release.yaml", "tokenizer",
     ]  # fmt: skip
     with refused("There is no file"):
@@ -311,7 +325,10 @@ def test_twenty_one_thousand_members_are_looked_at() -> None:
         return judged(*(f"notes{i}.txt" for i in range(count - 2)))
 
     assert MOST_MEMBERS == 21_000 and noted(MOST_MEMBERS).problems == ()
-    assert "more than 21000 members" in refusal(noted(MOST_MEMBERS + 1)) and noted(MOST_MEMBERS + 1).size_bytes == 0
+    assert (
+        "more than 21000 files and folders" in refusal(noted(MOST_MEMBERS + 1))
+        and noted(MOST_MEMBERS + 1).size_bytes == 0
+    )
 
 
 def claimed(size: int, packed: int | None = None, start: int | None = None, name: str = "artifact/a.data") -> Member:
@@ -345,6 +362,6 @@ def test_members_lie_side_by_side_and_share_nothing() -> None:
 
 
 def test_long_names_are_shown_short() -> None:
-    (plain,) = with_document(Member("n" * 120, MemberKind.LINK, 0)).problems
-    (cut,) = with_document(Member("n" * 121, MemberKind.LINK, 0)).problems
+    (plain,) = with_document(Member("n" * 120, MemberKind.FILE, -1)).problems
+    (cut,) = with_document(Member("n" * 121, MemberKind.FILE, -1)).problems
     assert (plain.field, cut.field) == ("n" * 120, "n" * 117 + "...")

@@ -12,10 +12,10 @@ import pytest
 
 from sluicegate.cli import exits
 from sluicegate.cli.errors import exit_code_of
-from sluicegate.client.checks import refuse_lies
+from sluicegate.client.checks import judge
 from sluicegate.client.documents import read_yaml
 from sluicegate.client.errors import Mistake
-from sluicegate.client.folder import find_files, hash_files, read_document
+from sluicegate.client.folder import hash_files, read_document, read_folder
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_folder_that_cannot_be_read_is_named_and_not_left_out(
 
     monkeypatch.setattr(os, "scandir", denied(0))
     monkeypatch.setattr(os, "listdir", denied(1))
-    said = refused(lambda: find_files(folder))
+    said = refused(lambda: read_folder(folder))
     assert f"{folder / place} cannot be read: Permission denied." in said and "chmod" in said
 
 
@@ -65,8 +65,8 @@ def test_a_file_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.M
         return real(self, *arguments, **named)
 
     monkeypatch.setattr(Path, "open", denied)
-    found = find_files(folder)
-    for run in (lambda: refuse_lies({}, found), lambda: hash_files(found, lambda *_: None)):
+    found = read_folder(folder)
+    for run in (lambda: judge(None, found), lambda: hash_files(found.files, lambda *_: None)):
         assert "artifact/deep/data.json cannot be read: Permission denied." in refused(run)
 
 
@@ -85,7 +85,9 @@ def test_what_is_no_ordinary_file_is_refused_and_not_waited_for(
         os.mkdir(place)
     else:
         return
-    assert f"{folder / place} is a" in refused(lambda: find_files(folder))
+    [mistake] = read_folder(folder).problems
+    says = "it is a folder" if kind == "folder" else "it is neither a file nor a folder"
+    assert mistake.file == place and says in mistake.problem.message and mistake.problem.fix
 
 
 @pytest.mark.parametrize("name", [b"artifact/caf\xe9.json", b"artifact/deep/\xff/x.json"])
@@ -94,13 +96,14 @@ def test_a_name_that_is_not_utf_8_is_refused_in_printable_words(folder: Path, na
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
         file.write(b"{}")
-    said = refused(lambda: find_files(folder))
-    assert "is not UTF-8" in said and "\\x" in said and said.encode()
+    [mistake] = read_folder(folder).problems
+    assert "is not UTF-8" in mistake.problem.message and "\\x" in mistake.file and mistake.file.encode()
 
 
 def test_a_tokenizer_that_is_a_file_is_not_left_behind(folder: Path) -> None:
     (folder / "tokenizer").write_text("{}")
-    assert "tokenizer is not a folder" in refused(lambda: find_files(folder))
+    [mistake] = read_folder(folder).problems
+    assert (mistake.file, mistake.problem.message) == ("tokenizer", "it is a file, and must be a folder.")
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,13 @@ def test_the_key_value_cache_of_a_transformer(files: dict[str, bytes]) -> None:
     assert silent.mib is None and "declare envelope.limits.max_total_tokens" in silent.source
 
 
+def test_a_transformer_without_a_known_dtype_says_what_to_add() -> None:
+    for config in (CONFIG.replace(b"bfloat16", b"int3"), CONFIG.replace(b'"torch_dtype"', b'"other"')):
+        found = of("python", serving(1), {}, artifact__model_py=b"x = 1\n", artifact__config_json=config)
+        said = part(found, "activations").source
+        assert said.startswith("artifact/config.json states layers and heads but no dtype") and "float16" in said
+
+
 def test_a_transformer_whose_heads_are_not_one_number_is_unknown() -> None:
     odd = LLAMA | {"llama.attention.head_count_kv": ["8", "4"]}
     limits = {"limits": {"max_total_tokens": 4096}}

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
 from ledger.core.errors import Invalid
-from registry.adapters.pbtxt import check, parse
+from registry.adapters.pbtxt import _KNOWN, check, parse
 from registry.core.pbtxt import FieldPosition, places, render
+from registry.core.pbtxt_advice import ADVICE
 from registry.core.serving import DATA_TYPES
 from registry.core.spec import parse_spec
 from tests.registry_samples import release_yaml
@@ -203,6 +204,71 @@ def test_places_of_lists_messages_and_comments() -> None:
         "last": "7:1",
     }
     assert found["input[1]"] == FieldPosition(6, 22)
+
+
+def refused_fields() -> list[tuple[str, str]]:
+    """(message, field) of each field of Triton that a release has no place for, in messages that it reads."""
+    messages = {"ModelConfig": model_config_pb2.ModelConfig.DESCRIPTOR}
+    for field in messages["ModelConfig"].fields:
+        if field.message_type is not None and field.message_type.name in _KNOWN:
+            messages[field.message_type.name] = field.message_type
+    found = [(name, field.name) for name, message in messages.items() for field in message.fields]
+    return [(message, field) for message, field in found if field not in _KNOWN[message]]
+
+
+def test_each_field_that_is_refused_says_what_to_do_instead() -> None:
+    harmless = {
+        "runtime", "version_policy", "optimization", "metric_tags", "model_metrics", "response_cache", "format",
+        "preserve_ordering", "name", "host_policy",
+    }  # fmt: skip
+    assert len(refused_fields()) >= 30
+    for message, field in refused_fields():
+        advice = ADVICE[message][field]
+        is_removed = advice.fix == f"Remove {field}."
+        assert is_removed is (field in harmless) is advice.means.startswith("It changes no answer"), field
+        assert advice.means.endswith(".") and advice.fix.endswith(".")
+    assert {name for name, fields in ADVICE.items() for field in fields} <= _KNOWN.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "means", "fix"),
+    [
+        (
+            'input { name: "text" data_type: TYPE_STRING dims: 1 reshape { shape: [] } }',
+            "another shape",
+            "a Reshape into",
+        ),
+        ('input { name: "text" data_type: TYPE_STRING dims: 1 optional: true }', "have to send it", "has a default"),
+        (
+            'output { name: "probabilities" data_type: TYPE_FP32 dims: 2 label_filename: "l.txt" }',
+            "names would be",
+            "BYTES",
+        ),
+        ("ensemble_scheduling { step { model_name: 'a' } }", "It is the model", "one graph"),
+        ("sequence_batching { direct { } }", "state between requests", "Pass the state"),
+        ("instance_group { kind: KIND_CPU gpus: [ 0 ] }", "gives each server its devices", "accelerator.count"),
+        ("optimization { graph { level: 1 } }", "changes no answer", "Remove optimization."),
+    ],
+)
+def test_a_field_without_a_place_is_told_with_its_consequence(text: str, means: str, fix: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse(AGREES + text)
+    [error] = caught.value.facts["errors"]
+    assert "release.yaml has no place for" in error["message"] and means in error["message"] and fix in error["fix"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "fix"),
+    [
+        ("ensemble", "Join the steps"),
+        ("tensorflow_savedmodel", "Convert the model to ONNX"),
+        ("python", "Make the two equal"),
+    ],
+)
+def test_a_backend_that_is_not_here_is_not_to_be_written(platform: str, fix: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        check(f'platform: "{platform}" max_batch_size: 16'.encode(), SPEC, "config.pbtxt")
+    assert fix in caught.value.facts["errors"][0]["fix"]
 
 
 @given(st.text(alphabet="ab{}[]<>:\"'\n #1,", max_size=40))

@@ -13,7 +13,7 @@ from registry.adapters.json_yaml import LONGEST_TEXT, MOST_PATH_CHARS, MOST_VALU
 from registry.core.envelope_suggestion import suggested
 from registry.core.formats.heads import inspect_head
 from registry.core.located import TextPlace, in_document, place_of
-from registry.core.release_check import Candidate, check
+from registry.core.release_check import Candidate, ModelTerms, check
 from registry.core.schema import Problem
 from registry.core.spec import parse_spec
 from tests.registry_samples import CONTRACT, ONNX, release_yaml, sha256
@@ -104,7 +104,9 @@ def test_all_paths_together_are_bounded() -> None:
 
 
 def test_another_models_name_is_quoted_in_part() -> None:
-    said = check(Candidate({"model": ["x" * 10_000] * 100}, []), "sentiment", CONTRACT, 1 << 30).problems
+    said = check(
+        Candidate({"model": ["x" * 10_000] * 100}, []), ModelTerms("sentiment", CONTRACT, {}, 1 << 30)
+    ).problems
     assert all(len(one.problem.message) < 1_000 for one in said)
 
 
@@ -130,19 +132,19 @@ def test_an_envelope_is_suggested_from_the_weights() -> None:
     assert found["engine"] == {"type": "onnx", "precision": "fp16"}
     assert parse_spec(release_yaml(changes | {"envelope": found})).envelope
     listed = [{"path": "artifact/model.onnx", "size_bytes": 1 << 30}]
-    needed = check(Candidate(release_yaml(changes), listed), "sentiment", CONTRACT, 1 << 40)
+    needed = check(Candidate(release_yaml(changes), listed), ModelTerms("sentiment", CONTRACT, {}, 1 << 40))
     assert [one.problem.field for one in needed.problems] == ["envelope.accelerator.vendor"]
     assert needed.suggested_envelope is not None and needed.suggested_envelope["accelerator"]["vendor"] == "nvidia"
 
 
 def test_the_whole_is_judged() -> None:
     files = [{"path": "artifact/model.onnx", "size_bytes": len(ONNX), "sha256": sha256(ONNX)}]
-    good = check(Candidate(release_yaml(), files), "sentiment", CONTRACT, 1 << 40)
+    good = check(Candidate(release_yaml(), files), ModelTerms("sentiment", CONTRACT, {}, 1 << 40))
     assert good.problems == () and good.digest is not None and good.waivers == ()
-    bad = check(Candidate(release_yaml({"model": "other"}), []), "sentiment", CONTRACT, 1 << 40)
+    bad = check(Candidate(release_yaml({"model": "other"}), []), ModelTerms("sentiment", CONTRACT, {}, 1 << 40))
     assert [(one.file, one.problem.field) for one in bad.problems] == [
         ("release.yaml", "model"), ("", "files"), ("", "files"),
     ]  # fmt: skip
-    large = check(Candidate(release_yaml(), files), "sentiment", CONTRACT, 10)
+    large = check(Candidate(release_yaml(), files), ModelTerms("sentiment", CONTRACT, {}, 10))
     assert [(one.file, one.problem.field) for one in large.problems] == [("artifact/model.onnx", "size_bytes")]
-    assert check(Candidate("text", files), "sentiment", CONTRACT, 10).document is None
+    assert check(Candidate("text", files), ModelTerms("sentiment", CONTRACT, {}, 10)).document is None

@@ -15,7 +15,7 @@ import yaml
 from registry.core.spec import read_spec
 from serving.adapters import tensorrt
 from sluicegate.cli.main import main
-from sluicegate.client.folder import find_files
+from sluicegate.client.folder import read_folder
 from tests.fakes.cuda import FakeCudaLibrary
 from tests.golden_models import INPUTS, OUTPUTS, embedding_graph
 from tests.model_files import plan_file
@@ -93,7 +93,7 @@ def test_a_plan_that_passes_is_put_into_the_folder_with_what_it_was_built_for(
         "compared": True,
         "optimization_profiles": [{"input": "x", "min": [1, INPUTS], "opt": [4, INPUTS], "max": [8, INPUTS]}],
     }
-    assert [path for path, _ in find_files(folder)] == ["artifact/model.plan"], "the graph beside it is not sent"
+    assert [path for path, _ in read_folder(folder).files] == ["artifact/model.plan"], "the graph beside it is not sent"
     [output] = found["outputs"]
     assert output["elements"] == (4 + 4 + 3 * 8) * OUTPUTS and output["largest_absolute"] < 1e-5
 
@@ -145,7 +145,7 @@ def test_a_plan_that_fails_replaces_nothing_and_is_not_sent(
     code, found = told(capsys, "build", folder)
     assert (code, found["verdict"], found["plan"]) == (1, "failed", str(folder / "model.plan"))
     assert {path: data for path, data in files(folder).items() if path != "model.plan"} == before
-    assert [path for path, _ in find_files(folder)] == ["artifact/model.plan"]
+    assert [path for path, _ in read_folder(folder).files] == ["artifact/model.plan"]
     fault(monkeypatch, lambda name, answer: answer)
     code, found = told(capsys, "compare", folder, "--plan", folder / "model.plan")
     assert (code, found["verdict"]) == (0, "passed"), "and it can be compared again"

@@ -15,12 +15,14 @@ from typing import Any
 
 import psycopg
 import pytest
+import yaml
 from playwright.sync_api import Browser
 
 from accounts.actions import actor_for, issue_token
-from registry.models import Blob, Release, Upload
+from registry.models import Blob, Release, ServedModel, Upload
 from sluicegate.stack import child
 from tests.factories import make_environment
+from tests.model_files import onnx_file
 from tests.pages.upload_browser import Person, database_url
 from tests.registry_samples import ONNX, person, served_model, sha256
 from tests.upload_rig import PART_BYTES, Installation, write_release
@@ -226,8 +228,7 @@ def test_hostile_archives_and_names_are_told_and_nothing_is_sent(ada: Person, tm
         },
     )  # fmt: skip
     ada.choose(folder)
-    ada.says("#checked", "mistakes")
-    said = ada.page.locator("#files").inner_text()
+    said = ada.says("#files", "are one file on some file systems")
     assert (
         said.count("are one file on some file systems") == 2
         and "invisible characters" in said
@@ -322,6 +323,42 @@ def test_typing_tells_mistakes_by_line_and_fields_write_the_text(ada: Person, tm
     spec = Release.objects.get(state="sealed").spec
     assert spec["provenance"] == {"git_commit": "4f2a9c1", "notes": "Smaller: 8 bit.", "labels": {"precision": "int8"}}
     assert spec["envelope"]["limits"] == {"max_batch_size": 16, "instances": 1}
+
+
+def test_a_graph_larger_than_what_is_sent_tells_its_tensors(ada: Person, tmp_path: Path) -> None:
+    """Five MiB of weights stand before the graph's inputs; none of them is read."""
+    weights = [(f"w{i}", "FP32", [256, 1024]) for i in range(5)]
+    graph = onnx_file(inputs=[("x", "FP32", [-1, 7])], outputs=[("score", "FP32", [-1, 2])], weights=weights)
+    folder = write_release(tmp_path / "large", {"artifact/model.onnx": graph})
+    ServedModel.objects.update(contract={})
+    document = yaml.safe_load((folder / "release.yaml").read_text())
+    document["runtime"]["backend"] = "onnxruntime"
+    (folder / "release.yaml").write_text(yaml.safe_dump(document))
+    ada.open()
+    ada.choose(folder)
+    ada.says("#mistakes", "artifact/model.onnx has no output 'probabilities'")
+    ada.page.locator("#take-serving:enabled").click()
+    ada.says("#checked", "Nothing is wrong")
+    text = yaml.safe_load(ada.page.locator("#release-text").input_value())
+    assert text["serving"]["inputs"] == [{"name": "x", "data_type": "FP32", "dims": [7]}]
+
+
+def test_a_folder_that_an_exporter_wrote_is_taken_as_artifact(ada: Person, tmp_path: Path) -> None:
+    for name, data in {"model.onnx": ONNX, "config.json": b"{}", "sub/a.json": b"{}", ".DS_Store": b"x"}.items():
+        (tmp_path / "exported" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "exported" / name).write_bytes(data)
+    ada.open()
+    ada.drop(tmp_path / "exported")
+    ada.says("#as-artifact", "Take these 3 files as artifact/")
+    assert ada.page.locator("#send").is_disabled()
+    ada.page.click("#as-artifact")
+    ada.says("#chosen", "3 files")
+    shown = ada.page.locator("#files").inner_text()
+    assert all(path in shown for path in ("artifact/model.onnx", "artifact/config.json", "artifact/sub/a.json"))
+    assert "neither artifact/" not in ada.page.locator("main").inner_text()
+    ada.choose(folder_of(tmp_path))
+    ada.says("#chosen", "4 files")
+    assert ada.page.locator("#as-artifact").is_hidden()
 
 
 def test_a_release_without_code_begins_its_gates_at_once(ada: Person, workers: list[Any], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from accounts.core.access import Verb, may
 from ledger.core.errors import NotFound
 from registry.adapters.json_yaml import write_text
 from registry.core.file_rules import BACKENDS
+from registry.core.folder_rules import for_pages
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from registry.queries import missing_files, visible_release_by_id
@@ -45,6 +47,7 @@ def upload(request: HttpRequest, slug: str) -> HttpResponse:
         "store_origin": store_origin(),
         "cors_problem": cors_problem(f"{request.scheme}://{request.get_host()}"),
         "backends": BACKENDS,
+        "rules": json.dumps(for_pages()),
     }
     return render(request, "registry/upload.html", facts)
 

@@ -17,7 +17,7 @@ from registry.core.formats.source import facts_of_source
 from registry.core.formats.tokenizers import LONGEST as LONGEST_JSON
 from registry.core.formats.tokenizers import facts_of, of_document
 from registry.core.formats.torchscript import MOST_READ, zipped_imports
-from registry.core.formats.window import CHUNK_BYTES, Seekable, Window
+from registry.core.formats.window import MOST_FETCHES, Seekable, Window
 from registry.core.schema import Json, Problem
 
 #: Version of a reader's output, by kind: bump it when its facts change, so that cached headers are read again.
@@ -75,15 +75,15 @@ def kind_of(path: str) -> str:
     return _KINDS.get(ending_of(path), "raw")
 
 
-def inspect(path: str, readable: Seekable, size_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -> Findings:
+def inspect(path: str, readable: Seekable, size_bytes: int, *, most_fetches: int = MOST_FETCHES) -> Findings:
     """What this file is. Its problems, if any, refuse it; their field is the path.
 
-    Reads headers only, but whole JSON up to 64 MiB, from an open file that can seek, at least `chunk_bytes` at once. Never
+    Reads headers only, but whole JSON up to 64 MiB, from an open file that can seek, by at most `most_fetches` reads. Never
     raises for what the bytes are; an error of the readable itself, such as OSError, passes through.
     """
     kind, head = kind_of(path), b""
     try:
-        window = Window(readable, size_bytes, chunk_bytes=chunk_bytes)
+        window = Window(readable, size_bytes, most_fetches=most_fetches)
         head = window.head(HEAD_BYTES)
         if not size_bytes and kind not in _MAY_BE_EMPTY:
             raise Malformed("it is empty", "Send the file with its contents, or leave it out.")

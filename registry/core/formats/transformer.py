@@ -12,7 +12,8 @@ from typing import Any, Final
 from registry.core.formats.findings import LARGEST
 
 _SIZES: Final = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "head_dim")
-_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
+#: Bytes of an element, by the `dtype` of a config.json.
+ELEMENT_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def facts_of(document: Any) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def facts_of(document: Any) -> dict[str, Any]:
     if not {"num_hidden_layers", "num_attention_heads", "hidden_size"} <= set(sizes):
         return {}
     data_type = document.get("dtype") or document.get("torch_dtype")
-    is_known = isinstance(data_type, str) and data_type in _BYTES
+    is_known = isinstance(data_type, str) and data_type in ELEMENT_BYTES
     return {"transformer": sizes | ({"dtype": data_type} if is_known else {})}
 
 
@@ -36,7 +37,7 @@ def cache_bytes_per_token(sizes: Mapping[str, Any], element_bytes: int | None = 
     layers, heads = _size(sizes, "num_hidden_layers"), _size(sizes, "num_attention_heads")
     own = _size(sizes, "num_key_value_heads") if "num_key_value_heads" in sizes else heads
     head = _size(sizes, "head_dim") or (_size(sizes, "hidden_size") // heads if heads else 0)
-    each = element_bytes or _BYTES.get(sizes.get("dtype", ""), 0)
+    each = element_bytes or ELEMENT_BYTES.get(sizes.get("dtype", ""), 0)
     return 2 * layers * own * head * each or None
 
 

@@ -9,9 +9,11 @@ from registry.core.formats.findings import Malformed
 
 #: Bytes fetched at once; headers are read in small steps, and a remote store answers each fetch with a request.
 CHUNK_BYTES: Final = 1 << 16
+#: Bytes fetched at once after a long jump, such as over a weight: the next header is short, and the bytes behind it may be a weight again.
+JUMP_BYTES: Final = 1 << 12
 #: Upper bounds on one inspection's fetches and bytes, independent of what the file declares.
 MOST_FETCHES: Final = 20_000
-MOST_BYTES: Final = 256 << 20
+MOST_BYTES: Final = 1 << 30
 
 
 class Seekable(Protocol):
@@ -65,16 +67,18 @@ class Window:
         return found
 
     def _fetch(self, count: int) -> None:
-        wanted = min(max(count, self._chunk_bytes), self.size - self.at)
+        is_far = not 0 <= self.at - self._start <= len(self._held) + CHUNK_BYTES
+        chunk_bytes = min(self._chunk_bytes, JUMP_BYTES) if is_far else self._chunk_bytes
+        wanted = min(max(count, chunk_bytes), self.size - self.at)
         self._fetches += 1
-        self._bytes += wanted
-        if self._fetches > self._most_fetches or self._bytes > MOST_BYTES:
+        if self._fetches > self._most_fetches or self._bytes + count > MOST_BYTES:
             raise Malformed("its header is too large to be read", "Split the file into smaller ones.")
         self._readable.seek(self.at)
-        pieces, missing = [], wanted
-        while missing and (piece := self._readable.read(missing)):
+        pieces, held = [], 0
+        while held < count and (piece := self._readable.read(wanted - held)):
             pieces.append(piece)
-            missing -= len(piece)
+            held += len(piece)
+        self._bytes += held
         self._start, self._held = self.at, b"".join(pieces)
         if len(self._held) < count:
             raise Malformed(

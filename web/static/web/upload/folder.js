@@ -1,93 +1,129 @@
-// The rules of a release folder, as the command line has them (registry/core/archive.py): what is sent, what is left out, what
-// must not be. Members are {name, kind: "file"|"folder"|"link"|"other", size, packed?, start?}; names are never mended.
-export const DOCUMENT = "release.yaml";
-const PARTS = ["artifact", "tokenizer"], CONFIGS = ["config.pbtxt", "artifact/config.pbtxt"];
-const ADDED = ["__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini"];
-const MOST_MEMBERS = 21_000, LARGEST_RATIO = 1100;
+// The rules of a release folder: what is sent, what is left out, what must not be. The lists and the words are the server's
+// (registry/core/folder_rules.py, which has the same steps for the command line); tests/pages/test_folder_rules.py compares both.
+// Members are {name, kind: "file"|"folder"|"link"|"other", size, packed?, start?}; names are never mended.
 
-const isAdded = (path) => {
-  const parts = path.split("/"), last = parts[parts.length - 1];
-  return ADDED.includes(parts[0]) || ADDED.includes(last) || last.startsWith("._");
-};
-const plain = (name) => name.replace(/\/$/, "").replace(/^\.\//, "");
-const mistake = (file, message, fix) => ({ file, line: null, column: null, field: "", message, fix });
-
-// "folder/" where everything lies in the release folder itself, else "".
-function topOf(members) {
-  const names = members.map((m) => plain(m.name));
-  const tops = new Set(names.map((name) => name.split("/")[0]).filter((top) => top && top !== "." && !ADDED.includes(top)));
-  const files = new Set(members.filter((m) => m.kind === "file").map((m) => plain(m.name)));
-  if (tops.size !== 1 || files.has(DOCUMENT)) return "";
-  const [top] = tops;
-  return files.has(`${top}/${DOCUMENT}`) || (!PARTS.includes(top) && names.some((n) => PARTS.some((p) => n.startsWith(`${top}/${p}/`))))
-    ? `${top}/` : "";
-}
-
-function unsafe(member) {
-  const { name, kind } = member;
-  if (kind === "link" || kind === "other") {
-    return [mistake(name, `it is ${kind === "link" ? "a link" : "neither a file nor a folder"}; releases hold bytes.`,
-      "Pack a copy of the file in its place.")];
+export class FolderRules {
+  constructor(rules) {
+    Object.assign(this, rules);
+    this.names = new Set(rules.added.names);
+    this.oneFile = [rules.document, ...rules.configs];
   }
-  const path = plain(name);
-  if (kind === "folder" && (path === "" || path === ".")) return [];
-  if (path.startsWith("/") || /^[A-Za-z]:/.test(path) || path.includes("\\") || path.includes("\0")
-      || path.split("/").some((part) => part === "" || part === "." || part === "..")) {
-    return [mistake(name, "its name is absolute, leads out of the folder, or has an empty part.", "Rename it.")];
-  }
-  if (member.packed !== undefined && member.size > LARGEST_RATIO * Math.max(member.packed, 1)) {
-    return [mistake(name, `${member.size} bytes are said to be packed in ${member.packed}.`,
-      "Pack the archive again; this one is damaged, or a bomb.")];
-  }
-  return [];
-}
 
-// One byte of an archive belongs to one member.
-function overlapping(members) {
-  const placed = members.filter((m) => m.start !== undefined).sort((a, b) => a.start - b.start);
-  let end = 0;
-  for (const member of placed) {
-    if (member.start < end) {
-      return [mistake(member.name, "its bytes are also those of another member.", "Pack the archive again; this one is damaged, or a bomb.")];
+  mistake(file, word, facts = {}) {
+    const [message, fix] = this.words[word];
+    const told = message.replace(/\{(\w+)\}/g, (_, name) => facts[name]);
+    return { file, line: null, column: null, field: file ? "path" : "files", message: told, fix };
+  }
+
+  // The path as far as the part that a system or a tool added; "" if it has none.
+  addedPart(path) {
+    const parts = path.split("/");
+    const at = parts.findIndex((part) => {
+      const name = part.toLowerCase();
+      return this.names.has(name) || this.added.prefixes.some((one) => name.startsWith(one))
+        || this.added.endings.some((one) => name.endsWith(one));
+    });
+    return at < 0 ? "" : parts.slice(0, at + 1).join("/") + (at + 1 < parts.length ? "/" : "");
+  }
+
+  // "folder/" if everything lies in the release folder itself, else "".
+  topOf(members) {
+    const named = members.map((one) => [plain(one.name), one.kind]);
+    const tops = new Set(named.map(([name]) => name.split("/")[0]).filter((top) => top && top !== "." && !this.addedPart(top)));
+    const files = new Set(named.filter(([, kind]) => kind === "file").map(([name]) => name));
+    if (tops.size !== 1 || files.has(this.document)) return "";
+    const [top] = tops;
+    const hasParts = !this.parts.includes(top) && named.some(([name]) => this.parts.some((part) => name.startsWith(`${top}/${part}/`)));
+    return files.has(`${top}/${this.document}`) || hasParts ? `${top}/` : "";
+  }
+
+  wrongKind(path, kind) {
+    if (kind === "link") return "link";
+    if (kind === "other") return "special";
+    if (this.parts.includes(path)) return kind === "file" ? "file_for_folder" : "";
+    return this.oneFile.includes(path) && kind === "folder" ? "folder_for_file" : "";
+  }
+
+  // {files: [{path, member}], document: member or null, left: [paths], problems}
+  arrange(members) {
+    const found = { document: null, files: [], left: [], problems: [] };
+    if (members.length > this.most_members) {
+      found.problems.push(this.mistake("", "too_many_members", { most: this.most_members }));
+      return found;
     }
-    end = member.start + (member.packed ?? member.size);
-  }
-  return [];
-}
-
-// {document: member or null, files: [{path, member}], left: [names], problems}
-export function judge(members) {
-  const found = { document: null, files: [], left: [], problems: [] };
-  if (members.length > MOST_MEMBERS) {
-    found.problems.push(mistake("", `there are more than ${MOST_MEMBERS} members.`, "Choose only the release folder."));
+    const top = this.topOf(members), left = new Set(), misplaced = new Set(), seen = new Set(), blocked = new Set();
+    for (const member of members) {
+      const path = plain(member.name).slice(top.length), [folder] = path.split("/"), isInside = path.includes("/");
+      if (!path || path === ".") continue;
+      const added = this.addedPart(path);
+      if (added) { left.add(added === path && member.kind === "folder" ? `${added}/` : added); continue; }
+      const above = this.oneFile.find((one) => path.startsWith(`${one}/`));
+      if (above) { if (!blocked.has(above)) found.problems.push(this.mistake(above, "folder_for_file")); blocked.add(above); continue; }
+      if (this.parts.includes(folder) || this.oneFile.includes(path)) {
+        const word = this.wrongKind(path, member.kind);
+        if (word && !blocked.has(path)) found.problems.push(this.mistake(path, word));
+        if (word) blocked.add(path);
+        else if (member.kind === "file" && seen.has(path)) found.problems.push(this.mistake(path, "twice"));
+        else if (member.kind === "file") {
+          seen.add(path);
+          if (path === this.document) found.document = member; else found.files.push({ path, member });
+        }
+      } else if (isInside || member.kind === "folder") {
+        if (folder.startsWith(".")) left.add(`${folder}/`); else misplaced.add(folder);
+      } else left.add(path);
+    }
+    found.problems.sort(byFile);
+    for (const folder of [...misplaced].sort()) found.problems.push(this.mistake(`${folder}/`, "misplaced"));
+    if (found.files.length > this.most_files) {
+      found.problems.push(this.mistake("", "too_many_files", { count: found.files.length, most: this.most_files }));
+    }
+    found.left = [...left].sort();
     return found;
   }
-  found.problems.push(...members.flatMap(unsafe), ...overlapping(members));
-  if (found.problems.length) return found;
-  const top = topOf(members), strange = new Set();
-  for (const member of members) {
-    const path = plain(member.name).slice(top.length);
-    if (!path) continue;
-    const folder = path.split("/")[0];
-    if (isAdded(path)) { if (member.kind === "file") found.left.push(path); continue; }
-    if (path.includes("/") && !PARTS.includes(folder)) {
-      if (folder.startsWith(".")) found.left.push(path); else strange.add(folder);
-      continue;
+
+  // Files of a folder without release.yaml that has a model at its top: [{path: "artifact/…", member}]; [] for any other folder.
+  asArtifact(members) {
+    if (this.unsafe(members).length) return [];
+    const files = members.filter((one) => one.kind === "file" && !this.addedPart(plain(one.name)));
+    const tops = new Set(files.map((one) => plain(one.name).split("/")[0]));
+    const isFolder = tops.size === 1 && files.every((one) => plain(one.name).includes("/"));
+    const cut = isFolder ? [...tops][0].length + 1 : 0;
+    const placed = files.map((member) => ({ path: `artifact/${plain(member.name).slice(cut)}`, member }));
+    return placed.some(({ path }) => this.models.includes(path.slice("artifact/".length))) ? placed : [];
+  }
+
+  // What no archive may hold, wherever it lies: names that leave the folder, and members that claim too much.
+  unsafe(members) {
+    const problems = members.flatMap((member) => {
+      const path = plain(member.name);
+      if (member.kind === "folder" && (path === "" || path === ".")) return [];
+      if (path.startsWith("/") || /^[A-Za-z]:/.test(path) || path.includes("\\") || path.includes("\0")
+          || path.split("/").some((part) => part === "" || part === "." || part === "..")) {
+        return [this.mistake(member.name, "unsafe")];
+      }
+      const isDense = member.packed !== undefined && member.size > this.largest_ratio * Math.max(member.packed, 1);
+      return isDense ? [this.mistake(member.name, "packed", { size: member.size, packed: member.packed })] : [];
+    });
+    return [...problems, ...this.overlapping(members)];
+  }
+
+  // One byte of an archive belongs to one member.
+  overlapping(members) {
+    const placed = members.filter((one) => one.start !== undefined).sort((a, b) => a.start - b.start);
+    let end = 0;
+    for (const member of placed) {
+      if (member.start < end) return [this.mistake(member.name, "overlapping")];
+      end = member.start + (member.packed ?? member.size);
     }
-    if (member.kind !== "file") continue;
-    if (path === DOCUMENT) {
-      if (found.document) found.problems.push(mistake(DOCUMENT, "there are two of it.", "Keep one."));
-      found.document = member;
-    } else if (PARTS.includes(folder) && path.includes("/") || CONFIGS.includes(path)) found.files.push({ path, member });
-    else found.left.push(path);
+    return [];
   }
-  for (const folder of [...strange].sort()) {
-    found.problems.push(mistake(`${folder}/`, "it is neither artifact/ nor tokenizer/, and would not be sent.", "Move it, or leave it out."));
+
+  // As `arrange`, after the names were found safe.
+  judge(members) {
+    const unsafe = this.unsafe(members.slice(0, this.most_members));
+    return unsafe.length ? { document: null, files: [], left: [], problems: unsafe } : this.arrange(members);
   }
-  const seen = new Set();
-  for (const { path } of found.files) {
-    if (seen.has(path)) found.problems.push(mistake(path, "it is there twice.", "Keep one of the two."));
-    seen.add(path);
-  }
-  return found;
 }
+
+const plain = (name) => name.replace(/\/$/, "").replace(/^\.\//, "");
+const byFile = (a, b) => (a.file < b.file ? -1 : a.file > b.file ? 1 : 0);

@@ -3,7 +3,7 @@
 import { csrfNow, mayComeBack } from "./api.js";
 import { durationText, sizeText } from "./words.js";
 
-const LOOK_MS = 1000, NUDGE_MS = 10_000, SPEED_OVER_MS = 10_000, GATES_PATIENCE_MS = 120_000;
+const LOOK_MS = 1000, NUDGE_MS = 10_000, SPEED_OVER_MS = 10_000, LEAST_PACE_MS = 1000, GATES_PATIENCE_MS = 120_000;
 const by = (id) => document.getElementById(id);
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 
@@ -82,9 +82,11 @@ export class Sending {
     by("hash-bar").value = data.hashed;
     by("send-bar").value = Math.min(there, total);
     const now = performance.now();
-    this.seen = [...this.seen.filter(([at]) => now - at < SPEED_OVER_MS), [now, data.sent]];
-    const [firstAt, first] = this.seen[0], speed = now > firstAt ? (data.sent - first) / ((now - firstAt) / 1000) : 0;
-    const pace = speed > 0 ? `, ${sizeText(Math.round(speed))}/s, ${durationText((total - there) / speed)} to go` : "";
+    // The time of hashing is no time of sending, and a rate over a moment is none.
+    this.seen = data.hashed < data.total ? [] : [...this.seen.filter(([at]) => now - at < SPEED_OVER_MS), [now, data.sent]];
+    const [firstAt, first] = this.seen[0] ?? [now, data.sent], seconds = (now - firstAt) / 1000;
+    const speed = seconds * 1000 >= LEAST_PACE_MS ? (data.sent - first) / seconds : 0;
+    const pace = speed > 0 && there < total ? `, ${sizeText(Math.round(speed))}/s, ${durationText((total - there) / speed)} to go` : "";
     by("hash-words").textContent = `${sizeText(data.hashed)} of ${sizeText(data.total)}`;
     const before = data.held ? `, ${sizeText(data.held)} of it was there already` : "";
     by("send-words").textContent = `${sizeText(Math.min(there, data.total))} of ${sizeText(data.total)}${before}${this.isPaused ? "" : pace}`;
@@ -112,7 +114,16 @@ export class Sending {
     by("sending-words").dataset.waits = "1";
     const why = status === 0 ? "The connection is lost" : status === 403 ? "The address of a part ran out" : `The server or the store is busy (${status})`;
     const hint = status === 0 && this.facts.storeOrigin ? " If the network is fine, the bucket's CORS rule does not let this page in (docs/uploads.md)." : "";
-    this.say(`${why}; it tries again in ${seconds} s. Nothing that arrived is lost.${hint}`, true);
+    clearInterval(this.countdown);
+    const until = performance.now() + seconds * 1000;
+    const tell = () => {
+      const left = Math.max(0, Math.ceil((until - performance.now()) / 1000));
+      if (this.isPaused || !this.isMoving || !by("sending-words").dataset.waits) return clearInterval(this.countdown);
+      this.say(`${why}; it tries again ${left ? `in ${left} s` : "now"}. Nothing that arrived is lost.${hint}`, true);
+      if (!left) clearInterval(this.countdown);
+    };
+    tell();
+    this.countdown = setInterval(tell, 1000);
   }
 
   on_failed({ message, errors, status, code }) {

@@ -3,7 +3,7 @@ import { apiOf, csrfNow } from "./api.js";
 import { isArchive, membersOf, Unreadable } from "./archives.js";
 import { ofDrop, ofHandles, ofInput } from "./choose.js";
 import { FilesTable } from "./files-table.js";
-import { judge } from "./folder.js";
+import { FolderRules } from "./folder.js";
 import { forget, keepUnfinished, unfinished } from "./handles.js";
 import { headsOf } from "./heads.js";
 import { ReleaseForm } from "./release-form.js";
@@ -13,7 +13,8 @@ import { countText, shownName, sizeText } from "./words.js";
 const TYPING_MS = 400;
 const root = document.querySelector("[data-upload]"), by = (id) => document.getElementById(id);
 const facts = root.dataset, api = apiOf(() => csrfNow(facts.csrf));
-const state = { files: [], problems: [], heads: new Map(), checking: 0, isFine: false, spec: null, handles: [], source: "", original: null, kept: null };
+const rules = new FolderRules(JSON.parse(facts.rules));
+const state = { files: [], problems: [], heads: new Map(), unread: [], checking: 0, isChosen: false, isFine: false, spec: null, handles: [], source: "", original: null, kept: null };
 
 const table = new FilesTable(by("files"), by("more-files"), (path) => take(state.files.filter((one) => one.path !== path)));
 const form = new ReleaseForm(root, (document, isText) => checkSoon(document, isText));
@@ -38,36 +39,58 @@ async function chosen(members, { source, beside = false, handles = [] }) {
       archive = members[0].file;
       from = await membersOf(archive);
     }
-    const found = judge(from);
-    if (!archive && !beside) placeLoose(found, members);
-    const files = await Promise.all(found.files.map(async ({ path, member }) => ({
-      path, blob: await member.open(), modified: (archive ?? member.file).lastModified, source: archive ? archive.name : "", crc: archive ? member.crc : undefined,
-    })));
+    const found = rules.judge(from), loose = found.document || found.files.length || beside ? [] : rules.asArtifact(from);
+    // Files without a folder can only be the model's. Of a folder without release.yaml the person says so.
+    const isLoose = loose.length > 0 && from.every((one) => !one.name.includes("/"));
+    if (isLoose) Object.assign(found, { files: loose, left: [], problems: [] });
+    offerAsArtifact(isLoose ? [] : loose, source, archive, handles);
+    const files = await blobsOf(found.files, archive);
     state.problems = found.problems;
+    state.isChosen = true;
     state.handles = handles;
     state.source = archive ? archive.name : source;
-    const text = found.document ? await (await found.document.open()).text() : null;
+    const text = found.document ? await textOf(await found.document.open()) : null;
     const more = beside ? state.files.filter((one) => !files.some((other) => other.path === one.path)) : [];
     if (text !== null) useText(text);
     const left = found.left.length ? ` Left out: ${found.left.slice(0, 5).map(shownName).join(", ")}${found.left.length > 5 ? " …" : ""}.` : "";
     await take([...more, ...files]);
-    const sum = state.files.reduce((total, one) => total + one.blob.size, 0);
-    say("chosen", `${countText(state.files.length, "file")}, ${sizeText(sum)}.${left}${text === null && !beside ? " No release.yaml came along: write it below." : ""}`);
+    say("chosen", `${countText(state.files.length, "file")}, ${sizeText(sumOf(state.files))}.${left}${text === null && !beside ? " No release.yaml came along: write it below." : ""}`);
     noteResumed();
   } catch (error) {
     say("chosen", error instanceof Unreadable ? error.message : `It cannot be read: ${error.message || error}.`, true);
   }
 }
 
-// A lone model file goes where the server looks for it.
-function placeLoose(found, members) {
-  if (found.files.length || found.problems.length) return;
-  for (const member of members) {
-    if (member.name.includes("/") || !/\.(onnx|plan|pt|py|data|safetensors|gguf)$/i.test(member.name)) continue;
-    found.files.push({ path: `artifact/${member.name}`, member });
-    found.left = found.left.filter((name) => name !== member.name);
+async function textOf(blob) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(await blob.arrayBuffer());
+  } catch {
+    throw new Unreadable(`${rules.document} is not UTF-8. Save it as UTF-8.`);
   }
 }
+
+const blobsOf = (files, archive) => Promise.all(files.map(async ({ path, member }) => ({
+  path, blob: await member.open(), modified: (archive ?? member.file).lastModified, source: archive ? archive.name : "", crc: archive ? member.crc : undefined,
+})));
+
+// A folder without release.yaml that has a model at its top, such as an exporter writes.
+function offerAsArtifact(files, source, archive, handles) {
+  const button = by("as-artifact");
+  button.hidden = !files.length;
+  button.textContent = files.length === 1 ? "Take this file as artifact/" : `Take these ${files.length} files as artifact/`;
+  button.onclick = async () => {
+    button.hidden = true;
+    try {
+      Object.assign(state, { problems: [], handles: archive ? [] : handles, source: archive ? archive.name : source });
+      await take(await blobsOf(files, archive));
+      say("chosen", `${countText(state.files.length, "file")}, ${sizeText(sumOf(state.files))}. Write release.yaml below.`);
+    } catch (error) {
+      say("chosen", `It cannot be read: ${error.message || error}.`, true);
+    }
+  };
+}
+
+const sumOf = (files) => files.reduce((total, one) => total + one.blob.size, 0);
 
 function useText(text) {
   const kept = state.kept;
@@ -80,7 +103,8 @@ async function take(files) {
   state.files = files.sort((a, b) => (a.path < b.path ? -1 : 1));
   table.show(state.files);
   by("file-table").hidden = !state.files.length;
-  state.heads = await headsOf(state.files);
+  const { heads, unread } = state.files.length > rules.most_files ? { heads: new Map(), unread: [] } : await headsOf(state.files, rules.endings);
+  Object.assign(state, { heads, unread });
   await check(form.text.value);
 }
 
@@ -99,7 +123,7 @@ function checkSoon(document, isText) {
 
 async function check(document) {
   const mine = ++state.checking;
-  const files = state.files.map(({ path, blob }) => ({ path, size_bytes: blob.size, ...(state.heads.has(path) ? { head: state.heads.get(path) } : {}) }));
+  const files = state.files.map(({ path, blob }) => ({ path, size_bytes: blob.size, ...state.heads.get(path) }));
   say("checked", "Checking…");
   let answer;
   try {
@@ -112,18 +136,27 @@ async function check(document) {
   by("check-again").hidden = true;
   if (typeof document !== "string") form.text.value = answer.text ?? form.text.value;
   form.show(answer);
-  const problems = [...state.problems, ...answer.problems];
+  const problems = inOrder(answer.problems, state.problems);
   state.isFine = !problems.length;
   state.spec = answer.document;
   table.mistakes(problems);
-  const isBegun = state.files.length > 0 || !problems.every((one) => !one.line);
+  const isBegun = state.isChosen || state.files.length > 0 || !problems.every((one) => !one.line);
   showMistakes(isBegun ? problems : []);
   const waivers = answer.waivers_needed.length ? ` It carries code and needs a waiver (${answer.waivers_needed.join(", ")}) before it runs.` : "";
-  const offered = answer.is_offered === false ? " No node offers its runtime now." : "";
+  const offered = answer.runs_nowhere ? ` It cannot run now: ${answer.runs_nowhere}` : "";
+  const unread = state.unread.length ? ` Read when they are sealed: ${state.unread.slice(0, 5).map(shownName).join(", ")}${state.unread.length > 5 ? " …" : ""}.` : "";
   const warned = answer.warnings.map((one) => ` ${one}`).join("");
-  const found = problems.length ? `${countText(problems.length, "mistake")}.` : `Nothing is wrong, as far as headers tell.${waivers}${offered}${warned}`;
+  const found = problems.length ? `${countText(problems.length, "mistake")}.` : `Nothing is wrong, as far as headers tell.${waivers}${offered}${warned}${unread}`;
+  root.dispatchEvent(new CustomEvent("checked", { detail: { problems } }));
   say("checked", isBegun ? found : "Nothing is chosen yet: begin with the release folder.", isBegun && Boolean(problems.length));
   moved();
+}
+
+// The order of every door: release.yaml from its top, then the folder, then its files. A mistake that both sides found is shown once.
+function inOrder(ofServer, ofFolder) {
+  const known = new Set(ofFolder.map((one) => `${one.file}\n${one.message}`)), isText = (one) => one.file === rules.document;
+  const rest = ofServer.filter((one) => !isText(one) && !known.has(`${one.file}\n${one.message}`));
+  return [...ofServer.filter(isText), ...ofFolder, ...rest];
 }
 
 function showMistakes(problems) {
@@ -159,7 +192,7 @@ by("send").addEventListener("click", async () => {
   by("send").disabled = true;
   const upload = {
     slug: facts.slug, source: state.source, text: form.text.value, original: state.original, count: state.files.length,
-    bytes: state.files.reduce((sum, one) => sum + one.blob.size, 0), handles: state.handles, at: Date.now(),
+    bytes: sumOf(state.files), handles: state.handles, at: Date.now(),
   };
   if (await keepUnfinished(facts.slug, upload) === undefined) await keepUnfinished(facts.slug, { ...upload, handles: [] });
   sending.start(state.files, state.spec);
@@ -176,7 +209,7 @@ async function offerResume() {
   const kept = state.kept = await unfinished(facts.slug) ?? null;
   if (!kept) return;
   by("resume").hidden = false;
-  const what = `${kept.source || "An upload"}, ${countText(kept.count, "file")}, ${sizeText(kept.bytes)}, begun ${new Date(kept.at).toLocaleString()}`;
+  const what = `${kept.source || "An upload"}, ${countText(kept.count, "file")}, ${sizeText(kept.bytes)}, begun ${new Date(kept.at).toISOString().slice(0, 16).replace("T", " ")} UTC`;
   say("resume-words", `${what}, is not finished. Choose the same files again, and only what is missing is sent.`);
   by("resume-go").hidden = !kept.handles?.length;
   by("resume-go").addEventListener("click", async () => {
