@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 #: For what cannot be told.
 UNKNOWN = "–"
 
@@ -37,7 +39,7 @@ def share_text(frac: float | None) -> str:
     if frac is None:
         return UNKNOWN
     figures = 1 if frac < 0.0001 else 2 if frac < 0.001 else 3
-    return f"{float(f'{frac * 100:.{figures}g}'):.10g} %"
+    return f"{Decimal(f'{frac * 100:.{figures}g}'):f} %"
 
 
 _WORDS = {"frac": "", "pct": " %"}

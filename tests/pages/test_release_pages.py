@@ -169,7 +169,7 @@ def test_a_release_that_was_rolled_back_says_so_on_every_tab(member: Client, rel
 
 
 def test_while_gates_run_nothing_of_the_tab_is_of_before(member: Client, release: Release) -> None:
-    """The table above said “passed, 4 of 4” while the rest of the tab said “running”."""
+    """The table above showed “passed, 4 of 4”, and the rest of the tab showed “running”."""
     run = report_for(release, "failed").gate_run
     GateResult.objects.create(gate_run=run, gate="golden", position=0, verdict="", reason="")
     GateRun.objects.filter(pk=run.pk).update(state="running", verdict="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -22,7 +23,7 @@ from tests.web_rig import WebServer
 pytestmark = [pytest.mark.real("chromium"), pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 expect.set_options(timeout=WITHIN_MS)
 Pages = Callable[..., Page]
-LIVE = "**/_live/**"
+LIVE = re.compile(r"/_[a-z_]+/")
 FOCUS_IS_IN = "sheet => sheet.contains(document.activeElement)"
 
 
