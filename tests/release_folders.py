@@ -124,7 +124,7 @@ CASES = [
     Case("no model file", [("", "files|no such file")], files={"artifact/notes.md": b"x"}, without=(GRAPH_PATH,)),
     Case("no file at all", [("", "files|no file under artifact/"), ("", "files|no such file")][::-1], without=(GRAPH_PATH,)),
     Case("a forbidden format", [("artifact/w.npy", "path|can run code")], files={"artifact/w.npy": b"x"}),
-    Case("an unknown format", [("artifact/run.sh", "path|not of an allowed format")], files={"artifact/run.sh": b"x"}),
+    Case("an unknown format", [("artifact/run.sh", "path|is a program (.sh)")], files={"artifact/run.sh": b"x"}),
     Case("names that differ in case", [("artifact/a.json", "path|one file on some file systems")], files={
         "artifact/A.json": b"{}", "artifact/a.json": b"{}",
     }),
@@ -176,7 +176,7 @@ CASES = [
     Case("mistakes of all families at once", [
         (YAML, "serving.max_batch_size"), (YAML, "serving.outputs[0].name|has no output 'scores'"),
         (YAML, "serving.warmup[0].inputs.x|'zero'"), (YAML, "provenance.git_commit"), ("tokeniser/", "path"),
-        ("artifact/run.sh", "path"), ("artifact/broken.json", "artifact/broken.json"), (CONFIG, "|no place for version_policy"),
+        ("artifact/broken.json", "artifact/broken.json"), ("artifact/run.sh", "path"), (CONFIG, "|no place for version_policy"),
         (CONFIG, "|name 'z' is not"),
     ], {
         "serving.max_batch_size": -1, "serving.outputs.0.name": "scores", "serving.warmup": [{"inputs": {"x": "zero"}}],

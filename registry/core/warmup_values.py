@@ -24,7 +24,7 @@ def value_problem(value: Any, tensor: Mapping[str, Any], batch_size: int | None)
     `batch_size`: 0 for a model without a batch axis, None if it is not known; no shape is judged then. A single number or text
     stands for a whole item.
     """
-    data_type, dims = tensor["data_type"], tensor["dims"]
+    data_type, dims = tensor["data_type"], tensor["dims"] or [1]  # as requests have it: `serving.sent_dims`
     if value is None:
         return None
     if data_type == "BF16":

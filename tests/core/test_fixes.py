@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from registry.core.formats import inspect
-from registry.core.release_check import Candidate, check
+from registry.core.release_check import Candidate, ModelTerms, check
 from registry.core.schema import Problem
 from tests.model_files import onnx_file
 from tests.registry_samples import release_yaml
@@ -28,7 +28,7 @@ def tensor(name: str, dims: Any, data_type: str = "FP32") -> dict[str, Any]:
 def first(document: dict[str, Any], files: dict[str, bytes]) -> Problem | None:
     findings = {path: inspect(path, io.BytesIO(data), len(data)) for path, data in files.items()}
     listed = [{"path": path, "size_bytes": len(data)} for path, data in files.items()]
-    found = check(Candidate(document, listed, findings), "sentiment", {}, 1 << 30).problems
+    found = check(Candidate(document, listed, findings), ModelTerms("sentiment", max_bytes=1 << 30)).problems
     return found[0].problem if found else None
 
 

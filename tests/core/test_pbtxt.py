@@ -234,7 +234,7 @@ def test_each_field_that_is_refused_says_what_to_do_instead() -> None:
     ("text", "means", "fix"),
     [
         (
-            'input { name: "text" data_type: TYPE_STRING dims: 1 reshape { shape: [] } }',
+            'input { name: "text" data_type: TYPE_STRING dims: 1 reshape { shape: [ 1, 1 ] } }',
             "another shape",
             "a Reshape into",
         ),

@@ -177,7 +177,7 @@ def test_a_warm_up_is_a_request_that_could_be_sent() -> None:
 @pytest.mark.parametrize(
     ("value", "found"),
     [([None, 1], "null"), ([[1, 2], [3, None]], "null"), ({"a": 1}, "an object"), ([{}], "an object"),
-     (None, ""), (1, ""), ([[1.5], [True]], ""), (["a", ""], ""), ([], "")],
+     (None, ""), (1, ""), ([[1.5], [2]], ""), ([], "")],
 )  # fmt: skip
 def test_a_warm_up_holds_what_a_tensor_holds(value: Any, found: str) -> None:
     says = linted(inputs=[TENSOR], warmup=[{"inputs": {"x": 1}}, {"inputs": {"x": value}}])

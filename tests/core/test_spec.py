@@ -172,6 +172,7 @@ def test_all_mistakes_are_named_at_once() -> None:
         "x",
         "runtime.image",
         "serving.inputs[0].data_type",
+        "serving.warmup[0].inputs.text",
         "envelope.batching",
         "serving.dynamic_batching.preferred_batch_size[0]",
         "serving.dynamic_batching.preferred_batch_size[1]",

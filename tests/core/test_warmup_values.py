@@ -56,7 +56,7 @@ def test_bf16_cannot_be_written_and_may_be_made_up() -> None:
         (0, [3], 2, True), ([1, 2, 3], [3], 2, True), ([[1, 2, 3], [4, 5, 6]], [3], 2, True), ([1, 2], [3], 2, False),
         ([[1, 2, 3]], [3], 2, False), ([1, 2], [1], 2, True), ([1, 2], [-1], 2, True), ([1, 2, 3], [1], 2, False),
         ([[1, 2], [3]], [-1], 2, False), ([1, [2]], [-1], 0, False), ([1, 2], [-1], 0, True), ([[1], [2]], [1], 0, False),
-        ([], [-1], 1, True), ([], [1], 1, False), (7, [], 2, True), ([7, 8], [], 2, True), ([7], [], 2, False), (7, [], 0, True),
+        ([], [-1], 1, True), ([], [1], 1, False), (7, [], 2, True), ([7, 8], [], 2, True), ([7], [], 2, True), (7, [], 0, True),
     ],
 )  # fmt: skip
 def test_the_shape_of_a_value(value: Any, dims: list[int], batch_size: int, is_right: bool) -> None:

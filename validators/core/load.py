@@ -344,7 +344,7 @@ def _judge_objective(summary: LoadSummary, policy: Mapping[str, Any], evidence: 
     counted = f"{found.over} of {found.n} requests were over {policy['slo_ms']:g} ms"
     if found.n != summary.requests:
         whole = f"{sum(summary.over_per_window)} of {summary.requests}"
-        counted = f"In the first {proof.windows * WINDOW_S:g} s, {counted} (in the whole run {whole})"
+        counted += f" in the first {proof.windows * WINDOW_S:g} s ({whole} in the whole run)"
     for one in summary.classes:
         own = first_proof(one.over_per_window, one.sent_per_window, policy, tests=tests, of=(Verdict.FAILED,)).found
         if own.verdict is Verdict.FAILED and found.verdict is not Verdict.FAILED:
