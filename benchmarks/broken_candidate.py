@@ -33,7 +33,8 @@ import django
 
 django.setup()
 
-from serving.core.routes import Arm, Endpoint, Limits  # noqa: E402
+from serving.core.request_limits import Limits  # noqa: E402
+from serving.core.routes import Arm, Endpoint  # noqa: E402
 from serving.ports import ArmCounters  # noqa: E402
 from tests.gateway_rig import MODEL, UNBOUNDED, Rig, grpc_infer, rig  # noqa: E402
 from tests.stub_process import StubProcess, stub_processes  # noqa: E402

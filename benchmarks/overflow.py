@@ -29,7 +29,8 @@ import numpy as np
 django.setup()
 
 from benchmarks.overload import GOOD_S, LEAST_GOODPUT, SHED_WITHIN_S  # noqa: E402
-from serving.core.routes import IN_FLIGHT_PER_INSTANCE, Arm, Endpoint, Limits  # noqa: E402
+from serving.core.request_limits import Limits  # noqa: E402
+from serving.core.routes import IN_FLIGHT_PER_INSTANCE, Arm, Endpoint  # noqa: E402
 from serving.ports import ArmCounters  # noqa: E402
 from tests.gateway_rig import UNBOUNDED, Rig, rig  # noqa: E402
 from tests.overload_rig import FIFO, Call, Channel, Lines, Users, closed_loop, open_loop, triton  # noqa: E402

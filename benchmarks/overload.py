@@ -37,7 +37,8 @@ django.setup()
 from django.conf import settings  # noqa: E402
 
 from serving.core.bounds import bounds_of  # noqa: E402
-from serving.core.routes import Arm, Endpoint, Limits  # noqa: E402
+from serving.core.request_limits import Limits  # noqa: E402
+from serving.core.routes import Arm, Endpoint  # noqa: E402
 from serving.ports import ArmCounters  # noqa: E402
 from tests.contracts.serving_models import MemoryBlobs  # noqa: E402
 from tests.gateway_rig import UNBOUNDED, Rig, rig, wait_until  # noqa: E402

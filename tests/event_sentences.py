@@ -36,6 +36,9 @@ SHOWN = {
     "more are never placed",
     "The gate policy speaks of {}, and there is no such environment.",
     "the release declares max_batch_size {}",
+    "The new policy of {} asks for less than the present one: {}.",
+    "{} does not run what was sealed, so it takes no traffic. Push the release again.",
+    "{} has no server that answers yet, so it can take no traffic: {}",
 }
 
 PERSON = "a person asked for it, and the action checked that person's right"
@@ -62,7 +65,9 @@ RESTS_ON = {
     "{} promotes {} without waiting for proof: {}": PERSON,
     "Cancelled by {} before any traffic: {}": "the state is one in which no route names the candidate",
     "Rolling back to {}, by {}: {}": PERSON,
-    "Ended by {}: {} {}, for there is none to go back to.": "the rollout has no stable release",
+    "Ended by {}: {} {}: {}.": "the rollout has no stable release, or the server of the release before is not ready",
+    " {} has no serving server, so requests fail until it has one.": "the servers of stable, as the route has them",
+    "{} has no serving server. By {}, {} {}": PERSON,
     "Paused by {} at {} %: {}": PERSON,
     "Resumed by {} at {} %: {}": PERSON,
     "{} went back to {}, still warm: {}": "a server of the former release is ready",
@@ -104,7 +109,8 @@ RESTS_ON = {
     "its server was gone when the agent came back, or not shut in as servers are today": "no such process, or an older sandbox",
     "its server process ended": "the process is gone",
     "its server is away, or serves it no more": "the server's own answer",
-    "it hung: for {} s it answered no probe and finished nothing ({})": "probes and the server's counters for this long",
+    "it hung: {} ({})": "liveness calls, probes and the server's counters, for the time that the sentence names",
+    "it hung: {}": "liveness calls, probes and the server's counters, for the time that the sentence names",
     "its files are here and right": "the sha256 of every file, before the server was started",
     "the server reports it ready": "the server's readiness of this model",
     "it answered its warm-up requests": "each answer had the declared outputs",

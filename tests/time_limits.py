@@ -26,7 +26,7 @@ from serving.agent import server_shim, static_launcher
 from serving.agent.timings import AgentTimings
 from serving.control_plane import clusters, listener, virtual_hosts
 from serving.core import health, sleep
-from serving.core.routes import Limits, limits_stated
+from serving.core.request_limits import Limits, limits_stated
 from sluicegate import settings
 from validators.core.policy import parse_policy
 from validators.core.request_time import ASKING

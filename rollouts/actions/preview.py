@@ -34,7 +34,7 @@ from rollouts.actions.start import (
 from rollouts.core.capacity import shortage
 from rollouts.core.decision import listed
 from rollouts.core.policy import FULL_BP, Policy, Source, WhenStableIsGone
-from rollouts.core.policy_weakening import other_fields
+from rollouts.core.policy_weakening import differing_fields
 from rollouts.core.preview import PolicyPreview, preview
 from rollouts.core.room import Room
 from rollouts.models import Rollout
@@ -377,9 +377,8 @@ def _of_own_policy(asked: _Asked) -> Iterator[Warned]:
     model = asked.candidate.model
     if asked.weaker and may(asked.actor, Verb.APPROVE_ROLLOUT, model.team.slug, model.slug):
         yield Warned("fewer_approvals", "warning", fewer_approvals(model.slug, asked.weaker))
-    if asked.policy is None:
-        return
-    names = other_fields(policy_for(asked.candidate, asked.environment, None), asked.plan)
+    own = policy_for(asked.candidate, asked.environment, None)
+    names = [name for name in differing_fields(own.document, asked.plan.document) if name != "preset"]
     if names:
         said = f"This rollout does not follow the own policy of {model.slug}: {listed(names)} differ"
         yield Warned("other_policy", "warning", f"{said}{'s' if len(names) == 1 else ''}.")
@@ -391,14 +390,11 @@ def _of_people(asked: _Asked) -> Iterator[Warned]:
         stages = listed(f"{count} for {stage}" for stage, count in plan.approvals.items())
         excluded = {pk for pk in (candidate.author_id, asked.actor.user_id) if pk is not None}
         people = approvers_of(candidate.model, excluded)
-        most = max(plan.approvals.values())
         who = f"those who may: {', '.join(people)}" if people else "nobody may give them yet"
-        is_enough = len(people) >= min(most, MOST_NAMES)
+        is_enough = len(people) >= min(max(plan.approvals.values()), MOST_NAMES)
         yield Warned("approval_needed", "note" if is_enough else "warning", f"It takes approvals, {stages}; {who}.")
     last = asked.beside.former
     if last is not None and last.policy_digest != plan.digest:
-        names = sorted(
-            name for name in {*plan.document, *last.policy} if plan.document.get(name) != last.policy.get(name)
-        )
+        names = differing_fields(last.policy, plan.document)
         said = f"The last rollout here, {last.pk}, followed another policy: {listed(names)} differ"
         yield Warned("policy_changed", "note", f"{said}{'s' if len(names) == 1 else ''}.")

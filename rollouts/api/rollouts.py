@@ -23,13 +23,13 @@ from registry.queries import get_release, visible_model, visible_models
 from rollouts import actions, queries
 from rollouts.actions.preview import preview_rollout
 from rollouts.api.bodies import ApproveIn, JudgeIn, ReasonIn, RollbackIn, StartIn, SupersedeIn, SupposeIn
+from rollouts.api.replay_serializers import RolloutReplayOut
 from rollouts.api.serializers import (
     DecisionOut,
     ObservationOut,
     RolloutBrief,
     RolloutOut,
     RolloutPreviewOut,
-    RolloutReplayOut,
 )
 from rollouts.core.lifecycle import FINAL, RolloutState
 from rollouts.models import DecisionRecord, Observation, Rollout

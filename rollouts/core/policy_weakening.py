@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from accounts.core.quantities import duration_text, weight_text
 from rollouts.core.approvals import BAKE, PROMOTE
@@ -18,10 +19,9 @@ def weaker_approvals(own: Policy, other: Policy) -> list[str]:
     return [*_fewer(own, other), *_longer(own, other), *_thawed(own, other)]
 
 
-def other_fields(own: Policy, other: Policy) -> list[str]:
-    """Names of the fields in which the two policies differ, in alphabetical order."""
-    names = {*own.document, *other.document} - {"preset"}
-    return sorted(name for name in names if own.document.get(name) != other.document.get(name))
+def differing_fields(own: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Names of the fields in which the documents of two policies differ, in alphabetical order."""
+    return sorted(name for name in {*own, *other} if own.get(name) != other.get(name))
 
 
 def _fewer(own: Policy, other: Policy) -> Iterator[str]:

@@ -22,7 +22,8 @@ from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.asleep import Asleep
 from serving.core.buckets import GRPC_FAILURES
 from serving.core.request_classes import Pool
-from serving.core.routes import LONGEST_S, REQUEST_BYTES, Arm, ModelRoute
+from serving.core.request_limits import LONGEST_S
+from serving.core.routes import REQUEST_BYTES, Arm, ModelRoute
 
 ROUTE_CONFIG = "gateway"
 RELEASE_HEADER = "x-sluicegate-release"

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
-from typing import Any
 
 from serving.core.addresses import Address
 from serving.core.asleep import PREPARING_AGAIN_S, Asleep
 from serving.core.request_classes import ONE_POOL, Pool, RequestClasses
+from serving.core.request_limits import Limits
 from serving.core.tenants import Tenants
 
 #: Requests that one server may have in flight for each of its model instances, where its release declares no bound of its
@@ -104,42 +104,6 @@ class Arm:
         return digest12(self.digest)
 
 
-#: No user waits for longer than this, in seconds.
-LONGEST_S = 600.0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long a user waits in all, and one attempt may take, in seconds."""
-
-    timeout_s: float = 10.0
-    attempt_timeout_s: float = 2.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.attempt_timeout_s <= self.timeout_s <= LONGEST_S:
-            raise ValueError(
-                f"a time-out of {self.timeout_s} s with {self.attempt_timeout_s} s for one attempt cannot be kept; "
-                f"use 0 < attempt ≤ whole ≤ {LONGEST_S:.0f}"
-            )
-
-
-def limits_stated(objectives: Mapping[str, Any], default: Limits) -> Limits:
-    """Time limits of a model with these objectives; `default` are the installation's. Raises TypeError and ValueError.
-
-    A model that states either gets the other derived from it. A whole has room for two attempts, else a candidate
-    that hangs would leave stable too little time to answer. And the time of an attempt grows by half of the whole's
-    excess over the installation's: with a whole of 600 s and attempts of 2 s, each longer request would count as late and
-    run twice.
-    """
-    whole, attempt = objectives.get("timeout_s"), objectives.get("attempt_timeout_s")
-    if whole is None:
-        whole = min(max(default.timeout_s, 2 * float(attempt or 0)), LONGEST_S)
-    if attempt is None:
-        roomy = default.attempt_timeout_s + max(0.0, float(whole) - default.timeout_s) / 2
-        attempt = min(roomy, float(whole))
-    return Limits(float(whole), float(attempt))
-
-
 @dataclass(frozen=True)
 class Prober:
     """Where the prober takes mirrored requests, HTTP and gRPC alike, and the secret that it knows a gateway by."""
@@ -173,7 +137,7 @@ class ModelRoute:
     candidate: Arm | None = None
     candidate_bp: int = 0
     others: tuple[Arm, ...] = ()
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     mirror_bp: int = 0
     prober: Prober | None = None
     slot: int = 0  # in [0, SLOTS): the label of requests that begin under this route

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from django.conf import settings
 
-from serving.core.routes import LONGEST_S, Limits, limits_stated
+from serving.core.request_limits import LONGEST_S, Limits, limits_stated
 from serving.models import Deployment
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ class Timed(Protocol):
 
 
 def limits_of(model: Timed) -> Limits:
-    """Time limits of requests to the model, as `serving.core.routes.limits_stated` derives them."""
+    """Time limits of requests to the model, as `serving.core.request_limits.limits_stated` derives them."""
     default = Limits(settings.GATEWAY_TIMEOUT_S, settings.GATEWAY_ATTEMPT_TIMEOUT_S)
     objectives = model.objectives if isinstance(model.objectives, dict) else {}
     try:

@@ -23,11 +23,11 @@ from serving.control_plane.server import GatewayIdentity, Wake
 from serving.control_plane.snapshot import Snapshot
 from serving.core.addresses import Address
 from serving.core.admission import Proof
+from serving.core.request_limits import Limits
 from serving.core.routes import (
     IN_FLIGHT_PER_INSTANCE,
     REQUEST_BYTES,
     WELL_WITHIN_S,
-    Limits,
     Prober,
     RoutingTable,
     TableRefused,

@@ -16,7 +16,7 @@ from django.utils import timezone
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.core.asleep import Asleep
 from serving.core.buckets import EDGES_US, SIZE_EDGES
-from serving.core.routes import Limits
+from serving.core.request_limits import Limits
 from serving.ports import ArmCounters, GatewayCounters
 from tests.fakes.gateway import FakeGateway
 from tests.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until

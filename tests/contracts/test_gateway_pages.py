@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from serving.adapters.envoy_counters import EnvoyCounters
-from serving.core.routes import Limits
+from serving.core.request_limits import Limits
 from serving.ports import GatewayError
 from tests.fakes.gateway import FakeGateway, envoy_page
 from tests.gateway_rig import MODEL, Rig

@@ -11,7 +11,16 @@ from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
 from serving.control_plane.virtual_hosts import vhost
 from serving.core.addresses import Address
 from serving.core.buckets import is_failure
-from serving.core.routes import Arm, Endpoint, Limits, ModelRoute, Prober, RoutingTable, TableRefused, admit
+from serving.core.request_limits import Limits
+from serving.core.routes import (
+    Arm,
+    Endpoint,
+    ModelRoute,
+    Prober,
+    RoutingTable,
+    TableRefused,
+    admit,
+)
 
 A = Arm("r1", "sha256:" + "a" * 64, (Endpoint("127.0.0.1", 9001, 9002),))
 TWO = (*A.endpoints, Endpoint("127.0.0.1", 9021, 9022))

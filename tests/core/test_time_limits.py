@@ -6,7 +6,7 @@ import pytest
 
 from serving.adapters import envoy_bootstrap
 from serving.control_plane import listener, virtual_hosts
-from serving.core.routes import LONGEST_S, Limits, limits_stated
+from serving.core.request_limits import LONGEST_S, Limits, limits_stated
 from tests import time_limits
 from tests.time_limits import APART, FOLLOWING, PAGE
 

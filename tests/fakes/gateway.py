@@ -13,7 +13,13 @@ from django.utils import timezone
 
 from serving.control_plane import store
 from serving.core.buckets import EDGES_US, SIZE_EDGES
-from serving.core.routes import WHOLE_BP, Limits, ModelRoute, RoutingTable, admit
+from serving.core.request_limits import Limits
+from serving.core.routes import (
+    WHOLE_BP,
+    ModelRoute,
+    RoutingTable,
+    admit,
+)
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
 

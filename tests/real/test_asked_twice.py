@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from serving.core.routes import Arm, Endpoint, Limits
+from serving.core.request_limits import Limits
+from serving.core.routes import Arm, Endpoint
 from tests.gateway_rig import UNBOUNDED, Rig, grpc_infer, rig
 
 pytestmark = pytest.mark.real("envoy")

@@ -17,7 +17,8 @@ from serving.adapters.envoy_bootstrap import FLUSH_S
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.control_plane import snapshot
 from serving.control_plane.virtual_hosts import vhost
-from serving.core.routes import Arm, Limits, ModelRoute
+from serving.core.request_limits import Limits
+from serving.core.routes import Arm, ModelRoute
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
 from tests.gateway_rig import MODEL, UNBOUNDED, Rig, Traffic, free_port, grpc_infer, rig, wait_until
 

@@ -29,7 +29,8 @@ from rollouts.models import DecisionRecord, Rollout
 from serving.actions.routes import set_route
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.control_plane import store
-from serving.core.routes import Limits, admit
+from serving.core.request_limits import Limits
+from serving.core.routes import admit
 from serving.models import Gateway, Route
 from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
 from tests.gateway_rig import MODEL, Rig, rig, wait_until

@@ -12,7 +12,7 @@ import pytest
 
 from serving.adapters.linux_connections import open_connections
 from serving.control_plane import listener
-from serving.core.routes import Limits
+from serving.core.request_limits import Limits
 from tests.gateway_rig import Rig, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")

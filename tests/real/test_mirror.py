@@ -23,7 +23,8 @@ import pytest
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.control_plane.clusters import MAX_MIRRORED, MIRROR_TIMEOUT_S, PROBER_CLUSTER
 from serving.core.addresses import Address
-from serving.core.routes import Arm, Limits, Prober
+from serving.core.request_limits import Limits
+from serving.core.routes import Arm, Prober
 from tests.gateway_rig import MODEL, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(300)]

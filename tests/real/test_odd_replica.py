@@ -12,7 +12,8 @@ import pytest
 from rollouts.core.odd_replica import ReplicaTally, odd_one_out
 from serving.adapters.envoy_admin import EnvoyAdmin
 from serving.adapters.envoy_hosts import EnvoyHosts
-from serving.core.routes import Arm, Limits, digest12
+from serving.core.request_limits import Limits
+from serving.core.routes import Arm, digest12
 from serving.ports import GatewayError, HostCounts
 from tests.gateway_rig import MODEL, UNBOUNDED, Rig, grpc_infer, rig, wait_until
 from tests.stub_server import Backend

@@ -15,7 +15,8 @@ from typing import Any
 import grpc
 import pytest
 
-from serving.core.routes import Arm, Limits
+from serving.core.request_limits import Limits
+from serving.core.routes import Arm
 from serving.ports import ArmCounters
 from tests.gateway_rig import MODEL, UNBOUNDED, Answer, Backend, Rig, grpc_infer, rig, wait_until
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.core.routes import Arm, Limits
+from serving.core.request_limits import Limits
+from serving.core.routes import Arm
 from tests.gateway_rig import Rig, rig
 from tests.overload_rig import METASTABLE, Call, closed_loop, open_loop, triton
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.core.routes import Arm, Limits
+from serving.core.request_limits import Limits
+from serving.core.routes import Arm
 from tests.gateway_rig import UNBOUNDED, Rig, Traffic, rig
 from tests.stub_server import Backend
 

@@ -14,7 +14,8 @@ import grpc
 import pytest
 
 from serving.core.request_classes import Pool, RequestClasses
-from serving.core.routes import Arm, Limits
+from serving.core.request_limits import Limits
+from serving.core.routes import Arm
 from serving.core.tenants import Quota, Tenants
 from serving.ports import TenantCounters
 from tests.gateway_rig import Rig, Traffic, grpc_infer, rig, wait_until

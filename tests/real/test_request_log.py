@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from serving.control_plane.request_log import FAILED, SLOW, LoggedRequest
-from serving.core.routes import Limits
+from serving.core.request_limits import Limits
 from tests.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")

@@ -19,7 +19,8 @@ from serving.actions.sleeping import rule_sleep
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.adapters.envoy_hosts import EnvoyHosts
 from serving.core.asleep import Asleep
-from serving.core.routes import Limits, digest12
+from serving.core.request_limits import Limits
+from serving.core.routes import digest12
 from serving.core.sleep import LEAST_S, SleepRule
 from serving.models import Deployment, Server, Sleep
 from tests.gateway_rig import MODEL, Envoy, Rig, Traffic, rig, wait_until
