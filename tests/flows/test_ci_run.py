@@ -24,7 +24,7 @@ setup setup-tests:
 lint:
 \t@false
 test:
-\t@echo tests of $$(id -un) in $(CURDIR) with $(ARGS); env | sort | sed 's/^/variable /'; ls; cat new
+\t@echo tests of $$(id -un) in $(CURDIR) with $(ARGS); env | sort | sed 's/^/variable /'; ls; cat new edited staged
 \t@test ! -e slow || { touch /tmp/$$(id -un); sleep 600; }
 \t@echo '==== 1 failed, 5 passed, 2 skipped, 7 deselected, 1 error in 3.00s ===='; false
 """
@@ -32,7 +32,7 @@ test:
 
 @pytest.fixture
 def tree() -> Iterator[Path]:
-    """A checkout with a new file and a deleted file that are not committed. Others may not enter it."""
+    """A checkout with new, changed and deleted files that are not committed, staged ones too. Others may not enter it."""
     with tempfile.TemporaryDirectory(prefix="sluicegate-ci-test-", dir="/var/tmp") as name:
         made = Path(name) / "tree"
         (made / ".ci").mkdir(parents=True)
@@ -42,12 +42,17 @@ def tree() -> Iterator[Path]:
         packages.chmod(0o755)
         (made / "Makefile").write_text(MAKEFILE)
         (made / ".gitignore").write_text("/.build\n")
-        (made / "gone").touch()
+        for name in ("gone", "edited", "staged_gone"):
+            (made / name).write_text("as committed\n")
         git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.com", "-c", f"safe.directory={made}"]
         for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
             subprocess.run([*git, *words], cwd=made, check=True)
         (made / "gone").unlink()
         (made / "new").write_text("the new file\n")
+        (made / "edited").write_text("the staged change\n")
+        (made / "staged").write_text("the staged file\n")
+        for words in (["add", "edited", "staged"], ["rm", "-q", "staged_gone"]):
+            subprocess.run([*git, *words], cwd=made, check=True)
         yield made
 
 
@@ -106,7 +111,8 @@ def test_root_runs_the_suite_as_a_user_of_its_own_and_then_what_needs_root(tree:
     variables = dict(re.findall(r"^variable (\w+)=(.*)$", theirs, re.M))
     assert (variables["HOME"], variables["CI"]) == (name[2].removesuffix("/tree"), "true")
     assert variables["UV_DEFAULT_INDEX"] == "https://index" and "SECRET" not in variables
-    assert "the new file" in theirs and not re.search(r"^gone$", theirs, re.M)
+    assert all(text in theirs for text in ("the new file", "the staged change", "the staged file"))
+    assert "as committed" not in theirs and not re.search(r"^(staged_)?gone$", theirs, re.M)
     assert said.splitlines()[-1] == "10 passed, 4 failed, 4 skipped"
     assert set(leftovers()) <= set(before)
 
