@@ -7,7 +7,8 @@
     Health/Check without a name                     -                      SERVING, NOT_SERVING if drained
     Health/Check with a model's name                -                      SERVING, NOT_SERVING without a server
     ready of a model without a server               503                    ready: false
-    a call that the gateway does not offer          501                    UNIMPLEMENTED 12
+    a call of Triton's that is not offered          501                    UNIMPLEMENTED 12
+    another path                                    404                    UNIMPLEMENTED 12
 
 Source: the Open Inference Protocol v2, and gRPC's health checking protocol.
 """
@@ -36,6 +37,9 @@ DRAINED = "/drained"
 ASKS_READY = ("/", READY_PATH, f"{_SERVICE}ServerReady", HEALTH_CHECK)
 #: Name of these routes: no model's requests are counted under it.
 OWN_ANSWER = "own_answer"
+
+#: Methods that ask. A request with another one is for no model and gets 404.
+_ASKS = {"name": ":method", "string_match": {"safe_regex": {"regex": "GET|HEAD|OPTIONS"}}}
 
 #: Messages, all of field 1: `live`, `ready` (bool), and `status` (1 SERVING, 2 NOT_SERVING).
 _YES, _NO, _NOT_SERVING = b"\x08\x01", b"\x08\x00", b"\x08\x02"
@@ -103,7 +107,7 @@ def grpc_answer(path: str, message: bytes, *, name: str = OWN_ANSWER) -> dict[st
 
 
 def _plain(path: str, status: int, words: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
-    return _plain_matching({"path": path}, status, words, headers)
+    return _plain_matching({"path": path, "headers": [_ASKS]}, status, words, headers)
 
 
 def _plain_matching(
