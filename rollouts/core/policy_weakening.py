@@ -13,7 +13,7 @@ from rollouts.core.policy import FULL_BP, Policy
 def weaker_approvals(own: Policy, other: Policy) -> list[str]:
     """Half sentences, one for each rule of `own` that `other` weakens: approvals, how long they count, freeze windows.
 
-    Stages of two policies have different names, so approvals are compared by weight: up to each weight of `own`, `other` must ask for
+    Stages of two policies have different names, so approvals are compared by weight: up to each weight of either, `other` must ask for
     at least as many approvals, in all and at one stage. Empty if `other` asks for as much or more.
     """
     return [*_fewer(own, other), *_longer(own, other), *_thawed(own, other)]
@@ -25,8 +25,7 @@ def differing_fields(own: Mapping[str, Any], other: Mapping[str, Any]) -> list[s
 
 
 def _fewer(own: Policy, other: Policy) -> Iterator[str]:
-    weights = [*(step.weight_bp for step in own.steps), own.bake.weight_bp]
-    for weight_bp in dict.fromkeys(weights):
+    for weight_bp in sorted({stage.weight_bp for plan in (own, other) for stage in (*plan.steps, plan.bake)}):
         wanted, given = _asked_up_to(own, weight_bp), _asked_up_to(other, weight_bp)
         if sum(given) < sum(wanted) or max(given) < max(wanted):
             yield f"{_count(given)} up to {weight_text(weight_bp)} of the traffic in place of {_count(wanted)}"

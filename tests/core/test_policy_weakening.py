@@ -20,6 +20,7 @@ def weaker(own: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return weaker_approvals(parse_policy(own, OBJECTIVES), parse_policy(other, OBJECTIVES))
 
 
+TWO: dict[str, Any] = {"steps": [step(25), step(50)]}
 THREE = {"steps": [step(5), step(25), step(50)]}
 
 
@@ -35,6 +36,11 @@ THREE = {"steps": [step(5), step(25), step(50)]}
         ({**THREE, "approvals": {"step 2": 1}}, {**THREE, "approvals": {"step 3": 1}}),
         ({**THREE, "approvals": {"step 3": 1}}, {"steps": [step(50)], "approvals": {"bake": 1}}),
         ({**THREE, "approvals": {"start": 1, "bake": 1}}, {"steps": [step(5)], "approvals": {"start": 1}}),
+        # a further stage, just below the weight that an approval guards
+        ({**TWO, "approvals": {"start": 2}}, {"steps": [step(24.99), *TWO["steps"]], "approvals": {"step 2": 2}}),
+        ({**THREE, "approvals": {"step 2": 1}}, {"steps": [step(5), step(24.9)], "approvals": {"bake": 1}}),
+        ({"approvals": {"promote": 1}}, {"approvals": {"promote": 1}, "holdback_pct": 0.01}),
+        ({"approvals": {"bake": 1}}, {"steps": [step(94.99)], "approvals": {"bake": 1}}),
         ({"approvals": {"start": 1}}, {"approvals": {"start": 1}, "approval_valid_s": 864_000}),
         ({"freeze_windows": [{"why": "Year-end"}]}, {}),
     ],
@@ -53,6 +59,8 @@ def test_what_asks_for_less_is_named(own: dict[str, Any], other: dict[str, Any])
         ({"approvals": {"start": 1}}, {"approvals": {"start": 1, "bake": 1}, "approval_valid_s": 3600}),
         ({**THREE, "approvals": {"step 3": 1}}, {**THREE, "approvals": {"step 2": 1}}),
         ({**THREE, "approvals": {"step 3": 1}}, {"steps": [step(50)], "approvals": {"start": 1}}),
+        ({**TWO, "approvals": {"start": 2}}, {"steps": [step(24.99), *TWO["steps"]], "approvals": {"start": 2}}),
+        ({"approvals": {"promote": 1}}, {"approvals": {"promote": 1}, "holdback_pct": 20}),
         ({"freeze_windows": [{"why": "Year-end"}]}, {"freeze_windows": [{"why": "Year-end"}, {"why": "Sale"}]}),
     ],
 )
