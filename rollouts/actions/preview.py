@@ -17,7 +17,6 @@ from registry.core.coupling import changed_parts
 from registry.core.coupling import warning as coupled
 from registry.models import Release
 from registry.queries import manifest_of
-from rollouts.actions.preconditions import refuse_frozen
 from rollouts.actions.start import (
     admitted_by,
     check_release,
@@ -25,6 +24,7 @@ from rollouts.actions.start import (
     gate_policy_digest,
     policy_for,
     refuse_beside,
+    refuse_frozen_start,
     refuse_own_policy,
     refuse_tried_before,
     refuse_weaker,
@@ -173,7 +173,7 @@ def _refusals(asked: _Asked) -> list[Callable[[], object]]:
         lambda: refuse_own_policy(asked.actor, asked.candidate, asked.policy),
         lambda: refuse_weaker(asked.actor, asked.candidate, asked.weaker),
         lambda: check_release(asked.candidate, asked.environment),
-        lambda: refuse_frozen(asked.plan, "Start the rollout"),
+        lambda: refuse_frozen_start(asked.actor, asked.candidate, asked.environment, asked.plan),
         lambda: refuse_beside(asked.beside.ongoing, asked.environment),
         lambda: stable_beside(asked.candidate, asked.environment, asked.warm.route),
         *([] if asked.again else [lambda: refuse_tried_before(asked.candidate, asked.environment)]),

@@ -7,16 +7,17 @@ from typing import Any
 
 from accounts.core.quantities import duration_text, weight_text
 from rollouts.core.approvals import BAKE, PROMOTE
-from rollouts.core.policy import FULL_BP, Policy
+from rollouts.core.policy import FULL_BP, Policy, WhenStableIsGone
 
 
 def weaker_approvals(own: Policy, other: Policy) -> list[str]:
-    """Half sentences, one for each rule of `own` that `other` weakens: approvals, how long they count, freeze windows.
+    """Half sentences, one for each rule of `own` that `other` weakens: approvals, how long they count, freeze windows,
+    and who replaces a stable release that has no server.
 
     Stages of two policies have different names, so approvals are compared by weight: up to each weight of either, `other` must ask for
     at least as many approvals, in all and at one stage. Empty if `other` asks for as much or more.
     """
-    return [*_fewer(own, other), *_longer(own, other), *_thawed(own, other)]
+    return [*_fewer(own, other), *_longer(own, other), *_thawed(own, other), *_replaced(own, other)]
 
 
 def differing_fields(own: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -65,3 +66,13 @@ def _thawed(own: Policy, other: Policy) -> Iterator[str]:
     if missing:
         named = ", ".join(one.why or "without a reason" for one in missing)
         yield f"freeze windows are left out ({named})"
+
+
+def _replaced(own: Policy, other: Policy) -> Iterator[str]:
+    if other.when_stable_is_gone is not WhenStableIsGone.REPLACE:
+        return
+    if own.when_stable_is_gone is not WhenStableIsGone.REPLACE:
+        yield "a stable release without a server is replaced by the policy in place of a release manager"
+    elif other.stable_gone_s < own.stable_gone_s:
+        lasts, wanted = duration_text(other.stable_gone_s), duration_text(own.stable_gone_s)
+        yield f"a stable release without a server is replaced after {lasts} in place of {wanted}"

@@ -15,7 +15,6 @@ from uuid import UUID
 from django.db import connection
 
 from rollouts.actions.tick_records import count_blocks
-from rollouts.core.approvals import stages_ahead
 from rollouts.core.counter_deltas import ERRORS, Reading
 from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import RolloutState
@@ -25,7 +24,7 @@ from rollouts.core.tick_history import OpenSegment
 from rollouts.engine.gateway_counters import slow_edges
 from rollouts.models import Rollout
 from rollouts.queries import active_rollouts, active_rows
-from rollouts.queries.approvals import approvals_of
+from rollouts.queries.approvals import ahead_of, approvals_of
 from rollouts.queries.prober_tallies import wrong_readings
 from serving.models import Deployment, Gateway, Route
 from serving.queries import among, environments_by_id, gateways_in, live_deployments, node_facts
@@ -95,12 +94,9 @@ class RolloutEntry:
 
     @property
     def awaits_approval(self) -> bool:
-        """Whether the policy asks for approvals before the stage that comes next."""
-        rollout, wanted = self.rollout, self.policy.approvals
-        if not wanted or rollout.state == S.PAUSED:
-            return False
-        ahead = stages_ahead(self.policy, S(rollout.state), rollout.step_index, S.SHIFTING)
-        return bool(ahead) and wanted.get(ahead[0], 0) > 0
+        """Whether the policy asks for approvals before a stage that is yet to come: all traffic at once enters each of them."""
+        wanted = self.policy.approvals
+        return bool(wanted) and any(wanted.get(stage) for stage in ahead_of(self.rollout, self.policy))
 
     def mark_written(self, outcome: Outcome) -> None:
         """The tick is in the database."""

@@ -6,13 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from registry.models import Release
+from rollouts.core.decision import listed
 from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import FINAL, RolloutState
 from rollouts.core.policy import WhenStableIsGone
 from rollouts.core.snapshot import Observed
 from rollouts.core.stable_gone import is_absent
 from rollouts.models import Rollout
-from serving.queries.answering import NONE_SERVING, Serving, answering_in, answering_of, serving_of
+from rollouts.queries.approvals import ahead_of
+from serving.models import Environment
+from serving.queries.answering import NONE_SERVING, Serving, answering_in, answering_of, is_gone, serving_of
+from serving.queries.routes import route_of
 from serving.queries.sleep import sleep_of
 
 
@@ -45,8 +50,21 @@ def is_stable_gone(rollout: Rollout) -> bool:
     seen = Observed(0.0, stable_servers=serving.count, stable_reported=serving.reported)
     if not is_absent(seen, unanswered, rollout.effective_policy.all_failing_attempts):
         return False
-    sleep = sleep_of(rollout.environment_id, rollout.model_id)
-    return sleep is None or bool(sleep.trouble)
+    return not _sleeps(rollout.environment_id, rollout.model_id)
+
+
+def gone_beside(candidate: Release, environment: Environment) -> Release | None:
+    """The stable release that a rollout would begin beside, if its agents reported that it has no server; else None."""
+    route = route_of(candidate.model, environment)
+    if route is None or not is_gone(route.stable_id, environment.pk) or _sleeps(environment.pk, candidate.model_id):
+        return None
+    return route.stable
+
+
+def _sleeps(environment: int, model: int) -> bool:
+    """Whether the model sleeps there and can be woken."""
+    sleep = sleep_of(environment, model)
+    return sleep is not None and not sleep.trouble
 
 
 def target_of(rollout: Rollout) -> RollbackTarget | None:
@@ -92,4 +110,6 @@ def _way_on(rollout: Rollout) -> str:
         return f"Once it is approved and ready, a release manager may give {candidate} all traffic."
     if plan.when_stable_is_gone is WhenStableIsGone.REPLACE and rollout.state != RolloutState.PAUSED:
         return f"{candidate} takes all traffic once it is ready and that has lasted for {plan.stable_gone_s:g} s."
-    return f"Once {candidate} is ready, a release manager may give it all traffic: `sluicegate rollout promote {rollout.pk}`."
+    asking = [stage for stage in ahead_of(rollout, plan) if plan.approvals.get(stage)]
+    approved = f" and {listed(asking)} {'are' if len(asking) > 1 else 'is'} approved" if asking else ""
+    return f"Once {candidate} is ready{approved}, a release manager may give it all traffic: `sluicegate rollout promote {rollout.pk}`."
