@@ -7,6 +7,7 @@ from typing import Any
 
 from accounts.core.quantities import duration_text, weight_text
 from rollouts.core.approvals import BAKE, PROMOTE
+from rollouts.core.freeze import uncovered
 from rollouts.core.policy import FULL_BP, Policy, WhenStableIsGone
 
 
@@ -62,10 +63,9 @@ def _longer(own: Policy, other: Policy) -> Iterator[str]:
 
 
 def _thawed(own: Policy, other: Policy) -> Iterator[str]:
-    missing = [one for one in own.freeze_windows if one not in other.freeze_windows]
-    if missing:
-        named = ", ".join(one.why or "without a reason" for one in missing)
-        yield f"freeze windows are left out ({named})"
+    if windows := uncovered(own.freeze_windows, other.freeze_windows):
+        named = ", ".join(window.why or "without a reason" for window in windows)
+        yield f"freeze windows cover less time ({named})"
 
 
 def _replaced(own: Policy, other: Policy) -> Iterator[str]:
