@@ -33,7 +33,7 @@ def replacement(s: Snapshot) -> Decision | None:
     if s.desired.state is RolloutState.PAUSED or s.observed.problem or s.observed.total_s >= s.policy.deadline_s:
         return None
     gone_s = s.evidence.stable_gone_s or 0.0
-    if gone_s < s.policy.stable_gone_s:
+    if gone_s < s.replaced_after_s:
         return None
     said = (
         f"{s.identity.stable_name} has had no serving server for {gone_s:.0f} s, and the policy then replaces it: "
@@ -80,7 +80,7 @@ def way_on(s: Snapshot) -> str:
     candidate, stable = s.identity.candidate_name, s.identity.stable_name
     by_itself = ""
     if s.policy.when_stable_is_gone is WhenStableIsGone.REPLACE and s.desired.state is not RolloutState.PAUSED:
-        by_itself = f"{candidate} takes all traffic once {stable} has been gone for {s.policy.stable_gone_s:.0f} s. "
+        by_itself = f"{candidate} takes all traffic once {stable} has been gone for {s.replaced_after_s:.0f} s. "
     return f"{by_itself}{way_by_hand(s)}"
 
 

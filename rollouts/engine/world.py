@@ -30,7 +30,7 @@ from serving.models import Deployment, Gateway, Route
 from serving.queries import among, environments_by_id, gateways_in, live_deployments, node_facts
 from serving.queries.answering import NONE_SERVING, Place, Serving, serving_of
 from serving.queries.prefetch import FilesOn
-from serving.queries.replicas import learn_declared
+from serving.queries.replicas import declared_replicas, learn_declared
 from serving.queries.routes import Ack, acknowledgements, routes_between
 
 S = RolloutState
@@ -58,6 +58,7 @@ class RolloutEntry:
     counts_in_prometheus: bool = False
     places: tuple[Place, Place | None] = ((0, ""), None)  # of candidate and stable
     displaced: Place | None = None  # of the stable release whose place the candidate took, while it has it
+    stable_start_s: float = 0.0  # how long a server of stable takes to start, as declared
     slow_edges: tuple[tuple[str, int], ...] = ()  # counter of slow requests, and its edge in µs
     ahead: int = (
         0  # quiet ticks since the row was last written; should the engine die, the next reading has their counts
@@ -202,6 +203,7 @@ class EngineCache:
             counts_in_prometheus=asks,
             places=((where, str(rollout.candidate_id)), (where, str(stable)) if stable else None),
             displaced=(where, str(rollout.displaced_id)) if rollout.displaced_id and not stable else None,
+            stable_start_s=declared_replicas([stable])[stable].start_s if stable else 0.0,
             slow_edges=slow_edges(policy),
         )
 

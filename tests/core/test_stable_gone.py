@@ -72,6 +72,13 @@ def test_the_policy_ends_no_pause() -> None:
     assert gone(S.PAUSED, gone_s=1e6).action is Action.HOLD
 
 
+def test_a_stable_release_that_declares_a_long_start_is_given_the_time_for_it() -> None:
+    restart = gone(S.SHIFTING, gone_s=199.0, stable_start_s=200.0)
+    assert restart.action is Action.HOLD and "once r1 has been gone for 200 s" in restart.reason
+    assert gone(S.SHIFTING, gone_s=200.0, stable_start_s=200.0).action is Action.REPLACE
+    assert gone(S.SHIFTING, gone_s=60.0, stable_start_s=5.0).action is Action.REPLACE
+
+
 @pytest.mark.parametrize("stage", ["start", "step 2", "step 3", "bake", "promote"])
 def test_all_traffic_at_once_skips_no_approval(stage: str) -> None:
     policy = replace(REPLACE, approvals={stage: 1})
