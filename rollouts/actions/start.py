@@ -169,8 +169,8 @@ def refuse_frozen_start(actor: Actor, candidate: Release, environment: Environme
         if gone is None:
             raise
         if not may(actor, Verb.PROMOTE_NOW, model.team.slug, model.slug):
-            said = f"{refused.message} {gone.name} has no serving server, so a release manager may start it now."
-            raise Refused("frozen", said, **refused.facts) from None
+            way = f"{gone.name} has no serving server, so a release manager may start it now."
+            raise Refused("frozen", f"{refused.message} {way}", **refused.facts) from None
 
 
 def policy_for(candidate: Release, environment: Environment, policy: Mapping[str, Any] | None) -> Policy:

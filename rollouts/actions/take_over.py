@@ -60,13 +60,12 @@ def take_over_by_hand(rollout: Rollout, actor: Actor, reason: str, word: str) ->
     lock_routes(rollout.environment, rollout.candidate)
     assert rollout.stable is not None
     candidate, stable = rollout.candidate.name, rollout.stable.name
-    said = f"{stable} has no serving server. By {actor.name}, {takes_over(candidate, stable)}"
     facts: dict[str, Any] = {"from_state": str(rollout.state), "to_index": 0}
     if (freeze := frozen(plan.freeze_windows, timezone.now())) is not None:
         window, until = freeze
-        said += f" The freeze until {in_words(window, until)} was passed."
+        why = f"The freeze until {in_words(window, until)} was passed. {why}"
         facts |= {"passed_freeze": {"until": until.isoformat(), "why": window.why}}
-    said = f"{said} {why}"
+    said = f"{stable} has no serving server. By {actor.name}, {takes_over(candidate, stable)} {why}"
     take_over(rollout, actor=actor, reason=said, facts=facts)
     record(
         rollout,
