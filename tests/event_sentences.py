@@ -68,6 +68,7 @@ RESTS_ON = {
     "Ended by {}: {} {}: {}.": "the rollout has no stable release, or the server of the release before is not ready",
     " {} has no serving server, so requests fail until it has one.": "the servers of stable, as the route has them",
     "{} has no serving server. By {}, {} {}": PERSON,
+    "The freeze until {} was passed. {}": "a freeze window of the plan holds at this time, and the action does not refuse it",
     "Paused by {} at {} %: {}": PERSON,
     "Resumed by {} at {} %: {}": PERSON,
     "{} went back to {}, still warm: {}": "a server of the former release is ready",

@@ -213,6 +213,12 @@ APART: tuple[Apart, ...] = (
         float(min(one["prepare_deadline_s"] for one in PRESETS.values())),
         "no request runs before",
     ),
+    Apart(
+        "engine",
+        "`stable_gone_s` of the presets",
+        float(min(one["stable_gone_s"] for one in PRESETS.values())),
+        "stable has no server then; a longer cold start that stable declares replaces it",
+    ),
     Apart("API", "one wait for a run (`wait`)", waiting.MOST_S, "answers 202, and is asked again"),
 )
 

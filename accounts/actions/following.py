@@ -37,8 +37,13 @@ def follow(actor: Actor, subject_type: str, subject_id: int) -> None:
 
 
 def may_follow(token: Token, subject_type: str, subject_id: int, ended_at: datetime | None) -> bool:
-    """Whether the token, which has expired, may still read this run. `ended_at`: when the run ended, None if it goes on."""
+    """Whether the token, which has expired, may still read this run. `ended_at`: when the run ended, None if it goes on.
+
+    A token whose scope lacks `read` reads nothing after its end either.
+    """
     now = timezone.now()
+    if token.scope_verbs is not None and Verb.READ not in token.scope_verbs:
+        return False
     if ended_at is not None and now > ended_at + AFTER_END:
         return False
     row = FollowedRun.objects.filter(token=token.pk, subject_type=subject_type, subject_id=subject_id, until__gt=now)

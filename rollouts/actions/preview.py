@@ -17,7 +17,6 @@ from registry.core.coupling import changed_parts
 from registry.core.coupling import warning as coupled
 from registry.models import Release
 from registry.queries import manifest_of
-from rollouts.actions.preconditions import refuse_frozen
 from rollouts.actions.start import (
     admitted_by,
     check_release,
@@ -25,6 +24,7 @@ from rollouts.actions.start import (
     gate_policy_digest,
     policy_for,
     refuse_beside,
+    refuse_frozen_start,
     refuse_own_policy,
     refuse_tried_before,
     refuse_weaker,
@@ -33,7 +33,7 @@ from rollouts.actions.start import (
 )
 from rollouts.core.capacity import shortage
 from rollouts.core.decision import listed
-from rollouts.core.policy import FULL_BP, Policy, Source, WhenStableIsGone
+from rollouts.core.policy import FULL_BP, Policy, Source
 from rollouts.core.policy_weakening import differing_fields
 from rollouts.core.preview import PolicyPreview, preview
 from rollouts.core.room import Room
@@ -45,6 +45,7 @@ from rollouts.queries.obstacles import does_not_hold
 from rollouts.queries.prometheus_guards import query_problems
 from rollouts.queries.rolled_back import MOST_TOLD, rolled_back_before
 from rollouts.queries.rollout_view import frozen_view
+from rollouts.queries.target import who_replaces
 from rollouts.queries.traffic import Traffic, supposed
 from serving.core.prefetch import FilesStanding
 from serving.core.sleep_lifecycle import SleepState
@@ -173,7 +174,7 @@ def _refusals(asked: _Asked) -> list[Callable[[], object]]:
         lambda: refuse_own_policy(asked.actor, asked.candidate, asked.policy),
         lambda: refuse_weaker(asked.actor, asked.candidate, asked.weaker),
         lambda: check_release(asked.candidate, asked.environment),
-        lambda: refuse_frozen(asked.plan, "Start the rollout"),
+        lambda: refuse_frozen_start(asked.actor, asked.candidate, asked.environment, asked.plan),
         lambda: refuse_beside(asked.beside.ongoing, asked.environment),
         lambda: stable_beside(asked.candidate, asked.environment, asked.warm.route),
         *([] if asked.again else [lambda: refuse_tried_before(asked.candidate, asked.environment)]),
@@ -275,9 +276,7 @@ def _of_cold(asked: _Asked, stable: Release) -> Warned:
     where, candidate, plan = asked.environment.slug, asked.candidate.name, asked.plan
     sleep = sleep_of(asked.environment.pk, stable.model_id)
     if sleep is None:
-        by = "a release manager may then give it all traffic (`sluicegate rollout promote`)"
-        if plan.when_stable_is_gone is WhenStableIsGone.REPLACE:
-            by = f"it takes all traffic once that has lasted for {plan.stable_gone_s:g} s, or at once by `sluicegate rollout promote`"
+        by = who_replaces(plan, stable.pk)
         said = (
             f"{stable.name} has no serving server in {where}: there is no rollback target. {candidate} is prepared; if {stable.name} "
             f"does not answer by then, {by}, and it is held to the absolute objectives only."

@@ -27,7 +27,7 @@ from rollouts.models import Rollout
 from rollouts.queries.beside import Ongoing, beside
 from rollouts.queries.obstacles import does_not_hold, report_problem
 from rollouts.queries.rolled_back import last_tried, promoted_by
-from rollouts.queries.target import is_stable_gone
+from rollouts.queries.target import gone_beside, is_stable_gone
 from serving.actions.routes import lock_open, refuse_retired
 from serving.models import Environment, Route
 from serving.queries.node_fit import Places
@@ -156,8 +156,21 @@ def admit(actor: Actor, candidate: Release, environment: Environment, policy: Ma
     check_release(candidate, environment)
     plan = policy_for(candidate, environment, policy)
     refuse_weaker(actor, candidate, weakened_by(candidate, environment, plan))
-    refuse_frozen(plan, "Start the rollout")
+    refuse_frozen_start(actor, candidate, environment, plan)
     return Admitted(plan, report_for(candidate, environment))
+
+
+def refuse_frozen_start(actor: Actor, candidate: Release, environment: Environment, plan: Policy) -> None:
+    """As `refuse_frozen`, but a release manager may prepare what takes the place of a stable release without a server."""
+    try:
+        refuse_frozen(plan, "Start the rollout")
+    except Refused as refused:
+        gone, model = gone_beside(candidate, environment), candidate.model
+        if gone is None:
+            raise
+        if not may(actor, Verb.PROMOTE_NOW, model.team.slug, model.slug):
+            way = f"{gone.name} has no serving server, so a release manager may start it now."
+            raise Refused("frozen", f"{refused.message} {way}", **refused.facts) from None
 
 
 def policy_for(candidate: Release, environment: Environment, policy: Mapping[str, Any] | None) -> Policy:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from django.utils import timezone
+
 from accounts.core.access import Actor
 from ledger.core.errors import Refused, StateChanged
-from rollouts.actions.preconditions import refuse_frozen, refuse_unapproved, require_reason
+from rollouts.actions.preconditions import refuse_unapproved, require_reason
 from rollouts.actions.transitions import move, record
-from rollouts.core.approvals import PROMOTE
 from rollouts.core.decision import Code
+from rollouts.core.freeze import frozen, in_words
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import FULL_BP
 from rollouts.core.stable_gone import takes_over
@@ -49,17 +51,21 @@ def take_over(
 def take_over_by_hand(rollout: Rollout, actor: Actor, reason: str, word: str) -> Rollout:
     """The same by a release manager, at once. For a transaction that holds the row; the caller knows that stable has no server.
 
-    Raises Refused("frozen", "approval_missing", "report_not_passed") and StateChanged("candidate_not_ready", "digest_mismatch").
+    A freeze protects a release that serves, so it does not hold here; the event and the decision record one that was passed.
+    Raises Refused("approval_missing", "report_not_passed") and StateChanged("candidate_not_ready", "digest_mismatch").
     """
     plan, why = rollout.effective_policy, require_reason(reason)
     _refuse_unproven(rollout)
-    refuse_frozen(plan, word)
-    refuse_unapproved(rollout, plan, [one for one in ahead_of(rollout, plan) if one != PROMOTE], f"{word} now")
+    refuse_unapproved(rollout, plan, ahead_of(rollout, plan), f"{word} now")
     lock_routes(rollout.environment, rollout.candidate)
     assert rollout.stable is not None
     candidate, stable = rollout.candidate.name, rollout.stable.name
+    facts: dict[str, Any] = {"from_state": str(rollout.state), "to_index": 0}
+    if (freeze := frozen(plan.freeze_windows, timezone.now())) is not None:
+        window, until = freeze
+        why = f"The freeze until {in_words(window, until)} was passed. {why}"
+        facts |= {"passed_freeze": {"until": until.isoformat(), "why": window.why}}
     said = f"{stable} has no serving server. By {actor.name}, {takes_over(candidate, stable)} {why}"
-    facts = {"from_state": str(rollout.state), "to_index": 0}
     take_over(rollout, actor=actor, reason=said, facts=facts)
     record(
         rollout,

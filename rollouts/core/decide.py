@@ -7,11 +7,12 @@ is it long enough and proven? (advance, bake, promote; past the deadline: what t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from accounts.core.quantities import weight_text
-from rollouts.core.approvals import PROMOTE, stages_ahead
+from rollouts.core.approvals import missing
 from rollouts.core.decision import OPENING, Action, Code, Decision, facts_of, hold, listed, sentence
 from rollouts.core.freeze import frozen, in_words
 from rollouts.core.inconclusive import inconclusive_because, is_late, late, overdue, undecided
@@ -21,7 +22,7 @@ from rollouts.core.replica_differs import breach_or_replica, replacing
 from rollouts.core.rollback_rules import breach, is_fix
 from rollouts.core.shortage import shortage_at
 from rollouts.core.snapshot import Judged, Snapshot
-from rollouts.core.stable_gone import replacement, waiting
+from rollouts.core.stable_gone import lacking, lacking_words, replacement, waiting, way_by_hand
 from rollouts.core.stable_replica import comparable, renewing
 
 #: Nodes that a sentence names.
@@ -235,9 +236,10 @@ def _opened(s: Snapshot, decision: Decision) -> Decision:
     node has the candidate's files, or without the servers that the weight takes."""
     if decision.action not in OPENING or decision.code is Code.PROMOTING:
         return decision
-    held = _frozen(s) or _unapproved(s, decision)
-    if decision.action is not Action.REPLACE:  # fewer servers than the weight takes are more than none
-        held = held or _unfetched(s) or _crowded(s, decision)
+    if decision.action is Action.REPLACE:  # fewer servers than the weight takes are more than none
+        held = _unreplaced(s)
+    else:
+        held = _frozen(s) or _unapproved(s, decision) or _unfetched(s) or _crowded(s, decision)
     return replace(held, facts={**decision.facts, **held.facts, "held": decision.action.value}) if held else decision
 
 
@@ -252,30 +254,28 @@ def _frozen(s: Snapshot) -> Decision | None:
 
 
 def _unapproved(s: Snapshot, decision: Decision) -> Decision | None:
-    if decision.action is Action.REPLACE:
-        return _unapproved_before_bake(s)
     stage = {
         Action.PROMOTE: "promote",
         Action.BAKE: "bake",
         Action.ADVANCE: s.policy.stage_name(s.desired.step_index + 1),
     }.get(decision.action, "start")
-    return _lacks(s, stage)
+    return _lacks(s, missing(s.policy.approvals, s.people.approvals, [stage]))
 
 
-def _unapproved_before_bake(s: Snapshot) -> Decision | None:
-    """All traffic at once enters every stage up to the bake, and skips no approval of theirs."""
-    ahead = stages_ahead(s.policy, s.desired.state, s.desired.step_index, s.desired.paused_in)
-    lacking = (_lacks(s, stage) for stage in ahead if stage != PROMOTE)
-    return next((held for held in lacking if held is not None), None)
+def _unreplaced(s: Snapshot) -> Decision | None:
+    """The hold of a candidate that would take the place of a stable release without a server. A person need not wait for a freeze."""
+    if (held := _frozen(s)) is not None:
+        return replace(held, reason=f"{held.reason} {way_by_hand(s)}")
+    return _lacks(s, lacking(s))
 
 
-def _lacks(s: Snapshot, stage: str) -> Decision | None:
-    wanted, given = s.policy.approvals.get(stage, 0), s.people.approvals.get(stage, 0)
-    if given >= wanted:
+def _lacks(s: Snapshot, left: Mapping[str, int]) -> Decision | None:
+    """The hold that names every approval in `left`; None if nothing is left. Its facts are of the first stage."""
+    if not left:
         return None
-    left = wanted - given
-    said = f"Ready to go on, but {stage} needs {left} more approval{'s' * (left > 1)}."
-    return Decision(Action.HOLD, Code.AWAITING_APPROVAL, said, {"stage": stage, "given": given, "wanted": wanted})
+    stage = next(iter(left))
+    facts = {"stage": stage, "given": s.people.approvals.get(stage, 0), "wanted": s.policy.approvals[stage]}
+    return Decision(Action.HOLD, Code.AWAITING_APPROVAL, f"Ready to go on, but {lacking_words(left)}.", facts)
 
 
 def _unfetched(s: Snapshot) -> Decision | None:

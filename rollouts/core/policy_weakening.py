@@ -7,16 +7,18 @@ from typing import Any
 
 from accounts.core.quantities import duration_text, weight_text
 from rollouts.core.approvals import BAKE, PROMOTE
-from rollouts.core.policy import FULL_BP, Policy
+from rollouts.core.freeze import uncovered
+from rollouts.core.policy import FULL_BP, Policy, WhenStableIsGone
 
 
 def weaker_approvals(own: Policy, other: Policy) -> list[str]:
-    """Half sentences, one for each rule of `own` that `other` weakens: approvals, how long they count, freeze windows.
+    """Half sentences, one for each rule of `own` that `other` weakens: approvals, how long they count, freeze windows,
+    and who replaces a stable release that has no server.
 
-    Stages of two policies have different names, so approvals are compared by weight: up to each weight of `own`, `other` must ask for
+    Stages of two policies have different names, so approvals are compared by weight: up to each weight of either, `other` must ask for
     at least as many approvals, in all and at one stage. Empty if `other` asks for as much or more.
     """
-    return [*_fewer(own, other), *_longer(own, other), *_thawed(own, other)]
+    return [*_fewer(own, other), *_longer(own, other), *_thawed(own, other), *_replaced(own, other)]
 
 
 def differing_fields(own: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -25,8 +27,7 @@ def differing_fields(own: Mapping[str, Any], other: Mapping[str, Any]) -> list[s
 
 
 def _fewer(own: Policy, other: Policy) -> Iterator[str]:
-    weights = [*(step.weight_bp for step in own.steps), own.bake.weight_bp]
-    for weight_bp in dict.fromkeys(weights):
+    for weight_bp in sorted({stage.weight_bp for plan in (own, other) for stage in (*plan.steps, plan.bake)}):
         wanted, given = _asked_up_to(own, weight_bp), _asked_up_to(other, weight_bp)
         if sum(given) < sum(wanted) or max(given) < max(wanted):
             yield f"{_count(given)} up to {weight_text(weight_bp)} of the traffic in place of {_count(wanted)}"
@@ -62,7 +63,16 @@ def _longer(own: Policy, other: Policy) -> Iterator[str]:
 
 
 def _thawed(own: Policy, other: Policy) -> Iterator[str]:
-    missing = [one for one in own.freeze_windows if one not in other.freeze_windows]
-    if missing:
-        named = ", ".join(one.why or "without a reason" for one in missing)
-        yield f"freeze windows are left out ({named})"
+    if windows := uncovered(own.freeze_windows, other.freeze_windows):
+        named = ", ".join(window.why or "without a reason" for window in windows)
+        yield f"freeze windows cover less time ({named})"
+
+
+def _replaced(own: Policy, other: Policy) -> Iterator[str]:
+    if other.when_stable_is_gone is not WhenStableIsGone.REPLACE:
+        return
+    if own.when_stable_is_gone is not WhenStableIsGone.REPLACE:
+        yield "a stable release without a server is replaced by the policy in place of a release manager"
+    elif other.stable_gone_s < own.stable_gone_s:
+        lasts, wanted = duration_text(other.stable_gone_s), duration_text(own.stable_gone_s)
+        yield f"a stable release without a server is replaced after {lasts} in place of {wanted}"

@@ -158,6 +158,9 @@ class Observed:
     candidate_servers: int | None = None  # that answer real inferences; None: not known
     stable_servers: int | None = None  # likewise
     stable_reported: int | None = None  # of these, as many as an agent has reported on lately; None: not known
+    stable_start_s: float = (
+        0.0  # how long a server of stable takes to start, as its envelope declares; 0 if it does not
+    )
     is_stable_asleep: bool = False  # it was unloaded for want of requests, and is woken
     displaced_servers: int = 0  # of the release that the candidate took the place of
     server_since: float | None = None  # when the candidate's newest server came; None: it has none, or nobody knows
@@ -260,6 +263,11 @@ class Snapshot:
     def is_stable_gone(self) -> bool:
         """Whether the rollback target is known to have no server: traffic that goes there is lost."""
         return self.identity.has_stable and self.observed.stable_servers == 0
+
+    @property
+    def replaced_after_s(self) -> float:
+        """For how long stable must have been gone before the policy replaces it: a restart is no loss, however long it takes."""
+        return max(self.policy.stable_gone_s, self.observed.stable_start_s)
 
     @property
     def stage(self) -> Step:

@@ -5,8 +5,11 @@ Premises: docs/decisions/0040-when-stable-is-gone.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from accounts.core.quantities import weight_text
-from rollouts.core.decision import Action, Code, Decision, facts_of, hold
+from rollouts.core.approvals import missing, stages_ahead
+from rollouts.core.decision import Action, Code, Decision, facts_of, hold, listed
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import WhenStableIsGone
 from rollouts.core.snapshot import Observed, Snapshot
@@ -30,7 +33,7 @@ def replacement(s: Snapshot) -> Decision | None:
     if s.desired.state is RolloutState.PAUSED or s.observed.problem or s.observed.total_s >= s.policy.deadline_s:
         return None
     gone_s = s.evidence.stable_gone_s or 0.0
-    if gone_s < s.policy.stable_gone_s:
+    if gone_s < s.replaced_after_s:
         return None
     said = (
         f"{s.identity.stable_name} has had no serving server for {gone_s:.0f} s, and the policy then replaces it: "
@@ -75,9 +78,26 @@ def waiting(s: Snapshot) -> Decision:
 def way_on(s: Snapshot) -> str:
     """Returns the sentence with the verb, and the policy's delay, that end the hold."""
     candidate, stable = s.identity.candidate_name, s.identity.stable_name
-    number = f" {s.identity.rollout_id}" if s.identity.rollout_id else ""
-    verb = f"`sluicegate rollout promote{number}`"
+    by_itself = ""
     if s.policy.when_stable_is_gone is WhenStableIsGone.REPLACE and s.desired.state is not RolloutState.PAUSED:
-        after = f"once {stable} has been gone for {s.policy.stable_gone_s:.0f} s"
-        return f"{candidate} takes all traffic {after}; a release manager gives it all at once by {verb}."
-    return f"A release manager may give {candidate} all traffic: {verb}."
+        by_itself = f"{candidate} takes all traffic once {stable} has been gone for {s.replaced_after_s:.0f} s. "
+    return f"{by_itself}{way_by_hand(s)}"
+
+
+def way_by_hand(s: Snapshot) -> str:
+    """Returns the sentences with a release manager's verb, and the approvals that it lacks. A freeze does not hold the verb."""
+    number = f" {s.identity.rollout_id}" if s.identity.rollout_id else ""
+    said = f"A release manager may give {s.identity.candidate_name} all traffic at once: `sluicegate rollout promote{number}`."
+    left = lacking(s)
+    return f"{said} Before that, {lacking_words(left)}." if left else said
+
+
+def lacking(s: Snapshot) -> dict[str, int]:
+    """Approvals that all traffic at once still lacks, by stage: it enters every stage ahead, and the promotion is one of them."""
+    ahead = stages_ahead(s.policy, s.desired.state, s.desired.step_index, s.desired.paused_in)
+    return missing(s.policy.approvals, s.people.approvals, ahead)
+
+
+def lacking_words(left: Mapping[str, int]) -> str:
+    """`start needs 2 more approvals and promote needs 1 more approval`."""
+    return listed(f"{stage} needs {count} more approval{'s' * (count > 1)}" for stage, count in left.items())

@@ -91,6 +91,7 @@ def _observed(
         candidate_servers=serving[0].count,
         stable_servers=serving[1].count,
         stable_reported=serving[1].reported,
+        stable_start_s=entry.stable_start_s,
         is_stable_asleep=desired.is_stable_asleep,
         displaced_servers=world.serving_at(entry.displaced).count,
         server_since=serving[0].newest_at,

@@ -15,7 +15,6 @@ from uuid import UUID
 from django.db import connection
 
 from rollouts.actions.tick_records import count_blocks
-from rollouts.core.approvals import stages_ahead
 from rollouts.core.counter_deltas import ERRORS, Reading
 from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import RolloutState
@@ -25,13 +24,13 @@ from rollouts.core.tick_history import OpenSegment
 from rollouts.engine.gateway_counters import slow_edges
 from rollouts.models import Rollout
 from rollouts.queries import active_rollouts, active_rows
-from rollouts.queries.approvals import approvals_of
+from rollouts.queries.approvals import ahead_of, approvals_of
 from rollouts.queries.prober_tallies import wrong_readings
 from serving.models import Deployment, Gateway, Route
 from serving.queries import among, environments_by_id, gateways_in, live_deployments, node_facts
 from serving.queries.answering import NONE_SERVING, Place, Serving, serving_of
 from serving.queries.prefetch import FilesOn
-from serving.queries.replicas import learn_declared
+from serving.queries.replicas import declared_replicas, learn_declared
 from serving.queries.routes import Ack, acknowledgements, routes_between
 
 S = RolloutState
@@ -59,6 +58,7 @@ class RolloutEntry:
     counts_in_prometheus: bool = False
     places: tuple[Place, Place | None] = ((0, ""), None)  # of candidate and stable
     displaced: Place | None = None  # of the stable release whose place the candidate took, while it has it
+    stable_start_s: float = 0.0  # how long a server of stable takes to start, as declared
     slow_edges: tuple[tuple[str, int], ...] = ()  # counter of slow requests, and its edge in µs
     ahead: int = (
         0  # quiet ticks since the row was last written; should the engine die, the next reading has their counts
@@ -95,12 +95,9 @@ class RolloutEntry:
 
     @property
     def awaits_approval(self) -> bool:
-        """Whether the policy asks for approvals before the stage that comes next."""
-        rollout, wanted = self.rollout, self.policy.approvals
-        if not wanted or rollout.state == S.PAUSED:
-            return False
-        ahead = stages_ahead(self.policy, S(rollout.state), rollout.step_index, S.SHIFTING)
-        return bool(ahead) and wanted.get(ahead[0], 0) > 0
+        """Whether the policy asks for approvals before a stage that is yet to come: all traffic at once enters each of them."""
+        wanted = self.policy.approvals
+        return bool(wanted) and any(wanted.get(stage) for stage in ahead_of(self.rollout, self.policy))
 
     def mark_written(self, outcome: Outcome) -> None:
         """The tick is in the database."""
@@ -206,6 +203,7 @@ class EngineCache:
             counts_in_prometheus=asks,
             places=((where, str(rollout.candidate_id)), (where, str(stable)) if stable else None),
             displaced=(where, str(rollout.displaced_id)) if rollout.displaced_id and not stable else None,
+            stable_start_s=declared_replicas([stable])[stable].start_s if stable else 0.0,
             slow_edges=slow_edges(policy),
         )
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
+from registry.models import Release
+from rollouts.core.decision import listed
 from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import FINAL, RolloutState
-from rollouts.core.policy import WhenStableIsGone
+from rollouts.core.policy import Policy, WhenStableIsGone
 from rollouts.core.snapshot import Observed
 from rollouts.core.stable_gone import is_absent
 from rollouts.models import Rollout
-from serving.queries.answering import NONE_SERVING, Serving, answering_in, answering_of, serving_of
+from rollouts.queries.approvals import ahead_of
+from serving.models import Environment
+from serving.queries.answering import NONE_SERVING, Serving, answering_in, answering_of, is_gone, serving_of
+from serving.queries.replicas import declared_replicas
+from serving.queries.routes import route_of
 from serving.queries.sleep import sleep_of
 
 
@@ -45,8 +52,21 @@ def is_stable_gone(rollout: Rollout) -> bool:
     seen = Observed(0.0, stable_servers=serving.count, stable_reported=serving.reported)
     if not is_absent(seen, unanswered, rollout.effective_policy.all_failing_attempts):
         return False
-    sleep = sleep_of(rollout.environment_id, rollout.model_id)
-    return sleep is None or bool(sleep.trouble)
+    return not _sleeps(rollout.environment_id, rollout.model_id)
+
+
+def gone_beside(candidate: Release, environment: Environment) -> Release | None:
+    """The stable release that a rollout would begin beside, if its agents reported that it has no server; else None."""
+    route = route_of(candidate.model, environment)
+    if route is None or not is_gone(route.stable_id, environment.pk) or _sleeps(environment.pk, candidate.model_id):
+        return None
+    return route.stable
+
+
+def _sleeps(environment: int, model: int) -> bool:
+    """Whether the model sleeps there and can be woken."""
+    sleep = sleep_of(environment, model)
+    return sleep is not None and not sleep.trouble
 
 
 def target_of(rollout: Rollout) -> RollbackTarget | None:
@@ -86,10 +106,25 @@ def missing_targets(rollouts: Iterable[Rollout]) -> dict[int, RollbackTarget]:
     return {pk: target for pk, target in targets.items() if target is not None and target.is_missing}
 
 
+def replaced_after_s(plan: Policy, stable: UUID | None) -> float:
+    """For how long stable must have been gone before the policy replaces it, in seconds; see `Snapshot.replaced_after_s`."""
+    return max(plan.stable_gone_s, declared_replicas([stable])[stable].start_s if stable else 0.0)
+
+
+def who_replaces(plan: Policy, stable: UUID) -> str:
+    """How a candidate that is ready takes the place of a release without a server, as half a sentence."""
+    if plan.when_stable_is_gone is not WhenStableIsGone.REPLACE:
+        return "a release manager may then give it all traffic (`sluicegate rollout promote`)"
+    after = f"once that has lasted for {replaced_after_s(plan, stable):g} s"
+    return f"it takes all traffic {after}, or at once by `sluicegate rollout promote`"
+
+
 def _way_on(rollout: Rollout) -> str:
     candidate, plan = rollout.candidate.name, rollout.effective_policy
     if rollout.state == RolloutState.AWAITING_APPROVAL:
         return f"Once it is approved and ready, a release manager may give {candidate} all traffic."
     if plan.when_stable_is_gone is WhenStableIsGone.REPLACE and rollout.state != RolloutState.PAUSED:
-        return f"{candidate} takes all traffic once it is ready and that has lasted for {plan.stable_gone_s:g} s."
-    return f"Once {candidate} is ready, a release manager may give it all traffic: `sluicegate rollout promote {rollout.pk}`."
+        return f"{candidate} takes all traffic once it is ready and that has lasted for {replaced_after_s(plan, rollout.stable_id):g} s."
+    asking = [stage for stage in ahead_of(rollout, plan) if plan.approvals.get(stage)]
+    approved = f" and {listed(asking)} {'are' if len(asking) > 1 else 'is'} approved" if asking else ""
+    return f"Once {candidate} is ready{approved}, a release manager may give it all traffic: `sluicegate rollout promote {rollout.pk}`."

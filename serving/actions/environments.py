@@ -28,10 +28,10 @@ def ensure_environment(*, slug: str, rules: dict[str, Any]) -> Environment:
 def create_environment(*, actor: Actor, slug: str, is_routed: bool = True, **rules: Any) -> Environment:
     """The environment; `rules` is of CHANGEABLE. For administrators. Raises Refused, Invalid, StateChanged.
 
-    Every rollout to an environment whose name begins with `prod` waits for an approval, unless `rules` state otherwise.
+    Every rollout to an environment with a gateway waits for an approval, unless `rules` state otherwise.
     """
     require(actor, Verb.ADMINISTER, "*")
-    rules = {"needs_approval": is_routed and slug.startswith("prod"), **rules}
+    rules = {"needs_approval": is_routed, **rules}
     if not _SLUG.fullmatch(slug):
         raise field_error(
             "slug",

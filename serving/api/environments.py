@@ -130,7 +130,7 @@ class EnvironmentChange(StrictSerializer):
     )
     needs_approval = serializers.BooleanField(
         required=False,
-        help_text="every rollout waits for an approval at its start; on by default if the name begins with prod",
+        help_text="every rollout waits for an approval at its start; on by default in a new environment with a gateway",
     )
     allows_forced_release = serializers.BooleanField(
         required=False, help_text="a request may choose its release by x-sluicegate-release"

@@ -36,10 +36,13 @@ Key = tuple[UUID, int]  # release, environment
 
 @dataclass(frozen=True)
 class Declared:
-    """Of an envelope's `lifecycle.replicas`; None: not declared."""
+    """Of an envelope's `lifecycle.replicas`, None if not declared; and how long a server takes to start, in seconds."""
 
     least: int | None = None
     most: int | None = None
+    start_s: float = (
+        0.0  # the longest declared load and warm-up, else `lifecycle.load_timeout_s`; 0 if neither is declared
+    )
 
 
 @dataclass(frozen=True)
@@ -201,8 +204,14 @@ def _declared(manifest: str) -> Declared:
         document = json.loads(manifest or "{}")
     except ValueError:  # whoever tampered with it is told by its digest, and must not blind those who ask
         return Declared()
-    said = ((document.get("envelope") or {}).get("lifecycle") or {}).get("replicas") or {}
-    return Declared(said.get("min"), said.get("max"))
+    envelope = document.get("envelope") or {}
+    lifecycle = envelope.get("lifecycle") or {}
+    said, starts = (
+        lifecycle.get("replicas") or {},
+        [one.get("cold_start_s") or {} for one in envelope.get("performance") or []],
+    )
+    start_s = max((float((one.get("load") or 0) + (one.get("warmup") or 0)) for one in starts), default=0.0)
+    return Declared(said.get("min"), said.get("max"), start_s or float(lifecycle.get("load_timeout_s") or 0))
 
 
 def standing_in(release: Release, environment: Environment) -> QuerySet[Deployment]:

@@ -15,7 +15,7 @@ from sluicegate.cli.settings_values import add_file, add_yes, changed, values_of
 HELP = "Environments, and the rules for entering them"
 RULES = {
     "needs_passed_report": "a rollout starts only with a passed report",
-    "needs_approval": "every rollout waits for an approval at its start",
+    "needs_approval": "every rollout waits for an approval at its start; on in a new environment with a gateway",
     "allows_forced_release": "a request may choose its release by x-sluicegate-release",
 }
 COLUMNS = ("environment", "title", "gateways", "models served", "asks for")

@@ -159,10 +159,11 @@ def test_who_approves_reads_what_was_loosened() -> None:
     assert "fewer_approvals" in shown
 
 
-def test_production_asks_for_an_approval_when_it_is_made() -> None:
+def test_every_environment_with_a_gateway_asks_for_an_approval_when_it_is_made() -> None:
     admin = make_admin()
     assert create_environment(actor=admin, slug="production-eu").needs_approval
+    assert create_environment(actor=admin, slug="live").needs_approval
     assert not create_environment(actor=admin, slug="production-us", needs_approval=False).needs_approval
-    assert not create_environment(actor=admin, slug="canary").needs_approval
+    assert not create_environment(actor=admin, slug="lab", is_routed=False).needs_approval
     page = signed_in(make_user("root", is_admin=True)).get(reverse("settings_environments")).content.decode()
     assert re.search(r'name="needs_approval"\s+checked', page)

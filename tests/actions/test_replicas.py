@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from threading import Barrier, Thread
 from typing import Any
@@ -23,7 +24,7 @@ from serving.core.placement import Claim
 from serving.models import Deployment, Environment, Node, Scale, Server
 from serving.queries.deployments import answering_servers
 from serving.queries.placement import most_that_fit
-from serving.queries.replicas import Declared, declared_replicas, replica_plans
+from serving.queries.replicas import Declared, declared_replicas, learn_declared, replica_plans
 from tests.factories import (
     events_of,
     make_actor,
@@ -355,6 +356,21 @@ def test_a_manifest_that_cannot_be_read_declares_nothing_and_blinds_nobody(stabl
         cursor.execute("UPDATE registry_release SET manifest = '{' WHERE id = %s", [stable.release_id])
         cursor.execute("ALTER TABLE registry_release ENABLE TRIGGER USER")
     assert declared_replicas([stable.release_id]) == {stable.release_id: Declared()}
+
+
+@pytest.mark.parametrize(
+    ("envelope", "start_s"),
+    [
+        ({}, 0.0),
+        ({"lifecycle": {"load_timeout_s": 300}}, 300.0),
+        ({"performance": [{"cold_start_s": {"load": 90, "warmup": 15}}, {"cold_start_s": {"load": 20}}]}, 105.0),
+        ({"lifecycle": {"load_timeout_s": 300}, "performance": [{"cold_start_s": {"load": 90}}]}, 90.0),
+    ],
+)
+def test_how_long_a_server_takes_to_start_is_declared(envelope: dict[str, Any], start_s: float) -> None:
+    release = Release(manifest=json.dumps({"envelope": envelope}))
+    learn_declared(release)
+    assert declared_replicas([release.pk])[release.pk].start_s == start_s
 
 
 def test_a_failed_replica_is_tried_on_each_node_once(stable: Deployment) -> None:

@@ -103,6 +103,15 @@ def test_its_own_runs_are_read_and_nothing_else(job: Job) -> None:
         assert (answer.status_code, answer.json()["code"]) == (401, "token_expired")
 
 
+def test_a_token_whose_scope_lacks_read_reads_nothing_after_its_end(job: Job) -> None:
+    def read_with(verbs: list[str] | None) -> set[int]:
+        Token.objects.filter(pk=job.token.pk).update(scope_verbs=verbs)
+        return job.statuses()
+
+    assert read_with(["rollout.start"]) == read_with([]) == {401}
+    assert read_with(["read", "rollout.start"]) == read_with(None) == {200, 202}
+
+
 def test_another_token_of_the_same_robot_follows_only_what_it_asked_for_itself(job: Job, robot: User) -> None:
     secret = accounts.issue_token(user=robot, name="stranger", actor=SYSTEM)
     Token.objects.filter(name="stranger").update(expires_at=timezone.now() - timedelta(seconds=1))

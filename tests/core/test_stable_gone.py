@@ -11,6 +11,7 @@ from rollouts.core.counter_deltas import Counts, Reading
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import EngineState, update_state
+from rollouts.core.freeze import FreezeWindow
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import OnUndecided, Policy, WhenStableIsGone
 from rollouts.core.snapshot import Observed
@@ -71,13 +72,39 @@ def test_the_policy_ends_no_pause() -> None:
     assert gone(S.PAUSED, gone_s=1e6).action is Action.HOLD
 
 
-@pytest.mark.parametrize("stage", ["start", "step 2", "step 3", "bake"])
+def test_a_stable_release_that_declares_a_long_start_is_given_the_time_for_it() -> None:
+    restart = gone(S.SHIFTING, gone_s=199.0, stable_start_s=200.0)
+    assert restart.action is Action.HOLD and "once r1 has been gone for 200 s" in restart.reason
+    assert gone(S.SHIFTING, gone_s=200.0, stable_start_s=200.0).action is Action.REPLACE
+    assert gone(S.SHIFTING, gone_s=60.0, stable_start_s=5.0).action is Action.REPLACE
+
+
+@pytest.mark.parametrize("stage", ["start", "step 2", "step 3", "bake", "promote"])
 def test_all_traffic_at_once_skips_no_approval(stage: str) -> None:
     policy = replace(REPLACE, approvals={stage: 1})
     held = gone(S.PREPARING, policy)
     assert (held.code, held.facts["stage"], held.facts["held"]) == (Code.AWAITING_APPROVAL, stage, "replace")
     assert gone(S.PREPARING, policy, approvals={stage: 1}).action is Action.REPLACE
-    assert gone(S.PREPARING, replace(REPLACE, approvals={"promote": 1})).action is Action.REPLACE
+
+
+@pytest.mark.parametrize("policy", [POLICY, REPLACE])
+@pytest.mark.parametrize("state", [S.PREPARING, S.BAKING, S.PAUSED])
+def test_the_hold_names_every_approval_that_all_traffic_lacks(state: RolloutState, policy: Policy) -> None:
+    policy = replace(policy, approvals={"start": 2, "promote": 1})
+    ahead = "start needs 1 more approval and " if state is S.PREPARING else ""
+    said = f"{ahead}promote needs 1 more approval."
+    for gone_s in (1.0, 60.0):
+        held = gone(state, policy, gone_s=gone_s, approvals={"start": 1}, paused_in=S.BAKING)
+        assert held.action is Action.HOLD
+        assert held.reason.endswith(said) or state is S.PAUSED, held.reason
+
+
+def test_the_policy_waits_for_the_end_of_a_freeze_and_names_who_need_not() -> None:
+    policy = replace(REPLACE, freeze_windows=(FreezeWindow(why="Holidays"),), approvals={"promote": 1})
+    held = gone(S.PREPARING, policy)
+    assert held.code is Code.FROZEN and "changes are frozen until" in held.reason
+    assert "(Holidays). A release manager may give r2 all traffic at once: `sluicegate rollout promote" in held.reason
+    assert held.reason.endswith("Before that, promote needs 1 more approval.")
 
 
 #: What takes a candidate back by itself: evidence, a deadline, blindness.

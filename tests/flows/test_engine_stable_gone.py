@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from accounts.core.access import Role
 from ledger.core.errors import Refused, StateChanged
 from ledger.models import Event
+from registry.models import Release, ServedModel
 from rollouts import actions
+from rollouts.actions.preview import preview_rollout
 from rollouts.models import Rollout
 from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.rollout_view import view_of
 from rollouts.queries.target import target_of
 from serving.models import Deployment, Node, Server
 from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.factories import make_release
+from tests.factories import make_actor, make_release
 from tests.rollout_story import Story, began_earlier
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -176,6 +179,67 @@ def test_what_is_not_ready_not_sealed_or_not_proven_takes_nothing() -> None:
     with pytest.raises(Refused) as refused:
         by_hand(story)
     assert refused.value.code == "report_not_passed"
+
+
+def approve(story: Story, stage: str) -> None:
+    reviewer = make_actor(Role.RELEASE_MANAGER)
+    story.rollout.refresh_from_db()
+    actions.approve(actor=reviewer, rollout=story.rollout, expected_version=story.rollout.version, stage=stage)
+
+
+def test_no_door_of_a_take_over_skips_the_approvals_of_the_promotion() -> None:
+    story = Story(approvals={"promote": 1}, when_stable_is_gone="replace", stable_gone_s=60)
+    lose_stable(story)
+    story.turn()
+    assert story.rollout.reason.endswith("Before that, promote needs 1 more approval.")
+    for verb in ("promote_now", "advance"):
+        with pytest.raises(Refused) as caught:
+            by_hand(story, verb)
+        assert caught.value.code == "approval_missing" and "promote 0 of 1" in caught.value.message
+    began_earlier(61, "stable_gone_since")
+    held = story.turn()
+    assert held.state == "preparing" and held.reason == "Ready to go on, but promote needs 1 more approval."
+    approve(story, "promote")
+    story.turn()
+    has_all_traffic(story)
+    story.until("promoted")
+
+
+#: Every day of every week, so a test meets it whenever it runs.
+ALWAYS = [{"why": "Holidays"}]
+
+
+def test_a_release_manager_passes_a_freeze_and_the_event_records_it() -> None:
+    story = Story()
+    actions.cancel(actor=story.admin, rollout=story.rollout, expected_version=None, reason="Again.")
+    ServedModel.objects.update(rollout_policy={**story.model.rollout_policy, "freeze_windows": ALWAYS})
+    story.candidate = story.serve(make_release(story.model))
+    release = Release.objects.select_related("model__team").get(pk=story.candidate.pk)
+    asked: dict[str, Any] = {"candidate": release, "environment": story.environment}
+    with pytest.raises(Refused) as caught:
+        actions.start_rollout(actor=story.admin, **asked)
+    assert caught.value.code == "frozen"
+    lose_stable(story)
+    with pytest.raises(Refused) as caught:
+        actions.start_rollout(actor=make_actor(Role.MODEL_TEAM, team=story.model.team), **asked)
+    assert caught.value.code == "frozen" and "a release manager may start it now" in caught.value.message
+    assert preview_rollout(actor=story.admin, **asked)["can_start"]
+    story.rollout = actions.start_rollout(actor=story.admin, **asked)
+    story.turn()
+    assert f"all traffic at once: `sluicegate rollout promote {story.rollout.pk}`" in story.rollout.reason
+    done = by_hand(story)
+    has_all_traffic(story)
+    assert "The freeze until" in done.reason and done.reason.endswith("was passed. Users get 503.")
+    assert Event.objects.get(verb="rollout.took_over").facts["passed_freeze"]["why"] == "Holidays"
+
+
+def test_a_freeze_holds_every_verb_while_stable_serves() -> None:
+    story = Story()
+    story.until("shifting")
+    Rollout.objects.update(policy={**story.rollout.policy, "freeze_windows": ALWAYS})
+    with pytest.raises(Refused) as caught:
+        by_hand(story)
+    assert caught.value.code == "frozen"
 
 
 def test_nothing_is_taken_over_while_stable_serves() -> None:
