@@ -107,6 +107,10 @@ def in_yaml(name: str) -> str:
 def _tensor(served: Mapping[str, Any], graph: tuple[str, list[int]], most: int, at: str) -> list[Problem]:
     data_type, dims = graph
     problems = []
+    if data_type == "BF16":
+        said = f"{served['name']!r} is BF16 in artifact/model.onnx, and the runtime has no such type at its ends."
+        fix = "Export the graph with a Cast there, to or from FP32. Inside, BF16 may stay."
+        return [Problem(f"{at}.data_type", said, fix)]
     if data_type not in _FAMILIES:
         said = f"{served['name']!r} is {_OTHER.get(data_type, data_type)} in artifact/model.onnx, which no request carries."
         fix = "Export the graph with a tensor of a plain data type there (skl2onnx: zipmap=False), or leave the output out."

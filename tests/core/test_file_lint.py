@@ -180,6 +180,13 @@ def test_what_a_graph_names_as_its_data_is_data_whatever_it_is_called(name: str)
     assert external_data(known) == {f"artifact/{name}"} and weights_bytes(known) >= 40
 
 
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+def test_bf16_at_an_end_of_the_graph_needs_a_cast(side: str) -> None:
+    tensor = ("text", "BF16", [-1, 1]) if side == "inputs" else ("probabilities", "BF16", [-1, 2])
+    ((field, says),) = found(graph(**{side: [tensor]}))
+    assert field == f"serving.{side}[0].data_type" and "Export the graph with a Cast there" in says
+
+
 def test_a_file_of_no_format_that_no_graph_names_is_refused() -> None:
     ((field, says),) = found(graph() | {"artifact/model_data": bytes(40)})
     assert field == "files.artifact/model_data" and "not of an allowed format (no ending)" in says

@@ -45,9 +45,10 @@ def test_the_range_of_a_data_type(data_type: str) -> None:
             assert problem is not None and data_type in problem[0] and problem[1].startswith("Write "), given_value
 
 
-def test_bf16_cannot_be_written_and_may_be_made_up() -> None:
-    assert value_problem(None, tensor("BF16", [1]), 1) is None
-    assert "no form in JSON" in str(value_problem([1.0], tensor("BF16", [1]), 1))
+def test_a_value_of_bf16_is_not_judged_because_the_data_type_is_refused() -> None:
+    changes = {"serving.inputs": [tensor("BF16", [1])], "serving.warmup": [{"inputs": {"x": [1.0]}}]}
+    _, problems = read_spec(release_yaml(changes))
+    assert [one.field for one in problems] == ["serving.inputs[0].data_type"]
 
 
 @pytest.mark.parametrize(
