@@ -14,7 +14,7 @@ from operator import eq
 from typing import Any, Final
 
 from registry.core.engine_flavour import FLAVOURS, STANDARD, declared_flavour
-from registry.core.file_rules import BACKEND_FILES, format_problems, graph_folders
+from registry.core.file_rules import BACKEND_FILES, can_be_data, format_problems, graph_folders
 from registry.core.schema import Problem, TensorName
 
 #: What the runtime's own tokenizing makes of the input `text`. Source: serving/runner/onnx_runner.py.
@@ -157,7 +157,9 @@ def external_data(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> frozens
     named = {
         f"{path.rpartition('/')[0]}/{name}" for path, (_, facts) in files.items() for name in facts.get("external", {})
     }
-    return frozenset(path for path in named & files.keys() if files[path][1].get("is_plain", True))
+    return frozenset(
+        path for path in named & files.keys() if can_be_data(path) and files[path][1].get("is_plain", True)
+    )
 
 
 def _formats(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[Problem]:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from registry.core import envelope_suggestion, file_lint, manifest
-from registry.core.file_rules import config_size_problems, path_problems, role_of, waivers_needed
+from registry.core.file_rules import code_files, config_size_problems, path_problems, role_of, waivers_needed
 from registry.core.files import read_files
 from registry.core.folder_rules import DOCUMENT
 from registry.core.formats.findings import LARGEST, Findings
+from registry.core.lifecycle import FileRole
 from registry.core.located import Located, TextPlace, in_document
 from registry.core.partial_spec import PartialSpec, read_partial
 from registry.core.pbtxt import ConfigFile, disagreements
@@ -103,13 +104,15 @@ def check(candidate: Candidate, terms: ModelTerms) -> Checked:
         ]
     )
     spec = partial.spec
+    data = file_lint.external_data(sizes)
+    roles = {path: role_of(path, is_data=path in data) for path in sizes}
     is_hashed = spec is not None and not problems and bool(listed) and all(f.get("sha256") for f in candidate.files)
     return Checked(
         problems,
         candidate.document if isinstance(candidate.document, Mapping) else None,
         spec,
-        _digest(spec, listed, file_lint.external_data(sizes)) if spec is not None and is_hashed else None,
-        tuple(sorted(waivers_needed(sizes.keys() - file_lint.external_data(sizes)))),
+        manifest.text_and_digest(spec, _manifest_files(listed, roles))[1] if spec is not None and is_hashed else None,
+        tuple(sorted(waivers_needed(code_files({"path": path, "role": role} for path, role in roles.items())))),
         _envelope_of(document, sizes) if listed else None,
         _serving_of(terms.contract, findings),
         file_lint.plan_facts({path: facts for path, (_, facts) in known.items()}),
@@ -190,12 +193,8 @@ def _in_order(problems: Sequence[Located]) -> list[Located]:
     return sorted(problems, key=lambda one: (one.place.line, one.place.column) if one.place else (0, 0))
 
 
-def _digest(spec: Spec, listed: Sequence[Mapping[str, Any]], data: frozenset[str]) -> str:
-    files = [
-        manifest.File(f["path"], role_of(f["path"], is_data=f["path"] in data), f["sha256"], f["size_bytes"])
-        for f in listed
-    ]
-    return manifest.text_and_digest(spec, files)[1]
+def _manifest_files(listed: Sequence[Mapping[str, Any]], roles: Mapping[str, FileRole]) -> list[manifest.File]:
+    return [manifest.File(f["path"], roles[f["path"]], f["sha256"], f["size_bytes"]) for f in listed]
 
 
 def _envelope_of(
