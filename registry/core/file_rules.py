@@ -157,9 +157,14 @@ def ending_of(path: str) -> str:
     return f".{name.rsplit('.', 1)[1].lower()}" if "." in name.lstrip(".") else ""
 
 
-def can_be_data(path: str) -> bool:
-    """Whether a file of this name is data if a graph names it. Code stays code, and a server's own files stay what they are."""
-    return ending_of(path) not in CODE_ENDINGS - PICKLE_ENDINGS and path not in _OWN_FILES
+def can_be_data(path: str, *, beside: Iterable[str] | None = None) -> bool:
+    """Whether a file of this name is data if a graph names it. Code stays code, and a server's own files stay what they are.
+
+    `beside`: the release's other paths, if they are known; no graph names a file outside of its own folder.
+    """
+    if ending_of(path) in CODE_ENDINGS - PICKLE_ENDINGS or path in _OWN_FILES:
+        return False
+    return beside is None or _lies_at(path, graph_folders(beside))
 
 
 def role_of(path: str, *, is_data: bool = False) -> FileRole:

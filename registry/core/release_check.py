@@ -79,8 +79,8 @@ def check(candidate: Candidate, terms: ModelTerms) -> Checked:
     """Every mistake: those of release.yaml in the order of its text, of the folder, of its files by path, of config.pbtxt."""
     document = candidate.document if isinstance(candidate.document, Mapping) else {}
     partial = read_partial(document)
-    listed, of_files = _files(candidate, partial.backend, terms.max_bytes)
-    findings = candidate.findings
+    findings = file_lint.as_named(candidate.findings)
+    listed, of_files = _files(candidate, findings, partial.backend, terms.max_bytes)
     known = {
         file["path"]: (file["size_bytes"], findings[file["path"]].facts) for file in listed if file["path"] in findings
     }
@@ -157,7 +157,9 @@ def _once(problems: Iterable[Located]) -> tuple[Located, ...]:
     return tuple(dict.fromkeys(problems))
 
 
-def _files(candidate: Candidate, backend: str | None, max_bytes: int) -> tuple[list[dict[str, Any]], list[Located]]:
+def _files(
+    candidate: Candidate, findings: Mapping[str, Findings], backend: str | None, max_bytes: int
+) -> tuple[list[dict[str, Any]], list[Located]]:
     """(the files as a draft announces them, every mistake of theirs)."""
     # What cannot even be announced is told by itself, so that it does not hide the mistakes of the others.
     files = sorted(candidate.files, key=lambda file: str(file.get("path")))
@@ -171,8 +173,8 @@ def _files(candidate: Candidate, backend: str | None, max_bytes: int) -> tuple[l
         found.append(Located("", Problem("files", "there is no file under artifact/.", fix)))
     for file in listed:
         found += [Located(file["path"], one) for one in config_size_problems(file["path"], file["size_bytes"])]
-    for path in sorted(candidate.findings):
-        found += [Located(path, problem) for problem in candidate.findings[path].problems]
+    for path in sorted(findings):
+        found += [Located(path, problem) for problem in findings[path].problems]
     return listed, found
 
 

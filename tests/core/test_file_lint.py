@@ -43,7 +43,7 @@ def test_a_graph_that_is_what_serving_says() -> None:
 @pytest.mark.parametrize(
     ("parts", "changes", "field", "says"),
     [
-        ({"inputs": [("words", "BYTES", [-1, 1])]}, {}, "serving.inputs", "takes an input 'words'"),
+        ({"inputs": [("text", "BYTES", [-1, 1]), ("y", "FP32", [-1])]}, {}, "serving.inputs", "takes an input 'y'"),
         ({"inputs": [("words", "BYTES", [-1, 1])]}, {}, "serving.inputs[0].name", "Write words. Its inputs are words."),
         ({"outputs": [("logits", "FP32", [-1, 2])]}, {}, "serving.outputs[0].name", "no output 'probabilities'"),
         ({"outputs": [("probabilities", "INT64", [-1, 2])]}, {}, "serving.outputs[0].data_type", "Write INT64"),
