@@ -248,7 +248,7 @@ def _of_one_rank(stated: list[dict[str, Any]], own: Sequence[Mapping[str, Any]])
 
 def shown(field: str) -> str:
     """The field as people write it: only repeated messages keep their number."""
-    return re.sub(r"(dynamic_batching|queue_policy|model_transaction_policy)\[0\]", r"\1", field)
+    return re.sub(r"(dynamic_batching|queue_policy|model_transaction_policy|optimization)\[0\]", r"\1", field)
 
 
 def _first_difference(at: str, stated: Any, ours: Any) -> tuple[str, Any, Any]:
