@@ -249,11 +249,19 @@ def _inspect(upload: Upload, blob: Blob) -> None:
 
     What a graph may name as its data is judged at the seal, which reads the graph.
     """
-    found, release = inspect_files([(upload.path, blob)])[upload.path], upload.release
-    paths = {*release.files.values_list("path", flat=True), *(file["path"] for file in release.expected_files)}
-    if found.problems and not (found.can_be_data and can_be_data(upload.path, beside=paths - {upload.path})):
+    found = inspect_files([(upload.path, blob)])[upload.path]
+    beside = _beside(upload) if found.problems else set()
+    if found.problems and not (found.can_be_data and can_be_data(upload.path, beside=beside)):
         said = " ".join(f"{problem.message} {problem.fix}" for problem in found.problems)
         Upload.objects.filter(pk=upload.pk).update(problem=said)
+
+
+def _beside(upload: Upload) -> set[str]:
+    """The paths of the draft's other files; empty once the draft is gone."""
+    if upload.release is None:
+        return set()
+    announced = {file["path"] for file in upload.release.expected_files}
+    return {*announced, *upload.release.files.values_list("path", flat=True)} - {upload.path}
 
 
 def quarantine(upload: Upload, problem: str) -> None:
