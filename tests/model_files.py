@@ -9,7 +9,18 @@ import zipfile
 from typing import Any
 
 Tensor = tuple[str, str, list[int]]
-_ELEMENT = {"FP32": 1, "UINT8": 2, "INT8": 3, "INT32": 6, "INT64": 7, "BYTES": 8, "BOOL": 9, "FP16": 10, "FP64": 11}
+_ELEMENT = {
+    "FP32": 1,
+    "UINT8": 2,
+    "INT8": 3,
+    "INT32": 6,
+    "INT64": 7,
+    "BYTES": 8,
+    "BOOL": 9,
+    "FP16": 10,
+    "FP64": 11,
+    "BF16": 16,
+}
 _SIZE = {"FP32": 4, "UINT8": 1, "INT8": 1, "INT32": 4, "INT64": 8, "BOOL": 1, "FP16": 2, "FP64": 8}
 _SAFE_SIZE = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I8": 1, "F64": 8, "BOOL": 1}
 

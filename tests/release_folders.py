@@ -83,9 +83,7 @@ CASES = [
         "tokenizer/.cache/huggingface/a.lock": b"", "artifact/model.onnx~": b"x", "__MACOSX/artifact/._a": b"x",
     }),
     Case("wrong output name", [(YAML, "serving.outputs[0].name|has no output 'scores'")], {"serving.outputs.0.name": "scores"}),
-    Case("wrong input name", [
-        (YAML, "serving.inputs|takes an input 'x'"), (YAML, "serving.inputs[0].name|has no input 'z'"),
-    ], {"serving.inputs.0.name": "z"}),
+    Case("wrong input name", [(YAML, "serving.inputs[0].name|has no input 'z'")], {"serving.inputs.0.name": "z"}),
     Case("missing input", [(YAML, "serving.inputs|takes an input 'mask'")], files={
         GRAPH_PATH: onnx_file(inputs=[X, ("mask", "INT64", [-1, 4])], outputs=[Y]),
     }),
@@ -135,6 +133,19 @@ CASES = [
     }),
     Case("a graph that is none", [(GRAPH_PATH, f"{GRAPH_PATH}|cannot be an ONNX graph")], files={GRAPH_PATH: b"not a graph"}),
     Case("weights beside the graph are missing", [(GRAPH_PATH, "path|keeps weights in artifact/w.data")], files=_external("w.data")),
+    Case("weights beside the graph under any name", [], files={**_external("./w.txt"), "artifact/w.txt": bytes(16)}),
+    Case("weights beside the graph are an archive", [
+        ("artifact/model.onnx_data", "artifact/model.onnx_data|is a zip archive"),
+    ], files={**_external("model.onnx_data"), "artifact/model.onnx_data": b"PK\x03\x04" + bytes(99)}),
+    Case("weights beside the graph are a pickle", [
+        ("artifact/model_data", "artifact/model_data|is a pickle stream"),
+    ], files={**_external("model_data"), "artifact/model_data": pickle.dumps({"a": list(range(100))})}),
+    Case("weights beside the graph are text by name and a pickle by content", [
+        ("artifact/w.txt", "artifact/w.txt|is a pickle stream"),
+    ], files={**_external("w.txt"), "artifact/w.txt": pickle.dumps({"a": list(range(100))})}),
+    Case("weights beside the graph under a name that is left out", [(GRAPH_PATH, "path|keeps weights in artifact/w~")], files={
+        **_external("w~"), "artifact/w~": bytes(16),
+    }),
     Case("weights outside of the folder", [(GRAPH_PATH, f"{GRAPH_PATH}|leaves the graph's folder")], files=_external("../w.data")),
     Case("a warm-up text for a number", [(YAML, "serving.warmup[0].inputs.x|'zero' is not FP32")], {
         "serving.warmup": [{"inputs": {"x": "zero"}}],

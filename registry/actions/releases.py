@@ -156,7 +156,7 @@ def _inspected(files: list[ReleaseFile], found: _Found) -> Mapping[str, Findings
     """Findings of each file, by path. Files that `found` lacks are read now."""
     here = {file.path: found.get((file.path, file.blob_id)) for file in files}
     late = inspect_files((file.path, file.blob) for file in files if here[file.path] is None)
-    return late | {path: one for path, one in here.items() if one is not None}
+    return file_lint.as_named(late | {path: one for path, one in here.items() if one is not None})
 
 
 def _facts(files: list[ReleaseFile], inspected: Mapping[str, Findings]) -> dict[str, tuple[int, Mapping[str, Any]]]:

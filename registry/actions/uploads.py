@@ -18,6 +18,7 @@ from registry.actions.drafts import attach, require_draft, require_expected_file
 from registry.actions.inspections import inspect_files
 from registry.actions.parts import UNDER_WAY, clear, clear_later, dismiss_quarantined, move_upload
 from registry.core.blob_lifecycle import BlobState
+from registry.core.file_rules import can_be_data
 from registry.core.schema import Problem
 from registry.core.uploads import PartPlan, UploadState, bytes_problem, part_size_of
 from registry.models import Blob, Release, ReleaseFile, Upload, UploadPart
@@ -244,11 +245,23 @@ def accept(upload: Upload, part_sha256: Mapping[int, str]) -> None:
 
 
 def _inspect(upload: Upload, blob: Blob) -> None:
-    """Reads the file's header now, so that sealing finds it cached; a problem is reported now and refused at the seal."""
-    problems = inspect_files([(upload.path, blob)])[upload.path].problems
-    if problems:
-        said = " ".join(f"{problem.message} {problem.fix}" for problem in problems)
+    """Reads the file's header now, so that sealing finds it cached; a problem is reported now and refused at the seal.
+
+    What a graph may name as its data is judged at the seal, which reads the graph.
+    """
+    found = inspect_files([(upload.path, blob)])[upload.path]
+    beside = _beside(upload) if found.problems else set()
+    if found.problems and not (found.can_be_data and can_be_data(upload.path, beside=beside)):
+        said = " ".join(f"{problem.message} {problem.fix}" for problem in found.problems)
         Upload.objects.filter(pk=upload.pk).update(problem=said)
+
+
+def _beside(upload: Upload) -> set[str]:
+    """The paths of the draft's other files; empty once the draft is gone."""
+    if upload.release is None:
+        return set()
+    announced = {file["path"] for file in upload.release.expected_files}
+    return {*announced, *upload.release.files.values_list("path", flat=True)} - {upload.path}
 
 
 def quarantine(upload: Upload, problem: str) -> None:

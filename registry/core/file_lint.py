@@ -14,7 +14,9 @@ from operator import eq
 from typing import Any, Final
 
 from registry.core.engine_flavour import FLAVOURS, STANDARD, declared_flavour
-from registry.core.file_rules import BACKEND_FILES, format_problems, graph_folders
+from registry.core.file_rules import BACKEND_FILES, can_be_data, format_problems, graph_folders
+from registry.core.folder_rules import added_part
+from registry.core.formats.findings import Findings
 from registry.core.schema import Problem, TensorName
 
 #: What the runtime's own tokenizing makes of the input `text`. Source: serving/runner/onnx_runner.py.
@@ -59,7 +61,8 @@ def _graph(serving: Mapping[str, Any], facts: Mapping[str, Any], *, has_tokenize
     """The served tensors against the graph's own."""
     if "inputs" not in facts:
         return []
-    problems = []
+    problems = list[Problem]()
+    proposed = set[str]()
     graph = {name: (data_type, dims) for name, data_type, dims in facts["inputs"]}
     tokenizes = has_tokenizer and any(t["name"] == TEXT and t["data_type"] == "BYTES" for t in serving["inputs"])
     served = {tensor["name"] for tensor in serving["inputs"]}
@@ -73,16 +76,23 @@ def _graph(serving: Mapping[str, Any], facts: Mapping[str, Any], *, has_tokenize
                 problems += _tensor(tensor, known[tensor["name"]], serving["max_batch_size"], at)
             elif not (tokenizes and side == "inputs" and tensor["name"] == TEXT):
                 said = f"artifact/model.onnx has no {side[:-1]} {tensor['name']!r}."
-                fix = _renamed(tensor["name"], free) if free else "Remove this one."
+                near = _nearest(tensor["name"], free)
+                fix = _naming(near) if near else "Remove this one."
                 if tensor["name"] == TEXT and not has_tokenizer and MADE_BY_TOKENIZER & known.keys():
-                    fix = f"Add {TOKENIZER}, with which the runtime makes them of texts."
+                    near, fix = "", f"Add {TOKENIZER}, with which the runtime makes them of texts."
+                if near:
+                    free.remove(near)
+                    proposed |= {near} if side == "inputs" else set()
                 problems.append(Problem(f"{at}.name", said, f"{fix} Its {side} are {_listed(known)}."))
-    return problems + [_undeclared(name) for name in sorted(graph.keys() - served - made)]
+    return problems + [_undeclared(name) for name in sorted(graph.keys() - served - made - proposed)]
 
 
-def _renamed(name: str, free: list[str]) -> str:
-    """The name to write in the place of `name`, of those that are declared nowhere yet."""
-    near = (difflib.get_close_matches(name, free, n=1, cutoff=0.0) or free)[0]
+def _nearest(name: str, free: list[str]) -> str:
+    """The one of the `free` names, which are declared nowhere yet, that `name` may mean; empty if there is none."""
+    return next(iter(difflib.get_close_matches(name, free, n=1, cutoff=0.0)), "")
+
+
+def _naming(near: str) -> str:
     return wrong[0].fix if (wrong := _name_problems(near)) else f"Write {in_yaml(near)}."
 
 
@@ -107,6 +117,10 @@ def in_yaml(name: str) -> str:
 def _tensor(served: Mapping[str, Any], graph: tuple[str, list[int]], most: int, at: str) -> list[Problem]:
     data_type, dims = graph
     problems = []
+    if data_type == "BF16":
+        said = f"{served['name']!r} is BF16 in artifact/model.onnx, and the runtime has no such type at its ends."
+        fix = "Export the graph with a Cast there, to or from FP32. Inside, BF16 may stay."
+        return [Problem(f"{at}.data_type", said, fix)]
     if data_type not in _FAMILIES:
         said = f"{served['name']!r} is {_OTHER.get(data_type, data_type)} in artifact/model.onnx, which no request carries."
         fix = "Export the graph with a tensor of a plain data type there (skl2onnx: zipmap=False), or leave the output out."
@@ -153,13 +167,27 @@ def external_data(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> frozens
     named = {
         f"{path.rpartition('/')[0]}/{name}" for path, (_, facts) in files.items() for name in facts.get("external", {})
     }
-    return frozenset(path for path in named & files.keys() if files[path][1].get("is_plain", True))
+    return frozenset(
+        path for path in named & files.keys() if can_be_data(path) and files[path][1].get("is_plain", True)
+    )
+
+
+def as_named(findings: Mapping[str, Findings]) -> dict[str, Findings]:
+    """The findings of a release's files by path. Data that a graph names is held to no format, whatever its own name promises.
+
+    A file with a pickle's name is left as it is: its facts say whether it is data.
+    """
+    named = external_data({path: (0, one.facts) for path, one in findings.items()})
+    return {
+        path: Findings(one.kind) if path in named and one.problems and one.can_be_data and one.kind != "pickle" else one
+        for path, one in findings.items()
+    }
 
 
 def _formats(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[Problem]:
     """Files of an unknown format that no graph names. Files beside an unread graph are passed over: it may name them."""
-    unread = graph_folders(path for path, (_, facts) in files.items() if "external" not in facts)
     named = external_data(files)
+    unread = graph_folders(path for path, (_, facts) in files.items() if "external" not in facts and path not in named)
     return [
         problem.at(f"files.{path}")
         for path in files
@@ -173,11 +201,11 @@ def _external(path: str, wanted: Mapping[str, int], files: Mapping[str, tuple[in
     for name, size in wanted.items():
         place = f"{folder}/{name}"
         if place not in files:
-            problems.append(
-                Problem(
-                    f"files.{path}", f"{path} keeps weights in {place}, which is not in the release.", f"Add {place}."
-                )
-            )
+            said, fix = f"{path} keeps weights in {place}, which is not in the release.", f"Add {place}."
+            if added_part(place) or not can_be_data(place):
+                why = "are left out" if added_part(place) else "are code, or a server's own"
+                fix = f"Export the graph with another name for them, such as model.onnx_data: files of this name {why}."
+            problems.append(Problem(f"files.{path}", said, fix))
         elif files[place][0] < size:
             problems.append(
                 Problem(

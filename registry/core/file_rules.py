@@ -25,6 +25,7 @@ BACKEND_FILES: Final[dict[str, str]] = {
     "pytorch": "artifact/model.pt",
     "tensorrt": "artifact/model.plan",
 }
+_OWN_FILES: Final = frozenset({*BACKEND_FILES.values(), *CONFIG_FILES, "tokenizer/tokenizer.json"})
 BACKENDS: Final = tuple(BACKEND_FILES)
 
 #: Holds numbers or text and nothing that runs. Includes the default files of exporters and tokenizers.
@@ -156,9 +157,19 @@ def ending_of(path: str) -> str:
     return f".{name.rsplit('.', 1)[1].lower()}" if "." in name.lstrip(".") else ""
 
 
+def can_be_data(path: str, *, beside: Iterable[str] | None = None) -> bool:
+    """Whether a file of this name is data if a graph names it. Code stays code, and a server's own files stay what they are.
+
+    `beside`: the release's other paths, if they are known; no graph names a file outside of its own folder.
+    """
+    if ending_of(path) in CODE_ENDINGS - PICKLE_ENDINGS or path in _OWN_FILES:
+        return False
+    return beside is None or _lies_at(path, graph_folders(beside))
+
+
 def role_of(path: str, *, is_data: bool = False) -> FileRole:
     """What a file is, by its name and folder. Code is code wherever it lies. `is_data`: a graph names it as its external data."""
-    if is_data and ending_of(path) not in CODE_ENDINGS - PICKLE_ENDINGS:
+    if is_data and can_be_data(path):
         return FileRole.ARTIFACT
     if ending_of(path) in CODE_ENDINGS:
         return FileRole.CODE

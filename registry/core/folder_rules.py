@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from registry.core.file_rules import BACKEND_FILES, CODE_ENDINGS, CONFIG_FILES, DATA_ENDINGS, MOST_FILES
+from registry.core.file_rules import BACKEND_FILES, CONFIG_FILES, MOST_FILES
 from registry.core.located import Located
 from registry.core.schema import Problem
 
@@ -213,7 +213,6 @@ def for_pages() -> dict[str, Any]:
         "most_members": MOST_MEMBERS,
         "most_files": MOST_FILES,
         "largest_ratio": LARGEST_RATIO,
-        "endings": sorted(DATA_ENDINGS | CODE_ENDINGS),
         "models": sorted({path.rpartition("/")[2] for path in BACKEND_FILES.values()}),
         "words": {word: list(said) for word, said in WORDS.items()},
     }

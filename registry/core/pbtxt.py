@@ -6,7 +6,7 @@ Reading its meaning needs Triton's protobuf and lives in `registry.adapters.pbtx
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,9 +219,7 @@ def disagreements(
             continue
         own = serving.get(word, _UNSAID.get(word))
         if word in ("inputs", "outputs") and serving.get("max_batch_size") == 0:
-            own = [
-                {**tensor, "dims": sent_dims(tensor["dims"])} if "dims" in tensor else tensor for tensor in own or []
-            ]
+            stated = _of_one_rank(stated, own or [])
         if stated != own:
             ours, mine, theirs = _first_difference(f"serving.{word}", stated, own)
             field = field_in_config(ours)
@@ -237,9 +235,20 @@ def disagreements(
     return problems
 
 
+def _of_one_rank(stated: list[dict[str, Any]], own: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The file's tensors; `[1]` and `[]` are one thing without a batch axis, and are written as release.yaml has them."""
+    same = [
+        {**theirs, "dims": ours["dims"]}
+        if "dims" in ours and sent_dims(theirs["dims"]) == sent_dims(ours["dims"])
+        else theirs
+        for theirs, ours in zip(stated, own, strict=False)
+    ]
+    return [*same, *stated[len(same) :]]
+
+
 def shown(field: str) -> str:
     """The field as people write it: only repeated messages keep their number."""
-    return re.sub(r"(dynamic_batching|queue_policy|model_transaction_policy)\[0\]", r"\1", field)
+    return re.sub(r"(dynamic_batching|queue_policy|model_transaction_policy|optimization)\[0\]", r"\1", field)
 
 
 def _first_difference(at: str, stated: Any, ours: Any) -> tuple[str, Any, Any]:

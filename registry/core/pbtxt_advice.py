@@ -50,7 +50,6 @@ ADVICE: Final[dict[str, dict[str, Advice]]] = {
     "ModelConfig": {
         "runtime": _harmless("runtime", "runtime.image in release.yaml decides which libraries run the model"),
         "version_policy": _harmless("version_policy", "a server serves one release"),
-        "optimization": _harmless("optimization", "it is about speed alone, which the load gate measures"),
         "metric_tags": _harmless("metric_tags", "every count is labelled with model and release here"),
         "model_metrics": _harmless("model_metrics", "latencies are measured at the gateway here"),
         "response_cache": _harmless("response_cache", "every request is computed here"),
@@ -84,6 +83,25 @@ ADVICE: Final[dict[str, dict[str, Advice]]] = {
         "model_repository_agents": Advice(
             "No agent of Triton runs: an agent that decrypts or changes files would leave them as they are.",
             "Put the files into artifact/ as the server loads them; digests are checked without an agent.",
+        ),
+    },
+    "ModelOptimizationPolicy": {
+        **{
+            name: _harmless(name, "it is about speed alone, which the load gate measures")
+            for name in (
+                "graph",
+                "priority",
+                "cuda",
+                "input_pinned_memory",
+                "output_pinned_memory",
+                "gather_kernel_buffer_threshold",
+                "eager_batching",
+            )
+        },
+        "execution_accelerators": Advice(
+            "An accelerator computes in other kernels and may compute in FP16, so the answers would be others.",
+            "Export the graph in that precision, or build a plan of it: artifact/model.plan (runtime.backend: tensorrt). "
+            "Then remove execution_accelerators.",
         ),
     },
     "ModelInput": {

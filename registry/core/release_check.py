@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from registry.core import envelope_suggestion, file_lint, manifest
-from registry.core.file_rules import config_size_problems, path_problems, role_of, waivers_needed
+from registry.core.file_rules import code_files, config_size_problems, path_problems, role_of, waivers_needed
 from registry.core.files import read_files
 from registry.core.folder_rules import DOCUMENT
 from registry.core.formats.findings import LARGEST, Findings
+from registry.core.lifecycle import FileRole
 from registry.core.located import Located, TextPlace, in_document
 from registry.core.partial_spec import PartialSpec, read_partial
 from registry.core.pbtxt import ConfigFile, disagreements
@@ -78,8 +79,8 @@ def check(candidate: Candidate, terms: ModelTerms) -> Checked:
     """Every mistake: those of release.yaml in the order of its text, of the folder, of its files by path, of config.pbtxt."""
     document = candidate.document if isinstance(candidate.document, Mapping) else {}
     partial = read_partial(document)
-    listed, of_files = _files(candidate, partial.backend, terms.max_bytes)
-    findings = candidate.findings
+    findings = file_lint.as_named(candidate.findings)
+    listed, of_files = _files(candidate, findings, partial.backend, terms.max_bytes)
     known = {
         file["path"]: (file["size_bytes"], findings[file["path"]].facts) for file in listed if file["path"] in findings
     }
@@ -103,13 +104,15 @@ def check(candidate: Candidate, terms: ModelTerms) -> Checked:
         ]
     )
     spec = partial.spec
+    data = file_lint.external_data(sizes)
+    roles = {path: role_of(path, is_data=path in data) for path in sizes}
     is_hashed = spec is not None and not problems and bool(listed) and all(f.get("sha256") for f in candidate.files)
     return Checked(
         problems,
         candidate.document if isinstance(candidate.document, Mapping) else None,
         spec,
-        _digest(spec, listed, file_lint.external_data(sizes)) if spec is not None and is_hashed else None,
-        tuple(sorted(waivers_needed(sizes.keys() - file_lint.external_data(sizes)))),
+        manifest.text_and_digest(spec, _manifest_files(listed, roles))[1] if spec is not None and is_hashed else None,
+        tuple(sorted(waivers_needed(code_files({"path": path, "role": role} for path, role in roles.items())))),
         _envelope_of(document, sizes) if listed else None,
         _serving_of(terms.contract, findings),
         file_lint.plan_facts({path: facts for path, (_, facts) in known.items()}),
@@ -154,7 +157,9 @@ def _once(problems: Iterable[Located]) -> tuple[Located, ...]:
     return tuple(dict.fromkeys(problems))
 
 
-def _files(candidate: Candidate, backend: str | None, max_bytes: int) -> tuple[list[dict[str, Any]], list[Located]]:
+def _files(
+    candidate: Candidate, findings: Mapping[str, Findings], backend: str | None, max_bytes: int
+) -> tuple[list[dict[str, Any]], list[Located]]:
     """(the files as a draft announces them, every mistake of theirs)."""
     # What cannot even be announced is told by itself, so that it does not hide the mistakes of the others.
     files = sorted(candidate.files, key=lambda file: str(file.get("path")))
@@ -168,8 +173,8 @@ def _files(candidate: Candidate, backend: str | None, max_bytes: int) -> tuple[l
         found.append(Located("", Problem("files", "there is no file under artifact/.", fix)))
     for file in listed:
         found += [Located(file["path"], one) for one in config_size_problems(file["path"], file["size_bytes"])]
-    for path in sorted(candidate.findings):
-        found += [Located(path, problem) for problem in candidate.findings[path].problems]
+    for path in sorted(findings):
+        found += [Located(path, problem) for problem in findings[path].problems]
     return listed, found
 
 
@@ -190,12 +195,8 @@ def _in_order(problems: Sequence[Located]) -> list[Located]:
     return sorted(problems, key=lambda one: (one.place.line, one.place.column) if one.place else (0, 0))
 
 
-def _digest(spec: Spec, listed: Sequence[Mapping[str, Any]], data: frozenset[str]) -> str:
-    files = [
-        manifest.File(f["path"], role_of(f["path"], is_data=f["path"] in data), f["sha256"], f["size_bytes"])
-        for f in listed
-    ]
-    return manifest.text_and_digest(spec, files)[1]
+def _manifest_files(listed: Sequence[Mapping[str, Any]], roles: Mapping[str, FileRole]) -> list[manifest.File]:
+    return [manifest.File(f["path"], roles[f["path"]], f["sha256"], f["size_bytes"]) for f in listed]
 
 
 def _envelope_of(

@@ -168,7 +168,13 @@ def lint(serving: Mapping[str, Any], at: str = "serving", *, backend: str = "") 
 
     `backend`: the one that runs it, where that is known.
     """
-    return [*_batching(serving, at), *_names(serving, at), *_warmups(serving, at), *_streams(serving, at, backend)]
+    return [
+        *_batching(serving, at),
+        *_names(serving, at),
+        *_data_types(serving, at, backend),
+        *_warmups(serving, at),
+        *_streams(serving, at, backend),
+    ]
 
 
 def normal(serving: dict[str, Any]) -> dict[str, Any]:
@@ -222,6 +228,23 @@ def _names(serving: Mapping[str, Any], at: str) -> list[Problem]:
         Problem(f"{at}.{side}", f"the name {name!r} occurs twice.", "Give every tensor a name of its own.")
         for side in ("inputs", "outputs")
         for name in repeated(tensor.get("name") for tensor in serving.get(side, []) if tensor.get("name"))
+    ]
+
+
+def _data_types(serving: Mapping[str, Any], at: str, backend: str) -> list[Problem]:
+    """BF16 tensors that cannot be served: numpy has no such type, in which agents warm up and the graph's runner works."""
+    wheres = {"inputs": "no agent can warm it up"}
+    if backend == "onnxruntime":
+        wheres["outputs"] = "the runtime cannot return it"
+    return [
+        Problem(
+            f"{at}.{side}[{i}].data_type",
+            f"numpy has no BF16, so {why}.",
+            "Write FP32, and let the model convert it: a graph has a Cast there. Inside, BF16 may stay.",
+        )
+        for side, why in wheres.items()
+        for i, tensor in enumerate(serving.get(side, []))
+        if tensor.get("data_type") == "BF16"
     ]
 
 

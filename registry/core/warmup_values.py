@@ -10,8 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 _INTEGERS: Final[dict[str, tuple[int, int]]] = {
-    **{f"INT{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
-    **{f"UINT{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
+    **{f"INT{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32)},
+    **{f"UINT{bits}": (0, 2**bits - 1) for bits in (8, 16, 32)},
+    # JSON holds no larger whole number exactly, and `schema.Json` refuses it.
+    "INT64": (-(2**53) + 1, 2**53 - 1),
+    "UINT64": (0, 2**53 - 1),
 }
 #: The largest finite number of each. Source: IEEE 754.
 _FLOATS: Final[dict[str, float]] = {"FP16": 65504.0, "FP32": 3.4028234663852886e38, "FP64": 1.7976931348623157e308}
@@ -25,21 +28,35 @@ def value_problem(value: Any, tensor: Mapping[str, Any], batch_size: int | None)
     stands for a whole item.
     """
     data_type, dims = tensor["data_type"], tensor["dims"] or [1]  # as requests have it: `serving.sent_dims`
-    if value is None:
+    if value is None or data_type == "BF16":  # the data type itself is refused: `serving.lint`
         return None
-    if data_type == "BF16":
-        return "BF16 has no form in JSON.", "Write null: the value is made up then."
     shape = _shape(value)
     if shape is None:
         return "its lists are not of one length.", "Write lists of equal lengths, one level for each dimension."
     wrong = next((one for one in _elements(value) if not _fits(one, data_type)), _NOTHING)
     if wrong is not _NOTHING:
         return f"{_shown(wrong)} is not {data_type}.", f"Write {_what(data_type)}."
-    if batch_size is None or _is_shape_of(shape, dims, batch_size):
+    if batch_size is None or sent_shape(shape, dims, batch_size) is not None:
         return None
     whole = [batch_size, *dims] if batch_size else list(dims)
     item = f" or {list(dims)} for one item" if batch_size else ""
     return f"it has the shape {list(shape)}.", f"Write {whole}{item}; -1 is any size. A single value fills an item."
+
+
+def sent_shape(shape: Sequence[int], dims: Sequence[int], batch_size: int) -> tuple[int, ...] | None:
+    """The shape of the tensor that a value of `shape` becomes; None if the input does not take the value.
+
+    `dims` as `serving.sent_dims` returns them; `batch_size` 0 for a model without a batch axis. A value is the whole batch, an
+    item that is repeated, one number for each item, or a single value that fills everything; a free dimension is then 1.
+    """
+    batch = (batch_size,) if batch_size else ()
+    filled = (*batch, *(1 if size == -1 else size for size in dims))
+    if _equal(shape, (*batch, *dims)):
+        return tuple(shape)
+    if _equal(shape, dims):
+        return (*batch, *shape)
+    is_one_each = batch and tuple(shape) == batch and filled[1:] == (1,) * len(dims)
+    return filled if shape == () or is_one_each else None
 
 
 _NOTHING: Final = object()
@@ -81,14 +98,6 @@ def _elements(value: Any) -> list[Any]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         return [value]
     return [element for one in value for element in _elements(one)]
-
-
-def _is_shape_of(shape: tuple[int, ...], dims: Sequence[int], batch_size: int) -> bool:
-    if shape == () or _equal(shape, dims if not batch_size else (batch_size, *dims)):
-        return True
-    if not batch_size:
-        return False
-    return _equal(shape, dims) or (shape == (batch_size,) and all(size in (1, -1) for size in dims))
 
 
 def _equal(shape: Sequence[int], dims: Sequence[int]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from registry.core.serving import sent_dims
+from registry.core.warmup_values import sent_shape
 from serving.core.made_up import NUMPY_TYPES, made_up_item
 
 #: Share of the largest declared sizes. It is small because the request is repeated as health check, beside users' requests.
@@ -71,25 +73,15 @@ def array(value: Any, tensor: dict[str, Any], batch: int) -> npt.NDArray[Any]:
     if tensor["data_type"] not in NUMPY_TYPES or tensor["data_type"] == _UNSAID:
         raise ValueError(f"{tensor['data_type']} has no form in JSON; give {tensor['name']} another data type")
     dtype = np.dtype(NUMPY_TYPES[tensor["data_type"]])
-    sent = tuple(sent_dims(tensor["dims"]))
-    dims = tuple(1 if dim == -1 else dim for dim in sent)
     try:
         read = np.asarray(value, dtype=dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"the value of {tensor['name']} is not {tensor['data_type']}: {error}") from None
-    whole = (batch, *sent) if batch else sent
-    if _fits(read.shape, whole):
-        return read
-    if batch and _fits(read.shape, sent):
-        return np.repeat(read[np.newaxis], batch, axis=0)
-    if read.shape == ():
-        return np.full((batch, *dims) if batch else dims, read.item(), dtype=dtype)
-    if batch and read.shape == (batch,) and all(dim == 1 for dim in dims):
-        return read.reshape((batch, *dims))
-    raise ValueError(
-        f"the value of {tensor['name']} has the shape {list(read.shape)}, which is neither {list(whole)} nor one item of it"
-    )
-
-
-def _fits(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:
-    return len(shape) == len(dims) and all(dim in (-1, size) for size, dim in zip(shape, dims, strict=True))
+    dims = sent_dims(tensor["dims"])
+    shape = sent_shape(read.shape, dims, batch)
+    if shape is None:
+        whole = [batch, *dims] if batch else dims
+        raise ValueError(
+            f"the value of {tensor['name']} has the shape {list(read.shape)}, which is neither {whole} nor one item of it"
+        )
+    return read.reshape(shape) if read.size == math.prod(shape) else np.broadcast_to(read, shape).copy()

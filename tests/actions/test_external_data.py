@@ -11,7 +11,7 @@ import pytest
 from accounts.core.access import Actor
 from ledger.core.errors import Invalid
 from registry import actions, queries
-from registry.models import Release, ServedModel
+from registry.models import Release, ServedModel, Upload
 from tests.model_files import onnx_file
 from tests.registry_samples import draft_with, put, release_yaml, sha256
 from tests.registry_setup import dev, model  # noqa: F401
@@ -27,6 +27,10 @@ NAMES = [
     "encoder.0.weight",
     "weights.bin",
     "w.npy",
+    "w.txt",
+    "w.json",
+    "w.safetensors",
+    "w.onnx",
 ]
 
 
@@ -41,6 +45,7 @@ def test_it_is_sealed_as_data_and_needs_no_waiver(dev: Actor, model: ServedModel
     release, _ = actions.create_draft(actor=dev, model=model, spec=release_yaml(), files=listed)
     for path, data in reversed(files.items()):  # in any order, since they were announced together
         put(dev, release, path, data)
+    assert not Upload.objects.exclude(problem="").exists()
     sealed = actions.seal(actor=dev, release=release)
     roles = {file["path"]: file["role"] for file in json.loads(sealed.manifest)["files"]}
     assert roles[f"artifact/{name}"] == "artifact" and not sealed.is_code_bearing

@@ -43,7 +43,7 @@ def test_a_graph_that_is_what_serving_says() -> None:
 @pytest.mark.parametrize(
     ("parts", "changes", "field", "says"),
     [
-        ({"inputs": [("words", "BYTES", [-1, 1])]}, {}, "serving.inputs", "takes an input 'words'"),
+        ({"inputs": [("text", "BYTES", [-1, 1]), ("y", "FP32", [-1])]}, {}, "serving.inputs", "takes an input 'y'"),
         ({"inputs": [("words", "BYTES", [-1, 1])]}, {}, "serving.inputs[0].name", "Write words. Its inputs are words."),
         ({"outputs": [("logits", "FP32", [-1, 2])]}, {}, "serving.outputs[0].name", "no output 'probabilities'"),
         ({"outputs": [("probabilities", "INT64", [-1, 2])]}, {}, "serving.outputs[0].data_type", "Write INT64"),
@@ -178,6 +178,13 @@ def test_what_a_graph_names_as_its_data_is_data_whatever_it_is_called(name: str)
         for path, data in (graph(**parts) | {f"artifact/{name}": bytes(40)}).items()
     }
     assert external_data(known) == {f"artifact/{name}"} and weights_bytes(known) >= 40
+
+
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+def test_bf16_at_an_end_of_the_graph_needs_a_cast(side: str) -> None:
+    tensor = ("text", "BF16", [-1, 1]) if side == "inputs" else ("probabilities", "BF16", [-1, 2])
+    ((field, says),) = found(graph(**{side: [tensor]}))
+    assert field == f"serving.{side}[0].data_type" and "Export the graph with a Cast there" in says
 
 
 def test_a_file_of_no_format_that_no_graph_names_is_refused() -> None:

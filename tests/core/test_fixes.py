@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from registry.core.folder_rules import added_part
 from registry.core.formats import inspect
 from registry.core.release_check import Candidate, ModelTerms, check
 from registry.core.schema import Problem
@@ -25,18 +26,28 @@ def tensor(name: str, dims: Any, data_type: str = "FP32") -> dict[str, Any]:
     return {"name": name, "data_type": data_type, "dims": dims}
 
 
-def first(document: dict[str, Any], files: dict[str, bytes]) -> Problem | None:
+def every(document: dict[str, Any], files: dict[str, bytes]) -> list[Problem]:
     findings = {path: inspect(path, io.BytesIO(data), len(data)) for path, data in files.items()}
     listed = [{"path": path, "size_bytes": len(data)} for path, data in files.items()]
     found = check(Candidate(document, listed, findings), ModelTerms("sentiment", max_bytes=1 << 30)).problems
-    return found[0].problem if found else None
+    return [one.problem for one in found]
+
+
+def first(document: dict[str, Any], files: dict[str, bytes]) -> Problem | None:
+    return next(iter(every(document, files)), None)
 
 
 def followed(problem: Problem, document: dict[str, Any], files: dict[str, bytes]) -> None:
     """Follows the first step of the fix, in its field. Raises AssertionError for a fix without a step."""
     spot, field = problem.fix, problem.field
     if name := re.match(r"Add (artifact/\S+?)[.,]? ?$", spot):
+        if added_part(name[1]):
+            raise AssertionError(f"{name[1]} is left out of every folder")
         files[name[1]] = bytes(4096)
+    elif spot.startswith("Export the graph with another name for them"):
+        files["artifact/model.onnx"] = onnx_file(
+            weights=[("w", "FP32", [10])], external={"location": "model.onnx_data"}
+        )
     elif name := re.match(r"Add (.+?), or export", spot):
         document["serving"]["inputs"].append(tensor(yaml.safe_load(name[1]), [4]))
     elif said := re.match(r"Write a whole number, .*, or (-?\d+)\.$", spot):
@@ -107,11 +118,34 @@ def test_so_can_any_name_of_a_graph(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["model.onnx_data", "model_data", "w.bin", "0f3c-4d.data", "onnx__MatMul_12", "w.weight"]
-)
+    "name",
+    [
+        "model.onnx_data", "./model.onnx_data", "model_data", "w.bin", "0f3c-4d.data", "onnx__MatMul_12", "w.weight",
+        "w.txt", "w.json", "w.yaml", "w.csv", "w.safetensors", "w.gguf", "w.plan", "w.onnx", "w.codes", "w.vocab", "w.xml",
+        "w.md", "LICENSE", "w.npy", "w.so", "w~", "w.swp", ".keep", ".git/w", "w.py", "w.pt", "config.pbtxt", "model.plan",
+    ],
+)  # fmt: skip
 def test_so_can_what_a_graph_keeps_beside_itself(name: str) -> None:
     graph = onnx_file(weights=[("w", "FP32", [10])], external={"location": name})
     settle(release_yaml(PLAIN), {"artifact/model.onnx": graph})
+
+
+@pytest.mark.parametrize("names", [["X"], ["X", "Z"], ["z", "z2"], ["x", "Y"], ["Y", "x"], ["a", "b", "c"]])
+def test_so_can_inputs_of_misspelt_names(names: list[str]) -> None:
+    files = {"artifact/model.onnx": onnx_file(inputs=[X, ("y", "FP32", [-1, 4])], outputs=[("y", "FP32", [-1])])}
+    served = {"serving.inputs": [tensor(name, [4]) for name in names], "serving.outputs": [tensor("z", [])]}
+    document = release_yaml({**PLAIN, **served})
+    settle_at_once(document, files)
+    assert sorted(one["name"] for one in document["serving"]["inputs"]) == ["x", "y"]
+
+
+@pytest.mark.parametrize("letter", ["n", "é", "齢", "🐌"])
+def test_so_can_the_longest_name(letter: str) -> None:
+    name = letter * 256
+    graph = onnx_file(inputs=[(name, "FP32", [-1, 4])], outputs=[(name, "FP32", [-1])])
+    document = release_yaml({**PLAIN, "serving.inputs": [tensor("x", [4])], "serving.outputs": [tensor("y", [])]})
+    settle(document, {"artifact/model.onnx": graph})
+    assert document["serving"]["inputs"][0]["name"] == name == document["serving"]["outputs"][0]["name"]
 
 
 def test_so_can_a_models_name() -> None:
@@ -132,3 +166,11 @@ def settle(document: dict[str, Any], files: dict[str, bytes]) -> None:
         seen.append(f"{problem.field}: {problem.message} {problem.fix}")
         followed(problem, document, files)
     raise AssertionError("\n".join(seen))
+
+
+def settle_at_once(document: dict[str, Any], files: dict[str, bytes]) -> None:
+    """Follows all fixes of one list. Raises AssertionError if mistakes are left: no two fixes of a list may contradict."""
+    removed_last = sorted(every(document, files), key=lambda one: one.field, reverse=True)
+    for problem in removed_last:
+        followed(problem, document, files)
+    assert every(document, files) == []

@@ -129,11 +129,11 @@ def test_an_input_needs_a_name_and_a_weight_its_own() -> None:
 
 
 def test_long_names_are_cut() -> None:
-    made = model(weight([1], 4, name="w" * 301))
+    made = model(weight([1], 4, name="w" * 1029))
     made.producer_name = "p" * 201
-    made.graph.input.add().CopyFrom(helper.make_tensor_value_info("x" * 301, TensorProto.FLOAT, [1]))
+    made.graph.input.add().CopyFrom(helper.make_tensor_value_info("x" * 1029, TensorProto.FLOAT, [1]))
     said = facts(made)
-    assert (said["producer"], said["tensors"][0][0], said["inputs"][0][0]) == ("p" * 200, "w" * 300, "x" * 300)
+    assert (said["producer"], said["tensors"][0][0], said["inputs"][0][0]) == ("p" * 200, "w" * 1028, "x" * 1028)
 
 
 def test_versions_as_the_file_states_them() -> None:
@@ -165,9 +165,12 @@ def test_a_file_beside_the_graph_must_reach_as_far_as_its_furthest_tensor() -> N
     near.name = "n"
     assert facts(model(far, near))["external"] == facts(model(near, far))["external"] == {"w.data": 108}
     assert facts(model(outside([3], location="deep/w.data")))["external"] == {"deep/w.data": 12}
+    assert facts(model(outside([3], location="./w.data")))["external"] == {"w.data": 12}
 
 
-@pytest.mark.parametrize("place", ["", "/w", "a\\w", "C:w", "../w", "a/../w", "./w", "a//w", "w/"])
+@pytest.mark.parametrize(
+    "place", ["", "/w", "a\\w", "C:w", "../w", "a/../w", "././w", "./../w", "a/./w", "./", "a//w", "w/"]
+)
 def test_a_place_outside_the_folder_is_refused(place: str) -> None:
     assert "leaves the graph's folder or names no file" in refusal(model(outside([1], location=place, offset="0")))
 

@@ -7,6 +7,7 @@ import json
 import pickle
 import struct
 from collections import OrderedDict
+from random import Random
 from typing import Any
 
 import pytest
@@ -38,6 +39,20 @@ def test_an_old_pickle_is_told_by_importing_and_then_running() -> None:
     assert not is_pickle(b"cos\nsystem\n.") and not is_pickle(b"(lp0\n.") and not is_pickle(b"")
     assert not is_pickle(b")R.") and not is_pickle(b"NNR.")  # it runs what it did not import
     assert not is_pickle(b"cos\nsystem\nR.")  # and this has nothing to run it on
+
+
+def test_a_name_from_the_stack_needs_a_text_and_a_registered_code_is_no_name() -> None:
+    assert is_pickle(b"\x8c\x02os\x8c\x06system\x93)R.") and not is_pickle(b"NN\x93)R.")
+    assert not is_pickle(b"\x82\x01)R.") and is_pickle(b"\x80\x02\x82\x01)R.")
+
+
+@pytest.mark.parametrize("spread", [2, 3, 8, 20, 128])
+def test_quantized_weights_are_no_pickle(spread: int) -> None:
+    """Numbers of uint8 with the zero point 128, as quantizers write them, spread around it in steps."""
+    random = Random(spread)
+    for _ in range(300):
+        data = bytes(min(max(round(random.gauss(128, spread)), 0), 255) for _ in range(2048))
+        assert disguise_of(data) == "" and inspect("artifact/w.bin", io.BytesIO(data), 2048).facts["is_plain"]
 
 
 def test_what_an_opcode_takes_must_be_on_the_stack() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 
 from registry.adapters.json_yaml import LONGEST_TEXT, MOST_PATH_CHARS, MOST_VALUES, _Loader, read_text, write_text
 from registry.core.envelope_suggestion import suggested
+from registry.core.formats import inspect
 from registry.core.formats.heads import inspect_head
 from registry.core.located import TextPlace, in_document, place_of
 from registry.core.release_check import Candidate, ModelTerms, check
 from registry.core.schema import Problem
 from registry.core.spec import parse_spec
+from tests.model_files import onnx_file
 from tests.registry_samples import CONTRACT, ONNX, release_yaml, sha256
 
 JSON = st.recursive(
@@ -117,6 +120,18 @@ def test_first_bytes_tell_what_they_reach() -> None:
     assert inspect_head("artifact/model.onnx", ONNX, len(ONNX) - 1) is None  # more than there is
     wrong = inspect_head("artifact/x.json", b"\x7fELF", 4)
     assert wrong is not None and "a program" in wrong.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [("helper.py", ("code",)), ("w.pt", ("code",)), ("w.bin", ()), ("w.data", ()), ("config.pbtxt", ())],
+)
+def test_the_check_tells_the_waivers_that_the_seal_will_ask_for(name: str, needed: tuple[str, ...]) -> None:
+    graph, data = onnx_file(weights=[("w", "FP32", [10])], external={"location": name}), b"1" * 40
+    files = {"artifact/model.onnx": graph, f"artifact/{name}": data}
+    listed = [{"path": path, "size_bytes": len(one)} for path, one in files.items()]
+    findings = {path: inspect(path, io.BytesIO(one), len(one)) for path, one in files.items()}
+    assert check(Candidate(release_yaml(), listed, findings), ModelTerms("sentiment")).waivers == needed
 
 
 def test_an_envelope_is_suggested_from_the_weights() -> None:

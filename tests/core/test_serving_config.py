@@ -48,6 +48,17 @@ def test_only_text_is_streamed_and_only_by_code() -> None:
     assert not lint({"outputs": text, "decoupled": True}, backend="python")
 
 
+@pytest.mark.parametrize(
+    ("backend", "refused"),
+    [("onnxruntime", ["inputs[0].data_type", "outputs[0].data_type"]), ("python", ["inputs[0].data_type"])],
+)
+def test_bf16_is_refused_where_no_server_can_take_or_give_it(backend: str, refused: list[str]) -> None:
+    tensors = [{**TENSOR, "data_type": "BF16"}]
+    problems = lint({**LEAST, "inputs": tensors, "outputs": tensors}, "", backend=backend)
+    assert [one.field.removeprefix(".") for one in problems] == refused
+    assert all(one.fix.startswith("Write FP32, ") for one in problems)
+
+
 def test_who_does_not_stream_has_the_digest_of_one_that_does_not_say_so() -> None:
     assert normal({**LEAST, "decoupled": False}) == normal(LEAST) != normal({**LEAST, "decoupled": True})
 

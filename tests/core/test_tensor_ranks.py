@@ -53,6 +53,9 @@ def test_one_number_for_each_item_is_declared_and_its_config_reads_as_the_same(b
         (8, "dims: [1] reshape { shape: [1, 1] }", "release.yaml has no place for input[0].reshape"),
         (8, "dims: [4] reshape { shape: [] }", "release.yaml has no place for input[0].reshape"),
         (0, "dims: [1]", ""),
+        (0, "dims: [1] reshape { shape: [] }", ""),
+        (0, "dims: [2]", "input[0].dims is [2], and serving.inputs[0].dims in release.yaml is []."),
+        (0, 'dims: [1] } input { name: "y" data_type: TYPE_INT64 dims: [1]', "serving.inputs in release.yaml is ["),
     ],
 )
 def test_a_config_that_comes_along_says_the_same_or_is_refused(batch: int, dims: str, fault: str) -> None:
@@ -63,6 +66,27 @@ def test_a_config_that_comes_along_says_the_same_or_is_refused(batch: int, dims:
         pbtxt.check(text.encode(), spec(batch=batch), "config.pbtxt")
     assert fault in str(caught.value)
     return None
+
+
+@pytest.mark.parametrize("own", [[], [1]])
+@pytest.mark.parametrize("theirs", ["dims: [1]", "dims: [1] reshape { shape: [] }"])
+def test_without_a_batch_axis_both_ways_to_write_one_number_agree(own: list[int], theirs: str) -> None:
+    changes = {
+        "serving.max_batch_size": 0,
+        "serving.dynamic_batching": None,
+        "serving.inputs": [{**RATE, "dims": own}],
+        "serving.outputs": [{**SCORE, "dims": own}, {"name": "more", "data_type": "FP32", "dims": [3]}],
+        "serving.warmup": [],
+        "envelope.limits": {},
+    }
+    made = parse_spec(release_yaml(changes))
+    text = (
+        f'output {{ name: "score" data_type: TYPE_FP32 {theirs} }} output {{ name: "more" data_type: TYPE_FP32 dims: '
+    )
+    pbtxt.check(f"{text}[3] }}".encode(), made, "config.pbtxt")
+    with pytest.raises(Invalid) as caught:
+        pbtxt.check(f"{text}[4] }}".encode(), made, "config.pbtxt")
+    assert "output[1].dims is [4], and serving.outputs[1].dims in release.yaml is [3]." in str(caught.value)
 
 
 def test_a_contract_of_one_size_of_one_is_kept_by_one_number_because_both_are_sent_alike() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.core.serving import DATA_TYPES
 from registry.core.spec import read_spec
-from registry.core.warmup_values import value_problem
+from registry.core.warmup_values import sent_shape, value_problem
 from serving.agent.warmup import array
 from tests.registry_samples import release_yaml
 
@@ -22,7 +25,7 @@ IN_RANGE: dict[str, list[Any]] = {
 OUT_OF_RANGE: dict[str, list[Any]] = {
     "BOOL": [1, "true", 0.0], "BYTES": [1, True, 0.5], "FP16": [65_520, "0", True], "FP32": [3.5e38, "zero", False],
     "FP64": ["1", True], "INT8": [128, -129, 1.5, "1", True], "INT16": [2**15, 0.5], "INT32": [2**31, "zero", 1e-9],
-    "INT64": [1.5, "1"], "UINT8": [-1, 256], "UINT16": [65_536, -1], "UINT32": [2**32], "UINT64": [-1, True],
+    "INT64": [1.5, "1", 2**53], "UINT8": [-1, 256], "UINT16": [65_536, -1], "UINT32": [2**32], "UINT64": [-1, True, 2**53],
 }  # fmt: skip
 
 
@@ -45,9 +48,10 @@ def test_the_range_of_a_data_type(data_type: str) -> None:
             assert problem is not None and data_type in problem[0] and problem[1].startswith("Write "), given_value
 
 
-def test_bf16_cannot_be_written_and_may_be_made_up() -> None:
-    assert value_problem(None, tensor("BF16", [1]), 1) is None
-    assert "no form in JSON" in str(value_problem([1.0], tensor("BF16", [1]), 1))
+def test_a_value_of_bf16_is_not_judged_because_the_data_type_is_refused() -> None:
+    changes = {"serving.inputs": [tensor("BF16", [1])], "serving.warmup": [{"inputs": {"x": [1.0]}}]}
+    _, problems = read_spec(release_yaml(changes))
+    assert [one.field for one in problems] == ["serving.inputs[0].data_type"]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +61,7 @@ def test_bf16_cannot_be_written_and_may_be_made_up() -> None:
         ([[1, 2, 3]], [3], 2, False), ([1, 2], [1], 2, True), ([1, 2], [-1], 2, True), ([1, 2, 3], [1], 2, False),
         ([[1, 2], [3]], [-1], 2, False), ([1, [2]], [-1], 0, False), ([1, 2], [-1], 0, True), ([[1], [2]], [1], 0, False),
         ([], [-1], 1, True), ([], [1], 1, False), (7, [], 2, True), ([7, 8], [], 2, True), ([7], [], 2, True), (7, [], 0, True),
+        ([[7], [8]], [], 2, True), ([[7]], [], 1, True), ([[7], [8]], [], 3, False), ([7], [], 0, True), ([[7]], [], 0, False),
     ],
 )  # fmt: skip
 def test_the_shape_of_a_value(value: Any, dims: list[int], batch_size: int, is_right: bool) -> None:
@@ -67,6 +72,31 @@ def test_the_shape_of_a_value(value: Any, dims: list[int], batch_size: int, is_r
     else:
         with pytest.raises(ValueError, match="shape|array element"):
             array(value, tensor("INT32", dims), batch_size)
+
+
+@pytest.mark.parametrize("data_type", ["INT64", "UINT64", "INT32"])
+@pytest.mark.parametrize("end", [0, 1])
+def test_the_ends_of_the_stated_range_are_taken(data_type: str, end: int) -> None:
+    problem = value_problem(1.5, tensor(data_type, [1]), 1)
+    assert problem is not None
+    stated = int(re.findall(r"-?\d+", problem[1])[end])
+    changes = {"serving.inputs": [tensor(data_type, [1])], "serving.warmup": [{"inputs": {"x": stated}}]}
+    assert read_spec(release_yaml(changes))[1] == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "batch_size", "sent"),
+    [
+        ((), [3, -1], 2, (2, 3, 1)), ((), [3], 0, (3,)), ((2,), [-1], 2, (2, 2)), ((2,), [1], 2, (2, 1)), ((3,), [3], 2, (2, 3)),
+        ((2, 3), [3], 2, (2, 3)), ((0,), [-1], 2, (2, 0)), ((2,), [3], 2, None), ((2, 1, 1), [1, 1], 2, (2, 1, 1)),
+        ((2,), [1, 1], 2, (2, 1, 1)), ((2,), [1], 0, None),
+    ],
+)  # fmt: skip
+def test_the_shape_that_is_sent(shape: Any, dims: list[int], batch_size: int, sent: Any) -> None:
+    assert sent_shape(shape, dims, batch_size) == sent
+    if sent is not None:
+        value = np.arange(math.prod(shape)).reshape(shape)
+        assert array(value.tolist(), tensor("INT32", dims), batch_size).shape == sent
 
 
 _VALUES = st.recursive(

@@ -21,7 +21,7 @@ from registry.core.formats.window import MOST_FETCHES, Seekable, Window
 from registry.core.schema import Json, Problem
 
 #: Version of a reader's output, by kind: bump it when its facts change, so that cached headers are read again.
-READERS: Final = {"python": 4, "tensorrt": 3, "onnx": 3, "json": 3, "torchscript": 3, "pickle": 3}
+READERS: Final = {"python": 4, "tensorrt": 3, "onnx": 4, "json": 3, "torchscript": 3, "pickle": 4}
 _FIRST_READER: Final = 2
 #: The first bytes, by which content is recognised.
 HEAD_BYTES: Final = 1 << 16
@@ -94,7 +94,8 @@ def inspect(path: str, readable: Seekable, size_bytes: int, *, most_fetches: int
         if problems:
             raise Malformed("a name in it cannot be stored", "Use text without NUL for names.")
     except Malformed as error:
-        return Findings(kind, (_problem(path, kind, head, error),))
+        is_data = len(head) == min(size_bytes, HEAD_BYTES) and not disguise_of(head)
+        return Findings(kind, (_problem(path, kind, head, error),), can_be_data=is_data)
     return Findings(kind, facts=facts)
 
 

@@ -17,12 +17,14 @@ LARGEST: Final = 2**53 - 1
 class Findings:
     """`kind` is what the name promises. `facts` is plain JSON, the same for the same bytes and kind; empty with problems.
 
+    `can_be_data`: the bytes are no pickle, archive or program, so that a graph may keep its weights in them under any name.
     Facts that several formats share: `tensors` [[name, data type, shape]], by name; `inputs` and `outputs` likewise.
     """
 
     kind: str
     problems: tuple[Problem, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
+    can_be_data: bool = True
 
 
 class Malformed(Exception):

@@ -15,9 +15,12 @@ from registry.core.formats.findings import LARGEST, MOST_TENSORS, Malformed, che
 from registry.core.formats.onnx_liveness import MOST_NAMES, Node, activations
 from registry.core.formats.protobuf import Reader, Wire
 from registry.core.formats.window import Window
+from registry.core.schema import LONGEST_NAME
 
 _FIX: Final = "Export it again with onnx.save, or send the whole file."
 MOST_DIMS: Final = 32
+#: Bytes of a name that are read: a character has 4 at most. A longer name is told by its beginning, and can be served by none.
+_LONGEST_NAME: Final = 4 * (LONGEST_NAME + 1)
 #: TensorProto.DataType → the Open Inference Protocol's name, or ONNX's own where that has none; bits of one element.
 _TYPES: Final[dict[int, tuple[str, int]]] = {
     1: ("FP32", 32), 2: ("UINT8", 8), 3: ("INT8", 8), 4: ("UINT16", 16), 5: ("INT16", 16), 6: ("INT32", 32),
@@ -171,7 +174,7 @@ def _node(reader: Reader, message: Wire, graph: _Graph) -> None:
             operator = reader.text(part, 50)
         elif part.number in names and part.is_bytes and graph.names <= MOST_NAMES:
             graph.names += 1
-            names[part.number].append(reader.text(part, 300))
+            names[part.number].append(reader.text(part, _LONGEST_NAME))
     if graph.names <= MOST_NAMES:
         graph.run.append(Node(names[_NODE_INPUT], names[_NODE_OUTPUT], is_plain, operator == "Constant"))
 
@@ -207,7 +210,7 @@ def _value_info(reader: Reader, message: Wire, graph: _Graph) -> tuple[str, tupl
     name, data_type, dims = "", ("OTHER", -1), list[int | str]([-2])
     for part in reader.fields(message.start, message.end):
         if part.number == 1:
-            name = reader.text(part, 300)
+            name = reader.text(part, _LONGEST_NAME)
         elif part.number == 2:
             for kind in reader.fields(_message(part).start, part.end):
                 if kind.number == 1:
@@ -259,7 +262,7 @@ def _tensor(reader: Reader, message: Wire, graph: _Graph) -> tuple[str, str, lis
     external: dict[str, str] = {}
     for part in reader.fields(message.start, message.end):
         if part.number == _TENSOR_NAME:
-            name = reader.text(part, 300)
+            name = reader.text(part, _LONGEST_NAME)
         elif part.number == _TENSOR_TYPE:
             data_type, bits = _type_of(part)
         elif part.number == _TENSOR_DIMS:
@@ -294,7 +297,7 @@ def _external(name: str, told: dict[str, str], size: int, graph: _Graph) -> None
 
     Source: onnx docs/ExternalData.md; CVE-2024-27318 is a location that leaves the folder.
     """
-    place = told.get("location", "")
+    place = told.get("location", "").removeprefix("./")
     parts = place.split("/")
     if not place or place.startswith("/") or "\\" in place or ":" in place or {"", ".", ".."} & set(parts):
         raise Malformed(

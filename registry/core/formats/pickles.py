@@ -11,6 +11,9 @@ from typing import Any, Final
 
 #: The opcodes that bring in a name, and those that call what was brought in.
 _IMPORTS: Final = {"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"}
+#: Of a stream that states no protocol, these alone count as imports: weights close to 128 hold the other opcodes by chance.
+#: EXT1 to EXT4 name what code registered before (copyreg.add_extension); without that, loading fails.
+_OLD_IMPORTS: Final = _IMPORTS - {"EXT1", "EXT2", "EXT4"}
 _RUNS: Final = {"INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD"}
 _TEXTS: Final = ([pickletools.pyunicode], [pickletools.pybytes_or_str])
 #: A stream that says its protocol and is longer than what was read of it counts after this many opcodes.
@@ -24,10 +27,11 @@ def is_pickle(head: bytes) -> bool:
     """Whether these first bytes of a file are those of a pickle.
 
     A stream of protocol 2 or later says so at once. An older one, which text can look like, is told by importing a name and
-    then running something, with all that this takes on its stack; what comes after that would not be too late.
+    then running something, with all that this takes on its stack; what comes after that would not be too late. A name that is
+    taken from the stack (STACK_GLOBAL) needs a text before it.
     """
     says_so = head[:1] == b"\x80" and len(head) > 1 and 2 <= head[1] <= 5
-    stack, count, has_import = list[bool](), 0, False  # True is a mark
+    stack, count, has_import, has_text = list[bool](), 0, False, False  # True is a mark
     for opcode, _, _ in _opcodes(head):
         count += 1
         if says_so:
@@ -36,7 +40,8 @@ def is_pickle(head: bytes) -> bool:
             continue
         if not _applied(opcode, stack):
             return False
-        has_import = has_import or opcode.name in _IMPORTS
+        has_text = has_text or opcode.stack_after in _TEXTS
+        has_import = has_import or (opcode.name in _OLD_IMPORTS and (has_text or opcode.name != "STACK_GLOBAL"))
         if has_import and opcode.name in _RUNS:
             return True
     return False

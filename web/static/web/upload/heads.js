@@ -11,14 +11,14 @@ const base64Of = (blob) => new Promise((done, failed) => {
 });
 
 // {heads: path → {head} or {pieces} as the API takes them, unread: [paths of which the header is too long to be sent]}
-// Of files with other endings than `endings` no header is read: their names are refused.
-export async function headsOf(files, endings) {
+// The first bytes of a file of any name are sent: a graph may name it as its data, and data may not be an archive.
+export async function headsOf(files) {
   const heads = new Map(), unread = [];
   const ofList = files.reduce((sum, { path }) => sum + 2 * path.length + 100, 0);
   let left = Math.max(0, Math.min(MOST_IN_ALL, 0.75 * (LONGEST_BODY - ofList)));
   const rank = ({ path }) => (/pbtxt$/.test(path) ? 0 : path.startsWith("artifact/model.") ? 1 : path.startsWith("tokenizer/") ? 2 : 3);
   for (const { path, blob } of [...files].sort((a, b) => rank(a) - rank(b))) {
-    if (!blob.size || !endings.some((one) => path.toLowerCase().endsWith(one))) continue;
+    if (!blob.size) continue;
     try {
       const ranges = await rangesOf(path, blob, left);
       if (!ranges || heads.size >= MOST_FILES) { unread.push(path); continue; }
@@ -54,7 +54,7 @@ const ATTRIBUTE = {
 // Fields up to this size are kept whole; the server reads messages up to 1 KiB at once (registry/core/formats/protobuf.py).
 const KEPT = 4096;
 // What the server reads of a long text at most.
-const TEXT = 1000;
+const TEXT = 1100;
 const CHUNK = 64 * 1024;
 
 class TooMuch extends Error {}

@@ -103,7 +103,7 @@ async function take(files) {
   state.files = files.sort((a, b) => (a.path < b.path ? -1 : 1));
   table.show(state.files);
   by("file-table").hidden = !state.files.length;
-  const { heads, unread } = state.files.length > rules.most_files ? { heads: new Map(), unread: [] } : await headsOf(state.files, rules.endings);
+  const { heads, unread } = state.files.length > rules.most_files ? { heads: new Map(), unread: [] } : await headsOf(state.files);
   Object.assign(state, { heads, unread });
   await check(form.text.value);
 }
