@@ -245,15 +245,24 @@ def test_nothing_is_taken_over_while_stable_serves() -> None:
         by_hand(story)
 
 
-def test_a_silent_agent_is_no_evidence_and_a_gateway_without_answers_is() -> None:
+@pytest.mark.parametrize("shed_frac", [0.0, 0.5, 0.9])
+def test_a_silent_agent_is_no_evidence_and_a_gateway_without_answers_is(shed_frac: float) -> None:
     story = Story(when_stable_is_gone="replace", stable_gone_s=0.001)
     Node.objects.update(seen_at=None)
     assert story.until("shifting").stable is not None  # stable answers, as far as its gateway shows
-    story.gateway.set_arm(story.stable.digest, is_up=False)  # type: ignore[union-attr]
+    story.gateway.set_arm(story.stable.digest, is_up=False, shed_frac=shed_frac)  # type: ignore[union-attr]
     for _ in range(4):
         if story.turn().displaced is not None:
             break
     has_all_traffic(story)
+
+
+def test_a_stable_release_that_sheds_every_request_is_not_gone() -> None:
+    story = Story(when_stable_is_gone="replace", stable_gone_s=0.001)
+    Node.objects.update(seen_at=None)
+    story.until("shifting")
+    story.gateway.set_arm(story.stable.digest, shed_frac=1.0)  # type: ignore[union-attr]
+    assert [story.turn().displaced for _ in range(4)] == [None] * 4
 
 
 def test_a_rollback_that_would_only_drop_the_fix_names_what_is_possible() -> None:
