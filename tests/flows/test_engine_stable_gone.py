@@ -265,6 +265,19 @@ def test_a_stable_release_that_sheds_every_request_is_not_gone() -> None:
     assert [story.turn().displaced for _ in range(4)] == [None] * 4
 
 
+def test_a_job_that_is_run_again_reads_that_the_take_over_was_aborted() -> None:
+    story = Story()
+    aborted_take_over(story)
+    with pytest.raises(
+        StateChanged, match="of r2 in production was ended: .* It serves still. Push a mended"
+    ) as caught:
+        actions.start_rollout(actor=story.admin, candidate=story.candidate, environment=story.environment)
+    assert (caught.value.code, caught.value.facts["state"]) == ("tried_before", "rolled_back")
+    with pytest.raises(StateChanged) as caught:
+        actions.start_rollout(actor=story.admin, candidate=story.candidate, environment=story.environment, again=True)
+    assert caught.value.code == "already_stable"
+
+
 def test_a_rollback_that_would_only_drop_the_fix_names_what_is_possible() -> None:
     story = Story()
     lose_stable(story)
