@@ -11,9 +11,9 @@ from ledger.queries.statements import Statement
 from registry.models import Release, ServedModel
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
-from serving.models import Deployment, Environment, Route
+from serving.models import Environment, Route
 from serving.queries import ready_server
-from serving.queries.answering import is_gone
+from serving.queries.answering import is_gone, is_lost_stable
 from serving.queries.routes import route_of
 
 
@@ -52,14 +52,7 @@ def expired_undo_windows(now: datetime) -> QuerySet[Rollout]:
 
     Without those whose candidate serves and has no server that answers: the release before is then the only target.
     """
-    at = {"environment": OuterRef("environment"), "release": OuterRef("candidate")}
-    serves_now = Route.objects.filter(
-        environment=OuterRef("environment"), model=OuterRef("model"), stable=OuterRef("candidate")
-    )
-    deployed = Deployment.objects.filter(**at)
-    answering = deployed.filter(is_wanted=True, servers__ended_at=None, servers__is_serving=True).exclude(state="gone")
-    is_lost = Exists(serves_now) & Exists(deployed) & ~Exists(answering)
-    return Rollout.objects.filter(~is_lost, state=RolloutState.PROMOTED, undo_until__lte=now)
+    return Rollout.objects.filter(~is_lost_stable("candidate"), state=RolloutState.PROMOTED, undo_until__lte=now)
 
 
 def last_to_undo(model: ServedModel, environment: Environment) -> Rollout | None:
