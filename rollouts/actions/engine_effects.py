@@ -11,6 +11,7 @@ from accounts.core.quantities import weight_text
 from ledger.actions import append_event
 from ledger.actions.transitions import reread
 from ledger.core.errors import Stale, StateChanged
+from ledger.queries import clock
 from rollouts.actions.seen_sizes import keep_sizes_of
 from rollouts.actions.take_over import take_over
 from rollouts.actions.tick_records import ENGINE, decision_of, write
@@ -24,12 +25,13 @@ from rollouts.models import Rollout
 from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.room import proofs_for
 from rollouts.queries.stable_odd import stable_odd_of
+from rollouts.queries.undo_window import aborted_take_overs, expired_undo_windows
 from serving.actions import ensure_deployment
 from serving.actions.replacing import replace_replica, set_aside_replica
 from serving.actions.replicas import scale_release
 from serving.actions.routes import lock_routes, set_route
 from serving.models import Deployment, Route
-from serving.queries.answering import deployment_by_name, is_gone
+from serving.queries.answering import deployment_by_name
 
 S = RolloutState
 
@@ -225,22 +227,26 @@ def _promote(rollout: Rollout, tick: Tick, fence: int) -> None:
     changes: dict[str, Any] = {
         "weight_bp": FULL_BP, "mirror_bp": 0, "undo_until": undo_until, "stable": rollout.stable,
     }  # fmt: skip
+    aborted = aborted_take_overs().filter(environment=rollout.environment, model=rollout.model)
+    earlier = [one.displaced for one in aborted.select_related("displaced").order_by("pk")]
+    lock_routes(rollout.environment, *earlier)  # before the event, as those that `commit_tick` locked
     move(rollout, S.PROMOTED, actor=ENGINE, reason=reason, facts=facts, **changes)
     keep_sizes_of(rollout, actor=ENGINE)
     before = rollout.stable or rollout.displaced
+    reason = f"{rollout.candidate.name} was promoted over it."
     if before is not None and undo_until is None:
-        reason = f"{rollout.candidate.name} was promoted over it."
         drain_release(rollout, before, actor=ENGINE, reason=reason)
+    for release in earlier:
+        if release is not None and release != before and not is_in_use(release, rollout.environment):
+            drain_release(rollout, release, actor=ENGINE, reason=reason)
 
 
 @transaction.atomic
 def release_previous(rollout: Rollout) -> None:
     """The release before is drained: the time in which this promoted rollout could be undone at once is over. Idempotent."""
     lock_routes(rollout.environment)  # before the promoted row, lock order: CONTRIBUTING.md
-    kept = Rollout.objects.filter(pk=rollout.pk, state=S.PROMOTED, undo_until__isnull=False)
+    kept = expired_undo_windows(clock.now()).filter(pk=rollout.pk)
     before, until = rollout.stable, rollout.undo_until
-    if is_gone(rollout.candidate_id, rollout.environment_id):
-        return  # its own server is gone, so the release before is the only target
     if kept.update(undo_until=None) and before is not None and not is_in_use(before, rollout.environment):
         reason = (
             f"{before.name} was kept warm until {until:%Y-%m-%d %H:%M} UTC, so that the promotion of "
@@ -310,13 +316,11 @@ def finish_rollback(
     `are_answers_due`: requests that began before weight 0 still end on the candidate, so that its counters are not silent.
     """
     _lock(rollout, fence)
-    lock_routes(rollout.environment, rollout.candidate, rollout.displaced)
+    lock_routes(rollout.environment, rollout.candidate)
     if rollout.stable is None:
         move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=rollout.reason)
         keep_sizes_of(rollout, actor=ENGINE)
-        if rollout.displaced is not None:
-            drain_release(rollout, rollout.displaced, actor=ENGINE, reason=rollout.reason)
-        return
+        return  # a displaced release stays wanted: the traffic goes back to it once it answers
     seen = "and the counters show it" if confirmed_at else "but the counters could not confirm it"
     if confirmed_at is None and are_answers_due:
         seen += f": answers of {rollout.candidate.name} to requests from before are still on their way"

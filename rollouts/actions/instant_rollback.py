@@ -12,15 +12,24 @@ from ledger.actions import enqueue
 from ledger.core.errors import DomainError, NotFound, StateChanged
 from ledger.hooks.job_handlers import Again
 from registry.models import ServedModel
+from rollouts.actions.engine_effects import release_previous
 from rollouts.actions.operator_commands import abort
 from rollouts.actions.preconditions import require_reason
+from rollouts.actions.tick_records import ENGINE
 from rollouts.actions.transitions import move, record
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.target import is_stable_gone
-from rollouts.queries.undo_window import is_open, last_promoted, serves
+from rollouts.queries.undo_window import (
+    aborted_take_overs,
+    is_open,
+    last_promoted,
+    last_to_undo,
+    release_before,
+    serves,
+)
 from serving.actions import release_deployment
 from serving.actions.routes import lock_open, lock_routes, set_route
 from serving.models import Environment
@@ -36,7 +45,7 @@ _RETRY_S = 30.0
 
 
 def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environment, reason: str) -> Rollout:
-    """Rolls the model's traffic back: the active rollout's, or the last promoted one's.
+    """Rolls the model's traffic back: the active rollout's, that of an aborted take-over, or the last promoted one's.
 
     A rollout without traffic is cancelled; where the release before is kept warm, the traffic goes back to that as well.
     Nothing is asked but the database: no metrics, no broker, no blobs, no gates.
@@ -54,12 +63,12 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
         if active is not None:
             _refuse_dropping_the_way_on(active)
             ended = abort(actor=actor, rollout=active, expected_version=active.version, reason=reason)
-            last = last_promoted(model, environment) if active.state in WITHOUT_TRAFFIC else None
+            last = last_to_undo(model, environment) if active.state in WITHOUT_TRAFFIC else None
             return ended if last is None or not is_open(last) else _instantly_back(actor, last, reason)
         lock_open(environment)  # what is warm now stays so until the route is written
         if of_model.filter(state__in=_ACTIVE).exists():
             raise StateChanged("rollout_active", f"A rollout of {model.slug} was started just now. Roll back again.")
-        last = last_promoted(model, environment)
+        last = last_to_undo(model, environment)
         if last is None:
             raise _nothing(model, environment, "There is nothing to take back.")
         return _instantly_back(actor, last, reason)
@@ -69,7 +78,7 @@ def _refuse_dropping_the_way_on(active: Rollout) -> None:
     """Raises StateChanged("nothing_to_roll_back") if the rollout has no traffic and no other release could serve."""
     if active.state not in WITHOUT_TRAFFIC or not is_stable_gone(active):
         return
-    last = last_promoted(active.model, active.environment)
+    last = last_to_undo(active.model, active.environment)
     if last is not None and is_open(last):
         return
     assert active.stable is not None
@@ -117,26 +126,33 @@ def shut_rollout(*, actor: Actor, rollout: Rollout, reason: str) -> Rollout:
 
 
 def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
-    """The last promoted rollout, undone while the release before it is still warm. In a transaction that holds the routes."""
-    model, environment, before = last.model, last.environment, last.stable
+    """The last promoted rollout, or an aborted take-over, undone while the release before it answers. In a transaction that holds
+    the routes."""
+    model, environment, before = last.model, last.environment, release_before(last)
+    is_aborted = last.state == S.ROLLED_BACK
     if before is None:
         raise _nothing(model, environment, f"{last.candidate.name} was the first release there.")
     if last.state == S.REVERTED or not serves(last):
         raise _nothing(model, environment, f"{last.candidate.name} does not serve any more: it was taken back already.")
     if ready_server(before, environment) is None:
+        if is_aborted:
+            why = f"{before.name} has no serving server yet. All traffic goes back to it once it answers again."
+            raise _nothing(model, environment, why)
         raise _nothing(
             model,
             environment,
             f"{before.name}, the release before, is no longer warm: start a rollout of it.",
             release=before.name,
         )
-    said = f"{actor.name} went back to {before.name}, still warm: {require_reason(reason)}"
+    state = "which answers again" if is_aborted else "still warm"
+    said = f"{actor.name} went back to {before.name}, {state}: {require_reason(reason)}"
     set_route(actor=actor, environment=environment, model=model, stable=before, reason=said)
     arms = {"from": last.candidate.name, "to": before.name}
     # Without `undo_until`, the deployment that was kept warm is permanent again.
     move(
-        last, S.REVERTED, actor=actor, reason=said, facts=arms, weight_bp=0, undo_until=None, decided_at=timezone.now()
-    )
+        last, S.ROLLED_BACK if is_aborted else S.REVERTED, actor=actor, reason=said, facts=arms, weight_bp=0, stable=before,
+        undo_until=None, decided_at=timezone.now(),
+    )  # fmt: skip
     record(last, actor=actor, action="roll_back", reason=said, code=Code.INSTANT)
     enqueue(
         kind=DRAIN_REVERTED,
@@ -145,6 +161,24 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
         due_at=timezone.now() + timedelta(seconds=LET_GO_AFTER_S),
     )
     return last
+
+
+def settle_ended(rollout: Rollout) -> None:
+    """What is left to do for one of `ended_to_settle`. Idempotent."""
+    (release_previous if rollout.state == S.PROMOTED else _go_back_to_displaced)(rollout)
+
+
+@transaction.atomic
+def _go_back_to_displaced(rollout: Rollout) -> None:
+    """All traffic of an aborted take-over goes back to the displaced release, which answers again. Idempotent.
+
+    Nothing while another rollout is active: its stable release keeps the traffic.
+    """
+    lock_routes(rollout.environment)
+    of_model = Rollout.objects.filter(environment=rollout.environment, model=rollout.model)
+    is_free = not of_model.filter(state__in=_ACTIVE).exists()
+    if is_free and aborted_take_overs().filter(pk=rollout.pk).exists() and is_open(rollout):
+        _instantly_back(ENGINE, rollout, f"Rollout {rollout.pk} was aborted.")
 
 
 def _nothing(model: ServedModel, environment: Environment, why: str, *, release: str = "RELEASE") -> NotFound:

@@ -257,9 +257,13 @@ def begin_rollback(
         if is_stable_gone(rollout):
             said += f" {rollout.stable.name} has no serving server, so requests fail until it has one."
     else:
-        kept = f"{rollout.candidate.name} keeps its traffic until another release replaces it"
-        none = f"{displaced.name} has no serving server" if displaced is not None else "there is none to go back to"
-        said = f"Ended by {actor.name}: {why} {kept}: {none}."
+        kept = f"{rollout.candidate.name} keeps its traffic until another release replaces it: there is none to go back to."
+        if displaced is not None:
+            kept = (
+                f"{displaced.name} has no serving server, so {rollout.candidate.name} keeps its traffic. Once {displaced.name} "
+                "answers again, all traffic goes back to it, unless another release is being rolled out."
+            )
+        said = f"Ended by {actor.name}: {why} {kept}"
     shut(rollout, actor=actor, reason=said)
     changes: dict[str, Any] = {"weight_bp": 0, "stable": rollout.stable} if rollout.stable else {}
     changes |= {} if rollout.decided_at else {"decided_at": clock.now()}

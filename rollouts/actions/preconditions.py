@@ -54,7 +54,6 @@ def refuse_state(rollout: Rollout, states: Collection[RolloutState], word: str) 
     """Raises StateChanged("wrong_state") unless the rollout is in one of these states. The message names the verb that fits."""
     if rollout.state in states:
         return
-    before = rollout.stable or rollout.displaced
     instead = instead_of(
         word,
         RolloutState(rollout.state),
@@ -62,7 +61,7 @@ def refuse_state(rollout: Rollout, states: Collection[RolloutState], word: str) 
         model=rollout.model.slug,
         environment=rollout.environment.slug,
         candidate=rollout.candidate.name,
-        stable=before.name if before is not None else "",
+        stable=rollout.stable.name if rollout.stable is not None else "",
     )
     raise StateChanged(
         "wrong_state",

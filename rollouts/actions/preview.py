@@ -176,8 +176,8 @@ def _refusals(asked: _Asked) -> list[Callable[[], object]]:
         lambda: check_release(asked.candidate, asked.environment),
         lambda: refuse_frozen_start(asked.actor, asked.candidate, asked.environment, asked.plan),
         lambda: refuse_beside(asked.beside.ongoing, asked.environment),
-        lambda: stable_beside(asked.candidate, asked.environment, asked.warm.route),
         *([] if asked.again else [lambda: refuse_tried_before(asked.candidate, asked.environment)]),
+        lambda: stable_beside(asked.candidate, asked.environment, asked.warm.route),
     ]
 
 

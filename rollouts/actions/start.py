@@ -28,6 +28,7 @@ from rollouts.queries.beside import Ongoing, beside
 from rollouts.queries.obstacles import does_not_hold, report_problem
 from rollouts.queries.rolled_back import last_tried, promoted_by
 from rollouts.queries.target import gone_beside, is_stable_gone
+from rollouts.queries.undo_window import serves
 from serving.actions.routes import lock_open, refuse_retired
 from serving.models import Environment, Route
 from serving.queries.node_fit import Places
@@ -88,9 +89,9 @@ def find_or_start(
     if (found := _same(ongoing, candidate, environment, policy)) is not None:
         return found, False
     if ongoing is None:  # first: a new rollout's needs, such as a report, do not matter for an earlier end
-        stable_beside(candidate, environment)
-        if not again:
+        if not again:  # first: a release whose rollout was ended may serve still
             refuse_tried_before(candidate, environment)
+        stable_beside(candidate, environment)
     admitted = admit(actor, candidate, environment, policy)
     refuse_beside_another(candidate, environment)
     try:
@@ -137,11 +138,14 @@ def refuse_tried_before(candidate: Release, environment: Environment) -> None:
     last = last_tried(candidate, environment)
     if last is None or last.state == RolloutState.PROMOTED:
         return
+    end = "was ended" if last.outcome == "ended" else f"ended {_worded(last.outcome)}"
+    way_on = "Push a mended release, or start this one again with `again` (on the command line: --again)."
+    if serves(last):
+        way_on = "It serves still. Push a mended release, and start that."
     raise StateChanged(
         "tried_before",
-        f"Rollout {last.pk} of {candidate.name} in {environment.slug} ended {_worded(last.outcome)}: {last.reason} "
-        f"{candidate.name} is not rolled out again by itself. Push a mended release, or start this one again "
-        "with `again` (on the command line: --again).",
+        f"Rollout {last.pk} of {candidate.name} in {environment.slug} {end}: {last.reason} "
+        f"{candidate.name} is not rolled out again by itself. {way_on}",
         rollout=last.pk,
         candidate=candidate.name,
         state=last.state,

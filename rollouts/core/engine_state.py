@@ -334,7 +334,10 @@ def _counted(state: EngineState, news: CounterNews, readings: Mapping[str, Readi
 
 
 def _unanswered(before: int | None, stable: Counts) -> int | None:
-    """Stable's requests in a row without an answer; None after an answer. A request that was shed met a server."""
-    if stable.attempts > stable.bad.get(ERRORS, 0) or stable.bad.get(SHED, 0):
+    """Stable's requests in a row without an answer; None after an answer.
+
+    A request that was shed proves nothing: the gateway sheds too, without a server, while many requests wait to connect.
+    """
+    if stable.attempts > stable.bad.get(ERRORS, 0):
         return None
-    return (before or 0) + max(stable.routed, stable.attempts) or None
+    return (before or 0) + max(stable.routed - stable.bad.get(SHED, 0), stable.attempts) or None

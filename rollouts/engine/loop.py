@@ -22,7 +22,8 @@ from django.db import OperationalError, close_old_connections
 
 from ledger.actions.leadership import Leadership, LeadershipLost
 from ledger.queries.clock import DatabaseClock
-from rollouts.actions.engine_effects import commit_tick, lift_rollout_fences, release_previous
+from rollouts.actions.engine_effects import commit_tick, lift_rollout_fences
+from rollouts.actions.instant_rollback import settle_ended
 from rollouts.actions.tick_records import join_old_blocks
 from rollouts.core.counter_deltas import Reading
 from rollouts.core.decision import OPENING, Action
@@ -43,7 +44,7 @@ from rollouts.engine.tick_writer import Hold, TickWriter
 from rollouts.engine.timings import DEFAULT_LIMITS, DEFAULT_TIMINGS, EngineLimits, EngineTimings
 from rollouts.engine.wakeup import Wakeup
 from rollouts.engine.world import EngineCache, RolloutEntry, WorldState, gateways_of, load_world
-from rollouts.queries import expired_undo_windows
+from rollouts.queries import ended_to_settle
 from serving.actions.routes import lift_fences
 from serving.models import Gateway
 from serving.ports import HostCounters, TrafficCounters
@@ -367,9 +368,9 @@ class Engine:
         if time.monotonic() - self._swept_at < self.timings.sweep_every_s:
             return
         self._swept_at = time.monotonic()
-        for rollout in expired_undo_windows(self.clock.now()):
+        for rollout in ended_to_settle(self.clock.now()):
             with self.writer.one(rollout):
-                release_previous(rollout)
+                settle_ended(rollout)
             self.lead.keep()
 
 

@@ -8,7 +8,7 @@ from rollouts.queries.rollouts import (
     active_rollouts,
     active_rows,
     active_ticks,
-    expired_undo_windows,
+    ended_to_settle,
     get_rollout,
     rollout_end,
 )
@@ -19,7 +19,7 @@ __all__ = [
     "active_ticks",
     "approvals_of",
     "decision_row",
-    "expired_undo_windows",
+    "ended_to_settle",
     "get_rollout",
     "rollout_end",
     "summary",

@@ -11,15 +11,17 @@ from django.utils import timezone
 from registry.models import Release
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
+from rollouts.queries.undo_window import aborted_take_overs
 from serving.models import Environment
 from serving.queries.routes import is_routed
 
 
 def is_in_use(release: Release, environment: Environment) -> bool:
-    """Whether the release serves there, is about to, or is what an active rollout would go back to."""
+    """Whether the release serves there, is about to, or is what an active rollout or an aborted take-over would go back to."""
     active = Rollout.objects.filter(environment=environment, state__in=sorted(state.value for state in ACTIVE))
     arms = Q(candidate=release) | Q(stable=release) | Q(displaced=release)
-    return active.filter(arms).exists() or is_routed(release, environment)
+    aborted = aborted_take_overs().filter(environment=environment, displaced=release)
+    return active.filter(arms).exists() or is_routed(release, environment) or aborted.exists()
 
 
 def release_usages(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, str]]:
@@ -28,17 +30,19 @@ def release_usages(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, st
 
 
 def release_needs(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, int, str]]:
-    """As `serving.hooks.needs.NeedSource`: both arms of live rollouts, and the release before while it can be gone back to at once."""
+    """As `serving.hooks.needs.NeedSource`: both arms of live rollouts, and the release before while
+    one step goes back to it."""
     live = Q(state__in=sorted(state.value for state in ACTIVE))
     warm = Q(state=RolloutState.PROMOTED, undo_until__gt=timezone.now())
-    rows = Rollout.objects.filter(live | warm).order_by("pk")
+    aborted = Q(pk__in=aborted_take_overs().values("pk"))
+    rows = Rollout.objects.filter(live | warm | aborted).order_by("pk")
     columns = ("pk", "candidate_id", "stable_id", "displaced_id", "state", "environment_id", "environment__slug")
     for pk, candidate, stable, displaced, state, where, environment in rows.values_list(*columns):
         if state == RolloutState.PROMOTED:
             if stable is not None and (releases is None or stable in releases):
                 yield stable, where, f"kept warm in {environment} to go back to at once (rollout {pk})"
             continue
-        if releases is None or candidate in releases:
+        if state != RolloutState.ROLLED_BACK and (releases is None or candidate in releases):
             yield candidate, where, f"candidate of rollout {pk} in {environment} ({state})"
         stable = stable or displaced
         if stable is not None and (releases is None or stable in releases):

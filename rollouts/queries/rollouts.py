@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Max, QuerySet
+from django.db.models import Exists, Max, OuterRef, QuerySet
 
 from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import NotFound
@@ -14,6 +14,8 @@ from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
+from rollouts.queries.undo_window import aborted_take_overs, expired_undo_windows
+from serving.queries.deployments import answering_servers
 
 _WHOLE = ("model__team", "environment", "candidate__author", "stable", "displaced", "report", "requested_by")
 
@@ -94,10 +96,18 @@ def active_ticks() -> QuerySet[Rollout, tuple[int, str, int]]:
     return Rollout.objects.filter(state__in=sorted(ACTIVE)).order_by("pk").values_list("pk", "model__slug", "tick")
 
 
-def expired_undo_windows(now: datetime, most: int = 20) -> list[Rollout]:
-    """Promoted rollouts whose time for an instant rollback is over, and whose old release is still kept warm for it."""
-    over = Rollout.objects.filter(state=RolloutState.PROMOTED, undo_until__lte=now).order_by("undo_until")
-    return list(over.select_related("model__team", "environment", "candidate", "stable")[:most])
+def ended_to_settle(now: datetime, most: int = 20) -> list[Rollout]:
+    """Ended rollouts with something left to do: a kept release can be let go, or the traffic can go back to a displaced one.
+
+    `most` of each kind.
+    """
+    over = expired_undo_windows(now).order_by("undo_until")
+    back = answering_servers().filter(
+        deployment__release=OuterRef("displaced"), deployment__environment=OuterRef("environment")
+    )
+    aborted = aborted_take_overs().filter(Exists(back)).order_by("pk")
+    arms = ("model__team", "environment", "candidate", "stable", "displaced")
+    return [one for rows in (over, aborted) for one in rows.select_related(*arms)[:most]]
 
 
 def active_rollouts(rollout_ids: Collection[int]) -> list[Rollout]:

@@ -1,16 +1,19 @@
-"""Named reads of the undo window: the time after a promotion in which the release before stays warm."""
+"""Named reads of the way back after a rollout's end: the undo window of a promotion, and an aborted take-over."""
 
 from __future__ import annotations
 
+from datetime import datetime
+
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
 from ledger.queries.statements import Statement
-from registry.models import ServedModel
+from registry.models import Release, ServedModel
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
 from serving.models import Environment, Route
 from serving.queries import ready_server
-from serving.queries.answering import is_gone
+from serving.queries.answering import is_gone, is_lost_stable
 from serving.queries.routes import route_of
 
 
@@ -31,6 +34,43 @@ _LAST_PROMOTED = Statement(
 )
 
 
+def aborted_take_overs() -> QuerySet[Rollout]:
+    """Ended rollouts whose candidate keeps the traffic that it took over, because the displaced release did not answer.
+
+    The displaced release stays wanted, and the traffic goes back to it, until a later rollout is promoted.
+    """
+    promoted = Rollout.objects.filter(
+        environment=OuterRef("environment"), model=OuterRef("model"), pk__gt=OuterRef("pk"),
+        state__in=[RolloutState.PROMOTED, RolloutState.REVERTED],
+    )  # fmt: skip
+    ended = Rollout.objects.filter(state=RolloutState.ROLLED_BACK, stable=None, displaced__isnull=False)
+    return ended.filter(~Exists(promoted))
+
+
+def expired_undo_windows(now: datetime) -> QuerySet[Rollout]:
+    """Promoted rollouts whose undo window is over, and whose release before is still kept warm for it.
+
+    Without those whose candidate serves and has no server that answers: the release before is then the only target.
+    """
+    return Rollout.objects.filter(~is_lost_stable("candidate"), state=RolloutState.PROMOTED, undo_until__lte=now)
+
+
+def last_to_undo(model: ServedModel, environment: Environment) -> Rollout | None:
+    """The newest aborted take-over of the model there, else the newest promoted rollout; see `last_promoted`."""
+    related = aborted_take_overs().select_related("candidate", "displaced", "model__team", "environment")
+    aborted = related.filter(environment=environment, model=model).order_by("-pk").first()
+    return aborted or last_promoted(model, environment)
+
+
+def release_before(rollout: Rollout) -> Release | None:
+    """The release to which the traffic of an ended rollout goes back: the displaced one of an aborted take-over, else stable."""
+    return rollout.displaced if _is_aborted(rollout) else rollout.stable
+
+
+def _is_aborted(rollout: Rollout) -> bool:
+    return rollout.state == RolloutState.ROLLED_BACK and rollout.stable_id is None
+
+
 def serves(rollout: Rollout, route: Route | None = None) -> bool:
     """Whether the rollout's candidate is the stable release there now. `route`: the one there, where it is known."""
     route = route or route_of(rollout.model_id, rollout.environment_id)
@@ -40,15 +80,17 @@ def serves(rollout: Rollout, route: Route | None = None) -> bool:
 def is_open(rollout: Rollout, route: Route | None = None) -> bool:
     """Whether this rollout can be undone at once: it was promoted, it serves, and the release before is kept warm and answers.
 
-    A window that is over stays open while the promoted release has no server.
+    A window that is over stays open while the promoted release has no server. An aborted take-over has no window.
     """
-    if rollout.state != RolloutState.PROMOTED or rollout.stable is None or rollout.undo_until is None:
+    before = release_before(rollout)
+    if before is None or not serves(rollout, route):
         return False
-    if not serves(rollout, route):
-        return False
-    if rollout.undo_until <= timezone.now() and not is_gone(rollout.candidate_id, rollout.environment_id):
-        return False
-    return ready_server(rollout.stable, rollout.environment) is not None
+    if not _is_aborted(rollout):
+        if rollout.state != RolloutState.PROMOTED or rollout.undo_until is None:
+            return False
+        if rollout.undo_until <= timezone.now() and not is_gone(rollout.candidate_id, rollout.environment_id):
+            return False
+    return ready_server(before, rollout.environment) is not None
 
 
 def is_closed(rollout: Rollout, route: Route | None = None, *, known_open: bool | None = None) -> bool:

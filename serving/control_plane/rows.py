@@ -47,9 +47,9 @@ SELECT 'route', model.slug, route.environment_id, json_build_array(
   LEFT JOIN serving_sleep sleep ON sleep.environment_id = route.environment_id AND sleep.model_id = route.model_id
   LEFT JOIN servers ON servers.environment_id = route.environment_id AND servers.model_id = route.model_id
 UNION ALL
-SELECT 'preparing', slug, environment_id, json_build_array(slug, model_id, release, digest)::text, NULL
+SELECT 'preparing', slug, environment_id, json_build_array(slug, model_id, release, digest, state)::text, NULL
   FROM (SELECT DISTINCT ON (deployment.environment_id, release.model_id) model.slug, deployment.environment_id, release.model_id,
-               'r' || release.number AS release, release.digest
+               'r' || release.number AS release, release.digest, deployment.state
           FROM serving_deployment deployment
           JOIN registry_release release ON release.id = deployment.release_id
           JOIN registry_servedmodel model ON model.id = release.model_id
@@ -112,13 +112,14 @@ class RouteRow(NamedTuple):
 
 
 class PreparingRow(NamedTuple):
-    """A model without a route in this environment, of which a release is being loaded, or is loaded and has no traffic."""
+    """A model without a route in this environment, and its newest release there. `state`: of its deployment."""
 
     environment_id: int
     model: str
     model_id: int
     release: str
     digest: str
+    state: str
 
 
 class ServerRow(NamedTuple):

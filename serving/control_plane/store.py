@@ -34,6 +34,7 @@ from serving.control_plane.server import GatewayIdentity
 from serving.core.admission import Proof
 from serving.core.asleep import Asleep
 from serving.core.bounds import RequestBounds, bounds_of
+from serving.core.lifecycle import DeploymentState
 from serving.core.routes import (
     Arm,
     Endpoint,
@@ -99,7 +100,8 @@ def load(last: Loaded | None = None) -> Loaded:
             known[where].update(one.known)
     for new in rows.preparing:
         if new.environment_id in premises:
-            models[new.environment_id].append(ModelRoute.preparing(new.model, new.model_id, new.release, new.digest))
+            route = ModelRoute.preparing(new.model, new.model_id, new.release, new.digest, DeploymentState(new.state))
+            models[new.environment_id].append(route)
     tables = {one.slug: _table(one, models[one.pk], problems[one.pk]) for one in rows.environments}
     return Loaded(
         tables,

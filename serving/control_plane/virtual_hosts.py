@@ -209,10 +209,10 @@ def _sleeps(route: ModelRoute, asleep: Asleep, protocol: str, paths: dict[str, s
     then = f"it is being loaded; try again in {after_s} s" if after_s is not None else "somebody has to wake it"
     words = f"{route.model} is asleep; {then}"
     if asleep.is_preparing:
-        words = (
-            f"no release of {route.model} has traffic here yet; {route.stable.name} is being prepared. "
-            f"Try again in {after_s} s"
-        )
+        stage = f"is {'loaded' if asleep.is_loaded else 'being prepared'}. Try again in {after_s} s"
+        if after_s is None:
+            stage = "did not load"
+        words = f"no release of {route.model} has traffic here yet; {route.stable.name} {stage}"
     told = {ASLEEP_HEADER: name, **({"grpc-status": str(GRPC_UNAVAILABLE)} if protocol == "grpc" else {})}
     told |= {"retry-after": str(after_s)} if after_s is not None else {}
     return {

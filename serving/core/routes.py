@@ -13,6 +13,7 @@ from math import ceil
 
 from serving.core.addresses import Address
 from serving.core.asleep import PREPARING_AGAIN_S, Asleep
+from serving.core.lifecycle import DeploymentState
 from serving.core.request_classes import ONE_POOL, Pool, RequestClasses
 from serving.core.request_limits import Limits
 from serving.core.tenants import Tenants
@@ -169,9 +170,12 @@ class ModelRoute:
         return ((self.candidate, self.candidate_bp), (self.stable, WHOLE_BP - self.candidate_bp))
 
     @classmethod
-    def preparing(cls, model: str, model_id: int, release: str, digest: str) -> ModelRoute:
-        """Of a model that has no route yet, while a release of it is being loaded. Its number is no route's."""
-        asleep = Asleep(PREPARING_AGAIN_S, is_preparing=True)
+    def preparing(
+        cls, model: str, model_id: int, release: str, digest: str, state: DeploymentState = DeploymentState.LOADING
+    ) -> ModelRoute:
+        """Of a model that has no route yet, whose newest release has a deployment in `state`. Its number is no route's."""
+        after_s = None if state is DeploymentState.FAILED else PREPARING_AGAIN_S
+        asleep = Asleep(after_s, is_preparing=True, is_loaded=state is DeploymentState.READY)
         return cls(-model_id, model, 0, Arm(release, digest), asleep=asleep)
 
     @property

@@ -8,11 +8,12 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.db.models.expressions import Combinable
 from django.utils import timezone
 
 from serving.core.replicas import desired_replicas
-from serving.models import Deployment, Node, Server
+from serving.models import Deployment, Node, Route, Server
 from serving.queries.replicas import declared_replicas
 
 Place = tuple[int, str]  # environment, release
@@ -100,6 +101,17 @@ def is_gone(release: UUID, environment: int) -> bool:
     """Whether the release was deployed there and has no server that answers, as its agents reported."""
     found = answering_of(release, environment)
     return found is not None and found.count == 0
+
+
+def is_lost_stable(release: str) -> Combinable:
+    """Whether the release in the outer row's column `release` is stable there and has no server that answers. For a filter."""
+    at = {"environment": OuterRef("environment"), "release": OuterRef(release)}
+    serves_now = Route.objects.filter(
+        environment=OuterRef("environment"), model=OuterRef("model"), stable=OuterRef(release)
+    )
+    deployed = Deployment.objects.filter(**at)
+    answering = deployed.filter(is_wanted=True, servers__ended_at=None, servers__is_serving=True).exclude(state="gone")
+    return Exists(serves_now) & Exists(deployed) & ~Exists(answering)
 
 
 def on_heard_nodes(servers: QuerySet[Server]) -> QuerySet[Server]:

@@ -23,6 +23,7 @@ from serving.control_plane.server import GatewayIdentity, Wake
 from serving.control_plane.snapshot import Snapshot
 from serving.core.addresses import Address
 from serving.core.admission import Proof
+from serving.core.asleep import PREPARING_AGAIN_S, Asleep
 from serving.core.request_limits import Limits
 from serving.core.routes import (
     IN_FLIGHT_PER_INSTANCE,
@@ -402,6 +403,13 @@ def test_a_model_whose_first_release_is_being_loaded_is_known_without_a_route(wo
     (route,) = published(world).models
     assert (route.model, route.stable.name, route.is_preparing, route.is_ready) == ("sentiment", "r1", True, False)
     assert not published(world).has_routes
+    for state, asleep in {
+        "failed": Asleep(None, is_preparing=True),
+        "ready": Asleep(PREPARING_AGAIN_S, is_preparing=True, is_loaded=True),
+        "fetching": Asleep(PREPARING_AGAIN_S, is_preparing=True),
+    }.items():
+        Deployment.objects.filter(pk=deployment.pk).update(state=state)
+        assert [one.asleep for one in published(world).models] == [asleep]
     Deployment.objects.filter(pk=deployment.pk).update(drain_asked_at=timezone.now())
     assert published(world).models == ()  # the rollout was cancelled
     Deployment.objects.filter(pk=deployment.pk).update(drain_asked_at=None)

@@ -204,7 +204,12 @@ def test_a_release_that_is_rolled_out_again_meanwhile_stays() -> None:
     rollout, _ = promoted()
     taken = make_deployment(rollout.candidate, rollout.environment, state="ready")
     back(rollout)
-    started(candidate=rollout.candidate)
+    actions.start_rollout(
+        actor=make_actor(Role.RELEASE_MANAGER),
+        candidate=rollout.candidate,
+        environment=rollout.environment,
+        again=True,
+    )
     acknowledge(rollout)
     let_go_after(rollout)
     taken.refresh_from_db()

@@ -170,6 +170,19 @@ def test_the_same_start_again_finds_the_rollout_and_stable_already_is_success(ru
     assert Rollout.objects.count() == 1
 
 
+def test_a_first_release_whose_rollout_was_ended_is_no_success_when_the_job_is_run_again(
+    run: Run, sentiment: ServedModel
+) -> None:
+    first = run("robot", "rollout", "start", "sentiment/r2", "--json")[1]["id"]
+    Rollout.objects.update(
+        state="rolled_back", stable=None, reason="Ended by ana: wrong answers. r2 keeps its traffic."
+    )
+    serves(Release.objects.get(number=2))
+    for options in ([], ["--wait"]):
+        code, said = run("robot", "rollout", "start", "sentiment/r2", *options)
+        assert code == exits.FAILED and f"Rollout {first} of r2 in production was ended: Ended by ana" in said
+
+
 @pytest.mark.parametrize(("state", "code"), [("rolled_back", exits.FAILED), ("rejected", exits.REFUSED)])
 def test_a_release_that_was_taken_back_is_started_again_only_on_purpose(
     run: Run, sentiment: ServedModel, state: str, code: int

@@ -11,6 +11,7 @@ from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
 from serving.control_plane.virtual_hosts import vhost
 from serving.core.addresses import Address
 from serving.core.buckets import is_failure
+from serving.core.lifecycle import DeploymentState
 from serving.core.request_limits import Limits
 from serving.core.routes import (
     Arm,
@@ -304,6 +305,30 @@ def test_grpc_streams_have_a_route_where_every_release_of_the_split_asks_for_the
     assert [is_routed(*both) for both in ((True, True), (True, False), (False, True), (False, False))] == [
         True, False, False, False,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "retry_after"),
+    [
+        (DeploymentState.WARMING, "r1 is being prepared. Try again in 10 s", "10"),
+        (DeploymentState.READY, "r1 is loaded. Try again in 10 s", "10"),
+        (DeploymentState.FAILED, "r1 did not load", None),
+    ],
+)
+def test_callers_of_a_model_without_a_route_read_how_far_its_release_is(
+    state: DeploymentState, words: str, retry_after: str | None
+) -> None:
+    for one in vhost(ModelRoute.preparing("sentiment", 5, "r1", A.digest, state), allows_forced=False)["routes"]:
+        answer = one.get("direct_response", {})
+        if one["name"] != "model_preparing" or answer.get("status") != 503:
+            continue
+        told = {add["header"]["key"]: add["header"]["value"] for add in one["response_headers_to_add"]}
+        said = answer["body"]["inline_string"]
+        assert said == f"model_preparing: no release of sentiment has traffic here yet; {words}"
+        assert told.get("retry-after") == retry_after
+        break
+    else:
+        raise AssertionError("no answer for callers")
 
 
 def test_what_a_server_answered_is_tried_again_and_what_broke_is_not() -> None:

@@ -176,7 +176,7 @@ def test_a_silent_agent_alone_is_no_evidence(servers: Any, reported: Any, unansw
     assert is_absent(Observed(0.0, stable_servers=servers, stable_reported=reported), unanswered, 10) is is_gone
 
 
-def test_an_answer_or_a_request_that_was_shed_shows_that_stable_is_there() -> None:
+def test_an_answer_shows_that_stable_is_there_and_a_request_that_was_shed_shows_nothing() -> None:
     def after(state: EngineState, tick: int, routed: int, attempts: int, failed: int, shed: int = 0) -> EngineState:
         stable = Counts(attempts, routed, {"errors": failed, "shed": shed})
         reading = Reading("one", float(tick), Counts(), stable)
@@ -188,4 +188,6 @@ def test_an_answer_or_a_request_that_was_shed_shows_that_stable_is_there() -> No
     state = after(state, 3, 12, 5, 5)
     assert EngineState.from_json(state.to_json()).stable_unanswered == 12
     assert after(state, 4, 13, 6, 5).stable_unanswered is None
-    assert after(state, 4, 13, 5, 5, shed=1).stable_unanswered is None
+    shed = after(state, 4, 17, 5, 5, shed=5)
+    assert shed.stable_unanswered == 12
+    assert after(shed, 5, 30, 8, 8, shed=15).stable_unanswered == 15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,19 +10,21 @@ import pytest
 from django.utils import timezone
 
 from accounts.core.access import Role
-from ledger.core.errors import Refused, StateChanged
+from ledger.core.errors import NotFound, Refused, StateChanged
 from ledger.models import Event
 from registry.models import Release, ServedModel
 from rollouts import actions
+from rollouts.actions.instant_rollback import drain_reverted
 from rollouts.actions.preview import preview_rollout
 from rollouts.models import Rollout
-from rollouts.queries.release_usage import is_in_use
+from rollouts.queries import ended_to_settle
+from rollouts.queries.release_usage import is_in_use, release_usages
 from rollouts.queries.rollout_view import view_of
 from rollouts.queries.target import target_of
 from serving.models import Deployment, Node, Server
 from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.factories import make_actor, make_release
-from tests.rollout_story import Story, began_earlier
+from tests.rollout_story import AT_ONCE, Story, began_earlier
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -129,11 +132,69 @@ def test_a_person_ends_it_and_the_candidate_keeps_its_traffic_while_there_is_not
     story.gateway.obey()
     actions.abort(actor=story.admin, rollout=story.rollout, expected_version=None, reason="Enough.")
     ended = story.until("rolled_back")
-    assert (
-        ended.outcome == "ended" and "r2 keeps its traffic until another release replaces it: r1 has no" in ended.reason
+    assert ended.outcome == "ended" and ended.reason == (
+        f"Ended by {story.admin.name}: Enough. r1 has no serving server, so r2 keeps its traffic. Once r1 answers again, "
+        "all traffic goes back to it, unless another release is being rolled out."
     )
     assert story.route().stable_id == story.candidate.pk
-    assert not Deployment.objects.get(release=story.stable).is_wanted
+    assert is_kept(story) and is_in_use(story.stable, story.environment)  # type: ignore[arg-type]
+
+
+def is_kept(story: Story) -> bool:
+    return Deployment.objects.get(release=story.stable).is_wanted
+
+
+def aborted_take_over(story: Story) -> None:
+    lose_stable(story)
+    story.turn()
+    by_hand(story)
+    story.gateway.obey()
+    actions.abort(actor=story.admin, rollout=story.rollout, expected_version=None, reason="Wrong answers.")
+    story.until("rolled_back")
+
+
+def test_after_an_abort_all_traffic_goes_to_the_displaced_release_as_soon_as_it_answers() -> None:
+    story = Story(timings=replace(AT_ONCE, sweep_every_s=0.0))
+    aborted_take_over(story)
+    story.turn()
+    assert story.route().stable_id == story.candidate.pk and is_kept(story)
+    assert story.stable is not None and story.stable.pk in {release for release, _ in release_usages(None)}
+    lose_stable(story, is_serving=True)
+    ended = story.turn()
+    route = story.route()
+    assert (route.stable_id, route.candidate_id) == (story.stable.pk, None)
+    said = f"system:engine went back to r1, which answers again: Rollout {ended.pk} was aborted."
+    assert (ended.state, ended.outcome, ended.reason) == ("rolled_back", "rolled_back", said)
+    drain_reverted(ended)
+    assert is_kept(story) and not Deployment.objects.get(release=story.candidate).is_wanted
+
+
+def test_a_person_goes_back_after_an_abort_once_the_displaced_release_answers() -> None:
+    story = Story()
+    aborted_take_over(story)
+    arguments: dict[str, Any] = {"actor": story.admin, "model": story.model, "environment": story.environment}
+    with pytest.raises(NotFound, match="r1 has no serving server yet. All traffic goes back to it once it answers"):
+        actions.roll_back_model(reason="Back.", **arguments)
+    with pytest.raises(StateChanged, match="r2 keeps its traffic"):
+        actions.pause(actor=story.admin, rollout=story.rollout, expected_version=story.rollout.version, reason="Wait.")
+    lose_stable(story, is_serving=True)
+    back = actions.roll_back_model(reason="Back.", **arguments)
+    assert (back.pk, back.outcome) == (story.rollout.pk, "rolled_back")
+    assert story.route().stable_id == story.stable.pk  # type: ignore[union-attr]
+
+
+def test_the_fix_of_an_aborted_take_over_keeps_its_traffic_and_its_promotion_lets_the_displaced_release_go() -> None:
+    story = Story(timings=replace(AT_ONCE, sweep_every_s=0.0))
+    aborted_take_over(story)
+    fix = story.serve(make_release(story.model))
+    story.rollout = actions.start_rollout(actor=story.admin, candidate=fix, environment=story.environment)
+    story.until("shifting")
+    lose_stable(story, is_serving=True)
+    story.turn()
+    assert story.route().stable_id == story.candidate.pk and is_kept(story)
+    story.until("promoted")
+    story.turn()
+    assert story.route().stable_id == fix.pk and not is_kept(story)
 
 
 def test_a_person_goes_back_to_what_answers_again() -> None:
@@ -248,15 +309,37 @@ def test_nothing_is_taken_over_while_stable_serves() -> None:
         by_hand(story)
 
 
-def test_a_silent_agent_is_no_evidence_and_a_gateway_without_answers_is() -> None:
+@pytest.mark.parametrize("shed_frac", [0.0, 0.5, 0.9])
+def test_a_silent_agent_is_no_evidence_and_a_gateway_without_answers_is(shed_frac: float) -> None:
     story = Story(when_stable_is_gone="replace", stable_gone_s=0.001)
     Node.objects.update(seen_at=None)
     assert story.until("shifting").stable is not None  # stable answers, as far as its gateway shows
-    story.gateway.set_arm(story.stable.digest, is_up=False)  # type: ignore[union-attr]
+    story.gateway.set_arm(story.stable.digest, is_up=False, shed_frac=shed_frac)  # type: ignore[union-attr]
     for _ in range(4):
         if story.turn().displaced is not None:
             break
     has_all_traffic(story)
+
+
+def test_a_stable_release_that_sheds_every_request_is_not_gone() -> None:
+    story = Story(when_stable_is_gone="replace", stable_gone_s=0.001)
+    Node.objects.update(seen_at=None)
+    story.until("shifting")
+    story.gateway.set_arm(story.stable.digest, shed_frac=1.0)  # type: ignore[union-attr]
+    assert [story.turn().displaced for _ in range(4)] == [None] * 4
+
+
+def test_a_job_that_is_run_again_reads_that_the_take_over_was_aborted() -> None:
+    story = Story()
+    aborted_take_over(story)
+    with pytest.raises(
+        StateChanged, match="of r2 in production was ended: .* It serves still. Push a mended"
+    ) as caught:
+        actions.start_rollout(actor=story.admin, candidate=story.candidate, environment=story.environment)
+    assert (caught.value.code, caught.value.facts["state"]) == ("tried_before", "rolled_back")
+    with pytest.raises(StateChanged) as caught:
+        actions.start_rollout(actor=story.admin, candidate=story.candidate, environment=story.environment, again=True)
+    assert caught.value.code == "already_stable"
 
 
 def test_a_rollback_that_would_only_drop_the_fix_names_what_is_possible() -> None:
@@ -297,3 +380,28 @@ def test_an_undo_window_stays_open_while_its_release_has_no_server() -> None:
     actions.start_rollout(actor=story.admin, candidate=fix, environment=story.environment)
     back = actions.roll_back_model(actor=story.admin, model=story.model, environment=story.environment, reason="Back.")
     assert back.state == "reverted" and story.route().stable_id == story.stable.pk  # type: ignore[union-attr]
+
+
+def test_an_undo_window_ends_once_a_successor_of_its_lost_release_is_promoted() -> None:
+    story = Story(timings=replace(AT_ONCE, sweep_every_s=0.0), instant_window_s=600)
+    first = story.until("promoted")
+    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
+    fix = story.serve(make_release(story.model))
+    story.rollout = actions.start_rollout(actor=story.admin, candidate=fix, environment=story.environment)
+    story.turn()
+    by_hand(story)
+    story.gateway.obey()
+    story.until("promoted")
+    Rollout.objects.filter(pk=first.pk).update(undo_until=timezone.now() - timedelta(seconds=1))
+    story.turn(0)
+    assert story.route().stable_id == fix.pk and not is_kept(story)
+
+
+def test_windows_that_a_lost_release_keeps_open_hold_up_no_other() -> None:
+    story = Story(timings=replace(AT_ONCE, sweep_every_s=0.0), instant_window_s=600)
+    story.until("promoted")
+    over = timezone.now() - timedelta(seconds=1)
+    Rollout.objects.update(undo_until=over)
+    assert [one.pk for one in ended_to_settle(timezone.now())] == [story.rollout.pk]
+    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
+    assert ended_to_settle(timezone.now()) == []
