@@ -153,12 +153,8 @@ FOLLOWING: tuple[Follows, ...] = (
 
 APART: tuple[Apart, ...] = (
     Apart("gateway", "head of a request", listener.HEAD_WITHIN_S, "over before the request runs"),
-    Apart(
-        "gateway",
-        "whole request received, or first answer of a stream",
-        virtual_hosts.REQUEST_WITHIN_S,
-        "longer than any request",
-    ),
+    Apart("gateway", "body of a request received", virtual_hosts.BODY_WITHIN_S, "over before the request runs"),
+    Apart("gateway", "first answer of a stream", virtual_hosts.REQUEST_WITHIN_S, "longer than any request"),
     Apart("gateway", "request that stands still", virtual_hosts.UNARY_IDLE_S, "longer than any request"),
     Apart("gateway", "connecting to a server", clusters.CONNECT_TIMEOUT_S, "over before the request runs"),
     Apart(

@@ -30,6 +30,8 @@ from serving.control_plane.stream_model import STREAM_FILTER
 #: The name of the filter, under which a virtual host tells it what its model takes.
 FILTER = "request_guard"
 MODEL_HEADER = "x-sluicegate-model"
+#: On a request whose body has not come whole: the guard sets it for the route and removes it afterwards.
+INCOMING_HEADER = "x-sluicegate-incoming"
 #: What the header says of a request whose model has no routes, or is not read yet: the name of no model.
 UNKNOWN_MODEL = "-"
 
@@ -58,6 +60,7 @@ def request_guard(*, is_drained: bool = False) -> dict[str, Any]:
     limits = {
         "model_header": f'"{MODEL_HEADER}"',
         "unknown_model": f'"{UNKNOWN_MODEL}"',
+        "incoming": f'"{INCOMING_HEADER}"',
         "depth": MOST_DEPTH,
         "names": MOST_NAMES,
         "fields": MOST_FIELDS,

@@ -105,7 +105,8 @@ class HealthTracker:
     oldest probe was sent after which the server was not seen to finish anything; None if no such probe waits. A finished
     request may have been the probe, and then the server may be idle. `silent_since`: when the server last answered before
     `silent_calls` liveness calls without an answer. All begin with a look, so that an agent that was away itself blames
-    no server. `least_s`: the fastest right answer, about the cost of a probe.
+    no server. `least_s`: about the cost of a probe: the fastest right answer, or else the server's mean at the first late
+    probe, which the warm-up decides.
     """
 
     wrong_in_a_row: int = 0
@@ -170,13 +171,14 @@ class HealthTracker:
             quiet_since=None if has_moved else quiet_since,
             finished=known,
             pause_s=self._pause_s(look, has_moved=has_moved),
+            least_s=self.least_s if self.least_s is not None else look.cost_s,
             probed_at=look.ended_at if is_late else self.probed_at,
         )
 
     def _pause_s(self, look: ProbeResult, *, has_moved: bool) -> float:
         """Pause after the latest probe, in seconds, by which probes keep to their share also if each one is late."""
-        costs = [cost for cost in (self.least_s, look.cost_s) if cost is not None]
-        rest_s = min(costs) / PROBE_SHARE - min(costs) if costs else None
+        cost_s = self.least_s if self.least_s is not None else look.cost_s
+        rest_s = None if cost_s is None else cost_s / PROBE_SHARE - cost_s
         if has_moved and rest_s is not None:
             return rest_s
         if look.probe == Probe.HELD:

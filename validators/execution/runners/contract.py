@@ -124,7 +124,10 @@ def try_inputs(
             return InputUse(state, tried, (), (UNWELL,))
         if not spelt and any(tensor.data_type == "BYTES" for tensor in tensors):
             ask(next(variations(tensors, first, values), first))
-        alone, until = tensors[:MOST_ALONE] if state == "used" and len(tensors) > 1 else (), time.monotonic() + timeout_s
+        alone, until = (
+            tensors[:MOST_ALONE] if state == "used" and len(tensors) > 1 else (),
+            time.monotonic() + timeout_s,
+        )
         without = tuple(
             tensor.name
             for tensor in alone
