@@ -16,7 +16,7 @@ from serving.control_plane.refusals import (
     refusals,
 )
 from serving.control_plane.request_classes import of_class, split_name
-from serving.control_plane.request_guard import INCOMING_HEADER, MODEL_HEADER, UNKNOWN_MODEL, model_metadata
+from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, incoming_route, model_metadata
 from serving.control_plane.response_filters import attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.asleep import Asleep
@@ -76,8 +76,6 @@ _NOT_FOR_SERVERS = ("triton_grpc_error",)
 STREAM_IDLE_S = 300.0
 #: How much later than the limit of a request Envoy's own idle timers end, in seconds, so that the limit is what ends it.
 IDLE_SPARE_S = 10.0
-#: Seconds in which the body of a request must have come. A caller that stalls or drips holds memory here, and no server.
-BODY_WITHIN_S = 60.0
 #: Seconds in which the first answer of a stream must come. Envoy counts a stream as a request that has not come whole,
 #: since it stays open on the caller's side. So this is longer than any request may take.
 REQUEST_WITHIN_S = LONGEST_S + 60.0
@@ -203,17 +201,6 @@ def unknown_model_vhost() -> dict[str, Any]:
         ],
         # While only its message says which model a gRPC request is for, it stands here: larger ones name it in the head.
         "request_body_buffer_limit": str(REQUEST_BYTES),
-    }
-
-
-def incoming_route() -> dict[str, Any]:
-    """The route of a request while its body comes. The request guard takes it off before the request is sent on, so that
-    the name of a cluster here is of none.
-    """
-    return {
-        "name": "incoming",
-        "match": {"prefix": "/", "headers": [{"name": INCOMING_HEADER, "present_match": True}]},
-        "route": {"cluster": "none", "max_stream_duration": {"max_stream_duration": _seconds(BODY_WITHIN_S)}},
     }
 
 
