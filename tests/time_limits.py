@@ -24,7 +24,7 @@ from rollouts.core.presets import PRESETS
 from serving.adapters import envoy_bootstrap
 from serving.agent import server_shim, static_launcher
 from serving.agent.timings import AgentTimings
-from serving.control_plane import clusters, listener, virtual_hosts
+from serving.control_plane import clusters, listener, request_guard, virtual_hosts
 from serving.core import health, sleep
 from serving.core.request_limits import Limits, limits_stated
 from sluicegate import settings
@@ -153,12 +153,8 @@ FOLLOWING: tuple[Follows, ...] = (
 
 APART: tuple[Apart, ...] = (
     Apart("gateway", "head of a request", listener.HEAD_WITHIN_S, "over before the request runs"),
-    Apart(
-        "gateway",
-        "whole request received, or first answer of a stream",
-        virtual_hosts.REQUEST_WITHIN_S,
-        "longer than any request",
-    ),
+    Apart("gateway", "body of a request received", request_guard.BODY_WITHIN_S, "over before the request runs"),
+    Apart("gateway", "first answer of a stream", virtual_hosts.REQUEST_WITHIN_S, "longer than any request"),
     Apart("gateway", "request that stands still", virtual_hosts.UNARY_IDLE_S, "longer than any request"),
     Apart("gateway", "connecting to a server", clusters.CONNECT_TIMEOUT_S, "over before the request runs"),
     Apart(

@@ -15,6 +15,8 @@ from serving.ports import InferenceError, InferenceServer
 _STUB_DIED = "is not healthy"
 #: Of the liveness call, in seconds, when its window is nearly over. It takes milliseconds, also while a model computes.
 _LEAST_LIVE_S = 0.01
+#: Phases of a request in which an instance is busy, as Triton's statistics name them.
+_ON_INSTANCE = ("compute_input", "compute_infer", "compute_output")
 
 
 def check_health(
@@ -50,15 +52,15 @@ def look_at(
     now = time.monotonic()
     look, trouble = ProbeResult(Probe.HELD, now, now), ""
     if seen.is_probe_due(now, timeouts):
-        timeout_s, limits = within_s[seen.quiet_since is not None], warmup.limits_of(manifest)
+        timeout_s, limits = within_s[seen.late_since is not None], warmup.limits_of(manifest)
         look, trouble = check_health(server, model, manifest["serving"], limits=limits, timeout_s=timeout_s)
     if look.probe not in (Probe.LATE, Probe.HELD):
         return look, trouble
     left_s = timeouts.silent_s - seen.silent_s(time.monotonic())
     is_live = server.is_live(timeout_s=max(_LEAST_LIVE_S, min(live_within_s, left_s))) if tells_live else None
-    is_asked = is_live is not False and (look.probe == Probe.LATE or seen.quiet_since is not None)
-    finished = _finished(server, model) if is_asked else None
-    return ProbeResult(look.probe, look.sent_at, time.monotonic(), finished, is_live), trouble
+    is_asked = is_live is not False and (look.probe == Probe.LATE or seen.late_since is not None)
+    finished, cost_s = _finished(server, model) if is_asked else (None, None)
+    return ProbeResult(look.probe, look.sent_at, time.monotonic(), finished, is_live, cost_s), trouble
 
 
 def gone() -> ProbeResult:
@@ -75,14 +77,19 @@ def _probe_of(error: InferenceError) -> Probe:
     return Probe.WRONG
 
 
-def _finished(server: InferenceServer, model: str) -> int | None:
-    """Inferences that went well since the load; None if the server does not say.
+def _finished(server: InferenceServer, model: str) -> tuple[int | None, float | None]:
+    """Number of inferences that went well since the load, and their mean time on an instance in seconds.
 
-    Failed ones are no progress: a server whose model hangs refuses requests for a full queue and counts them as failed.
-    Triton's JSON writes 64-bit counts as text and leaves zeros out.
+    Both are None if the server has no statistics. Failed inferences are no progress: a server whose model hangs refuses
+    requests for a full queue and counts them as failed. Triton's JSON has 64-bit counts as text and leaves zeros out.
     """
     try:
-        found = server.statistics(model).get("model_stats", [])
+        rows = [row.get("inference_stats", {}) for row in server.statistics(model).get("model_stats", [])]
     except InferenceError:
-        return None
-    return sum(int(one.get("inference_stats", {}).get("success", {}).get("count", 0)) for one in found)
+        return None, None
+
+    def total(phase: str, field: str) -> int:
+        return sum(int(row.get(phase, {}).get(field, 0)) for row in rows)
+
+    runs, busy_ns = total("compute_infer", "count"), sum(total(phase, "ns") for phase in _ON_INSTANCE)
+    return total("success", "count"), busy_ns / runs / 1e9 if runs else None

@@ -207,7 +207,7 @@ class DeploymentReconciler:
         if self._running is None and not self._adopt(deployment):
             return "its server was gone when the agent came back, or not shut in as servers are today"
         assert self._server is not None
-        was_well = self._seen.quiet_since is None and self._seen.silent_since is None
+        was_well = self._seen.late_since is None and self._seen.silent_since is None
         # The first late look is over long before any window is, so which one applies is asked only after it.
         timeouts = Timeouts(math.inf, math.inf) if was_well else self._timeouts(deployment)
         look, trouble = self._look(deployment, timeouts)

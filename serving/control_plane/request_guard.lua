@@ -261,6 +261,29 @@ local function name_model(handle, model)
   if not most_of(handle) then route_as(handle, LIMITS.unknown_model) end
 end
 
+-- From here on the request is on the route that bounds how long its body may take. Envoy finds routes anew for the first
+-- `metadata` alone, so this stands before the model is named. Returns the caller's own deadline of a gRPC call, or nil: Envoy
+-- writes the time limit of that route over it.
+local function expect_body(handle)
+  handle:headers():replace(LIMITS.incoming, "1")
+  return handle:headers():get("grpc-timeout")
+end
+
+local function end_of_body(handle, deadline)
+  local headers = handle:headers()
+  headers:remove(LIMITS.incoming)
+  headers:remove("grpc-timeout")
+  if deadline then headers:add("grpc-timeout", deadline) end
+  handle:clearRouteCache()
+end
+
+-- The whole body, and the routes of whole requests again.
+local function body_of(handle, deadline)
+  local body = handle:body(true) -- handles from before are dead behind this line
+  end_of_body(handle, deadline)
+  return body
+end
+
 -- The model that a stream's first message names (`serving.control_plane.stream_model`), or nil.
 local function model_of_stream(handle)
   local known = handle:streamInfo():dynamicMetadata():get(LIMITS.stream_filter) or {}
@@ -268,8 +291,8 @@ local function model_of_stream(handle)
 end
 
 -- A health check that names a model goes to that model's routes.
-local function check_health(handle)
-  local body = handle:body(true)
+local function check_health(handle, deadline)
+  local body = body_of(handle, deadline)
   local model = model_in(body)
   if body:length() > LIMITS.question then return refuse(handle, "413", "a health check may have " .. LIMITS.question .. " bytes") end
   if model and model ~= "" then
@@ -287,12 +310,14 @@ local function answer_self(handle, plain)
   if LIMITS.drained and LIMITS.asks_ready[plain] and not is_check then
     handle:headers():replace(":path", LIMITS.drained .. plain)
   end
+  local deadline = is_check and expect_body(handle)
   route_as(handle, LIMITS.unknown_model) -- which bounds how much is held of it
-  if is_check then check_health(handle) end
+  if is_check then check_health(handle, deadline) end
 end
 
 local function admit(handle)
   local headers = handle:headers()
+  headers:remove(LIMITS.incoming)
   local path = headers:get(":path") or ""
   local plain = match(path, "^[^?]*")
   if #plain > 1 and byte(plain, -1) == 47 then -- a slash at the end changes nothing
@@ -309,17 +334,18 @@ local function admit(handle)
   local head = match(plain, "/infer$") and headers:get("inference-header-content-length")
   local declared = tonumber(headers:get("content-length") or "")
   if call == "ModelStreamInfer" then return name_model(handle, not is_named and model_of_stream(handle) or nil) end
+  local deadline = expect_body(handle)
   if model or is_named then
     name_model(handle, not is_named and model or nil)
     -- Nobody's request is answered 404 by its route; who sends a body to no model holds no memory here.
-    if not most_of(handle) then return end
+    if not most_of(handle) then return end_of_body(handle, deadline) end
   else
     route_as(handle, LIMITS.unknown_model) -- until its message says more; that bounds how much is held of it
   end
   if model and declared and declared > (head and most_of(handle) or math.min(most_of(handle), LIMITS.json)) then
     return refuse(handle, "413", "this model takes requests of up to " .. most_of(handle) .. " bytes, " .. LIMITS.json .. " of them as JSON")
   end
-  local body = handle:body(true) -- the whole of it; handles from before are dead behind this line
+  local body = body_of(handle, deadline)
   if call and not is_named then
     local name = model_in(body)
     name_model(handle, name)

@@ -30,6 +30,10 @@ from serving.control_plane.stream_model import STREAM_FILTER
 #: The name of the filter, under which a virtual host tells it what its model takes.
 FILTER = "request_guard"
 MODEL_HEADER = "x-sluicegate-model"
+#: Seconds in which the body of a request must have come. A caller that stalls or drips holds memory here, and no server.
+BODY_WITHIN_S = 60.0
+#: On a request whose body has not come whole: the guard sets it for the route and removes it afterwards.
+INCOMING_HEADER = "x-sluicegate-incoming"
 #: What the header says of a request whose model has no routes, or is not read yet: the name of no model.
 UNKNOWN_MODEL = "-"
 
@@ -58,6 +62,7 @@ def request_guard(*, is_drained: bool = False) -> dict[str, Any]:
     limits = {
         "model_header": f'"{MODEL_HEADER}"',
         "unknown_model": f'"{UNKNOWN_MODEL}"',
+        "incoming": f'"{INCOMING_HEADER}"',
         "depth": MOST_DEPTH,
         "names": MOST_NAMES,
         "fields": MOST_FIELDS,
@@ -80,6 +85,17 @@ def request_guard(*, is_drained: bool = False) -> dict[str, Any]:
             "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
             "default_source_code": {"inline_string": f"local LIMITS = {{ {table} }}\n{_script()}"},
         },
+    }
+
+
+def incoming_route() -> dict[str, Any]:
+    """The route of a request while its body comes. The request guard takes it off before the request is sent on, so that
+    the name of a cluster here is of none.
+    """
+    return {
+        "name": "incoming",
+        "match": {"prefix": "/", "headers": [{"name": INCOMING_HEADER, "present_match": True}]},
+        "route": {"cluster": "none", "max_stream_duration": {"max_stream_duration": f"{BODY_WITHIN_S:.3f}s"}},
     }
 
 

@@ -16,7 +16,7 @@ from serving.control_plane.refusals import (
     refusals,
 )
 from serving.control_plane.request_classes import of_class, split_name
-from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, model_metadata
+from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, incoming_route, model_metadata
 from serving.control_plane.response_filters import attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.asleep import Asleep
@@ -76,10 +76,10 @@ _NOT_FOR_SERVERS = ("triton_grpc_error",)
 STREAM_IDLE_S = 300.0
 #: How much later than the limit of a request Envoy's own idle timers end, in seconds, so that the limit is what ends it.
 IDLE_SPARE_S = 10.0
-#: Seconds in which a whole request must have come. A caller that stalls or drips holds memory here, and no server. A stream stays
-#: open on the caller's side, so its first answer must come in this time too: it is longer than any request may take.
+#: Seconds in which the first answer of a stream must come. Envoy counts a stream as a request that has not come whole,
+#: since it stays open on the caller's side. So this is longer than any request may take.
 REQUEST_WITHIN_S = LONGEST_S + 60.0
-#: A request that its server works on stands still. Its own limit ends it, and `REQUEST_WITHIN_S` one that does not come.
+#: A request that its server works on stands still. Its own limit ends it, and `BODY_WITHIN_S` one that does not come.
 UNARY_IDLE_S = REQUEST_WITHIN_S + IDLE_SPARE_S
 #: Within this time after a failure stable is asked anew.
 AGAIN_S = 0.005
@@ -153,7 +153,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
 def _routes(route: ModelRoute, *, allows_forced: bool) -> list[dict[str, Any]]:
     """Of a model that is asleep the gateway answers whatever a server of it would have."""
     pools = [pool.name for pool in reversed(route.pools)]  # that of whatever is of no other class comes last
-    routes = model_routes(route.model, is_ready=route.is_ready, asleep=_asleep_as(route))
+    routes = [incoming_route(), *model_routes(route.model, is_ready=route.is_ready, asleep=_asleep_as(route))]
     if allows_forced and route.asleep is None:
         for arm in route.arms:
             names = product((arm.name, arm.digest), PROTOCOLS, pools)
@@ -193,6 +193,7 @@ def unknown_model_vhost() -> dict[str, Any]:
         "name": "unknown_model",
         "domains": ["*"],
         "routes": [
+            incoming_route(),
             *gateway_routes(),
             *(grpc_refusal({"prefix": path}, message, name="unknown_model") for path in _OF_MODELS),
             grpc_refusal({"prefix": "/"}, NOT_OFFERED, name="not_offered", grpc_status=GRPC_UNIMPLEMENTED),

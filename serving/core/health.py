@@ -85,7 +85,8 @@ class ProbeResult:
 
     `is_live`: whether the server answered the liveness call; None if it was not asked, or if its silence is no evidence.
     `finished`: number of inferences that the server finished well since it loaded, for all callers; None if unknown.
-    Both are asked only after a probe that was late or held.
+    `cost_s`: mean time for which one of them kept an instance busy; None if unknown.
+    All are asked only after a probe that was late or held.
     """
 
     probe: Probe
@@ -93,19 +94,23 @@ class ProbeResult:
     ended_at: float
     finished: int | None = None
     is_live: bool | None = None
+    cost_s: float | None = None
 
 
 @dataclass(frozen=True)
 class HealthTracker:
     """State that earlier looks at one server leave behind. Instants are seconds of one clock.
 
-    `quiet_since`: when the first late probe in a row was sent, or later, when the server was last seen to have finished
-    something; None while probes are answered. `silent_since`: when the server last answered before `silent_calls`
-    liveness calls without an answer. Both begin with a look, so that an agent that was away itself blames no server.
-    `least_s`: the fastest right answer, about the cost of a probe.
+    `late_since`: when the first late probe in a row was sent; None while probes are answered. `quiet_since`: when the
+    oldest probe was sent after which the server was not seen to finish anything; None if no such probe waits. A finished
+    request may have been the probe, and then the server may be idle. `silent_since`: when the server last answered before
+    `silent_calls` liveness calls without an answer. All begin with a look, so that an agent that was away itself blames
+    no server. `least_s`: about the cost of a probe: the fastest right answer, or else the server's mean at the first late
+    probe, which the warm-up decides.
     """
 
     wrong_in_a_row: int = 0
+    late_since: float | None = None
     quiet_since: float | None = None
     silent_since: float | None = None
     silent_calls: int = 0
@@ -127,7 +132,7 @@ class HealthTracker:
         return self._quiet(look)._silent(look)
 
     def quiet_s(self, now: float) -> float:
-        """How long the server is not known to have finished anything, in seconds."""
+        """How long a probe waits without a finished request, in seconds."""
         return 0.0 if self.quiet_since is None else now - self.quiet_since
 
     def silent_s(self, now: float) -> float:
@@ -151,20 +156,35 @@ class HealthTracker:
         return HealthTracker(wrong_in_a_row, heard_at=at, looked_at=at, probed_at=at, pause_s=pause_s, least_s=least_s)
 
     def _quiet(self, look: ProbeResult) -> HealthTracker:
+        is_late = look.probe == Probe.LATE
         known = look.finished if look.finished is not None else self.finished
         has_moved = None not in (look.finished, self.finished) and look.finished != self.finished
-        began = self.quiet_since if self.quiet_since is not None or look.probe == Probe.HELD else look.sent_at
-        if began is not None and (has_moved or self._was_away(look)):
-            began = look.ended_at if has_moved else look.sent_at
-        pause_s, probed_at = self.pause_s, self.probed_at
-        if look.probe == Probe.LATE:
-            probed_at = look.ended_at
-            pause_s = (
-                FIRST_PAUSE_S if self.quiet_since is None else min(LONGEST_PAUSE_S, 2 * max(pause_s, FIRST_PAUSE_S / 2))
-            )
-        if has_moved:
-            pause_s = 0.0
-        return replace(self, quiet_since=began, finished=known, pause_s=pause_s, probed_at=probed_at)
+        late_since, quiet_since = self.late_since, self.quiet_since
+        if is_late:
+            late_since = look.sent_at if late_since is None else late_since
+            quiet_since = look.sent_at if quiet_since is None else quiet_since
+        if quiet_since is not None and self._was_away(look):
+            quiet_since = look.sent_at
+        return replace(
+            self,
+            late_since=late_since,
+            quiet_since=None if has_moved else quiet_since,
+            finished=known,
+            pause_s=self._pause_s(look, has_moved=has_moved),
+            least_s=self.least_s if self.least_s is not None else look.cost_s,
+            probed_at=look.ended_at if is_late else self.probed_at,
+        )
+
+    def _pause_s(self, look: ProbeResult, *, has_moved: bool) -> float:
+        """Pause after the latest probe, in seconds, by which probes keep to their share also if each one is late."""
+        cost_s = self.least_s if self.least_s is not None else look.cost_s
+        rest_s = None if cost_s is None else cost_s / PROBE_SHARE - cost_s
+        if has_moved and rest_s is not None:
+            return rest_s
+        if look.probe == Probe.HELD:
+            return self.pause_s
+        doubled_s = FIRST_PAUSE_S if self.late_since is None else 2 * max(self.pause_s, FIRST_PAUSE_S / 2)
+        return max(min(LONGEST_PAUSE_S, doubled_s), rest_s or 0.0)
 
     def _silent(self, look: ProbeResult) -> HealthTracker:
         if look.is_live is False:
@@ -191,7 +211,7 @@ def verdict(watch: HealthTracker, look: ProbeResult, timeouts: Timeouts) -> Heal
         is_past = look.probe == Probe.LATE and watch.quiet_s(look.ended_at) >= timeouts.busy_s
         if is_frozen or is_past:
             return Health.HUNG
-        is_slow = watch.quiet_since is not None or watch.silent_since is not None
+        is_slow = watch.late_since is not None or watch.silent_since is not None
         return Health.SLOW if is_slow else Health.WELL
     return Health.BROKEN if watch.wrong_in_a_row >= WRONG_ANSWERS else Health.WELL
 

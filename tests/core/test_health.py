@@ -37,8 +37,15 @@ def late(sent_at: float, finished: int | None, took_s: float = 2.0, *, is_live: 
     return ProbeResult(P.LATE, sent_at, sent_at + took_s, finished, is_live)
 
 
-def held(sent_at: float, *, is_live: bool | None, finished: int | None = None, took_s: float = 2.0) -> ProbeResult:
-    return ProbeResult(P.HELD, sent_at, sent_at + took_s, finished, is_live)
+def held(
+    sent_at: float,
+    *,
+    is_live: bool | None,
+    finished: int | None = None,
+    took_s: float = 2.0,
+    cost_s: float | None = None,
+) -> ProbeResult:
+    return ProbeResult(P.HELD, sent_at, sent_at + took_s, finished, is_live, cost_s)
 
 
 def quick(*probes: Probe) -> list[ProbeResult]:
@@ -88,8 +95,13 @@ def test_a_short_deadline_makes_no_slow_server_hung() -> None:
 
 
 def test_the_window_begins_anew_with_whatever_finishes() -> None:
-    looks = [late(0.0, 7), late(4.0, 7), late(8.0, 8), late(12.0, 8), late(16.0, 8), late(18.0, 8)]
-    assert healths(looks) == [H.SLOW] * 5 + [H.HUNG]  # seen to move at 10, quiet until 20
+    looks = [late(0.0, 7), late(4.0, 7), late(8.0, 8), late(12.0, 8), late(16.0, 8), late(18.0, 8), late(20.0, 8)]
+    assert healths(looks) == [H.SLOW] * 6 + [H.HUNG]  # the oldest probe that surely waits was sent at 12
+
+
+def test_a_finished_request_may_be_the_probe_so_that_the_server_is_idle_after_it() -> None:
+    looks = [late(0.0, 7), held(8.0, is_live=True, finished=8, cost_s=9.0), late(60.0, 8)]
+    assert healths(looks) == [H.SLOW] * 3
 
 
 def test_a_right_answer_begins_anew() -> None:
@@ -186,8 +198,9 @@ def test_the_pauses_between_inferences_of_a_busy_server_grow() -> None:
         gaps.append(watch.pause_s)
         at += 2 + watch.pause_s
     assert gaps == [4, 8, 16, 32, 64, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
-    moved = watch.after(held(at, is_live=True, finished=8))
-    assert moved.pause_s == 0 and moved.is_probe_due(at + 2, Timeouts(10.0, 600.0))
+    moved = watch.after(held(at, is_live=True, finished=8, cost_s=0.1))
+    assert moved.pause_s == pytest.approx(0.9) and moved.is_probe_due(at + 2, Timeouts(10.0, 600.0))
+    assert watch.after(held(at, is_live=True, finished=8)).pause_s == LONGEST_PAUSE_S  # its cost is unknown
 
 
 def test_an_inference_is_due_when_every_deadline_has_passed_and_never_while_it_is_frozen() -> None:

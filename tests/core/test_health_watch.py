@@ -69,8 +69,10 @@ class Server:
     def statistics(self, model: str) -> dict[str, Any]:
         if not self.counts:
             raise InferenceError("not_offered", "none")
-        done = sum(end <= self.now for end in self._ends())
-        return {"model_stats": [{"inference_stats": {"success": {"count": str(done)}}}]}
+        times = [takes for _, takes in sorted(self.requests)]
+        done = [took for took, end in zip(times, self._ends(), strict=True) if end <= self.now]
+        took = {"count": str(len(done)), "ns": str(int(sum(done) * 1e9))}
+        return {"model_stats": [{"inference_stats": {"success": took, "compute_infer": took}}]}
 
     def _ends(self) -> list[float]:
         """When each request ends, in the order in which they came."""
@@ -168,6 +170,32 @@ def test_probes_of_a_slow_model_leave_nine_tenths_of_it_to_users(monkeypatch: py
     server = Server(probe_s=1.2)
     watched(server, monkeypatch, timeout_s=600, until_s=1000)
     assert 0.05 < server.probes * server.probe_s / 1000 <= 0.11
+
+
+@pytest.mark.parametrize("probe_s", [5.0, 6.0, 10.0, 25.0])
+@pytest.mark.parametrize("timeout_s", [30, 120])
+def test_so_do_probes_of_a_model_that_is_slower_than_each_probe_may_take(
+    monkeypatch: pytest.MonkeyPatch, probe_s: float, timeout_s: float
+) -> None:
+    """Each probe is late, and no other request finishes. The first one is the warm-up, from which the cost is known."""
+    server = Server([(0.0, probe_s)], probe_s=probe_s, now=probe_s)
+    assert watched(server, monkeypatch, timeout_s=timeout_s, until_s=2000) is None
+    assert 2 <= server.probes <= 1 + 0.11 * 2000 / probe_s
+
+
+def test_users_who_finish_between_the_probes_of_a_slow_model_bring_no_more_probes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server([(0.0, 6.0), *((at, 6.0) for at in range(10, 2000, 9))], probe_s=6.0, now=6.0)
+    assert watched(server, monkeypatch, timeout_s=30, until_s=2000) is None
+    assert 1 < server.probes <= 0.11 * 2000 / 6
+
+
+def test_a_slow_model_that_hangs_is_found_by_its_next_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stuck_at in (100.0, 130.0, 160.0):
+        server = Server([(0.0, 6.0)], probe_s=6.0, now=6.0, stuck_at=stuck_at)
+        found = watched(server, monkeypatch, timeout_s=30, until_s=2000)
+        assert found is not None and 0 < found - stuck_at <= 9 * 6 + 30 + 10
 
 
 def test_a_busy_event_loop_is_kept_and_a_frozen_one_found_when_every_deadline_has_passed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -34,10 +35,25 @@ class Server:
         return SimpleNamespace(outputs=self.answer(inputs))
 
 
-def tried(answer: Answer, *tensors: Tensor, values: dict[str, Any] | None = None) -> tuple[InputUse, Server]:
+def tried(
+    answer: Answer,
+    *tensors: Tensor,
+    values: dict[str, Any] | None = None,
+    timeout_s: float = 60.0,
+    progress: Callable[[], None] = lambda: None,
+) -> tuple[InputUse, Server]:
     server = Server(answer)
     items = made_up_items(tensors, {}, most=8)
-    use = try_inputs(server, "m", tensors, items, values or {}, has_batch_axis=True, timeout_s=1)  # type: ignore[arg-type]
+    use = try_inputs(
+        server,  # type: ignore[arg-type]
+        "m",
+        tensors,
+        items,
+        values or {},
+        has_batch_axis=True,
+        timeout_s=timeout_s,
+        progress=progress,
+    )
     return use, server
 
 
@@ -84,6 +100,30 @@ def test_what_other_inputs_show(answer: Answer, tensors: tuple[Tensor, ...], sta
 def test_an_input_that_changes_nothing_is_named() -> None:
     use, _ = tried(lambda inputs: {"y": inputs["x"] + 0 * inputs["ids"]}, X, IDS, MASK)
     assert (use.state, use.without_effect) == ("used", ("ids", "mask"))
+
+
+ONE_USED = (X, *(Tensor(f"ignored_{at}", "FP32", (1,)) for at in range(15)))
+
+
+def test_a_cancelled_run_is_seen_before_each_request() -> None:
+    calls: list[int] = []
+    _, server = tried(lambda inputs: {"y": 2 * inputs["x"]}, *ONE_USED, progress=lambda: calls.append(1))
+    assert len(calls) == server.asked > 100
+
+    def cancelled() -> None:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        tried(constant, X, progress=cancelled)
+
+
+def test_inputs_are_changed_one_by_one_for_no_longer_than_one_request_may_take() -> None:
+    def slow(inputs: Arrays) -> Arrays:
+        time.sleep(0.02)
+        return {"y": 2 * inputs["x"]}
+
+    use, server = tried(slow, *ONE_USED, timeout_s=0.05)
+    assert use.state == "used" and server.asked < 30
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from serving.adapters.linux_connections import open_connections
-from serving.control_plane import listener
+from serving.control_plane import listener, request_guard
 from serving.core.request_limits import Limits
 from tests.gateway_rig import Rig, grpc_infer, rig, wait_until
 
@@ -29,7 +29,7 @@ def parts(tmp_path: Path) -> Iterator[Rig]:
 def test_a_request_that_came_whole_is_not_bound_by_the_time_in_which_it_must_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "REQUEST_WITHIN_S", 1)
+    monkeypatch.setattr(request_guard, "BODY_WITHIN_S", 1)
     with rig(tmp_path) as parts:
         parts.apply(limits=LIMITS)
         parts.stable.delay_s = LONG_S

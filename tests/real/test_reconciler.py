@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import os
 import signal
+import sys
 import threading
 import time
 import uuid
@@ -265,6 +266,18 @@ def test_a_request_that_takes_several_windows_is_answered_and_its_server_stays(
     assert not Event.objects.filter(verb="server.lost").exists()
     well = queries.current_servers()[0].probed_at
     assert world.tend(lambda: queries.current_servers()[0].probed_at != well)  # and probes are answered again
+
+
+def test_probes_of_a_model_that_always_takes_6_s_leave_it_to_its_users(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the paces in use: each probe is late, and its server computes it although the agent left."""
+    monkeypatch.setattr(sys.modules[__name__], "SLEEPS", SLEEPS.replace("float(x.max())", "6.0"))
+    world = make(AgentTimings(stop_grace=0.5), timeout_s=30)
+    assert not world.tend(lambda: world.state != "ready", 45.0)
+    rows = triton(world.server).statistics(world.release.model.slug)["model_stats"]
+    assert int(rows[0]["inference_stats"]["success"]["count"]) == 2  # the warm-up and one probe
+    assert world.row.recoveries == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["crashed", "frozen"])

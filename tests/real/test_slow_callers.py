@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serving.control_plane import listener
+from serving.control_plane import listener, request_guard
 from tests.gateway_rig import MODEL, Rig, rig
 
 pytestmark = pytest.mark.real("envoy")
@@ -24,7 +24,7 @@ START = f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nhost: gateway\r\n"
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     """A gateway that waits no longer than a test likes to."""
     monkeypatch.setattr(listener, "HEAD_WITHIN_S", HEAD_S)
-    monkeypatch.setattr(listener, "REQUEST_WITHIN_S", REQUEST_S)
+    monkeypatch.setattr(request_guard, "BODY_WITHIN_S", REQUEST_S)
     with rig(tmp_path) as built:
         built.apply(5000)
         yield built

@@ -16,6 +16,7 @@ from validators.core.contract import Tensor, tensors_of
 from validators.core.expiry import uses_gpu
 from validators.core.golden_set import GoldenItem, Label
 from validators.core.gpu_checks import Watch
+from validators.core.input_use import same_answers
 from validators.core.inputs import Arrays, as_bytes, item_arrays
 from validators.core.load import Floats, arrivals_of
 from validators.core.policy import Policy
@@ -129,6 +130,19 @@ def example_items(context: GateContext, most: int) -> list[Arrays]:
     limits = context.envelope.get("limits") or {}
     if context.serving.get("warmup"):
         with suppress(ValueError):  # the node's agent has reported it
-            first = requests(dict(context.serving), limits)[0]
-            return [{name: as_bytes(value[0] if context.has_batch_axis else value) for name, value in first.items()}]
+            return _warm_items(requests(dict(context.serving), limits), most, has_batch_axis=context.has_batch_axis)
     return made_up_items(context.inputs, limits, most=most)
+
+
+def _warm_items(warmup: Sequence[Arrays], most: int, *, has_batch_axis: bool) -> list[Arrays]:
+    """Up to `most` different items: the first item of each warm-up request, then the second ones, and so on."""
+    depths = [len(next(iter(request.values()))) if has_batch_axis else 1 for request in warmup]
+    items: list[Arrays] = []
+    for at in range(max(depths)):
+        for request, depth in zip(warmup, depths, strict=True):
+            if at >= depth or len(items) == most:
+                continue
+            item = {name: as_bytes(value[at] if has_batch_axis else value) for name, value in request.items()}
+            if not any(same_answers(item, known) for known in items):
+                items.append(item)
+    return items

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from validators.core.contract import batch_sizes, compare_answer, compare_declared, judge_contract, tensors_of
@@ -52,7 +52,7 @@ def contract_gate(context: GateContext) -> Judgement:
     }
     found = judge_contract(declared, answered, refused=facts.refusals)
     if found.verdict is Verdict.PASSED:
-        found = _input_use(context, found, limits)
+        found = _input_use(context, found, limits, lambda: context.progress(len(sizes), total))
     if found.verdict is Verdict.FAILED or not edges:
         return found
     outcomes = contract_runner.try_edges(
@@ -69,7 +69,9 @@ def contract_gate(context: GateContext) -> Judgement:
     return judge_edges(found, [*by_bytes.known, *outcomes], not_tried=by_bytes.why_none)
 
 
-def _input_use(context: GateContext, found: Judgement, limits: Mapping[str, Any]) -> Judgement:
+def _input_use(
+    context: GateContext, found: Judgement, limits: Mapping[str, Any], progress: Callable[[], None]
+) -> Judgement:
     """The judgement, with whether answers come from the input."""
     use = contract_runner.try_inputs(
         context.server,
@@ -79,6 +81,7 @@ def _input_use(context: GateContext, found: Judgement, limits: Mapping[str, Any]
         limits.get("input_values") or {},
         has_batch_axis=context.has_batch_axis,
         timeout_s=context.policy.of("contract")["timeout_s"],
+        progress=progress,
     )
     return judge_input_use(found, use, context.outputs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,14 +88,17 @@ def try_inputs(
     *,
     has_batch_axis: bool,
     timeout_s: float,
+    progress: Callable[[], None],
 ) -> InputUse:
     """What other inputs change of the answer to the first of `items`: the other items, then made-up values. `values`: the
-    envelope's `input_values`. Raises InferenceError when the server is gone.
+    envelope's `input_values`. `progress` is called before each request and may raise. Inputs are changed one by one while
+    that takes no longer than `timeout_s`. Raises InferenceError when the server is gone.
     """
 
     spelt: list[Mismatch] = []
 
     def ask(item: Arrays) -> dict[str, npt.NDArray[Any]] | None:
+        progress()
         inputs = stack([item], has_batch_axis=has_batch_axis)
         try:
             answer = server.infer(model, inputs, timeout_s=timeout_s).outputs
@@ -120,11 +124,15 @@ def try_inputs(
             return InputUse(state, tried, (), (UNWELL,))
         if not spelt and any(tensor.data_type == "BYTES" for tensor in tensors):
             ask(next(variations(tensors, first, values), first))
-        alone = tensors[:MOST_ALONE] if state == "used" and len(tensors) > 1 else ()
+        alone, until = (
+            tensors[:MOST_ALONE] if state == "used" and len(tensors) > 1 else (),
+            time.monotonic() + timeout_s,
+        )
         without = tuple(
             tensor.name
             for tensor in alone
-            if all(same_answers(answer, ask(one)) for one in variations(tensors, first, values, of=tensor.name))
+            if time.monotonic() < until
+            and all(same_answers(answer, ask(one)) for one in variations(tensors, first, values, of=tensor.name))
         )
     except InferenceError as error:
         if error.reason == "unreachable":
