@@ -9,11 +9,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from ledger.queries.statements import Statement
 from serving.core.lifecycle import DeploymentState
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Node, Route, Server, Sleep
@@ -37,16 +36,6 @@ def on_reporting(since: Any, prefix: str = "") -> Q:
     return Q(**{f"{prefix}seen_at__gte": since, f"{prefix}revoked_at": None})
 
 
-def lost_routes(since: datetime) -> QuerySet[Any]:
-    """Routes whose stable release has no server that is known to answer, of models that do not sleep. `since`: `reports_since`."""
-    return _with_answering(since).filter(answering=0, is_asleep=False)
-
-
-def route_health() -> list[tuple[int, str, int]]:
-    """(route, model's slug, servers known to answer for its stable release) of every route that gateways follow. One query."""
-    return list(_HEALTH.rows(since=reports_since()))
-
-
 def silent_nodes() -> list[tuple[str, bool]]:
     """(node, whether it reports) of every node on the list. One query."""
     since = reports_since()
@@ -54,7 +43,9 @@ def silent_nodes() -> list[tuple[str, bool]]:
     return [(name, revoked is None and seen is not None and seen >= since) for name, seen, revoked in rows]
 
 
-def _with_answering(since: datetime) -> QuerySet[Any]:
+def with_answering(since: datetime) -> QuerySet[Route]:
+    """Every route that gateways follow, with `answering`, the servers of its stable release that are known to answer, and
+    `is_asleep`. `since`: `reports_since`."""
     servers = (
         Server.objects.filter(
             on_reporting(since, "deployment__node__"),
@@ -75,10 +66,3 @@ def _with_answering(since: datetime) -> QuerySet[Any]:
     return routes.annotate(
         answering=Coalesce(Subquery(servers), 0), is_asleep=Exists(asleep.exclude(state=SleepState.AWAKE))
     )
-
-
-_HEALTH = Statement(
-    lambda since: (
-        _with_answering(since).annotate(slug=F("model__slug")).order_by("pk").values_list("pk", "slug", "answering")
-    )
-)

@@ -216,7 +216,7 @@ def test_the_last_hour_of_each_place_is_drawn() -> None:
         environment=production(), model=stable.model, traffic=traffic.to_json(), at=timezone.now(), state={}
     )
     page = page_of(manager())
-    assert 'aria-label="10/s now, 10/s at most in the last hour"' in page
+    assert 'aria-label="unknown now, 10/s at most in the last hour"' in page and "10/s <" not in page
     assert 'aria-label="over the objective"' in page and "1.67 % failed</span>" in page
 
 
@@ -264,6 +264,48 @@ def test_what_was_shed_is_no_failure_and_a_failing_model_without_objective_is_ma
     row.traffic = traffic.after(now, 8, 8, NOTHING).to_json()
     row.save()
     assert "over the objective" in page_of(manager())
+
+
+def served_and_counted(*, counted_s_ago: float, written_s_ago: float = 0.0, requests: int = 60) -> User:
+    """A healthy model in production, whose gateways were last read so long ago."""
+    release = make_release(make_model("sentiment", team=make_team("search")))
+    serves(release)
+    make_server(make_deployment(release, production(), state="ready"))
+    now = timezone.now()
+    traffic = RecentTraffic().after(now.timestamp() - 180, 600, 0, NOTHING)
+    traffic = traffic.after(now.timestamp() - counted_s_ago, requests, 0, NOTHING)
+    AATestRecord.objects.create(
+        environment=production(), model=release.model, traffic=traffic.to_json(), at=now, state={}
+    )
+    AATestRecord.objects.update(at=now - timedelta(seconds=written_s_ago))
+    return make_user(team="search", role=Role.RELEASE_MANAGER)
+
+
+@pytest.mark.parametrize(
+    ("written_s_ago", "title"),
+    [(1, "a gateway does not answer"), (14, "no gateway is read")],
+    ids=["gateway", "engine"],
+)
+@pytest.mark.parametrize("address", ["overview", "model"])
+def test_a_model_behind_gateways_that_nobody_reads_is_not_healthy(
+    address: str, written_s_ago: float, title: str
+) -> None:
+    client = signed_in(served_and_counted(counted_s_ago=14, written_s_ago=written_s_ago))
+    args = [] if address == "overview" else ["sentiment"]
+    page = squeezed(client.get(reverse(address, args=args)).content.decode())
+    assert "healthy" not in page and "word ok" not in page and title in page
+    assert "unknown since" in page and "/s now" not in page and "no requests" not in page
+    assert '<span class="badge bad"' in page
+    if address == "overview":
+        assert f"Production: {title}" in page and "nobody knows whether users of 1 model are served" in page
+
+
+@pytest.mark.parametrize("requests", [0, 60])
+def test_counts_of_the_present_are_shown_as_they_are(requests: int) -> None:
+    page = page_of(signed_in(served_and_counted(counted_s_ago=6, requests=requests)))
+    assert "healthy</span>" in page and "unknown since" not in page and '<span class="badge bad"' not in page
+    assert ("no requests" in page) == (requests == 0)
+    assert ("4/s now" if requests else "0/s now") in page
 
 
 def test_a_lost_model_stands_first_and_no_word_is_green() -> None:
