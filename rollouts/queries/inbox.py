@@ -47,6 +47,8 @@ from serving.models import Route
 from serving.queries.reporting import reports_since
 
 S = RolloutState
+#: What another policy loosens if the model's own, which was saved earlier, cannot be read today.
+UNREADABLE = "the own policy cannot be read, so its approvals are unknown"
 _NOBODY = Actor.system("inbox")
 #: A release with unwaived code is looked for in the inbox this long after it was sealed; its own page offers the waiver for ever.
 WAIVERS_WITHIN = timedelta(days=30)
@@ -171,7 +173,7 @@ def weakened(rollout: Rollout, plan: Policy) -> list[str]:
     try:
         return weaker_approvals(stored_policy(rollout.model.rollout_policy, rollout.model.objectives), plan)
     except Invalid:
-        return []
+        return [UNREADABLE]
 
 
 def awaited_of(release: Release) -> tuple[Rollout, dict[str, Any]] | None:
