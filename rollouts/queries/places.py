@@ -92,6 +92,11 @@ class Place:
         return self.is_awake and (self.health is None or not self.health.answering)
 
     @property
+    def is_doubted(self) -> bool:
+        """Whether servers of stable are not known to answer, or gave no right answer lately."""
+        return self.is_lost or (self.is_awake and self.health is not None and self.health.unproven > 0)
+
+    @property
     def key(self) -> str:
         """Names the place within a page."""
         return f"{self.environment.slug}-{self.model.slug}"

@@ -1,16 +1,32 @@
 """Which servers are known to answer: the one rule that the overview, a model's page, the fleet and the event stream share.
 
 A server counts as answering only while the agent of its node reports. A silent agent is no proof that its servers died: pages show
-them as lost and name the agent, and the engine and the agents keep longer limits of their own before they change anything.
+them as lost and name the agent. Nor is it one that a server gave no right answer lately, but no page shows that one as healthy. The
+engine and the agents keep longer limits of their own before they change anything.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models import (
+    Count,
+    DateTimeField,
+    DurationField,
+    Exists,
+    ExpressionWrapper,
+    FloatField,
+    Func,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Value,
+)
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Coalesce
 from django.utils import timezone
 
 from serving.core.lifecycle import DeploymentState
@@ -41,6 +57,25 @@ def silent_nodes() -> list[tuple[str, bool]]:
     since = reports_since()
     rows = Node.objects.filter(removed_at=None).values_list("name", "seen_at", "revoked_at")
     return [(name, revoked is None and seen is not None and seen >= since) for name, seen, revoked in rows]
+
+
+#: For each millisecond of the model's threshold of slow requests. An agent leaves a server ten times the time of an inference between
+#: two of its own (`serving.core.health.PROBE_SHARE`), so a right answer of a slow model may be that old.
+_RESTS = timedelta(milliseconds=10)
+
+
+def is_proven(server: Server, objectives: Mapping[str, Any], now: datetime) -> bool:
+    """Whether the server gave a right answer lately. One that was never asked, such as somebody else's, is not doubted."""
+    threshold_ms = objectives.get("slow_threshold_ms") or 0
+    return server.probed_at is None or server.probed_at >= reports_since(now) - threshold_ms * _RESTS
+
+
+def proven_since(since: Any, prefix: str, objectives: str) -> Q:
+    """The same as a condition; `prefix` leads to the server's columns, and `objectives` to the model's. `since`: `reports_since`."""
+    threshold_ms = Coalesce(Cast(KeyTextTransform("slow_threshold_ms", objectives), FloatField()), 0.0)
+    rests = Func(threshold_ms, template="%(expressions)s * interval '10 ms'", output_field=DurationField())
+    oldest = ExpressionWrapper(Value(since, output_field=DateTimeField()) - rests, output_field=DateTimeField())
+    return Q(**{f"{prefix}probed_at": None}) | Q(**{f"{prefix}probed_at__gte": oldest})
 
 
 def with_answering(since: datetime) -> QuerySet[Route]:

@@ -308,6 +308,31 @@ def test_counts_of_the_present_are_shown_as_they_are(requests: int) -> None:
     assert ("4/s now" if requests else "0/s now") in page
 
 
+@pytest.mark.parametrize(
+    ("threshold_ms", "right_s_ago", "is_proven"),
+    [(50, None, True), (50, 2, True), (50, 17, False), (None, 17, False), (2000, 17, True), (2000, 40, False)],
+)
+def test_a_server_is_healthy_only_with_a_right_answer_of_late(
+    threshold_ms: int | None, right_s_ago: float | None, is_proven: bool
+) -> None:
+    """A frozen server keeps its last state until its deadlines are over. A slow model's server is asked rarely."""
+    objectives = {} if threshold_ms is None else {"slow_threshold_ms": threshold_ms, "slow_max_frac": 0.1}
+    release = make_release(make_model("sentiment", team=make_team("search"), objectives=objectives))
+    serves(release)
+    at = None if right_s_ago is None else timezone.now() - timedelta(seconds=right_s_ago)
+    make_server(make_deployment(release, production(), state="ready"), probed_at=at)
+    client = manager()
+    pages = {name: squeezed(client.get(reverse(name)).content.decode()) for name in ("overview", "fleet", "models")}
+    pages["model"] = squeezed(client.get(reverse("model", args=["sentiment"])).content.decode())
+    for name in ("overview", "model"):
+        assert ("healthy</span>" in pages[name]) == is_proven, name
+        assert ("gave no right answer since" in pages[name]) == ("unproven" in pages[name]) == (not is_proven), name
+        assert is_proven or "word ok" not in pages[name], name
+        assert '<span class="badge bad"' not in pages[name]  # a doubt is no outage
+    answers = pages["fleet"].split('<td data-label="Answers">')[1].split("</td>")[0]
+    assert ("unproven" in answers) == (not is_proven) and ("yes" in answers) == is_proven
+
+
 def test_a_lost_model_stands_first_and_no_word_is_green() -> None:
     team = make_team("search")
     for name in ("a-healthy", "b-lost"):

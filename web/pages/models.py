@@ -30,7 +30,7 @@ from web.pages.model_frame import frame, readable_model
 from web.pages.release_list import release_list
 from web.pages.session import live
 from web.pages.traffic_cells import traffic_cell
-from web.pages.unread import unread_environments
+from web.pages.unread import is_in_trouble, unread_environments
 
 
 @login_required
@@ -60,16 +60,6 @@ def model_releases(request: HttpRequest, slug: str) -> HttpResponse:
     return render(request, "registry/_model_releases.html", facts)
 
 
-def is_in_trouble(served: ServedModel, routes: Sequence[Any]) -> bool:
-    """Whether the model, by its `routes_of`, is anywhere without a server that is known to answer or behind unread gateways."""
-    if not routes:
-        return False
-    now = timezone.now()
-    unread = unread_environments(lately_of([served], now), now)
-    places = served_places(served, routes).values()
-    return any(place.is_lost or (place.is_awake and place.environment.pk in unread) for place in places)
-
-
 def _releases(request: HttpRequest, served: ServedModel, routes: Sequence[Any]) -> dict[str, Any]:
     may_push = may(actor_of(request), Verb.PUSH_RELEASE, served.team.slug, served.slug)
     listed = {**release_list(request, served, routes), "filters_path": reverse("model", args=[served.slug])}
@@ -94,7 +84,8 @@ def live_facts(request: HttpRequest, served: ServedModel) -> dict[str, Any]:
         found.append((route, last, is_undone, is_over, place, traffic, unread.get(route.environment_id)))
     may_shut = may(actor_of(request), Verb.ROLL_BACK, served.team.slug, served.slug)
     is_lost = any(place.is_lost or (unseen is not None and place.is_awake) for *_, place, _, unseen in found)
-    return {"model": served, "routes": found, "may_shut": may_shut, "is_lost": is_lost, "no_green": is_lost}
+    no_green = is_lost or any(place.is_doubted for *_, place, _, _ in found)
+    return {"model": served, "routes": found, "may_shut": may_shut, "is_lost": is_lost, "no_green": no_green}
 
 
 @login_required

@@ -77,7 +77,7 @@ def _facts(request: HttpRequest) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "lost_models": len(lost) + len(unseen),
-        "no_green": bool(lost or unseen),
+        "no_green": bool(unseen) or any(place.is_doubted for place in every),
         "models": models,
         "needs": needs[:MOST_NEEDS],
         "needs_more": max(0, len(needs) - MOST_NEEDS),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from django.utils import timezone
+
+from registry.models import ServedModel
 from rollouts.queries.gateway_reads import is_read
-from rollouts.queries.traffic import Lately
+from rollouts.queries.places import served_places
+from rollouts.queries.traffic import Lately, lately_of
+from serving.models import Route
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,16 @@ def unread_environments(lately: Mapping[tuple[int, int], Lately], now: datetime)
         for (environment, _), found in lately.items()
         if found.read_at is not None and not is_read(found.read_at, now)
     }
+
+
+def is_in_trouble(served: ServedModel, routes: Sequence[Route]) -> bool:
+    """Whether the model, by its `routes_of`, is anywhere without proof that its servers answer, or behind unread gateways."""
+    if not routes:
+        return False
+    now = timezone.now()
+    unread = unread_environments(lately_of([served], now), now)
+    places = served_places(served, routes).values()
+    return any(place.is_doubted or (place.is_awake and place.environment.pk in unread) for place in places)
 
 
 def _unread(since: datetime, *, is_engine_up: bool) -> Unread:
