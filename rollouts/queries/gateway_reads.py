@@ -17,7 +17,6 @@ from django.utils import timezone
 from ledger.queries.statements import Statement
 from rollouts.core.recent_traffic import NOW_WITHIN_S
 from rollouts.models import AATestRecord
-from serving.models import Route
 from serving.queries.reporting import reports_since, with_answering
 
 #: Gateways whose last read is older than this are unread.
@@ -39,7 +38,7 @@ def last_written() -> Subquery:
     return Subquery(_newest("at"))
 
 
-def lost_or_unread(reports: datetime, reads: datetime) -> QuerySet[Route]:
+def lost_or_unread(reports: datetime, reads: datetime) -> QuerySet[Any]:
     """Routes of models that are awake, of which stable has no server that is known to answer, or whose gateways were not read since
     `reads`. `reports`: `reports_since`."""
     return with_answering(reports).filter(Q(answering=0) | unread(reads), is_asleep=False)

@@ -78,7 +78,7 @@ def proven_since(since: Any, prefix: str, objectives: str) -> Q:
     return Q(**{f"{prefix}probed_at": None}) | Q(**{f"{prefix}probed_at__gte": oldest})
 
 
-def with_answering(since: datetime) -> QuerySet[Route]:
+def with_answering(since: datetime) -> QuerySet[Any]:
     """Every route that gateways follow, with `answering`, the servers of its stable release that are known to answer, and
     `is_asleep`. `since`: `reports_since`."""
     servers = (

@@ -19,7 +19,7 @@ from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import AATestRecord, Rollout
 from rollouts.queries.places import places_of
 from serving.actions.routes import set_route
-from serving.models import Route, Sleep
+from serving.models import Node, Route, Server, Sleep
 from tests.factories import (
     make_admin,
     make_deployment,
@@ -331,6 +331,46 @@ def test_a_server_is_healthy_only_with_a_right_answer_of_late(
         assert '<span class="badge bad"' not in pages[name]  # a doubt is no outage
     answers = pages["fleet"].split('<td data-label="Answers">')[1].split("</td>")[0]
     assert ("unproven" in answers) == (not is_proven) and ("yes" in answers) == is_proven
+
+
+@pytest.mark.parametrize("how", ["silent", "unproven", "unread"])
+def test_no_page_about_a_model_in_trouble_states_that_it_is_well(how: str) -> None:
+    rollout, _ = promoted(is_ready=False, warm_s=None)
+    release, slug = rollout.candidate, rollout.model.slug
+    make_server(
+        make_deployment(release, production(), state="ready"), memory_bytes=91 * 2**20, probed_at=timezone.now()
+    )
+    client, number = manager(), release.number
+    addresses = {
+        "models": reverse("models"),
+        "sleep": reverse("model_sleep", args=[slug]),
+        "release": reverse("release", args=[slug, number]),
+        "fleet": reverse("fleet"),
+    }
+
+    def shown() -> dict[str, str]:
+        return {name: squeezed(client.get(address).content.decode()) for name, address in addresses.items()}
+
+    before = shown()
+    assert 'class="word ok"' in before["models"] and "91 MiB" in before["sleep"] and "91 MiB" in before["fleet"]
+    if how == "silent":
+        Node.objects.update(seen_at=timezone.now() - timedelta(minutes=1))
+    elif how == "unproven":
+        Server.objects.update(probed_at=timezone.now() - timedelta(minutes=1))
+    else:
+        traffic = RecentTraffic().after(timezone.now().timestamp() - 60, 1, 0, NOTHING).to_json()
+        AATestRecord.objects.create(
+            environment=production(), model=release.model, traffic=traffic, at=timezone.now(), state={}
+        )
+    after = shown()
+    for name in ("models", "sleep"):
+        assert 'class="word ok"' not in after[name], name
+    assert not re.search('word ok">[^<]*<svg[^>]*>.*?</svg> serves', after["release"])
+    assert {"silent": "lost", "unproven": "unproven", "unread": "unknown"}[how] + "</span>" in after["models"]
+    assert "is in doubt" in after["sleep"] and "is in doubt" not in before["sleep"]
+    if how == "silent":
+        assert "91 MiB" not in after["sleep"]
+        assert "91 MiB" not in after["fleet"].split('id="memory"')[1]
 
 
 def test_a_lost_model_stands_first_and_no_word_is_green() -> None:
