@@ -58,6 +58,7 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "verified": ("ok", "lock"),
     "live": ("ok", "dot"),
     "unhealthy": ("bad", "cross"),
+    "unproven": ("waiting", "question"),
     "silent": ("bad", "alert"),
     "lost": ("bad", "alert"),
     "drifted": ("bad", "alert"),

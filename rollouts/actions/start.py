@@ -25,6 +25,7 @@ from rollouts.core.policy_schema import parse_policy, stored_policy
 from rollouts.core.policy_weakening import weaker_approvals
 from rollouts.models import Rollout
 from rollouts.queries.beside import Ongoing, beside
+from rollouts.queries.inbox import UNREADABLE
 from rollouts.queries.obstacles import does_not_hold, report_problem
 from rollouts.queries.rolled_back import last_tried, promoted_by
 from rollouts.queries.target import gone_beside, is_stable_gone
@@ -269,12 +270,11 @@ def refuse_own_policy(actor: Actor, candidate: Release, policy: Mapping[str, Any
 
 
 def weakened_by(candidate: Release, environment: Environment, plan: Policy) -> list[str]:
-    """What the plan asks for less than the model's own policy does there; see `weaker_approvals`. A policy that was saved earlier and
-    cannot be read today asks for nothing."""
+    """What the plan asks for less than the model's own policy does there; see `weaker_approvals`."""
     try:
         own = stored_policy(candidate.model.rollout_policy, candidate.model.objectives)
     except Invalid:
-        return []
+        return [UNREADABLE]
     if environment.needs_approval and not own.approvals.get(START):
         own = stored_policy({**own.document, "approvals": {**own.approvals, START: 1}})
     return weaker_approvals(own, plan)
@@ -293,14 +293,14 @@ def refuse_weaker_model_policy(actor: Actor, model: ServedModel, after: Mapping[
     """The same for a change of the model's own policy to `after`, its settings that differ. Raises Refused."""
     if "rollout_policy" not in after:
         return
+    new = parse_policy(after["rollout_policy"], after.get("objectives", model.objectives))
     try:
-        own = stored_policy(model.rollout_policy, model.objectives)
+        weaker = weaker_approvals(stored_policy(model.rollout_policy, model.objectives), new)
     except Invalid:
-        return
-    weaker = weaker_approvals(own, parse_policy(after["rollout_policy"], after.get("objectives", model.objectives)))
+        weaker = [UNREADABLE]
     if weaker and not may(actor, Verb.APPROVE_ROLLOUT, model.team.slug, model.slug):
         said = f"The new policy of {model.slug} asks for less than the present one: {listed(weaker)}."
-        raise Refused("fewer_approvals", f"{said} {_WHO_MAY}", field="rollout_policy", weaker=list(weaker))
+        raise Refused("fewer_approvals", f"{said} {_WHO_MAY_CHANGE}", field="rollout_policy", weaker=list(weaker))
 
 
 def fewer_approvals(slug: str, weaker: Sequence[str]) -> str:
@@ -309,6 +309,11 @@ def fewer_approvals(slug: str, weaker: Sequence[str]) -> str:
 
 
 _WHO_MAY = "This takes a release manager. Keep the approvals, or ask a release manager."
+#: A release manager alone may not edit a model, and the model's team alone may not loosen who has to agree.
+_WHO_MAY_CHANGE = (
+    "This takes a person with both roles, model_team and release_manager, or an administrator. Keep the approvals, or ask "
+    "an administrator."
+)
 
 
 def stable_beside(candidate: Release, environment: Environment, route: Route | None = None) -> Release | None:

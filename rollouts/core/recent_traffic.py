@@ -13,8 +13,8 @@ MINUTES: Final = 60
 #: The last seconds are kept apart in spans of this length, for what happens now; so many spans are kept.
 SPAN_S: Final = 5
 SPANS: Final = 6
-#: Counts that are older than this (s) are not shown as present ones.
-NOW_WITHIN_S: Final = 60
+#: Counts that are older than this, in seconds, are not shown as present ones. The engine writes them every 5 s.
+NOW_WITHIN_S: Final = 10
 _QUANTILE: Final = 0.99
 
 
@@ -42,11 +42,13 @@ class Span(NamedTuple):
 @dataclass(frozen=True)
 class RecentTraffic:
     """`minutes`, the oldest first; the last one is still being counted, and `classes` are the latencies of its answers. Minutes in which
-    nobody counted are not there. `spans` are the last seconds, the oldest first; the last one is still being counted."""
+    nobody counted are not there. `spans` are the last seconds, the oldest first; the last one is still being counted. `counted_s` is when
+    all gateways were last read (seconds since the epoch, UTC), None if they never were."""
 
     minutes: tuple[Minute, ...] = ()
     classes: Classes = NOTHING
     spans: tuple[Span, ...] = ()
+    counted_s: float | None = None
 
     def after(self, at_s: float, requests: int, errors: int, classes: Classes, shed: int = 0) -> RecentTraffic:
         """With what was counted up to `at_s` (seconds since the epoch). What comes late goes to the minute that is open."""
@@ -55,10 +57,10 @@ class RecentTraffic:
         if not self.minutes or minute > self.minutes[-1].at:
             kept = tuple(one for one in self.minutes if one.at > minute - MINUTES)
             opened = Minute(minute, requests, errors, quantile(classes), shed)
-            return RecentTraffic((*kept, opened), classes, spans)
+            return RecentTraffic((*kept, opened), classes, spans, at_s)
         last, whole = self.minutes[-1], added(self.classes, classes)
         more = Minute(last.at, last.requests + requests, last.errors + errors, quantile(whole), last.shed + shed)
-        return RecentTraffic((*self.minutes[:-1], more), whole, spans)
+        return RecentTraffic((*self.minutes[:-1], more), whole, spans, at_s)
 
     def _spans_after(self, at: int, requests: int, errors: int, shed: int) -> tuple[Span, ...]:
         if not self.spans or at > self.spans[-1].at:
@@ -68,7 +70,7 @@ class RecentTraffic:
 
     def now(self, now_s: float, within_s: int = 3 * SPAN_S) -> Span | None:
         """The sum of the last `within_s` seconds that were counted; None if the last count is older than NOW_WITHIN_S."""
-        if not self.spans or now_s - self.spans[-1].at > NOW_WITHIN_S:
+        if not self.spans or self.counted_s is None or now_s - self.counted_s > NOW_WITHIN_S:
             return None
         last = [one for one in self.spans if one.at > self.spans[-1].at - within_s]
         counts = (sum(column) for column in zip(*(one[1:] for one in last), strict=True))
@@ -76,14 +78,15 @@ class RecentTraffic:
 
     def to_json(self) -> dict[str, Any]:
         rows = [list(one) for one in self.minutes]
-        return {"minutes": rows, "classes": list(self.classes), "spans": [list(one) for one in self.spans]}
+        spans = [list(one) for one in self.spans]
+        return {"minutes": rows, "classes": list(self.classes), "spans": spans, "counted_s": self.counted_s}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> RecentTraffic:
         classes = tuple(value.get("classes", NOTHING))
         rows = tuple(Minute(*row) for row in value.get("minutes", ()))
         spans = tuple(Span(*row) for row in value.get("spans", ()))
-        return cls(rows, classes if len(classes) == len(NOTHING) else NOTHING, spans)
+        return cls(rows, classes if len(classes) == len(NOTHING) else NOTHING, spans, value.get("counted_s"))
 
     def hour(self, now_s: float) -> list[Minute | None]:
         """The MINUTES before the one of `now_s`, the oldest first; None for those in which nobody counted."""

@@ -38,8 +38,9 @@ log = structlog.get_logger(__name__)
 #: So many models are watched at a time; the others take their turn after an episode.
 AT_ONCE = 100
 EPISODE_S = 600.0
-#: Routes are read again, and what was found is written, this often.
-ROUTES_EVERY_S, WRITE_EVERY_S = 10.0, 30.0
+#: Seconds between two reads of the routes, and between two writes of the counts. Pages take counts for present ones for twice as long
+#: (`rollouts.core.recent_traffic.NOW_WITHIN_S`).
+ROUTES_EVERY_S, WRITE_EVERY_S = 10.0, 5.0
 #: The traffic of a model whose requests fail, or failed when it was last written, is written this often: pages show it at once.
 WRITE_TROUBLE_EVERY_S = 3.0
 READ_TIMEOUT_S = 1.0

@@ -41,11 +41,14 @@ from rollouts.queries.approvals import (
     pinned_by,
     with_approvals,
 )
+from rollouts.queries.gateway_reads import READ_WITHIN, lost_or_unread
 from rollouts.queries.target import RollbackTarget, missing_targets
 from serving.models import Route
-from serving.queries.reporting import lost_routes, reports_since
+from serving.queries.reporting import reports_since
 
 S = RolloutState
+#: What another policy loosens if the model's own, which was saved earlier, cannot be read today.
+UNREADABLE = "the own policy cannot be read, so its approvals are unknown"
 _NOBODY = Actor.system("inbox")
 #: A release with unwaived code is looked for in the inbox this long after it was sealed; its own page offers the waiver for ever.
 WAIVERS_WITHIN = timedelta(days=30)
@@ -170,7 +173,7 @@ def weakened(rollout: Rollout, plan: Policy) -> list[str]:
     try:
         return weaker_approvals(stored_policy(rollout.model.rollout_policy, rollout.model.objectives), plan)
     except Invalid:
-        return []
+        return [UNREADABLE]
 
 
 def awaited_of(release: Release) -> tuple[Rollout, dict[str, Any]] | None:
@@ -319,8 +322,8 @@ def _why_no_waiver(actor: Actor, release: Release) -> str:
 
 @dataclass(frozen=True)
 class Counted:
-    """Numbers of the navigation: things that wait for this very person, and models without a serving server that the person may see
-    (`serving.queries.reporting`), each environment for itself."""
+    """Numbers of the navigation: things that wait for this very person, and models that the person may see without a server that is
+    known to answer or with unread gateways (`rollouts.queries.gateway_reads`), each environment for itself."""
 
     waiting: int = 0
     lost: int = 0
@@ -332,10 +335,8 @@ def counted_for(actor: Actor, *, now: datetime | None = None) -> Counted:
         return Counted()
     teams, now = teams_where(actor, Verb.APPROVE_ROLLOUT), now or timezone.now()
     if teams == frozenset():
-        return Counted(0, len(_LOST.rows(*sight_of(actor), reports=reports_since(now))))
-    rows = _COUNTING.rows(
-        teams, *sight_of(actor), user=actor.user_id, since=now - WAIVERS_WITHIN, reports=reports_since(now)
-    )
+        return Counted(0, len(_LOST.rows(*sight_of(actor), **_since(now))))
+    rows = _COUNTING.rows(teams, *sight_of(actor), user=actor.user_id, since=now - WAIVERS_WITHIN, **_since(now))
     rollouts, releases, lost = next(iter(rows), ([], [], []))
     waivers = sum(bool(_kinds_missing(row["paths"], row["given"])) for row in releases)
     return Counted(waivers + sum(_waits_for(actor, row, now) for row in rollouts), len(lost))
@@ -348,6 +349,7 @@ def _counting(
     user: int,
     since: datetime,
     reports: datetime,
+    reads: datetime,
 ) -> QuerySet[Any, tuple[Any, ...]]:
     """(rollouts, releases) that may wait for the user, and routes without a serving server, as lists in one row."""
     theirs = within_sight(teams, of="model__")
@@ -357,12 +359,16 @@ def _counting(
     return user_row(user).values_list(
         ArraySubquery(asking.values(row=JSONObject(**_COUNTED))),
         ArraySubquery(code.values(row=JSONObject(paths="paths", given="given"))),
-        ArraySubquery(_lost(seen, pattern, reports).values("pk")),
+        ArraySubquery(_lost(seen, pattern, reports, reads).values("pk")),
     )
 
 
-def _lost(seen: frozenset[str] | None, pattern: str | None, reports: datetime) -> QuerySet[Route]:
-    return lost_routes(reports).filter(within_sight(seen, pattern, of="model__"))
+def _since(now: datetime) -> dict[str, datetime]:
+    return {"reports": reports_since(now), "reads": now - READ_WITHIN}
+
+
+def _lost(seen: frozenset[str] | None, pattern: str | None, reports: datetime, reads: datetime) -> QuerySet[Route]:
+    return lost_or_unread(reports, reads).filter(within_sight(seen, pattern, of="model__"))
 
 
 _COUNTING = Statement(_counting)

@@ -82,9 +82,19 @@ class Place:
         return (self.route.sleep if self.route is not None else None) or ""
 
     @property
+    def is_awake(self) -> bool:
+        """Whether gateways route here to a model that does not sleep."""
+        return self.route is not None and not self.sleep
+
+    @property
     def is_lost(self) -> bool:
         """Whether gateways route here and no server of stable is known to answer; a model that sleeps is not lost."""
-        return self.route is not None and not self.sleep and (self.health is None or not self.health.answering)
+        return self.is_awake and (self.health is None or not self.health.answering)
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether servers of stable are not known to answer, or gave no right answer lately."""
+        return self.is_lost or (self.is_awake and self.health is not None and self.health.unproven > 0)
 
     @property
     def key(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib.postgres.expressions import ArraySubquery
@@ -19,6 +19,7 @@ from rollouts.core.aa_test import RATE_MEMORY_S
 from rollouts.core.counter_deltas import TIMED
 from rollouts.core.recent_traffic import Minute, RecentTraffic, Span
 from rollouts.models import AATestRecord, Observation, Rollout
+from rollouts.queries.gateway_reads import last_read, last_written
 from serving.models import Environment
 from serving.queries.deployments import among_text, array_text, one_environment
 
@@ -90,28 +91,36 @@ def supposed(traffic: Traffic, rate_per_s: float | None) -> Traffic:
 @dataclass(frozen=True)
 class Lately:
     """A model's traffic in one environment: each of the last 60 minutes (see `RecentTraffic.hour`), and the last seconds that were
-    counted, None if those are older than a minute."""
+    counted, None if those are not of the present (`RecentTraffic.now`). `counted_at`: when the last request could have been counted.
+
+    `read_at`: when all gateways of the environment were last read, None if never; `written_at`: when the engine last wrote that.
+    """
 
     hour: list[Minute | None]
     now: Span | None
     p99_us: int | None  # of stable's answers in the minute that is open, or in the one before
+    counted_at: datetime | None = None
+    read_at: datetime | None = None
+    written_at: datetime | None = None
 
 
 def lately_of(models: Collection[ServedModel], now: datetime) -> dict[tuple[int, int], Lately]:
     """(environment's key, model's key) → its traffic. One query."""
     rows = _HOURS.rows(models=array_text(model.pk for model in models), since=now - FRESH_FOR)
     found = {}
-    for environment, model, kept in rows:
+    for environment, model, kept, read_at, written_at in rows:
         traffic = RecentTraffic.from_json(kept)
         last = [one.p99_us for one in traffic.minutes[-2:] if one.p99_us is not None]
         now_s = now.timestamp()
-        found[environment, model] = Lately(traffic.hour(now_s), traffic.now(now_s), last[-1] if last else None)
+        counted = None if traffic.counted_s is None else datetime.fromtimestamp(traffic.counted_s, UTC)
+        hour, p99_us = traffic.hour(now_s), last[-1] if last else None
+        found[environment, model] = Lately(hour, traffic.now(now_s), p99_us, counted, read_at, written_at)
     return found
 
 
 def _traffic_rows(models: str, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
     rows = AATestRecord.objects.filter(model_id__in=among_text(models), at__gte=since)
-    return rows.values_list("environment_id", "model_id", "traffic")
+    return rows.values_list("environment_id", "model_id", "traffic", last_read(), last_written())
 
 
 _HOURS = Statement(_traffic_rows)

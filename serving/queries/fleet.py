@@ -24,7 +24,7 @@ from serving.models import Deployment, Node, NodeInvite, Server
 from serving.queries.deployments import current_servers, live_deployments
 from serving.queries.kept import KeptOn, kept_on
 from serving.queries.memory_sums import NodeSums, nodes_with_sums
-from serving.queries.reporting import is_reporting
+from serving.queries.reporting import is_proven, is_reporting
 from serving.queries.runtimes import runtimes_with_states
 
 #: A node whose agent was silent for so long is not said to be about.
@@ -45,6 +45,7 @@ class OnNode:
     declared_mib: int | None = None  # host memory that its envelope asks for
     attested: str = "unknown"  # attested, unknown, or wrong
     attested_why: str = ""
+    is_proven: bool = True  # its server gave a right answer lately
 
     @property
     def measured_mib(self) -> int | None:
@@ -130,7 +131,8 @@ def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
     for one in deployments:
         told = _on_node(one, servers.get(one.pk), mine, manifests)
         state, why = attested(told.server, one.release, wrong.get(one.release_id))
-        held.setdefault(one.node_id, []).append(replace(told, attested=state, attested_why=why))
+        proven = told.server is None or is_proven(told.server, one.release.model.objectives, now)
+        held.setdefault(one.node_id, []).append(replace(told, attested=state, attested_why=why, is_proven=proven))
     every = list(nodes_with_sums(actor))
     kept = kept_on((node.name for node, _ in every), mine)
     return [_view(node, sums, held.get(node.name, []), kept[node.name], now) for node, sums in every]

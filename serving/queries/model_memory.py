@@ -15,6 +15,7 @@ from registry.queries import visible_models
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Sleep
 from serving.queries.memory_sums import with_memory
+from serving.queries.reporting import on_reporting, reports_since
 
 _COLUMNS = ("where", "title", "named", "running", "measured", "held_bytes", "declared_mib", "how", "quiet")
 
@@ -27,7 +28,7 @@ class ModelMemory:
     environment: str
     title: str  # of the environment
     servers: int = 0
-    measured: int = 0  # of its servers, those whose memory is known
+    measured: int = 0  # of its servers, those whose memory is known: their nodes report
     held_bytes: int = 0
     declared_mib: int = 0
     state: str = str(SleepState.AWAKE)
@@ -64,7 +65,7 @@ def _rows(actor: Actor) -> Iterable[tuple[Any, ...]]:
         .values("where", "title", "named")
         .annotate(
             running=Count("pk"),
-            measured=Count("held"),
+            measured=Count("held", filter=on_reporting(reports_since(), "node__")),
             held_bytes=Coalesce(Sum("held"), 0),
             declared_mib=Coalesce(Sum("asked", filter=~Q(named="")), 0),
             how=Value("", CharField()),

@@ -17,7 +17,7 @@ from ledger.queries.statements import Statement
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.models import Deployment
 from serving.queries.deployments import among_text, array_text
-from serving.queries.reporting import on_reporting, reports_since
+from serving.queries.reporting import on_reporting, proven_since, reports_since
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class Readiness:
     number and model.
 
     `unheard`: servers that answered when the agent of their node last reported. `silent` names those nodes, `silent_since` is when the
-    first of them last reported, None if it never did.
+    first of them last reported, None if it never did. `unproven`: of those that answer, servers that gave no right answer lately
+    (`serving.queries.reporting.is_proven`), the first of them since `right_at`.
     """
 
     number: int
@@ -39,24 +40,28 @@ class Readiness:
     unheard: int = 0
     silent: tuple[str, ...] = ()
     silent_since: datetime | None = None
+    unproven: int = 0
+    right_at: datetime | None = None
 
     @property
     def state(self) -> str:
-        """A word for the whole: lost (none is known to answer), drifted, unhealthy (some do not answer), healthy."""
+        """A word for the whole: lost (none is known to answer), drifted, unhealthy (some do not answer), unproven, healthy."""
         if not self.answering:
             return "lost"
         if self.drifted:
             return "drifted"
-        return "healthy" if self.answering == self.wanted else "unhealthy"
+        if self.answering != self.wanted:
+            return "unhealthy"
+        return "unproven" if self.unproven else "healthy"
 
 
 def readiness_of(models: Iterable[int], *, now: datetime | None = None) -> dict[tuple[int, UUID], Readiness]:
     """By (environment, release), for every release of these models that should run somewhere. One query."""
     return {
         (environment, release): Readiness(
-            number or 0, model, wanted, answering, drifted, tuple(nodes), unheard, tuple(silent or ()), since
+            number or 0, model, wanted, answering, drifted, tuple(nodes), unheard, tuple(silent or ()), *rest
         )
-        for environment, release, number, model, wanted, answering, drifted, nodes, unheard, silent, since in _READINESS.rows(
+        for environment, release, number, model, wanted, answering, drifted, nodes, unheard, silent, *rest in _READINESS.rows(
             models=array_text(models), since=reports_since(now)
         )
     }
@@ -79,10 +84,12 @@ def readiness_from(rows: Sequence[Mapping[str, Any]]) -> Readiness | None:
     if not rows:
         return None
     (row,) = rows
-    since = row["silent_since"]
+    since, right_at = (
+        datetime.fromisoformat(row[name]) if row[name] else None for name in ("silent_since", "right_at")
+    )
     return Readiness(
         row["number"] or 0, row["model"], row["wanted"], row["answering"], row["drifted"], tuple(row["on"]), row["unheard"],
-        tuple(row["silent"] or ()), datetime.fromisoformat(since) if since else None,
+        tuple(row["silent"] or ()), since, row["unproven"], right_at,
     )  # fmt: skip
 
 
@@ -99,6 +106,7 @@ def _counts(since: datetime) -> dict[str, Any]:
     running = Q(servers__ended_at=None)
     said = running & Q(state=DeploymentState.READY, servers__is_serving=True)
     heard = on_reporting(since, "node__")
+    doubted = said & heard & ~proven_since(since, "servers__", "release__model__objectives")
     return {
         "wanted": Count("pk", distinct=True),
         "answering": Count("pk", filter=said & heard, distinct=True),
@@ -107,6 +115,8 @@ def _counts(since: datetime) -> dict[str, Any]:
         "unheard": Count("pk", filter=said & ~heard, distinct=True),
         "silent": ArrayAgg("node_id", filter=~heard, distinct=True, order_by="node_id"),
         "silent_since": Min("node__seen_at", filter=~heard),
+        "unproven": Count("pk", filter=doubted, distinct=True),
+        "right_at": Min("servers__probed_at", filter=doubted),
     }
 
 

@@ -1,19 +1,34 @@
 """Which servers are known to answer: the one rule that the overview, a model's page, the fleet and the event stream share.
 
 A server counts as answering only while the agent of its node reports. A silent agent is no proof that its servers died: pages show
-them as lost and name the agent, and the engine and the agents keep longer limits of their own before they change anything.
+them as lost and name the agent. Nor is it one that a server gave no right answer lately, but no page shows that one as healthy. The
+engine and the agents keep longer limits of their own before they change anything.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models import (
+    Count,
+    DateTimeField,
+    DurationField,
+    Exists,
+    ExpressionWrapper,
+    FloatField,
+    Func,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Value,
+)
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Coalesce
 from django.utils import timezone
 
-from ledger.queries.statements import Statement
 from serving.core.lifecycle import DeploymentState
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Node, Route, Server, Sleep
@@ -37,16 +52,6 @@ def on_reporting(since: Any, prefix: str = "") -> Q:
     return Q(**{f"{prefix}seen_at__gte": since, f"{prefix}revoked_at": None})
 
 
-def lost_routes(since: datetime) -> QuerySet[Any]:
-    """Routes whose stable release has no server that is known to answer, of models that do not sleep. `since`: `reports_since`."""
-    return _with_answering(since).filter(answering=0, is_asleep=False)
-
-
-def route_health() -> list[tuple[int, str, int]]:
-    """(route, model's slug, servers known to answer for its stable release) of every route that gateways follow. One query."""
-    return list(_HEALTH.rows(since=reports_since()))
-
-
 def silent_nodes() -> list[tuple[str, bool]]:
     """(node, whether it reports) of every node on the list. One query."""
     since = reports_since()
@@ -54,7 +59,28 @@ def silent_nodes() -> list[tuple[str, bool]]:
     return [(name, revoked is None and seen is not None and seen >= since) for name, seen, revoked in rows]
 
 
-def _with_answering(since: datetime) -> QuerySet[Any]:
+#: For each millisecond of the model's threshold of slow requests. An agent leaves a server ten times the time of an inference between
+#: two of its own (`serving.core.health.PROBE_SHARE`), so a right answer of a slow model may be that old.
+_RESTS = timedelta(milliseconds=10)
+
+
+def is_proven(server: Server, objectives: Mapping[str, Any], now: datetime) -> bool:
+    """Whether the server gave a right answer lately. One that was never asked, such as somebody else's, is not doubted."""
+    threshold_ms = objectives.get("slow_threshold_ms") or 0
+    return server.probed_at is None or server.probed_at >= reports_since(now) - threshold_ms * _RESTS
+
+
+def proven_since(since: Any, prefix: str, objectives: str) -> Q:
+    """The same as a condition; `prefix` leads to the server's columns, and `objectives` to the model's. `since`: `reports_since`."""
+    threshold_ms = Coalesce(Cast(KeyTextTransform("slow_threshold_ms", objectives), FloatField()), 0.0)
+    rests = Func(threshold_ms, template="%(expressions)s * interval '10 ms'", output_field=DurationField())
+    oldest = ExpressionWrapper(Value(since, output_field=DateTimeField()) - rests, output_field=DateTimeField())
+    return Q(**{f"{prefix}probed_at": None}) | Q(**{f"{prefix}probed_at__gte": oldest})
+
+
+def with_answering(since: datetime) -> QuerySet[Any]:
+    """Every route that gateways follow, with `answering`, the servers of its stable release that are known to answer, and
+    `is_asleep`. `since`: `reports_since`."""
     servers = (
         Server.objects.filter(
             on_reporting(since, "deployment__node__"),
@@ -75,10 +101,3 @@ def _with_answering(since: datetime) -> QuerySet[Any]:
     return routes.annotate(
         answering=Coalesce(Subquery(servers), 0), is_asleep=Exists(asleep.exclude(state=SleepState.AWAKE))
     )
-
-
-_HEALTH = Statement(
-    lambda since: (
-        _with_answering(since).annotate(slug=F("model__slug")).order_by("pk").values_list("pk", "slug", "answering")
-    )
-)

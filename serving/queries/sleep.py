@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import Case, Q, QuerySet, When
 
 from ledger.queries import clock
 from registry.models import Release, ServedModel
@@ -19,6 +19,7 @@ from serving.hooks.needs import needs_of
 from serving.models import Deployment, Environment, Route, Scale, Sleep
 from serving.queries.deployments import current_servers, live_deployments
 from serving.queries.replicas import Key, replica_plans, standing_in
+from serving.queries.reporting import on_reporting, reports_since
 from serving.queries.routes import all_routes, routes_of
 
 #: What the names of actors begin with that are parts of Sluicegate itself.
@@ -31,8 +32,8 @@ _RULED = Q(unload_after_s__isnull=False) | Q(yields_after_s__isnull=False)
 @dataclass(frozen=True)
 class SleepView:
     """A model in an environment in which it is served. `sleep`: not in the database where nothing was said of it. `kept_awake`: why, as
-    sentences, where it is. Memory in MiB, of stable's servers there: what their envelopes declare, and what they hold by their agents'
-    last measurement, None where none was."""
+    sentences, where it is. Memory in MiB, of stable's servers there: what their envelopes declare, and what those on nodes that report
+    hold by their agents' last measurement, None where none was."""
 
     sleep: Sleep
     needs: tuple[str, ...]
@@ -49,7 +50,8 @@ def sleep_views(model: ServedModel, environment: Environment | None = None) -> l
     stable = {one.route.stable_id for one in found.values()}
     servers = current_servers().filter(deployment__release__in=stable, deployment__in=live_deployments())
     held: dict[Key, list[tuple[int, int | None]]] = {}
-    columns = ("deployment__release_id", "deployment__environment_id", "deployment__claim", "memory_bytes")
+    known = Case(When(on_reporting(reports_since(), "deployment__node__"), then="memory_bytes"))
+    columns = ("deployment__release_id", "deployment__environment_id", "deployment__claim", known)
     for release, where, claim, size in servers.values_list(*columns):
         held.setdefault((release, where), []).append((claim_of(claim).memory_mib, size))
     views = [

@@ -17,7 +17,8 @@ from audit.queries import happening_of, happening_rows
 from ledger.actions.events import EVENT_CHANNEL
 from ledger.queries import head_seq
 from rollouts.queries import active_ticks
-from serving.queries.reporting import route_health, silent_nodes
+from rollouts.queries.gateway_reads import route_standing
+from serving.queries.reporting import silent_nodes
 from sluicegate.live.frames import Why
 from sluicegate.live.readers import Reader, audiences, shut_out
 from validators.queries import gate_run_progress
@@ -37,7 +38,7 @@ _PEOPLE: Final = frozenset({"user", "team", "session", "membership"})
 _MOVING: Final[dict[str, Callable[[], Iterable[tuple[Any, ...]]]]] = {
     "rollout": active_ticks,
     "gate-run": gate_run_progress,
-    "health": route_health,
+    "health": route_standing,
 }
 
 

@@ -9,11 +9,12 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from accounts.actions import issue_token
+from accounts.actions import actor_for, issue_token
 from accounts.core.access import Actor, Role
+from accounts.models import Membership
 from ledger.core.errors import Refused
 from registry.actions.served_models import change_model
-from registry.models import Release
+from registry.models import Release, ServedModel
 from rollouts import actions
 from rollouts.actions.preview import preview_rollout
 from rollouts.models import Rollout
@@ -117,6 +118,44 @@ def test_the_models_own_policy_is_not_loosened_first(how: str) -> None:
         actor=make_admin(), model=changed, expected_version=changed.version, changes={"rollout_policy": LOOSER[how]}
     )
     assert changed.rollout_policy == LOOSER[how]
+
+
+def may_loosen(actor: Actor, release: Release) -> Refused | None:
+    """The refusal of a policy without approvals as the model's own, None if it was changed."""
+    model = release.model
+    over = {"actor": actor, "model": model, "expected_version": model.version}
+    try:
+        change_model(**over, changes={"rollout_policy": LOOSER["zero"]})
+    except Refused as refused:
+        return refused
+    return None
+
+
+def test_whom_the_refusal_names_may_change_the_policy() -> None:
+    release = candidate()
+    refused = may_loosen(make_actor(Role.MODEL_TEAM), release)
+    assert refused is not None and "both roles, model_team and release_manager" in refused.message
+    assert "ask a release manager" not in refused.message and "ask an administrator" in refused.message
+    assert (
+        may_loosen(make_actor(Role.RELEASE_MANAGER), release) is not None
+    )  # so the refusal must not send people there
+    both = make_user(team="search", role=Role.MODEL_TEAM)
+    Membership.objects.create(user=both, team=release.model.team, role=Role.RELEASE_MANAGER)
+    assert may_loosen(actor_for(both), release) is None
+
+
+def test_an_own_policy_that_cannot_be_read_is_not_loosened() -> None:
+    release = candidate()
+    ServedModel.objects.update(rollout_policy={"approvals": {"start": 1}, "of an older version": 1})
+    release.model.refresh_from_db()
+    member = make_actor(Role.MODEL_TEAM)
+    with pytest.raises(Refused) as caught:
+        start(member, release, LOOSER["zero"])
+    assert caught.value.code == "fewer_approvals" and "cannot be read" in caught.value.message
+    refused = may_loosen(member, release)
+    assert refused is not None and refused.code == "fewer_approvals" and "cannot be read" in refused.message
+    assert start(make_actor(Role.RELEASE_MANAGER), release, LOOSER["zero"]).state == "preparing"
+    assert may_loosen(make_admin(), release) is None
 
 
 def test_no_door_of_the_api_or_the_pages_loosens_it() -> None:

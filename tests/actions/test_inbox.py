@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -19,8 +19,11 @@ from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ReleaseFile
 from rollouts import actions
 from rollouts.core.approvals import Digests
-from rollouts.models import Approval, DecisionRecord
+from rollouts.core.latency import NOTHING
+from rollouts.core.recent_traffic import RecentTraffic
+from rollouts.models import AATestRecord, Approval, DecisionRecord
 from rollouts.queries.approvals import pinned_by
+from rollouts.queries.gateway_reads import READ_WITHIN, route_standing
 from rollouts.queries.inbox import WAIVERS_WITHIN, counted_for, waiting_approvals, waiting_waivers, with_changes
 from serving.models import Node, Server, Sleep
 from serving.queries.reporting import REPORTS_WITHIN
@@ -30,6 +33,7 @@ from tests.factories import (
     make_blob,
     make_deployment,
     make_manifest,
+    make_model,
     make_release,
     make_server,
     make_user,
@@ -61,6 +65,25 @@ def test_a_model_without_a_serving_server_is_counted_for_those_who_see_it() -> N
     assert counted_for(member).lost == 1
     Sleep.objects.create(model=rollout.model, environment=environment, state="asleep")
     assert counted_for(member).lost == 0
+
+
+def test_a_model_behind_gateways_that_nobody_reads_is_counted_and_the_watcher_notices() -> None:
+    rollout, _ = with_stable()
+    make_server(make_deployment(rollout.stable, rollout.environment, state="ready"))
+    member, now = make_actor(Role.MODEL_TEAM), timezone.now()
+    other = make_model("other", team=rollout.model.team)  # every gateway is read for all models at once
+
+    def count(at: datetime) -> tuple[int, bool]:
+        traffic = RecentTraffic().after(at.timestamp(), 0, 0, NOTHING).to_json()
+        AATestRecord.objects.update_or_create(
+            model=other, environment=rollout.environment, defaults={"traffic": traffic, "at": now}
+        )
+        ((*_, is_unread),) = route_standing()
+        return counted_for(member, now=now).lost, is_unread
+
+    assert counted_for(member).lost == 0  # never counted: it is new
+    assert count(now) == (0, False)
+    assert count(now - 2 * READ_WITHIN) == (1, True)
 
 
 def test_a_stage_waits_for_those_who_may_and_says_why_not_to_the_others() -> None:

@@ -68,9 +68,15 @@ def test_the_last_seconds_are_told_apart_from_the_hour() -> None:
 
 def test_counts_that_are_old_are_not_shown_as_present_ones() -> None:
     traffic = RecentTraffic().after(100.0, 4, 4, NOTHING)
-    assert traffic.now(150.0) is not None and traffic.now(170.0) is None and RecentTraffic().now(0.0) is None
+    assert traffic.now(110.0) is not None and traffic.now(111.0) is None and RecentTraffic().now(0.0) is None
+
+
+def test_a_second_without_requests_counts_as_a_present_one() -> None:
+    traffic = RecentTraffic().after(100.0, 4, 4, NOTHING).after(109.0, 0, 0, NOTHING)
+    now = traffic.now(118.0)
+    assert traffic.counted_s == 109.0 and now is not None and now.requests == 4
 
 
 def test_what_an_older_engine_kept_is_read() -> None:
     kept = RecentTraffic.from_json({"minutes": [[1, 5, 0, 10_000]], "classes": list(NOTHING)})
-    assert kept.minutes == (Minute(1, 5, 0, 10_000, 0),) and kept.spans == ()
+    assert kept.minutes == (Minute(1, 5, 0, 10_000, 0),) and kept.spans == () and kept.counted_s is None

@@ -19,7 +19,7 @@ from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import AATestRecord, Rollout
 from rollouts.queries.places import places_of
 from serving.actions.routes import set_route
-from serving.models import Route, Sleep
+from serving.models import Node, Route, Server, Sleep
 from tests.factories import (
     make_admin,
     make_deployment,
@@ -216,7 +216,7 @@ def test_the_last_hour_of_each_place_is_drawn() -> None:
         environment=production(), model=stable.model, traffic=traffic.to_json(), at=timezone.now(), state={}
     )
     page = page_of(manager())
-    assert 'aria-label="10/s now, 10/s at most in the last hour"' in page
+    assert 'aria-label="unknown now, 10/s at most in the last hour"' in page and "10/s <" not in page
     assert 'aria-label="over the objective"' in page and "1.67 % failed</span>" in page
 
 
@@ -264,6 +264,113 @@ def test_what_was_shed_is_no_failure_and_a_failing_model_without_objective_is_ma
     row.traffic = traffic.after(now, 8, 8, NOTHING).to_json()
     row.save()
     assert "over the objective" in page_of(manager())
+
+
+def served_and_counted(*, counted_s_ago: float, written_s_ago: float = 0.0, requests: int = 60) -> User:
+    """A healthy model in production, whose gateways were last read so long ago."""
+    release = make_release(make_model("sentiment", team=make_team("search")))
+    serves(release)
+    make_server(make_deployment(release, production(), state="ready"))
+    now = timezone.now()
+    traffic = RecentTraffic().after(now.timestamp() - 180, 600, 0, NOTHING)
+    traffic = traffic.after(now.timestamp() - counted_s_ago, requests, 0, NOTHING)
+    AATestRecord.objects.create(
+        environment=production(), model=release.model, traffic=traffic.to_json(), at=now, state={}
+    )
+    AATestRecord.objects.update(at=now - timedelta(seconds=written_s_ago))
+    return make_user(team="search", role=Role.RELEASE_MANAGER)
+
+
+@pytest.mark.parametrize(
+    ("written_s_ago", "title"),
+    [(1, "a gateway does not answer"), (14, "no gateway is read")],
+    ids=["gateway", "engine"],
+)
+@pytest.mark.parametrize("address", ["overview", "model"])
+def test_a_model_behind_gateways_that_nobody_reads_is_not_healthy(
+    address: str, written_s_ago: float, title: str
+) -> None:
+    client = signed_in(served_and_counted(counted_s_ago=14, written_s_ago=written_s_ago))
+    args = [] if address == "overview" else ["sentiment"]
+    page = squeezed(client.get(reverse(address, args=args)).content.decode())
+    assert "healthy" not in page and "word ok" not in page and title in page
+    assert "unknown since" in page and "/s now" not in page and "no requests" not in page
+    assert '<span class="badge bad"' in page
+    if address == "overview":
+        assert f"Production: {title}" in page and "nobody knows whether users of 1 model are served" in page
+
+
+@pytest.mark.parametrize("requests", [0, 60])
+def test_counts_of_the_present_are_shown_as_they_are(requests: int) -> None:
+    page = page_of(signed_in(served_and_counted(counted_s_ago=6, requests=requests)))
+    assert "healthy</span>" in page and "unknown since" not in page and '<span class="badge bad"' not in page
+    assert ("no requests" in page) == (requests == 0)
+    assert ("4/s now" if requests else "0/s now") in page
+
+
+@pytest.mark.parametrize(
+    ("threshold_ms", "right_s_ago", "is_proven"),
+    [(50, None, True), (50, 2, True), (50, 17, False), (None, 17, False), (2000, 17, True), (2000, 40, False)],
+)
+def test_a_server_is_healthy_only_with_a_right_answer_of_late(
+    threshold_ms: int | None, right_s_ago: float | None, is_proven: bool
+) -> None:
+    """A frozen server keeps its last state until its deadlines are over. A slow model's server is asked rarely."""
+    objectives = {} if threshold_ms is None else {"slow_threshold_ms": threshold_ms, "slow_max_frac": 0.1}
+    release = make_release(make_model("sentiment", team=make_team("search"), objectives=objectives))
+    serves(release)
+    at = None if right_s_ago is None else timezone.now() - timedelta(seconds=right_s_ago)
+    make_server(make_deployment(release, production(), state="ready"), probed_at=at)
+    client = manager()
+    pages = {name: squeezed(client.get(reverse(name)).content.decode()) for name in ("overview", "fleet", "models")}
+    pages["model"] = squeezed(client.get(reverse("model", args=["sentiment"])).content.decode())
+    for name in ("overview", "model"):
+        assert ("healthy</span>" in pages[name]) == is_proven, name
+        assert ("gave no right answer since" in pages[name]) == ("unproven" in pages[name]) == (not is_proven), name
+        assert is_proven or "word ok" not in pages[name], name
+        assert '<span class="badge bad"' not in pages[name]  # a doubt is no outage
+    answers = pages["fleet"].split('<td data-label="Answers">')[1].split("</td>")[0]
+    assert ("unproven" in answers) == (not is_proven) and ("yes" in answers) == is_proven
+
+
+@pytest.mark.parametrize("how", ["silent", "unproven", "unread"])
+def test_no_page_about_a_model_in_trouble_states_that_it_is_well(how: str) -> None:
+    rollout, _ = promoted(is_ready=False, warm_s=None)
+    release, slug = rollout.candidate, rollout.model.slug
+    make_server(
+        make_deployment(release, production(), state="ready"), memory_bytes=91 * 2**20, probed_at=timezone.now()
+    )
+    client, number = manager(), release.number
+    addresses = {
+        "models": reverse("models"),
+        "sleep": reverse("model_sleep", args=[slug]),
+        "release": reverse("release", args=[slug, number]),
+        "fleet": reverse("fleet"),
+    }
+
+    def shown() -> dict[str, str]:
+        return {name: squeezed(client.get(address).content.decode()) for name, address in addresses.items()}
+
+    before = shown()
+    assert 'class="word ok"' in before["models"] and "91 MiB" in before["sleep"] and "91 MiB" in before["fleet"]
+    if how == "silent":
+        Node.objects.update(seen_at=timezone.now() - timedelta(minutes=1))
+    elif how == "unproven":
+        Server.objects.update(probed_at=timezone.now() - timedelta(minutes=1))
+    else:
+        traffic = RecentTraffic().after(timezone.now().timestamp() - 60, 1, 0, NOTHING).to_json()
+        AATestRecord.objects.create(
+            environment=production(), model=release.model, traffic=traffic, at=timezone.now(), state={}
+        )
+    after = shown()
+    for name in ("models", "sleep"):
+        assert 'class="word ok"' not in after[name], name
+    assert not re.search('word ok">[^<]*<svg[^>]*>.*?</svg> serves', after["release"])
+    assert {"silent": "lost", "unproven": "unproven", "unread": "unknown"}[how] + "</span>" in after["models"]
+    assert "is in doubt" in after["sleep"] and "is in doubt" not in before["sleep"]
+    if how == "silent":
+        assert "91 MiB" not in after["sleep"]
+        assert "91 MiB" not in after["fleet"].split('id="memory"')[1]
 
 
 def test_a_lost_model_stands_first_and_no_word_is_green() -> None:

@@ -109,6 +109,25 @@ def test_what_was_typed_survives_the_end_of_the_session(page_of: Pages, web: Web
     sign_in(page.context, web.url, user)
 
 
+def test_what_one_person_typed_is_not_shown_to_the_next(page_of: Pages) -> None:
+    make_user("mara", team="vision", role=Role.MODEL_TEAM, password="tests-only-secret")
+    page = page_of(make_user("ada", team="vision", role=Role.MODEL_TEAM))
+    page.goto("/models/new/")
+    page.locator("#description").fill("Not for others.")
+    page.locator("#slug").fill("sentiment")
+    Session.objects.all().delete()
+    page.get_by_role("button", name="Create the model").click()
+    expect(page.locator("main .notice")).to_contain_text("What you typed is kept")
+    page.locator("#id_username").fill("mara")
+    page.locator("#id_password").fill("tests-only-secret")
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    expect(page.locator("#live")).to_be_attached()
+    assert page.evaluate("() => sessionStorage.getItem('sluicegate.sent')") is None
+    page.goto("/models/new/")
+    expect(page.locator("#description")).to_have_value("")
+    expect(page.locator("main .notice")).to_have_count(0)
+
+
 def test_the_account_menu_opens_below_its_button(page_of: Pages) -> None:
     for size in ({"width": 390, "height": 800}, {"width": 1280, "height": 900}):
         page = page_of(manager(), viewport=size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -11,6 +11,7 @@ from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 
 from accounts.api.requests import actor_of
 from ledger.queries.statements import Statement
@@ -19,9 +20,11 @@ from registry.queries import last_sealed
 from registry.queries.releases import models_seen, sight_of
 from rollouts.core.lifecycle import FINAL
 from rollouts.queries.places import Place, PlaceRollout, places_in
+from rollouts.queries.traffic import lately_of
 from serving.models import Environment
 from serving.queries import all_environments
 from web.listing import Filter, asked, sort_asked
+from web.pages.unread import Unread, unread_environments
 
 PER_PAGE: Final = 50
 SORTS: Final = ("name", "team", "releases", "activity")
@@ -38,6 +41,24 @@ class ModelRow:
     places: Sequence[Place]
     last: PlaceRollout | None
     active_at: datetime | None
+    unread: Mapping[int, Unread]  # by the environment's key
+
+    @property
+    def no_green(self) -> bool:
+        """Whether somewhere nobody knows that the model serves its users."""
+        return any(one.is_doubted or (one.is_awake and one.environment.pk in self.unread) for one in self.places)
+
+    @property
+    def standing(self) -> list[tuple[Place, str]]:
+        """Where it is routed, each with a word if it is not known to serve users."""
+        return [(one, self._word(one)) for one in self.routed]
+
+    def _word(self, place: Place) -> str:
+        if place.is_lost:
+            return "lost"
+        if place.is_awake and place.environment.pk in self.unread:
+            return "unknown"
+        return "unproven" if place.is_doubted else ""
 
     @property
     def routed(self) -> list[Place]:
@@ -80,6 +101,8 @@ def _rows(models: Sequence[ServedModel], environments: Sequence[Environment]) ->
     for one in (place for there in places_in(environments, models).values() for place in there):
         places.setdefault(one.model.pk, []).append(one)
     sealed = last_sealed(models)
+    now = timezone.now()
+    unread = unread_environments(lately_of(models, now), now)
     found = []
     for model in models:
         mine = places.get(model.pk, [])
@@ -89,7 +112,7 @@ def _rows(models: Sequence[ServedModel], environments: Sequence[Environment]) ->
             model.created_at,
             *((last.created_at, last.ended_at) if last is not None else ()),
         ]
-        found.append(ModelRow(model, mine, last, max((at for at in times if at is not None), default=None)))
+        found.append(ModelRow(model, mine, last, max((at for at in times if at is not None), default=None), unread))
     return found
 
 

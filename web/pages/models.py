@@ -30,6 +30,7 @@ from web.pages.model_frame import frame, readable_model
 from web.pages.release_list import release_list
 from web.pages.session import live
 from web.pages.traffic_cells import traffic_cell
+from web.pages.unread import is_in_trouble, unread_environments
 
 
 @login_required
@@ -51,8 +52,11 @@ def model_releases(request: HttpRequest, slug: str) -> HttpResponse:
     """The releases and the latest rollouts, by the same filters as the page."""
     served = readable_model(request, slug)
     routes = routes_of(served)
-    no_green = any(place.is_lost for place in served_places(served, routes).values()) if routes else False
-    facts = {"model": served, "no_green": no_green, **_releases(request, served, [(one,) for one in routes])}
+    facts = {
+        "model": served,
+        "no_green": is_in_trouble(served, routes),
+        **_releases(request, served, [(one,) for one in routes]),
+    }
     return render(request, "registry/_model_releases.html", facts)
 
 
@@ -64,21 +68,24 @@ def _releases(request: HttpRequest, served: ServedModel, routes: Sequence[Any]) 
 
 def live_facts(request: HttpRequest, served: ServedModel) -> dict[str, Any]:
     """What serves the model where, and the ways back: (route, promoted rollout, is its undo window open, has it closed, place,
-    traffic)."""
+    traffic, `Unread` or None)."""
     found = []
     routes = routes_of(served)
     places = served_places(served, routes) if routes else {}
-    lately = lately_of([served], timezone.now()) if routes else {}
+    now = timezone.now()
+    lately = lately_of([served], now) if routes else {}
+    unread = unread_environments(lately, now)
     for route in routes:
         last = last_promoted(served, route.environment)
         is_undone = last is not None and is_open(last, route)
         is_over = last is not None and is_closed(last, route, known_open=is_undone)
         place = places[route.pk]
         traffic = traffic_cell(lately.get((route.environment_id, served.pk)), served.objectives)
-        found.append((route, last, is_undone, is_over, place, traffic))
+        found.append((route, last, is_undone, is_over, place, traffic, unread.get(route.environment_id)))
     may_shut = may(actor_of(request), Verb.ROLL_BACK, served.team.slug, served.slug)
-    is_lost = any(place.is_lost for *_, place, _ in found)
-    return {"model": served, "routes": found, "may_shut": may_shut, "is_lost": is_lost, "no_green": is_lost}
+    is_lost = any(place.is_lost or (unseen is not None and place.is_awake) for *_, place, _, unseen in found)
+    no_green = is_lost or any(place.is_doubted for *_, place, _, _ in found)
+    return {"model": served, "routes": found, "may_shut": may_shut, "is_lost": is_lost, "no_green": no_green}
 
 
 @login_required

@@ -26,6 +26,7 @@ from rollouts.queries.traffic import Lately, lately_of
 from serving.core.sleep_lifecycle import SleepState
 from web.pages.session import live
 from web.pages.traffic_cells import TrafficCell, traffic_cell
+from web.pages.unread import Unread, unread_environments
 
 #: As many rows of one environment as one looks through, the calm ones left off first; the list of models has them all.
 MOST_ROWS = 40
@@ -60,7 +61,10 @@ def _facts(request: HttpRequest) -> dict[str, Any]:
     places = places_of(models) if models else {}
     every = [place for there in places.values() for place in there]
     rows = {environment: _rows_of(there) for environment, there in places.items()}
-    lately = lately_of(models, timezone.now()) if models else {}
+    now = timezone.now()
+    lately = lately_of(models, now) if models else {}
+    unread = unread_environments(lately, now)
+    unseen = [place for place in every if place.is_awake and not place.is_lost and place.environment.pk in unread]
     mine = [one for one in waiting_approvals(actor) if not one.why_not] if models else []
     waivers = [one for one in waiting_waivers(actor) if not one.why_not] if models else []
     moving = sorted((place for place in every if place.moving is not None), key=_first_to_look_at)
@@ -68,11 +72,12 @@ def _facts(request: HttpRequest) -> dict[str, Any]:
     above = {place.key for place in shown}
     lost = [_lost(place, _traffic(place, lately)) for place in every if place.is_lost]
     needs = [
-        *lost, *_stuck(moving), *(_approval(one) for one in mine), *(_waiver(one) for one in waivers), *_webhooks(actor),
+        *_unread(unseen, unread), *lost, *_stuck(moving), *(_approval(one) for one in mine),
+        *(_waiver(one) for one in waivers), *_webhooks(actor),
     ]  # fmt: skip
     return {
-        "lost_models": len(lost),
-        "no_green": bool(lost),
+        "lost_models": len(lost) + len(unseen),
+        "no_green": bool(unseen) or any(place.is_doubted for place in every),
         "models": models,
         "needs": needs[:MOST_NEEDS],
         "needs_more": max(0, len(needs) - MOST_NEEDS),
@@ -84,6 +89,7 @@ def _facts(request: HttpRequest) -> dict[str, Any]:
         "environments": [
             {
                 "environment": environment,
+                "unread": unread.get(environment.pk),
                 "rows": [
                     {**_row(actor, one), "is_above": one.key in above, "traffic": _traffic(one, lately)}
                     for one in there
@@ -145,6 +151,18 @@ def _lost(place: Place, traffic: TrafficCell | None) -> Need:
     text += traffic.failing_sentence if traffic is not None else "No gateway has counted its requests yet."
     url = f"{reverse('model', args=[place.model.slug])}"
     return Need("lost", title, text, url, "Open the model", since, contacts_of(place.model.ownership))
+
+
+def _unread(places: list[Place], unread: Mapping[int, Unread]) -> list[Need]:
+    """Environments of which nobody can see whether the models there serve users."""
+    found = []
+    for environment in {place.environment.pk: place.environment for place in places}.values():
+        models = sum(place.environment.pk == environment.pk for place in places)
+        one, count = unread[environment.pk], "1 model" if models == 1 else f"{models} models"
+        text = f"{one.why}, so nobody knows whether users of {count} are served. {one.next_step}"
+        url = reverse("settings_environment", args=[environment.slug])
+        found.append(Need("lost", f"{environment.title}: {one.title}", text, url, "See its gateways", one.since))
+    return found
 
 
 def _stuck(moving: list[Place]) -> list[Need]:

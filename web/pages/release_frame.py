@@ -14,6 +14,8 @@ from registry.queries import find_release, get_release, visible_model
 from rollouts.queries.rolled_back import rolled_back_before
 from serving.models import Route
 from serving.queries.routes import all_routes
+from serving.queries.routes import routes_of as routes_with_health
+from web.pages.unread import is_in_trouble
 
 #: (label, name of the page), in the order in which they stand.
 TABS = (
@@ -67,4 +69,6 @@ def frame(release: Release, current: str) -> dict[str, Any]:
     arguments = [release.model.slug, release.number]
     tabs = [(label, reverse(name, args=arguments), name == current, None) for label, name in TABS]
     routes = routes_of(release)
-    return {"release": release, "tabs": tabs, "routes": routes, "outcome": outcome_of(release, routes)}
+    outcome = outcome_of(release, routes)
+    no_green = bool(outcome.stable_in) and is_in_trouble(release.model, routes_with_health(release.model))
+    return {"release": release, "tabs": tabs, "routes": routes, "outcome": outcome, "no_green": no_green}

@@ -104,7 +104,9 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "used_by": usages_of([found.pk]).get(found.pk, []),
         "fits": fits_of(found, every),
     }
-    return render(request, "registry/release_deployments.html", {**frame(found, "release_deployments"), **facts})
+    framed = frame(found, "release_deployments")
+    facts["no_green"] = facts["no_green"] or framed["no_green"]
+    return render(request, "registry/release_deployments.html", {**framed, **facts})
 
 
 def _known_to_answer(plan: ReplicaPlan, silent: Collection[str]) -> int:

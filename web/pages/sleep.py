@@ -17,9 +17,11 @@ from serving.actions.sleeping import put_to_sleep, rule_sleep, wake_model
 from serving.core.sleep import LEAST_S, MOST_S, SleepRule
 from serving.models import Environment
 from serving.queries import get_environment
+from serving.queries.routes import routes_of
 from serving.queries.sleep import sleep_views
 from web.pages.forms import act, optional_reason_in, version_in
 from web.pages.model_frame import frame, readable_model
+from web.pages.unread import is_in_trouble
 
 
 @login_required
@@ -27,6 +29,7 @@ def sleep(request: HttpRequest, slug: str) -> HttpResponse:
     served = readable_model(request, slug)
     facts = {
         "views": sleep_views(served),
+        "no_green": is_in_trouble(served, routes_of(served)),
         "may_rule": may(actor_of(request), Verb.SCALE_RELEASE, served.team.slug, slug),
         "least_s": LEAST_S,
         "most_s": MOST_S,

@@ -1,4 +1,5 @@
-// What is typed survives the end of a session: it is kept in this tab when a form is sent, and filled in again after signing in.
+// What is typed survives the end of a session: it is kept in this tab when a form is sent, and filled in again after signing in,
+// for the same person alone.
 (() => {
   "use strict";
   const KEY = "sluicegate.sent";
@@ -10,6 +11,7 @@
       else sessionStorage.removeItem(KEY);
     } catch { /* what is too long for the browser is not kept */ }
   };
+  const person = () => document.getElementById("live")?.dataset.person ?? "";
   const isSignIn = Boolean(document.querySelector("form[data-sign-in]"));
   const isOurs = (field) => field.name && !["csrfmiddlewaretoken", "version", "next"].includes(field.name)
     && !["password", "file", "hidden", "submit", "button"].includes(field.type);
@@ -19,7 +21,7 @@
     if (isSignIn || form.method !== "post" || form.querySelector("input[type=password]")) return;
     const fields = [...form.elements].filter(isOurs)
       .map((field) => [field.name, ["checkbox", "radio"].includes(field.type) ? [field.value, field.checked] : field.value]);
-    const kept = { page: location.pathname + location.search, action: form.getAttribute("action") ?? "", fields };
+    const kept = { person: person(), page: location.pathname + location.search, action: form.getAttribute("action") ?? "", fields };
     write(fields.length && JSON.stringify(kept).length < MOST ? kept : null);
   });
 
@@ -36,6 +38,7 @@
     return;
   }
   if (!kept.hasEnded) { write(null); return; } // it arrived
+  if (!person() || kept.person !== person()) { write(null); return; } // another person signed in
   if (location.pathname !== page) {
     if (kept.isLed) { write(null); return; }
     write({ ...kept, isLed: true }); // signing in leads to another page than the form's

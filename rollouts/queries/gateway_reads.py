@@ -1,0 +1,75 @@
+"""Whether the engine reads the gateways of an environment: without that, nobody knows whether users are served there.
+
+The engine reads all gateways of an environment each second, whatever models they route, and writes what it counted
+(`rollouts.engine.aa_tests`). A gateway that is frozen keeps its connection to the control plane for a while, so only a read shows it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db.models import DateTimeField, Exists, F, FloatField, Func, Max, OuterRef, Q, QuerySet, Subquery
+from django.db.models.fields.json import KT
+from django.db.models.functions import Cast
+from django.utils import timezone
+
+from ledger.queries.statements import Statement
+from rollouts.core.recent_traffic import NOW_WITHIN_S
+from rollouts.models import AATestRecord
+from serving.queries.reporting import reports_since, with_answering
+
+#: Gateways whose last read is older than this are unread.
+READ_WITHIN: Final = timedelta(seconds=NOW_WITHIN_S)
+
+
+def is_read(read_at: datetime | None, now: datetime) -> bool:
+    """Whether the gateways were read lately enough to speak for the present."""
+    return read_at is not None and now - read_at <= READ_WITHIN
+
+
+def last_read() -> Subquery:
+    """For a query with the column `environment`: when all gateways there were last read, None if they never were."""
+    return Subquery(_newest("counted_at"))
+
+
+def last_written() -> Subquery:
+    """For the same: when the engine last wrote what it counted there, whether it could read the gateways or not."""
+    return Subquery(_newest("at"))
+
+
+def lost_or_unread(reports: datetime, reads: datetime) -> QuerySet[Any]:
+    """Routes of models that are awake, of which stable has no server that is known to answer, or whose gateways were not read since
+    `reads`. `reports`: `reports_since`."""
+    return with_answering(reports).filter(Q(answering=0) | unread(reads), is_asleep=False)
+
+
+def route_standing() -> list[tuple[int, str, int, bool]]:
+    """(route, model's slug, servers known to answer for its stable release, whether its gateways are unread) of every route that
+    gateways follow. One query."""
+    return list(_STANDING.rows(reports=reports_since(), reads=timezone.now() - READ_WITHIN))
+
+
+def unread(since: Any) -> Q:
+    """Condition on routes whose environment was counted once and was not read since this instant. An environment that was never
+    counted is new."""
+    here = AATestRecord.objects.filter(environment=OuterRef("environment"))
+    return Q(Exists(here)) & ~Q(Exists(here.annotate(counted_at=_COUNTED_AT).filter(counted_at__gte=since)))
+
+
+_COUNTED_AT = Func(Cast(KT("traffic__counted_s"), FloatField()), function="to_timestamp", output_field=DateTimeField())
+
+
+def _newest(column: str) -> QuerySet[Any, Any]:
+    rows = AATestRecord.objects.filter(environment=OuterRef("environment")).annotate(counted_at=_COUNTED_AT).order_by()
+    return rows.values("environment").annotate(newest=Max(column)).values("newest")
+
+
+_STANDING = Statement(
+    lambda reports, reads: (
+        with_answering(reports)
+        .annotate(slug=F("model__slug"), is_unread=unread(reads))
+        .order_by("pk")
+        .values_list("pk", "slug", "answering", "is_unread")
+    )
+)
