@@ -6,8 +6,10 @@ import contextlib
 import csv
 import io
 import os
+import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,7 +39,7 @@ http {{
 """
 _HAPROXY = """
 global
-  stats socket {folder}/haproxy.sock
+  stats socket {control}
 defaults
   mode {mode}
   timeout connect 5s
@@ -124,10 +126,12 @@ def haproxy(
     """In front of the gateway at this port. The rest are lines of the configuration, none by default."""
     folder.mkdir()
     port, file = free_port(), folder / "haproxy.cfg"
+    control = Path(tempfile.mkdtemp(prefix="sg-", dir="/tmp")) / "haproxy.sock"  # a socket's path has at most 107 bytes
     file.write_text(
         _HAPROXY.format(
-            folder=folder, port=port, gateway=gateway, mode=mode, defaults=defaults, backend=backend, server=server, bind=bind
+            control=control, port=port, gateway=gateway, mode=mode, defaults=defaults, backend=backend, server=server, bind=bind
         )
     )  # fmt: skip
     with _running([str(system_program("haproxy")), "-db", "-f", str(file)], folder, port):
-        yield HAProxy(port, folder / "haproxy.sock")
+        yield HAProxy(port, control)
+    shutil.rmtree(control.parent)

@@ -176,6 +176,8 @@ class FakeGateway:
         return admission.table
 
     def _take(self, route: ModelRoute) -> None:
+        if route.asleep is not None and route.asleep.is_preparing:
+            return  # its callers reach no release
         candidate = route.candidate.digest if route.candidate else None
         self.set_route(
             route.model,

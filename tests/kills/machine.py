@@ -30,6 +30,7 @@ class Machine:
     memory_mib: int
     loads: bool = True
     runs_here: bool = True
+    tells_live: bool = True
 
     def running(self) -> set[str]:
         """The folders of its servers that run."""
@@ -67,6 +68,9 @@ class Machine:
 
     def is_alive(self, server: RunningServer) -> bool:
         return (server.folder / RUNS).exists()
+
+    def open_requests(self, server: RunningServer) -> int:
+        return 0
 
     def exit_code(self, server: RunningServer) -> int | None:
         return None
