@@ -10,7 +10,7 @@ class RolloutsConfig(AppConfig):
         from registry.hooks.policy_validators import register_change_guard, register_policy_validator
         from registry.hooks.release_fields import register_release_fields
         from registry.hooks.usage import register_usage_source
-        from rollouts.actions.start import refuse_weaker_model_policy
+        from rollouts.actions.weaker_policies import refuse_weaker_model_policy
         from rollouts.core.policy_schema import check_objectives, parse_policy
         from rollouts.queries import release_outcome
         from rollouts.queries.release_usage import release_needs, release_usages

@@ -37,6 +37,7 @@ SHOWN = {
     "The gate policy speaks of {}, and there is no such environment.",
     "the release declares max_batch_size {}",
     "The new policy of {} asks for less than the present one: {}.",
+    "{} has no serving server yet. All traffic goes back to it once it answers again.",
     "{} does not run what was sealed, so it takes no traffic. Push the release again.",
     "{} has no server that answers yet, so it can take no traffic: {}",
 }
@@ -65,13 +66,13 @@ RESTS_ON = {
     "{} promotes {} without waiting for proof: {}": PERSON,
     "Cancelled by {} before any traffic: {}": "the state is one in which no route names the candidate",
     "Rolling back to {}, by {}: {}": PERSON,
-    "Ended by {}: {} {}: {}.": "the rollout has no stable release, or the server of the release before is not ready",
+    "Ended by {}: {} {}": "the rollout has no stable release, or the server of the release before is not ready",
     " {} has no serving server, so requests fail until it has one.": "the servers of stable, as the route has them",
     "{} has no serving server. By {}, {} {}": PERSON,
     "The freeze until {} was passed. {}": "a freeze window of the plan holds at this time, and the action does not refuse it",
     "Paused by {} at {} %: {}": PERSON,
     "Resumed by {} at {} %: {}": PERSON,
-    "{} went back to {}, still warm: {}": "a server of the former release is ready",
+    "{} went back to {}, {}: {}": "a server of the former release is ready",
     "{} is taken out of use.": PERSON,
     "{} is in use again.": PERSON,
     # rollouts: the engine

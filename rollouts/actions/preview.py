@@ -20,17 +20,15 @@ from registry.queries import manifest_of
 from rollouts.actions.start import (
     admitted_by,
     check_release,
-    fewer_approvals,
     gate_policy_digest,
     policy_for,
     refuse_beside,
     refuse_frozen_start,
     refuse_own_policy,
     refuse_tried_before,
-    refuse_weaker,
     stable_beside,
-    weakened_by,
 )
+from rollouts.actions.weaker_policies import fewer_approvals, refuse_weaker, weakened_by
 from rollouts.core.capacity import shortage
 from rollouts.core.decision import listed
 from rollouts.core.policy import FULL_BP, Policy, Source

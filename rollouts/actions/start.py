@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +13,17 @@ from accounts.core.access import Actor, Verb, may, require
 from ledger.actions import append_event
 from ledger.core.errors import Invalid, Refused, StateChanged
 from ledger.queries import clock
-from registry.models import Release, ServedModel
+from registry.models import Release
 from registry.queries import require_runnable
 from rollouts.actions.preconditions import refuse_frozen
 from rollouts.actions.transitions import move, named, record
+from rollouts.actions.weaker_policies import refuse_weaker, weakened_by
 from rollouts.core.approvals import START
-from rollouts.core.decision import listed
 from rollouts.core.lifecycle import WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.policy import Policy
-from rollouts.core.policy_schema import parse_policy, stored_policy
-from rollouts.core.policy_weakening import weaker_approvals
+from rollouts.core.policy_schema import parse_policy
 from rollouts.models import Rollout
 from rollouts.queries.beside import Ongoing, beside
-from rollouts.queries.inbox import UNREADABLE
 from rollouts.queries.obstacles import does_not_hold, report_problem
 from rollouts.queries.rolled_back import last_tried, promoted_by
 from rollouts.queries.target import gone_beside, is_stable_gone
@@ -267,53 +265,6 @@ def refuse_own_policy(actor: Actor, candidate: Release, policy: Mapping[str, Any
         "model's team or a release manager to start this one.",
         field="policy",
     )
-
-
-def weakened_by(candidate: Release, environment: Environment, plan: Policy) -> list[str]:
-    """What the plan asks for less than the model's own policy does there; see `weaker_approvals`."""
-    try:
-        own = stored_policy(candidate.model.rollout_policy, candidate.model.objectives)
-    except Invalid:
-        return [UNREADABLE]
-    if environment.needs_approval and not own.approvals.get(START):
-        own = stored_policy({**own.document, "approvals": {**own.approvals, START: 1}})
-    return weaker_approvals(own, plan)
-
-
-def refuse_weaker(actor: Actor, candidate: Release, weaker: Sequence[str]) -> None:
-    """Who asks for a rollout does not loosen who has to agree: that takes a release manager. Raises Refused."""
-    model = candidate.model
-    if weaker and not may(actor, Verb.APPROVE_ROLLOUT, model.team.slug, model.slug):
-        raise Refused(
-            "fewer_approvals", f"{fewer_approvals(model.slug, weaker)} {_WHO_MAY}", field="policy", weaker=list(weaker)
-        )
-
-
-def refuse_weaker_model_policy(actor: Actor, model: ServedModel, after: Mapping[str, Any]) -> None:
-    """The same for a change of the model's own policy to `after`, its settings that differ. Raises Refused."""
-    if "rollout_policy" not in after:
-        return
-    new = parse_policy(after["rollout_policy"], after.get("objectives", model.objectives))
-    try:
-        weaker = weaker_approvals(stored_policy(model.rollout_policy, model.objectives), new)
-    except Invalid:
-        weaker = [UNREADABLE]
-    if weaker and not may(actor, Verb.APPROVE_ROLLOUT, model.team.slug, model.slug):
-        said = f"The new policy of {model.slug} asks for less than the present one: {listed(weaker)}."
-        raise Refused("fewer_approvals", f"{said} {_WHO_MAY_CHANGE}", field="rollout_policy", weaker=list(weaker))
-
-
-def fewer_approvals(slug: str, weaker: Sequence[str]) -> str:
-    """That a rollout asks for less than the model's own policy, as a sentence."""
-    return f"This asks for less than the own policy of {slug}: {listed(weaker)}."
-
-
-_WHO_MAY = "This takes a release manager. Keep the approvals, or ask a release manager."
-#: A release manager alone may not edit a model, and the model's team alone may not loosen who has to agree.
-_WHO_MAY_CHANGE = (
-    "This takes a person with both roles, model_team and release_manager, or an administrator. Keep the approvals, or ask "
-    "an administrator."
-)
 
 
 def stable_beside(candidate: Release, environment: Environment, route: Route | None = None) -> Release | None:

@@ -110,6 +110,7 @@ def test_only_what_the_split_answers_is_mirrored() -> None:
     mirrored = dataclasses.replace(route(), mirror_bp=2000, prober=Prober(Address("127.0.0.1", 9999)))
     assert mirrors_by_route(mirrored) == {
         "own_answer unary": [],
+        "incoming unary": [],
         "forced unary": [],
         "split unary": [2000] * 4,
         "split stream": [],
