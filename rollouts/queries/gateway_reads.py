@@ -15,9 +15,12 @@ from django.db.models.functions import Cast
 from django.utils import timezone
 
 from ledger.queries.statements import Statement
+from registry.models import ServedModel
 from rollouts.core.recent_traffic import NOW_WITHIN_S
 from rollouts.models import AATestRecord
+from serving.models import Route
 from serving.queries.reporting import reports_since, with_answering
+from serving.queries.routes import model_routes
 
 #: Gateways whose last read is older than this are unread.
 READ_WITHIN: Final = timedelta(seconds=NOW_WITHIN_S)
@@ -50,6 +53,11 @@ def route_standing() -> list[tuple[int, str, int, bool]]:
     return list(_STANDING.rows(reports=reports_since(), reads=timezone.now() - READ_WITHIN))
 
 
+def read_routes(model: ServedModel) -> list[Route]:
+    """As `routes_of` of serving, and each with `read_at`: when all gateways there were last read, None if they never were."""
+    return list(_OF_MODEL.rows(model=model.pk, since=reports_since()))
+
+
 def unread(since: Any) -> Q:
     """Condition on routes whose environment was counted once and was not read since this instant. An environment that was never
     counted is new."""
@@ -65,6 +73,7 @@ def _newest(column: str) -> QuerySet[Any, Any]:
     return rows.values("environment").annotate(newest=Max(column)).values("newest")
 
 
+_OF_MODEL = Statement(lambda model, since: model_routes(model, since).annotate(read_at=last_read()))
 _STANDING = Statement(
     lambda reports, reads: (
         with_answering(reports)

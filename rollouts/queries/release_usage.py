@@ -18,10 +18,11 @@ from serving.queries.routes import is_routed
 
 def is_in_use(release: Release, environment: Environment) -> bool:
     """Whether the release serves there, is about to, or is what an active rollout or an aborted take-over would go back to."""
-    active = Rollout.objects.filter(environment=environment, state__in=sorted(state.value for state in ACTIVE))
     arms = Q(candidate=release) | Q(stable=release) | Q(displaced=release)
-    aborted = aborted_take_overs().filter(environment=environment, displaced=release)
-    return active.filter(arms).exists() or is_routed(release, environment) or aborted.exists()
+    active = Q(state__in=sorted(state.value for state in ACTIVE)) & arms
+    aborted = Q(pk__in=aborted_take_overs().filter(displaced=release).values("pk"))
+    wanted = Rollout.objects.filter(active | aborted, environment=environment)
+    return wanted.exists() or is_routed(release, environment)
 
 
 def release_usages(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, str]]:

@@ -56,7 +56,8 @@ def routes_of(model: ServedModel) -> list[Route]:
     return _OF_MODEL.rows(model=model.pk, since=reports_since())
 
 
-def _routes_of(model: int, since: datetime) -> QuerySet[Route]:
+def model_routes(model: int, since: datetime) -> QuerySet[Route]:
+    """The query of `routes_of`. `since`: `reports_since`."""
     large = [f"{arm}__{column}" for arm in ("stable", "candidate") for column in LARGE]
     here = Sleep.objects.filter(environment=OuterRef("environment"), model=OuterRef("model"))
     return (
@@ -69,7 +70,7 @@ def _routes_of(model: int, since: datetime) -> QuerySet[Route]:
     )
 
 
-_OF_MODEL = Statement(_routes_of)
+_OF_MODEL = Statement(model_routes)
 
 
 def route_of(model: ServedModel | int, environment: Environment | int) -> Route | None:

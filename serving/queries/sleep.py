@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -42,16 +42,19 @@ class SleepView:
     measured_mib: int | None
 
 
-def sleep_views(model: ServedModel, environment: Environment | None = None) -> list[SleepView]:
-    """In the order of the environments' names. A handful of queries."""
+def sleep_views(
+    model: ServedModel, environment: Environment | None = None, *, routes: Iterable[Route] | None = None
+) -> list[SleepView]:
+    """In the order of the environments' names. A handful of queries. `routes`: the model's `routes_of`, if they are known."""
     rows = {one.place: one for one in _rows().filter(model=model)}
-    routes = [one for one in routes_of(model) if environment is None or one.environment_id == environment.pk]
+    known = routes_of(model) if routes is None else routes
+    routes = [one for one in known if environment is None or one.environment_id == environment.pk]
     found = sleepers({(one.environment_id, one.model_id) for one in routes})
     stable = {one.route.stable_id for one in found.values()}
     servers = current_servers().filter(deployment__release__in=stable, deployment__in=live_deployments())
     held: dict[Key, list[tuple[int, int | None]]] = {}
-    known = Case(When(on_reporting(reports_since(), "deployment__node__"), then="memory_bytes"))
-    columns = ("deployment__release_id", "deployment__environment_id", "deployment__claim", known)
+    size_known = Case(When(on_reporting(reports_since(), "deployment__node__"), then="memory_bytes"))
+    columns = ("deployment__release_id", "deployment__environment_id", "deployment__claim", size_known)
     for release, where, claim, size in servers.values_list(*columns):
         held.setdefault((release, where), []).append((claim_of(claim).memory_mib, size))
     views = [

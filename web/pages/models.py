@@ -19,6 +19,7 @@ from ledger.core.errors import Invalid
 from registry.models import ServedModel
 from rollouts import actions
 from rollouts.models import Rollout
+from rollouts.queries.gateway_reads import read_routes
 from rollouts.queries.places import served_places
 from rollouts.queries.rollouts import newest_of
 from rollouts.queries.traffic import lately_of
@@ -51,7 +52,7 @@ def model_live(request: HttpRequest, slug: str) -> HttpResponse:
 def model_releases(request: HttpRequest, slug: str) -> HttpResponse:
     """The releases and the latest rollouts, by the same filters as the page."""
     served = readable_model(request, slug)
-    routes = routes_of(served)
+    routes = read_routes(served)
     facts = {
         "model": served,
         "no_green": is_in_trouble(served, routes),

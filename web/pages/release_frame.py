@@ -11,10 +11,9 @@ from accounts.core.access import Actor, Verb, may
 from registry.hooks.outcomes import RolledBack
 from registry.models import Release
 from registry.queries import find_release, get_release, visible_model
+from rollouts.queries.gateway_reads import read_routes
 from rollouts.queries.rolled_back import rolled_back_before
 from serving.models import Route
-from serving.queries.routes import all_routes
-from serving.queries.routes import routes_of as routes_with_health
 from web.pages.unread import is_in_trouble
 
 #: (label, name of the page), in the order in which they stand.
@@ -53,7 +52,7 @@ def readable_release(actor: Actor, slug: str, number: int) -> Release:
 
 def routes_of(release: Release) -> list[Route]:
     """The routes of the release's model, by environment."""
-    return list(all_routes().filter(model=release.model_id).order_by("environment__slug"))
+    return sorted(read_routes(release.model), key=lambda route: route.environment.slug)
 
 
 def outcome_of(release: Release, routes: list[Route]) -> Outcome:
@@ -70,5 +69,5 @@ def frame(release: Release, current: str) -> dict[str, Any]:
     tabs = [(label, reverse(name, args=arguments), name == current, None) for label, name in TABS]
     routes = routes_of(release)
     outcome = outcome_of(release, routes)
-    no_green = bool(outcome.stable_in) and is_in_trouble(release.model, routes_with_health(release.model))
+    no_green = bool(outcome.stable_in) and is_in_trouble(release.model, routes)
     return {"release": release, "tabs": tabs, "routes": routes, "outcome": outcome, "no_green": no_green}

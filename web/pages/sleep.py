@@ -13,11 +13,11 @@ from accounts.api.requests import actor_of
 from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import Invalid
 from registry.models import ServedModel
+from rollouts.queries.gateway_reads import read_routes
 from serving.actions.sleeping import put_to_sleep, rule_sleep, wake_model
 from serving.core.sleep import LEAST_S, MOST_S, SleepRule
 from serving.models import Environment
 from serving.queries import get_environment
-from serving.queries.routes import routes_of
 from serving.queries.sleep import sleep_views
 from web.pages.forms import act, optional_reason_in, version_in
 from web.pages.model_frame import frame, readable_model
@@ -27,9 +27,10 @@ from web.pages.unread import is_in_trouble
 @login_required
 def sleep(request: HttpRequest, slug: str) -> HttpResponse:
     served = readable_model(request, slug)
+    routes = read_routes(served)
     facts = {
-        "views": sleep_views(served),
-        "no_green": is_in_trouble(served, routes_of(served)),
+        "views": sleep_views(served, routes=routes),
+        "no_green": is_in_trouble(served, routes),
         "may_rule": may(actor_of(request), Verb.SCALE_RELEASE, served.team.slug, slug),
         "least_s": LEAST_S,
         "most_s": MOST_S,

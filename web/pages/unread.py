@@ -11,7 +11,7 @@ from django.utils import timezone
 from registry.models import ServedModel
 from rollouts.queries.gateway_reads import is_read
 from rollouts.queries.places import served_places
-from rollouts.queries.traffic import Lately, lately_of
+from rollouts.queries.traffic import Lately
 from serving.models import Route
 
 
@@ -35,13 +35,10 @@ def unread_environments(lately: Mapping[tuple[int, int], Lately], now: datetime)
 
 
 def is_in_trouble(served: ServedModel, routes: Sequence[Route]) -> bool:
-    """Whether the model, by its `routes_of`, is anywhere without proof that its servers answer, or behind unread gateways."""
-    if not routes:
-        return False
-    now = timezone.now()
-    unread = unread_environments(lately_of([served], now), now)
-    places = served_places(served, routes).values()
-    return any(place.is_doubted or (place.is_awake and place.environment.pk in unread) for place in places)
+    """Whether the model, by its `read_routes`, is anywhere without proof that its servers answer, or behind unread gateways."""
+    now, places = timezone.now(), served_places(served, routes)
+    unread = {route.pk for route in routes if route.read_at and not is_read(route.read_at, now)}  # type: ignore[attr-defined]
+    return any(place.is_doubted or (place.is_awake and pk in unread) for pk, place in places.items())
 
 
 def _unread(since: datetime, *, is_engine_up: bool) -> Unread:
