@@ -146,7 +146,7 @@ def test_a_server_that_is_slow_because_it_serves_others_is_left_alone(
     )
     began = world.clock.now
     while world.clock.now - began < 3 * QUICK.hung_after:
-        world.reconciler.step()
+        world.step()
     assert world.state == S.READY
 
 

@@ -96,17 +96,17 @@ def test_a_server_whose_node_is_heard_of_again_gets_traffic_again(
     server = Server.objects.get()
     actions.mark_serving(actor=SYSTEM, server=server, is_serving=False, reason="Nothing was heard of its node.")
     Node.objects.update(seen_at=timezone.now() - timedelta(seconds=61))
-    world.reconciler.step()
+    world.step()
     assert queries.ready_server(release, staging) is None  # others would take it away again at once
     Node.objects.update(seen_at=timezone.now())
-    world.reconciler.step()
+    world.step()
     assert queries.ready_server(release, staging) == server
     assert [event.verb for event in Event.objects.filter(subject_type="server").order_by("seq")] == [
         "server.started",
         "server.lost",
         "server.recovered",
     ]
-    world.reconciler.step()
+    world.step()
     assert Event.objects.filter(verb="server.recovered").count() == 1
 
 
@@ -114,7 +114,7 @@ def test_the_next_agent_replaces_a_server_that_died_meanwhile(world: World) -> N
     world.until(S.READY)
     world.server.is_down = True
     world.reconciler = world.new_reconciler()
-    world.reconciler.step()
+    world.step()
     assert world.state == S.LOADING and "gone when the agent came back" in world.row.reason
     world.until(S.READY)
     assert len(world.launcher.started) == 2
