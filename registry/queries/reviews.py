@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import JSONObject
 
 from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import NotFound
@@ -42,6 +44,14 @@ def comment_counts(releases: Collection[UUID]) -> dict[UUID, CommentCount]:
     rows = ReviewComment.objects.filter(release__in=releases).order_by().values_list("release")
     told = rows.annotate(every=Count("pk"), unresolved=Count("pk", filter=Q(resolved_at__isnull=True)))
     return {release: CommentCount(every, unresolved) for release, every, unresolved in told}
+
+
+def with_comments(rows: QuerySet[Any], release: str) -> QuerySet[Any]:
+    """Each row with `comments`: those on the release in this column as a dict of `CommentCount`'s fields, None without any."""
+    found = ReviewComment.objects.filter(release=OuterRef(release)).order_by().values("release")
+    unresolved = Count("pk", filter=Q(resolved_at__isnull=True))
+    told = found.annotate(fact=JSONObject(every=Count("pk"), unresolved=unresolved))
+    return rows.annotate(comments=Subquery(told.values("fact")))
 
 
 def with_tags(releases: QuerySet[Release]) -> QuerySet[Release]:

@@ -12,6 +12,7 @@ from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import NotFound
 from ledger.queries.statements import Statement
 from registry.models import ServedModel
+from registry.queries.reviews import with_comments
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries.undo_window import aborted_take_overs, expired_undo_windows
@@ -20,11 +21,14 @@ from serving.queries.deployments import answering_servers
 _WHOLE = ("model__team", "environment", "candidate__author", "stable", "displaced", "report", "requested_by")
 
 
-_ONE = Statement(lambda rollout: Rollout.objects.select_related(*_WHOLE).filter(pk=rollout))
+_ONE = Statement(lambda rollout: with_comments(Rollout.objects.select_related(*_WHOLE).filter(pk=rollout), "candidate"))
 
 
 def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
-    """Raises NotFound, also where the actor may not read the model's team."""
+    """The rollout, with the comments on its candidate as `with_comments` reads them.
+
+    Raises NotFound, also where the actor may not read the model's team.
+    """
     rollout = next(iter(_ONE.rows(rollout=rollout_id)), None)
     if rollout is None or not may(actor, Verb.READ, rollout.model.team.slug, rollout.model.slug):
         raise NotFound(

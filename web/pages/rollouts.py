@@ -16,7 +16,6 @@ from ledger.core.errors import DomainError, Invalid
 from registry.core.ownership import contacts_of
 from registry.models import Release
 from registry.queries import get_release, newest_releases
-from registry.queries.reviews import comment_counts
 from rollouts import actions
 from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC
 from rollouts.core.timeline import Moment
@@ -53,7 +52,7 @@ def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
         "read": read,
         "gateways": [] if is_final or followed is None else followed.acks,
         "rollout": rollout,
-        "comments": comment_counts([rollout.candidate_id]).get(rollout.candidate_id),
+        "comments": rollout.comments,  # type: ignore[attr-defined]
         "examples": examples_by_arm(rollout),
         "contacts": contacts_of(rollout.model.ownership),
         "live": live,
