@@ -26,7 +26,7 @@ from serving.agent import server_shim, static_launcher
 from serving.agent.timings import AgentTimings
 from serving.control_plane import clusters, listener, request_guard, virtual_hosts
 from serving.core import health, sleep
-from serving.core.request_limits import Limits, limits_stated
+from serving.core.request_limits import USUAL_LIMITS, Limits, limits_stated
 from sluicegate import settings
 from validators.core.policy import parse_policy
 from validators.core.request_time import ASKING
@@ -36,8 +36,6 @@ SHOWN_S = (1, 10, 120, 600)
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "time-limits.md"
 BEGIN, END = "<!-- begin: make time-limits -->", "<!-- end -->"
 PACE = AgentTimings()
-#: The installation's own limits where nothing is set.
-USUAL = Limits()
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def policy_of(timeout_s: float) -> Any:
 
 
 def limits_of(timeout_s: float) -> Limits:
-    return limits_stated({"timeout_s": timeout_s}, USUAL)
+    return limits_stated({"timeout_s": timeout_s}, USUAL_LIMITS)
 
 
 def busy_s(silent_s: float) -> Callable[[float], float]:

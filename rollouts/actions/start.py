@@ -32,10 +32,10 @@ from serving.actions.routes import lock_open, refuse_retired
 from serving.models import Environment, Route
 from serving.queries.node_fit import Places
 from serving.queries.routes import route_of
-from validators.core.policy import parse_policy as parse_gate_policy
 from validators.models import Report
 from validators.queries import closest_report
 from validators.queries.expiry import expired_of
+from validators.queries.model_policy import policy_of as gate_policy_of
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ def report_for(candidate: Release, environment: Environment) -> Report | None:
 
 def gate_policy_digest(candidate: Release) -> str:
     """Of the model's gate policy of today."""
-    return parse_gate_policy(candidate.model.gate_policy, candidate.model.objectives).digest
+    return gate_policy_of(candidate.model).digest
 
 
 def admitted_by(

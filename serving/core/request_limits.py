@@ -25,6 +25,10 @@ class Limits:
             )
 
 
+#: Those of an installation that sets none.
+USUAL_LIMITS = Limits()
+
+
 def limits_stated(objectives: Mapping[str, Any], default: Limits) -> Limits:
     """Time limits of a model with these objectives; `default` are the installation's. Raises TypeError and ValueError.
 

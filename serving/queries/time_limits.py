@@ -22,9 +22,14 @@ class Timed(Protocol):
     def objectives(self) -> Any: ...
 
 
+def default_limits() -> Limits:
+    """The installation's, for models that state none."""
+    return Limits(settings.GATEWAY_TIMEOUT_S, settings.GATEWAY_ATTEMPT_TIMEOUT_S)
+
+
 def limits_of(model: Timed) -> Limits:
     """Time limits of requests to the model, as `serving.core.request_limits.limits_stated` derives them."""
-    default = Limits(settings.GATEWAY_TIMEOUT_S, settings.GATEWAY_ATTEMPT_TIMEOUT_S)
+    default = default_limits()
     objectives = model.objectives if isinstance(model.objectives, dict) else {}
     try:
         return limits_stated(objectives, default)

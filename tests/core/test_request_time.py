@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from ledger.core.errors import Invalid
+from serving.core.request_limits import Limits, limits_stated
 from validators.core.policy import checked_policy, parse_policy
-from validators.core.request_time import ASKING, request_s_of
+from validators.core.request_time import ASKING
 
 
 def fields(document: dict[str, Any], objectives: dict[str, Any]) -> list[str]:
@@ -21,11 +22,17 @@ def fields(document: dict[str, Any], objectives: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("objectives", "request_s"),
-    [({}, None), ({"timeout_s": 60}, 60), ({"attempt_timeout_s": 20}, 40), ({"attempt_timeout_s": 400}, 600),
-     ({"timeout_s": 60, "attempt_timeout_s": 20}, 60)],
+    [({}, 60), ({"timeout_s": 20}, 20), ({"timeout_s": 90}, 90), ({"attempt_timeout_s": 20}, 60),
+     ({"attempt_timeout_s": 40}, 80), ({"attempt_timeout_s": 400}, 600)],
 )  # fmt: skip
-def test_a_request_takes_what_the_objectives_allow(objectives: dict[str, Any], request_s: float | None) -> None:
-    assert request_s_of(objectives) == request_s
+def test_gates_wait_as_long_as_gateways_where_the_installation_sets_the_limits(
+    objectives: dict[str, Any], request_s: float
+) -> None:
+    default = Limits(timeout_s=60, attempt_timeout_s=2)
+    assert limits_stated(objectives, default).timeout_s == request_s
+    found = parse_policy({}, objectives, default)
+    assert all(found.of(name)["timeout_s"] >= request_s for name in ASKING)
+    assert found.of("load")["timeout_s"] == request_s
 
 
 @pytest.mark.parametrize("timeout_s", [1, 10, 11, 60, 120, 600])

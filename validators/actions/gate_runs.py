@@ -37,10 +37,11 @@ from validators.core.gate_diff import metrics_of
 from validators.core.golden_fit import misfit
 from validators.core.golden_set import parse_golden_set, slices_of
 from validators.core.lifecycle import MOVES, UNFINISHED, GateRunState
-from validators.core.policy import Policy, parse_policy
+from validators.core.policy import Policy
 from validators.core.verdict import Judgement, Verdict
 from validators.models import GateResult, GateRun, GoldenSet, Measurement, Report
 from validators.queries.expiry import passed_gate_run, reusable
+from validators.queries.model_policy import policy_of
 from validators.queries.traces import trace_named
 
 QUEUE = "validate"
@@ -291,7 +292,7 @@ def _hold(gate_run: GateRun) -> None:
 
 def _checked_policy(release: Release) -> Policy:
     """The model's policy, checked against what the release has."""
-    policy = parse_policy(release.model.gate_policy, release.model.objectives)
+    policy = policy_of(release.model)
     for name in policy.document["environments"]:
         if find_environment(name) is None:  # a misspelt one would hold releases up, and nobody would know why
             field, fix = f"environments.{name}", "Name one that is there, or leave it out."

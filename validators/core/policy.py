@@ -29,6 +29,7 @@ from registry.core.schema import (
     may,
     need,
 )
+from serving.core.request_limits import USUAL_LIMITS, Limits
 from validators.core import envelope_values, json_shape, sweep_policy, token_policy, trace_policy
 from validators.core.expiry import FACTS, USUAL
 from validators.core.gpu_checks import CHECKS, MEASURING
@@ -265,10 +266,13 @@ class Policy:
         return section
 
 
-def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | None = None) -> Policy:
+def parse_policy(
+    document: Mapping[str, Any], objectives: Mapping[str, Any] | None = None, default: Limits = USUAL_LIMITS
+) -> Policy:
     """The policy that a JSON object states; an empty one is the default. Without a golden set its gate is left out.
 
-    `objectives` are the model's; reading a policy's own `document` again needs none, since nothing is left open in it.
+    `objectives` are the model's, and `default` the installation's time limits for what these leave open. A policy's own
+    `document` leaves nothing open.
 
     Raises:
         Invalid: `gate_policy_invalid`, with facts["errors"] = [{field, message, fix}] naming every mistake at once.
@@ -286,7 +290,7 @@ def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | No
     read["gates"] = _gates_of(read)
     read["golden"] = _of_its_kind(read["golden"], document.get("golden") or {})
     read["load"] = inherited(read["load"], document.get("load") or {}, objectives or {})
-    read = with_request_time(read, document, objectives or {})
+    read = with_request_time(read, document, objectives or {}, default)
     for gate in ON_DEMAND:
         if gate not in read["gates"]:
             del read[gate]

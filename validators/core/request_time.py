@@ -1,7 +1,7 @@
 """How long gates wait for a request, beside the limits of the model's users.
 
 A gate that gives a request up earlier than a gateway does would call a sound release bad. So a time that the policy does
-not state follows from the model's objectives, and one that it states must not contradict them.
+not state follows from the limits that gateways keep, and one that it states must not contradict the objectives.
 """
 
 from __future__ import annotations
@@ -10,31 +10,23 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from registry.core.schema import Problem
+from serving.core.request_limits import USUAL_LIMITS, Limits, limits_stated
 
 #: Sections with a time-out for one request.
 ASKING: Final = ("contract", "cold_start", "golden", "load")
-#: A request of this length or less needs no more than the defaults, in seconds.
+#: A request of this length or less needs no more than a policy's defaults, in seconds.
 _USUAL_S: Final = 10.0
 #: A gate may take as long as this many requests, one after the other, that take their whole time.
 REQUESTS_OF_A_GATE: Final = 60
 _LONGEST_GATE_S: Final = 86_400.0
-_LONGEST_S: Final = 600.0
-
-
-def request_s_of(objectives: Mapping[str, Any]) -> float | None:
-    """How long a user's request may take by the model's own objectives, in seconds; None if they state nothing."""
-    whole, attempt = objectives.get("timeout_s"), objectives.get("attempt_timeout_s")
-    if whole is not None:
-        return float(whole)
-    return None if attempt is None else min(_LONGEST_S, 2 * float(attempt))
 
 
 def with_request_time(
-    read: Mapping[str, Any], stated: Mapping[str, Any], objectives: Mapping[str, Any]
+    read: Mapping[str, Any], stated: Mapping[str, Any], objectives: Mapping[str, Any], default: Limits
 ) -> dict[str, Any]:
     """The policy, with room for the model's requests wherever the policy states no time of its own."""
-    request_s = request_s_of(objectives)
-    if request_s is None or request_s <= _USUAL_S:
+    request_s = limits_stated(objectives, default).timeout_s
+    if request_s <= _USUAL_S:
         return dict(read)
     out = dict(read)
     for name in ASKING:
@@ -65,8 +57,8 @@ def contradictions(stated: Mapping[str, Any], objectives: Mapping[str, Any]) -> 
         if gate_s is not None and own_s > gate_s:
             said = f"one request may take {own_s:g} s, and the whole gate {gate_s:g} s (gate_timeout_s)."
             problems.append(Problem(f"{name}.timeout_s", said, "Raise gate_timeout_s, or shorten it."))
-    request_s = request_s_of(objectives)
-    if gate_s is not None and request_s is not None and gate_s < request_s:
+    request_s = limits_stated(objectives, USUAL_LIMITS).timeout_s
+    if gate_s is not None and limits and gate_s < request_s:
         said = (
             f"a whole gate may take {gate_s:g} s, and by the model's objectives one request may take {request_s:g} s."
         )

@@ -14,10 +14,11 @@ from serving.models import Deployment, Environment, Node
 from serving.queries.node_fit import Places, next_node, places_for
 from validators.core.entry import advisory_in, policy_in
 from validators.core.expiry import COMPARED, Expired, expired, measured_together, place_of, results_of, uses_gpu
-from validators.core.policy import Policy, parse_policy
+from validators.core.policy import Policy
 from validators.core.verdict import Verdict
 from validators.models import GateRun, Report
 from validators.queries.gate_runs import closest_report, is_authentic, reports_of
+from validators.queries.model_policy import policy_of
 
 
 def expired_of(
@@ -34,7 +35,7 @@ def expired_of(
     """
     release, body = release or report.release, json.loads(report.body)
     try:
-        policy = parse_policy(release.model.gate_policy, release.model.objectives)
+        policy = policy_of(release.model)
     except Invalid as error:
         return [Expired("policy", tuple(one["gate"] for one in results_of(body)), error.message.rstrip("."))]
     if environment is not None and places is None:

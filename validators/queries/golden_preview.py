@@ -13,6 +13,7 @@ from validators.core.golden_set import GoldenItem, kind_of, parse_golden_set
 from validators.core.policy import parse_policy
 from validators.core.ruler import Kind
 from validators.queries.gate_runs import golden_items, golden_sets_of
+from validators.queries.model_policy import policy_of
 
 #: Of one file.
 MAX_GOLDEN_SET_BYTES = 64 * 2**20
@@ -61,6 +62,6 @@ def golden_for(model: ServedModel, kind: Kind | None = None) -> dict[str, Any]:
     section = stated if isinstance(stated, dict) else {}
     try:
         section = section if kind is None else fitted(section, kind)
-        return parse_policy({**model.gate_policy, "golden": section}, model.objectives).of("golden")
+        return policy_of(model, {**model.gate_policy, "golden": section}).of("golden")
     except Invalid:
         return parse_policy({"golden": {} if kind is None else fitted({}, kind)}).of("golden")

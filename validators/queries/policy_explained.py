@@ -5,8 +5,9 @@ from __future__ import annotations
 from registry.models import ServedModel
 from validators.core.explain import Demand, explain, kept
 from validators.core.kept_requests import keep_rule
-from validators.core.policy import Policy, parse_policy
+from validators.core.policy import Policy
 from validators.queries.gate_runs import golden_sets_of
+from validators.queries.model_policy import policy_of
 
 
 def demands_of(model: ServedModel) -> tuple[Policy, list[Demand]]:
@@ -14,7 +15,7 @@ def demands_of(model: ServedModel) -> tuple[Policy, list[Demand]]:
 
     Raises Invalid where the policy cannot be read.
     """
-    policy = parse_policy(model.gate_policy, model.objectives)
+    policy = policy_of(model)
     named = golden_sets_of(model).filter(digest=policy.golden_set or "").first()
     found = explain(policy, items=named.items if named else 0, slices=named.slices if named else {})
     return policy, [*found, *kept(keep_rule(model.gate_policy))]

@@ -31,7 +31,7 @@ from rollouts.queries.detection import detection_of
 from serving.models import Environment
 from serving.queries import environments
 from validators.core.explain import Demand
-from validators.core.policy import parse_policy as parse_gate_policy
+from validators.queries.model_policy import policy_of as gate_policy_of
 from validators.queries.policy_explained import demands_of
 from web.pages.events import cursor_page
 from web.pages.forms import act, version_in
@@ -186,7 +186,7 @@ def _in_full(served: ServedModel) -> list[tuple[str, str, dict[str, Any]]]:
     """(which, digest, document) of each policy with every default filled in; left out where it cannot be read."""
     found = []
     for label, read in (
-        ("Gate policy", lambda: parse_gate_policy(served.gate_policy, served.objectives)),
+        ("Gate policy", lambda: gate_policy_of(served)),
         ("Rollout policy", lambda: stored_policy(served.rollout_policy, served.objectives)),
     ):
         try:

@@ -1,0 +1,19 @@
+"""A model's gate policy with nothing left open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from registry.models import ServedModel
+from serving.queries.time_limits import default_limits
+from validators.core.policy import Policy, parse_policy
+
+
+def policy_of(model: ServedModel, stated: Mapping[str, Any] | None = None) -> Policy:
+    """The model's gate policy, or the policy that `stated` gives instead. What it leaves open comes from the model's
+    objectives, and from the installation's limits for what these leave open.
+
+    Raises Invalid where it cannot be read.
+    """
+    return parse_policy(model.gate_policy if stated is None else stated, model.objectives, default_limits())
