@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,25 @@ _OPTIONS = [
 ]  # fmt: skip
 #: A cold start on a busy machine takes several seconds.
 WITHIN_MS = int(os.environ.get("WITHIN_MS", 60_000))
+#: Words that state that something is well. “Live” stands beside the navigation and states what the page does.
+GOOD = re.compile(r"\b(healthy|reachable|1 of 1 answer)\b")
+#: The text of a page without the choices of its filters.
+TEXT = """() => {
+  const main = document.querySelector("main").cloneNode(true);
+  for (const one of main.querySelectorAll("select")) one.remove();
+  return main.textContent;
+}"""
+#: Elements in the colour of what is well.
+GREEN = """() => {
+  const probe = document.createElement("i");
+  probe.style.color = "var(--ok)";
+  document.body.append(probe);
+  const green = getComputedStyle(probe).color;
+  probe.remove();
+  return [...document.querySelectorAll("body *")]
+    .filter((one) => one.checkVisibility() && (getComputedStyle(one).color === green || one.matches(".word.ok, .tile.ok")))
+    .map((one) => one.outerHTML.slice(0, 120));
+}"""
 
 
 def program() -> Path | None:

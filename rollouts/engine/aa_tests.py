@@ -41,7 +41,7 @@ EPISODE_S = 600.0
 #: Seconds between two reads of the routes, and between two writes of the counts. Pages take counts for present ones for twice as long
 #: (`rollouts.core.recent_traffic.NOW_WITHIN_S`).
 ROUTES_EVERY_S, WRITE_EVERY_S = 10.0, 5.0
-#: The traffic of a model whose requests fail, or failed when it was last written, is written this often: pages show it at once.
+#: The traffic of a model whose requests fail, or whose gateways cannot be read, is written this often: pages show it at once.
 WRITE_TROUBLE_EVERY_S = 3.0
 READ_TIMEOUT_S = 1.0
 _LET_GO = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
@@ -70,16 +70,17 @@ class _TestedModel:
         default_factory=dict
     )  # the same, of tenants and of classes
 
+    counted_at: float = float("-inf")  # when it was last counted and last written, in monotonic seconds
     written_at: float = float("-inf")
 
     @property
     def key(self) -> tuple[int, int]:
         return self.environment_id, self.model_id
 
-    @property
-    def is_in_trouble(self) -> bool:
-        """Whether a user's request failed within the last seconds that are kept apart."""
-        return any(one.errors or one.shed for one in self.traffic.spans)
+    def is_in_trouble(self, now: float) -> bool:
+        """Whether a user's request failed within the last seconds that are kept apart, or its gateways were not read lately."""
+        is_unread = now - self.counted_at >= WRITE_TROUBLE_EVERY_S
+        return is_unread or any(one.errors or one.shed for one in self.traffic.spans)
 
     def take(self, gateway: str, counters: GatewayCounters) -> Reading:
         """What one gateway counted since it was last read: of stable, and of all users. What was shed is no error."""
@@ -129,6 +130,7 @@ class _TestedModel:
         self.test = self.test.after(tick, at, stable)
         if self.is_first:
             self.is_first = False
+            self.traffic = self.traffic.after(at, 0, 0, NOTHING)  # what came before was counted by others, or by nobody
             return
         requests = sum(one.user_requests for one in news)
         self.traffic = self.traffic.after(at, requests, sum(one.user_errors for one in news), latency, shed)
@@ -189,7 +191,7 @@ class AATests:
         is_due = now - self._written_at >= WRITE_EVERY_S
         self._written_at = now if is_due else self._written_at
         for one in self._watched.values():
-            if is_due or (one.is_in_trouble and now - one.written_at >= WRITE_TROUBLE_EVERY_S):
+            if is_due or (one.is_in_trouble(now) and now - one.written_at >= WRITE_TROUBLE_EVERY_S):
                 one.written_at = now
                 self._write(one)
 
@@ -235,6 +237,7 @@ class AATests:
             if news[one.key]:
                 at = max(part.at for part in news[one.key])
                 one.counted(self._tick, at, news[one.key], latency[one.key], elapsed_s, shed[one.key])
+                one.counted_at = self._read_at
 
     @transaction.atomic
     def _write(self, one: _TestedModel) -> None:

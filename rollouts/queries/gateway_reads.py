@@ -22,13 +22,22 @@ from serving.models import Route
 from serving.queries.reporting import reports_since, with_answering
 from serving.queries.routes import model_routes
 
-#: Gateways whose last read is older than this are unread.
+#: Gateways whose last read is older than this are unread: the engine writes more often.
 READ_WITHIN: Final = timedelta(seconds=NOW_WITHIN_S)
+#: An engine that wrote, and last read so long before that, could not read them since. It reads each second.
+MISSED: Final = timedelta(seconds=4)
 
 
-def is_read(read_at: datetime | None, now: datetime) -> bool:
-    """Whether the gateways were read lately enough to speak for the present."""
-    return read_at is not None and now - read_at <= READ_WITHIN
+def is_read(read_at: datetime | None, written_at: datetime | None, now: datetime) -> bool:
+    """Whether the gateways were read lately enough to speak for the present. `written_at`: when the engine last wrote."""
+    if read_at is None or written_at is None:
+        return False
+    return now - read_at <= READ_WITHIN and written_at - read_at <= MISSED
+
+
+def is_engine_up(written_at: datetime | None, now: datetime) -> bool:
+    """Whether the engine wrote lately."""
+    return written_at is not None and now - written_at <= READ_WITHIN
 
 
 def last_read() -> Subquery:
@@ -54,7 +63,7 @@ def route_standing() -> list[tuple[int, str, int, bool]]:
 
 
 def read_routes(model: ServedModel) -> list[Route]:
-    """As `routes_of` of serving, and each with `read_at`: when all gateways there were last read, None if they never were."""
+    """As `routes_of` of serving, and each with `read_at` and `written_at`: see `last_read` and `last_written`."""
     return list(_OF_MODEL.rows(model=model.pk, since=reports_since()))
 
 
@@ -62,7 +71,8 @@ def unread(since: Any) -> Q:
     """Condition on routes whose environment was counted once and was not read since this instant. An environment that was never
     counted is new."""
     here = AATestRecord.objects.filter(environment=OuterRef("environment"))
-    return Q(Exists(here)) & ~Q(Exists(here.annotate(counted_at=_COUNTED_AT).filter(counted_at__gte=since)))
+    read = here.annotate(counted_at=_COUNTED_AT).filter(counted_at__gte=since).filter(counted_at__gte=F("at") - MISSED)
+    return Q(Exists(here)) & ~Q(Exists(read))
 
 
 _COUNTED_AT = Func(Cast(KT("traffic__counted_s"), FloatField()), function="to_timestamp", output_field=DateTimeField())
@@ -73,7 +83,9 @@ def _newest(column: str) -> QuerySet[Any, Any]:
     return rows.values("environment").annotate(newest=Max(column)).values("newest")
 
 
-_OF_MODEL = Statement(lambda model, since: model_routes(model, since).annotate(read_at=last_read()))
+_OF_MODEL = Statement(
+    lambda model, since: model_routes(model, since).annotate(read_at=last_read(), written_at=last_written())
+)
 _STANDING = Statement(
     lambda reports, reads: (
         with_answering(reports)

@@ -144,3 +144,16 @@ def test_traffic_that_fails_is_written_at_once_and_what_is_shed_is_no_failure(
     turns(tests, gateway, 30, begin=120.0)
     last = RecentTraffic.from_json(Row.objects.get().traffic).spans[-1]
     assert (last.errors, last.shed) == (0, last.requests) and last.requests
+
+
+def test_gateways_that_cannot_be_read_are_written_at_once_with_when_they_last_were(
+    world: tuple[AATests, FakeGateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tests, gateway = world
+    turns(tests, gateway, 5)
+    monkeypatch.setattr(aa_tests, "WRITE_EVERY_S", 1000.0)
+    before = Row.objects.get()
+    gateway.fail("timeout")
+    turns(tests, gateway, 4, begin=105.0)
+    after = Row.objects.get()
+    assert after.at > before.at and after.traffic == before.traffic

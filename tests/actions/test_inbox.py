@@ -23,7 +23,7 @@ from rollouts.core.latency import NOTHING
 from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import AATestRecord, Approval, DecisionRecord
 from rollouts.queries.approvals import pinned_by
-from rollouts.queries.gateway_reads import READ_WITHIN, route_standing
+from rollouts.queries.gateway_reads import MISSED, READ_WITHIN, route_standing
 from rollouts.queries.inbox import WAIVERS_WITHIN, counted_for, waiting_approvals, waiting_waivers, with_changes
 from serving.models import Node, Server, Sleep
 from serving.queries.reporting import REPORTS_WITHIN
@@ -73,17 +73,20 @@ def test_a_model_behind_gateways_that_nobody_reads_is_counted_and_the_watcher_no
     member, now = make_actor(Role.MODEL_TEAM), timezone.now()
     other = make_model("other", team=rollout.model.team)  # every gateway is read for all models at once
 
-    def count(at: datetime) -> tuple[int, bool]:
+    def count(at: datetime, written_at: datetime) -> tuple[int, bool]:
         traffic = RecentTraffic().after(at.timestamp(), 0, 0, NOTHING).to_json()
         AATestRecord.objects.update_or_create(
-            model=other, environment=rollout.environment, defaults={"traffic": traffic, "at": now}
+            model=other, environment=rollout.environment, defaults={"traffic": traffic, "at": written_at}
         )
         ((*_, is_unread),) = route_standing()
         return counted_for(member, now=now).lost, is_unread
 
     assert counted_for(member).lost == 0  # never counted: it is new
-    assert count(now) == (0, False)
-    assert count(now - 2 * READ_WITHIN) == (1, True)
+    assert count(now, now) == (0, False)
+    earlier = now - 2 * MISSED
+    assert count(earlier, earlier + MISSED / 2) == (0, False)  # the engine did not write since
+    assert count(earlier, earlier + 1.5 * MISSED) == (1, True)  # it could not read them
+    assert count(now - 2 * READ_WITHIN, now - 2 * READ_WITHIN) == (1, True)  # nobody knows
 
 
 def test_a_stage_waits_for_those_who_may_and_says_why_not_to_the_others() -> None:

@@ -21,7 +21,7 @@ from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import AATestRecord
 from serving.models import Node
 from serving.queries.reporting import REPORTS_WITHIN
-from tests.browser_rig import WITHIN_MS
+from tests.browser_rig import GOOD, GREEN, TEXT, WITHIN_MS
 from tests.factories import make_deployment, make_model, make_release, make_server, make_team, make_user
 from tests.rollout_setup import OBJECTIVES, production, promoted, serves
 
@@ -29,25 +29,6 @@ pytestmark = [pytest.mark.real("chromium"), pytest.mark.slow, pytest.mark.django
 expect.set_options(timeout=WITHIN_MS)
 #: What the event stream, the look at the element and the answer take, in seconds, on an idle machine: three. A busy one takes longer.
 SEEN_WITHIN_S = 60.0
-#: Words that state that something is well. “Live” stands beside the navigation and states what the page does.
-GOOD = re.compile(r"\b(healthy|reachable|1 of 1 answer)\b")
-#: The text of a page without the choices of its filters.
-TEXT = """() => {
-  const main = document.querySelector("main").cloneNode(true);
-  for (const one of main.querySelectorAll("select")) one.remove();
-  return main.textContent;
-}"""
-#: Elements in the colour of what is well.
-GREEN = """() => {
-  const probe = document.createElement("i");
-  probe.style.color = "var(--ok)";
-  document.body.append(probe);
-  const green = getComputedStyle(probe).color;
-  probe.remove();
-  return [...document.querySelectorAll("body *")]
-    .filter((one) => one.checkVisibility() && (getComputedStyle(one).color === green || one.matches(".word.ok, .tile.ok")))
-    .map((one) => one.outerHTML.slice(0, 120));
-}"""
 
 
 def served() -> Release:
