@@ -126,7 +126,7 @@ def test_a_release_that_was_taken_back_is_not_rolled_out_again(ci: Shop, how: st
     code, told = ci.job(how, **ci.github())
     rollout = one_of_each()
     assert (code, rollout.state) == (1, "rolled_back"), told
-    assert f"Rollout {rollout.pk} of r1 in production ended ended: It is rolled_back." in told and "--again" in told
+    assert f"Rollout {rollout.pk} of r1 in production was ended: It is rolled_back." in told and "--again" in told
 
 
 def test_beside_another_releases_rollout_the_job_is_refused_with_the_next_step(ci: Shop) -> None:
