@@ -9,15 +9,12 @@ from django.db.models import F
 
 from accounts.core.access import Actor, Verb, require, require_version
 from accounts.models import Team
-from accounts.queries import find_team
 from ledger.actions import append_event
 from ledger.core.errors import StateChanged
-from registry.core.contract import read_settings, read_slug
-from registry.core.schema import Problem
 from registry.core.spec import refuse
-from registry.hooks.policy_validators import policy_problems, refuse_change
+from registry.hooks.policy_validators import refuse_change
 from registry.models import ServedModel
-from registry.queries.model_changes import proposed_change
+from registry.queries.model_changes import new_model, proposed_change
 
 
 def create_model(
@@ -64,13 +61,8 @@ def create_model(
 
 def _checked(slug: str, team_slug: str, given: dict[str, Any]) -> tuple[Team, dict[str, Any]]:
     """(the owner, the settings in normal form). Raises Invalid with every problem."""
-    settings, problems = read_settings(given)
-    problems += policy_problems(settings)
-    owner = find_team(team_slug)
-    if owner is None:
-        fix = "Name another team, or create it as an administrator: sluicegate team create TEAM."
-        problems.append(Problem("team", f"there is no team {team_slug!r}.", fix))
-    refuse("invalid_model", "The model", read_slug(slug) + problems)
+    owner, settings, problems = new_model(slug, team_slug, given)
+    refuse("invalid_model", "The model", problems)
     assert owner is not None  # there is one when there is no problem
     return owner, settings
 

@@ -1,4 +1,4 @@
-"""What a change of a model's settings would do: asked by the action that does it, and by a form before that."""
+"""What a new model would be, and what a change of its settings would do: asked by the action that does it, and by a form before that."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from registry.core.contract import read_settings
+from accounts.models import Team
+from accounts.queries import find_team
+from registry.core.contract import read_settings, read_slug
 from registry.core.schema import Problem
 from registry.core.timeouts import of_releases
 from registry.hooks.policy_validators import policy_problems
@@ -46,6 +48,17 @@ def proposed_change(model: ServedModel, changes: Mapping[str, Any]) -> ProposedC
     if "objectives" in before:
         problems += of_releases(_in_use(model), model.objectives, read["objectives"])
     return ProposedChange(before, {name: read[name] for name in before}, problems)
+
+
+def new_model(slug: str, team_slug: str, given: Mapping[str, Any]) -> tuple[Team | None, dict[str, Any], list[Problem]]:
+    """(the owner, the settings in normal form, every mistake) of a model that is to be created. Writes nothing."""
+    settings, problems = read_settings(given)
+    problems += policy_problems(settings)
+    owner = find_team(team_slug)
+    if owner is None:
+        fix = "Name another team, or create it as an administrator: sluicegate team create TEAM."
+        problems.append(Problem("team", f"there is no team {team_slug!r}.", fix))
+    return owner, settings, read_slug(slug) + problems
 
 
 def _in_use(model: ServedModel) -> list[tuple[str, dict[str, Any]]]:

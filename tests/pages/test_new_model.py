@@ -92,6 +92,32 @@ def test_what_is_refused_is_told_with_its_place_and_kept(form: dict[str, str], s
     assert "<script>alert" not in answer.text
 
 
+@pytest.mark.parametrize(
+    ("form", "fields"),
+    [
+        (
+            FIELDS
+            | {"slug": "Bad Name", "errors_max_frac": "1%", "inputs_dims_0": "two", "gate_policy": "gates: [all]"},
+            ["slug", "objectives.errors_max_frac", "contract.inputs[0].dims[0]", "gate_policy.gates[0]"],
+        ),
+        (
+            {
+                "from": "text",
+                "text": f"{TEXT}colour: red\ntitle: [a]\n".replace("BYTES", "STRING").replace("0.01", "7"),
+            },
+            ["colour", "title", "contract.inputs[0].data_type", "objectives.errors_max_frac"],
+        ),
+        ({"from": "text", "text": "slug: [a]\ncolour: red\n"}, ["slug", "colour", "team"]),
+        (FIELDS | {"gate_policy": "a: [\n", "slug": "new"}, ["", "slug"]),  # not YAML
+    ],
+)
+def test_every_mistake_is_told_in_one_round(form: dict[str, str], fields: list[str]) -> None:
+    answer = create(signed_in(), form)
+    told = [one.problem.field for one in answer.context["problems"]]
+    assert sorted(told) == sorted(fields)
+    assert f"The model has {len(told)} mistakes" in answer.text and not ServedModel.objects.exists()
+
+
 def test_who_may_not_is_told_so() -> None:
     client = signed_in(Role.RELEASE_MANAGER)
     assert "You may not create models yet" in client.get("/models/new/").text

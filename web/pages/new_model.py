@@ -21,6 +21,7 @@ from registry.adapters.json_yaml import read_text
 from registry.core.located import Located, TextPlace, in_document
 from registry.core.schema import Problem
 from registry.core.serving import DATA_TYPES
+from registry.queries.model_changes import new_model as new_model_of
 from serving.core.buckets import EDGES_US
 from web.pages.forms import refused
 
@@ -54,8 +55,9 @@ def create(request: HttpRequest) -> HttpResponse:
         return _page(request, [])
     read = _from_text(request) if request.POST.get("from") == "text" else _from_fields(request)
     if read.problems:
-        error = Invalid("invalid_model", f"The model has {_count(read.problems)}; nothing was created.")
-        return refused(request, error, lambda: _page(request, read.problems))
+        every = [*read.problems, *_further(read)]
+        error = Invalid("invalid_model", f"The model has {_count(every)}; nothing was created.")
+        return refused(request, error, lambda: _page(request, every))
     try:
         model, is_new = create_model(actor=actor_of(request), **_arguments(read.document))
     except DomainError as error:
@@ -82,6 +84,18 @@ def _page(request: HttpRequest, problems: Sequence[Located]) -> HttpResponse:
         "is_admin": may(actor, Verb.ADMINISTER, EVERY_TEAM),
     }
     return render(request, "registry/new_model.html", facts)
+
+
+def _further(read: _Read) -> list[Located]:
+    """The mistakes of what could be read, beside those of `read`: who mends all of these sees no others after that."""
+    if not read.document:
+        return []
+    found = _arguments(read.document)
+    _, _, problems = new_model_of(found.pop("slug"), found.pop("team"), found)
+    told = {one.problem.field.split(".")[0] for one in read.problems if one.problem.field in _TEXTS}
+    return in_document(
+        [one for one in problems if one.field not in told], FILE if read.places else "", read.places or {}
+    )
 
 
 def _input_of(field: str) -> str:
