@@ -213,30 +213,36 @@ def _observed(rollout: Rollout | None, at: datetime) -> dict[str, Any] | None:
 
 def changes_between(
     model: ServedModel, environment: Environment, begin: datetime, end: datetime, most: int
-) -> tuple[list[ServedChange], bool]:
-    """(what served when `begin` came, and every change until `end`, the oldest first; whether older ones were left off).
+) -> tuple[list[ServedChange], bool, datetime | None]:
+    """(what served when `begin` came, and every change until `end`, the oldest first; whether older ones were left off; when the first
+    change after `end` was).
 
-    Two queries. The first change may be from before `begin`: it holds until the next.
+    Three queries. The first change may be from before `begin`: it holds until the next.
     """
-    moves = list(moves_of(model, environment).filter(at__lte=end).order_by("-seq")[: most + 1])
+    every = moves_of(model, environment)
+    shown, after = every.filter(at__lte=end).order_by("-seq")[: most + 1], every.filter(at__gt=end).order_by("seq")[:1]
+    found = sorted(shown.union(after, all=True), key=lambda move: -move.seq)
+    moves, following = [move for move in found if move.at <= end], [move.at for move in found if move.at > end]
     inside = [move for move in moves if move.at > begin]
     is_cut = len(inside) > most
     kept = inside[:most] if is_cut else moves[: len(inside) + 1]
-    return changes_of_moves(model, kept[::-1]), is_cut
+    return changes_of_moves(model, kept[::-1]), is_cut, following[0] if following else None
 
 
 def served_among(
-    model: ServedModel, environment: Environment, at: datetime, changes: Sequence[ServedChange]
-) -> Served | None:
-    """`served_at` from changes that are known, the oldest first; None where they do not say. Three queries at most."""
+    model: ServedModel, environment: Environment, at: datetime, changes: Sequence[ServedChange], after: datetime | None
+) -> Served:
+    """`served_at` from all changes around that instant, the oldest first; `after` is when the next one was. Three queries at most."""
     known = [change for change in changes if change.at <= at]
+    later = [one.at for one in changes if one.at > at]
+    until = later[0] if later else after
     if not known:
-        return None
-    change, later = known[-1], [one for one in changes if one.at > at]
+        return Served(environment.slug, model.slug, at, until=until)
+    change = known[-1]
     rollout = _rollout(model, environment, at)
     return Served(
         environment.slug, model.slug, at, arms=change.arms, mirrored_pct=change.mirrored_pct, since=change.at,
-        until=later[0].at if later else None, reason=change.reason, actor=change.actor, event=change.event,
+        until=until, reason=change.reason, actor=change.actor, event=change.event,
         rollout=_decided(rollout, at), observed=_observed(rollout, at),
     )  # fmt: skip
 

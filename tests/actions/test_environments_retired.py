@@ -144,7 +144,7 @@ def test_its_history_tells_until_when_it_served_and_since_when_again() -> None:
     for at, of in ((then.at, then), (ended.since, ended), (timezone.now(), again)):
         change = everywhere(at)
         assert change is not None and (change.arms, change.at, change.event) == (of.arms, of.since, of.event)
-    changes, _ = serving_history.changes_between(release.model, environment, then.at, timezone.now(), 9)
+    changes, *_ = serving_history.changes_between(release.model, environment, then.at, timezone.now(), 9)
     assert [change.arms for change in changes] == [arms, (), arms]
 
 

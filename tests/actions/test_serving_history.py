@@ -19,7 +19,7 @@ from ledger.queries.chain_verification import verify_chain
 from registry.models import Release
 from rollouts.actions.retiring import remove_environment
 from rollouts.models import DecisionRecord, Observation, Rollout
-from rollouts.queries.serving_history import ServedArm, served_at
+from rollouts.queries.serving_history import ServedArm, changes_between, served_among, served_at
 from serving.actions.routes import set_route
 from serving.models import Environment
 from sluicegate.cli import exits
@@ -73,6 +73,22 @@ def test_every_instant_has_its_answer(production: Environment) -> None:
     end = served_at(model, production, last)
     assert (end.arms, end.until) == ((ServedArm("stable", "r2", r2, 100.0),), None)
     assert served_at(model, production).arms == end.arms
+
+
+def test_the_changes_around_an_instant_give_the_same_answer(production: Environment) -> None:
+    """However much of the time before and after it they cover."""
+    (one, _), instants = story(production)
+    asked = 0
+    for at in instants:
+        for begin in (begin for begin in instants if begin <= at):
+            for end in (end for end in instants if end >= at):
+                changes, is_cut, after = changes_between(one.model, production, begin, end, 10)
+                assert not is_cut
+                assert served_among(one.model, production, at, changes, after) == served_at(one.model, production, at)
+                asked += 1
+    assert asked == 35
+    changes, is_cut, after = changes_between(one.model, production, instants[0], instants[-2], 2)
+    assert is_cut and len(changes) == 2 and after is not None and instants[-2] < after < instants[-1]
 
 
 def test_an_instant_belongs_to_the_change_that_it_is(production: Environment) -> None:

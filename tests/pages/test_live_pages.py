@@ -43,9 +43,13 @@ def test_a_rollback_is_seen_by_a_hint_and_nothing_is_polled(page_of: Pages, web:
     see(page, rollout)
     is_in_state(page, "live")
     expect(page.locator("#live")).to_have_text("Live")
-    page.wait_for_timeout(6500)  # longer than the polls of a page without a stream lie apart
-    before = web.count("/_live/")
-    assert before <= 2, "a page with a stream polls"
+
+    def is_quiet() -> bool:
+        before = web.count("/_live/")
+        page.wait_for_timeout(6500)  # longer than the polls of a page without a stream lie apart
+        return web.count("/_live/") == before
+
+    assert any(is_quiet() for _ in range(3)), "a page with a stream polls"
     actions.abort(actor=make_admin(), rollout=rollout, expected_version=None, reason="It answers nonsense.")
     expect(page.locator("main")).to_contain_text(f"Rolling back to {stable.name}")
     expect(page).to_have_title(re.compile("^✕ "))

@@ -48,7 +48,7 @@ def test_the_styleguide_shows_every_state_and_part(client: Client, django_user_m
     assert [name for name in WORDS if f"</svg> {name.replace('_', ' ')}</span>" not in page] == []
     parts = {path.stem for path in (ROOT / "templates" / "_parts").glob("*.html")}
     shown = set(re.findall(r"_parts/(\w+)\.html", "".join(p.read_text() for p in ROOT.glob("templates/web/*style*"))))
-    shown |= {"messages", "navigation", "palette"}  # by Django's messages; on every page
+    shown |= {"messages", "navigation", "main_links", "palette"}  # by Django's messages; on every page
     assert parts - shown == set()
     assert "<b>“a" not in page and "&lt;b&gt;“a" in page
     assert " style=" not in page and "<script>" not in page and "onclick" not in page

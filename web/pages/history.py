@@ -123,13 +123,13 @@ def _of_one(
     length = timedelta(seconds=int(span[:-1]) * _SECONDS[span[-1]])
     end = min(now, at + length / 2) if at else now
     begin = end - length
-    changes, is_cut = changes_between(model, environment, begin, end, MOST_CHANGES)
+    changes, is_cut, after = changes_between(model, environment, begin, end, MOST_CHANGES)
     begin = changes[0].at if is_cut and changes else begin
     query = {"model": model.slug, "environment": environment.slug, "span": span}
     return {
         "model": model, "environment": environment, "at": at, "begin": begin, "end": end, "span": span,
         "changes": list(reversed(changes)), "is_cut": is_cut, "most": MOST_CHANGES,
-        "served": _served(model, environment, at, changes) if at else None,
+        "served": _served(model, environment, at, changes, after, is_cut=is_cut) if at else None,
         "plot": who_served(model, environment, changes, begin, end, at),
         "earlier": urlencode({**query, "at": (begin).isoformat(timespec="seconds")}),
         "later": urlencode({**query, "at": min(now, end).isoformat(timespec="seconds")}) if end < now else "",
@@ -139,10 +139,19 @@ def _of_one(
     }  # fmt: skip
 
 
-def _served(model: ServedModel, environment: Environment, at: datetime, changes: Sequence[ServedChange]) -> Served:
-    """By the changes that are shown, where they tell until when it served."""
-    known = served_among(model, environment, at, changes)
-    return known if known is not None and known.until is not None else served_at(model, environment, at)
+def _served(
+    model: ServedModel,
+    environment: Environment,
+    at: datetime,
+    changes: Sequence[ServedChange],
+    after: datetime | None,
+    *,
+    is_cut: bool,
+) -> Served:
+    """By the changes that are shown, unless older ones were left off and it was one of them."""
+    if is_cut and changes[0].at > at:
+        return served_at(model, environment, at)
+    return served_among(model, environment, at, changes, after)
 
 
 def who_served(
