@@ -107,7 +107,7 @@ def test_a_model_without_classes_has_what_it_had() -> None:
     assert "class" not in json.dumps(host)
     assert "tenants" not in host["metadata"]["filter_metadata"]
     assert {one["name"] for one in host["routes"]} == {
-        "forced", "no_release", "no_streams", "own_answer", "split", "not_offered",
+        "forced", "no_release", "no_streams", "own_answer", "split", "not_offered", "incoming",
     }  # fmt: skip
     assert all("headers" not in one["match"] for one in host["routes"] if one["name"] == "split")
 

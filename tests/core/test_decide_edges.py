@@ -56,7 +56,7 @@ def test_a_way_back_without_a_server_drops_no_candidate_that_is_ready() -> None:
     assert "has no serving server; waiting for it. No node has room. A release manager may" in early.reason
     assert f"has had no serving server for {limit:.0f} s; waiting for it." in late.reason
     assert ("is_late" in early.facts, "is_late" in late.facts) == (False, True)
-    assert late.reason.endswith("may give r2 all traffic: `sluicegate rollout promote`.")
+    assert late.reason.endswith("may give r2 all traffic at once: `sluicegate rollout promote`.")
 
 
 def test_what_was_ready_all_night_is_waited_for_from_when_it_was_lost() -> None:
