@@ -65,7 +65,7 @@ def run(tree: Path, *parts: str, **how: Any) -> subprocess.Popen[str]:
         **how.pop("env", {}),
     }
     return subprocess.Popen(
-        [tree / ".ci" / "run", *parts],
+        ["env", "--default-signal=INT", tree / ".ci" / "run", *parts],  # a caller in the background ignores it
         cwd="/",
         env=environment,
         stdin=subprocess.DEVNULL,

@@ -85,7 +85,7 @@ def test_a_sheet_that_another_person_made_needless_keeps_what_was_typed(page_of:
 
 def test_what_was_typed_survives_the_end_of_the_session(page_of: Pages, web: WebServer) -> None:
     user = make_user("ada", team="vision", role=Role.MODEL_TEAM, password="tests-only-secret")
-    page = page_of(user)
+    page = page_of(user, expects=("401",))
     page.goto("/models/new/")
     page.locator("#slug").fill("sentiment")
     page.locator("#description").fill("Mood.\nTwo lines.")
@@ -111,7 +111,7 @@ def test_what_was_typed_survives_the_end_of_the_session(page_of: Pages, web: Web
 
 def test_what_one_person_typed_is_not_shown_to_the_next(page_of: Pages) -> None:
     make_user("mara", team="vision", role=Role.MODEL_TEAM, password="tests-only-secret")
-    page = page_of(make_user("ada", team="vision", role=Role.MODEL_TEAM))
+    page = page_of(make_user("ada", team="vision", role=Role.MODEL_TEAM), expects=("401",))
     page.goto("/models/new/")
     page.locator("#description").fill("Not for others.")
     page.locator("#slug").fill("sentiment")
