@@ -82,8 +82,8 @@ class Token(models.Model):
     previous_until = models.DateTimeField(null=True, blank=True)
     previous_used_at = models.DateTimeField(null=True, blank=True)
 
-    #: Of a request's token: it came with the secret of before.
-    is_by_previous: bool = False
+    #: Of a request's token: the digest of the secret that it came with, which may be the one before.
+    secret_sha256: str = ""
 
     @property
     def scope(self) -> Scope:

@@ -24,7 +24,7 @@ from accounts.adapters.id_tokens import BadIdToken, verified_claims
 from accounts.adapters.issuer_http import IssuerUnreachable, post_form
 from accounts.adapters.issuer_keys import ISSUERS, Discovery, IssuerAway
 from accounts.core.access import Actor
-from accounts.core.claims import is_met, username_for
+from accounts.core.claims import IssuerKind, is_met, username_for
 from accounts.models import Identity, Issuer, Membership, RoleRule, RuleMembership, User
 from ledger.adapters.secret_encryption import Unreadable, decrypt
 from ledger.core.errors import Refused, Unavailable
@@ -151,7 +151,8 @@ def _follow_rules(issuer: Issuer, user: User, claims: Mapping[str, Any]) -> None
     actor = Actor.system(f"issuer {issuer.pk}")
     lock_user(user.username)
     rules = RoleRule.objects.filter(issuer=issuer).select_related("team").order_by("pk")
-    due = {(rule.team_id, rule.role): rule for rule in rules if is_met(rule.claims, claims)}
+    kind = IssuerKind(issuer.kind)
+    due = {(rule.team_id, rule.role): rule for rule in rules if is_met(rule.claims, claims, kind)}
     given = RuleMembership.objects.filter(issuer=issuer, membership__user=user).select_related("membership")
     end_given_roles([one for one in given if (one.membership.team_id, one.membership.role) not in due], actor=actor)
     for rule in due.values():

@@ -41,7 +41,7 @@ def actor_for(user: User, token: Token | None = None, held: Iterable[tuple[str |
         roles=tuple((slug or EVERY_TEAM, Role(role)) for slug, role in roles),
         scope=scope,
         token_id=None if token is None else token.pk,
-        is_by_previous=token is not None and token.is_by_previous,
+        secret_sha256="" if token is None else token.secret_sha256 or token.sha256,
     )
 
 

@@ -20,7 +20,7 @@ from accounts.actions.tokens import issue_token, token_digest
 from accounts.adapters.id_tokens import BadIdToken, issuer_named_in, verified_claims
 from accounts.adapters.issuer_keys import IssuerAway
 from accounts.core.access import Actor, Verb, require, scope_from
-from accounts.core.claims import ClaimCheck, check_claims, is_met
+from accounts.core.claims import ClaimCheck, IssuerKind, check_claims, is_met
 from accounts.models import ExchangedToken, Issuer, Token, TokenRule, UsedIdToken
 from accounts.queries.issuers import token_rules
 from ledger.actions import append_event
@@ -74,7 +74,8 @@ def exchange_id_token(*, id_token: str, rule: int | None = None) -> Exchanged:
     """
     issuer = _issuer_of(id_token)
     claims = _believed(id_token, issuer)
-    met = [one for one in token_rules(issuer).filter(is_active=True) if is_met(one.claims, claims)]
+    kind = IssuerKind(issuer.kind)
+    met = [one for one in token_rules(issuer).filter(is_active=True) if is_met(one.claims, claims, kind)]
     asked_for = [one for one in met if rule is None or one.pk == rule]
     chosen = next((one for one in asked_for if not one.problems), None)
     if chosen is None and asked_for:
@@ -153,10 +154,10 @@ def explain(*, actor: Actor, id_token: str = "", issuer: Issuer | None = None, c
             problem = error.message
     if issuer is None or problem or not isinstance(claims, dict):
         return Explanation(issuer, problem or "The claims are no JSON object.", {}, ())
-    tried, is_given = [], False
+    tried, is_given, kind = [], False, IssuerKind(issuer.kind)
     for rule in token_rules(issuer):
-        checks = check_claims(rule.claims, claims)
-        met = is_met(rule.claims, claims)
+        checks = check_claims(rule.claims, claims, kind)
+        met = is_met(rule.claims, claims, kind)
         problems = tuple(rule.problems)
         gives = met and rule.is_active and not problems and not is_given
         is_given = is_given or gives

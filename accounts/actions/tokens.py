@@ -86,7 +86,7 @@ def rotate_token(
     One secret before is good at a time: rotating twice ends the first at once. A token may rotate itself, and then ends when it
     would have ended; from whoever manages the account it gets a new end, as a new one would. Raises Refused, Invalid.
     """
-    _require_secret_of_now(actor)
+    _require_secret_of_now(actor, beside=token.pk)
     overlap = OVERLAP if overlap is None else overlap
     row = Token.objects.select_for_update(no_key=True, of=("self",)).select_related("user").get(pk=token.pk)
     by_itself = actor.token_id == row.pk
@@ -167,13 +167,20 @@ def living_token(clear: str, *, beyond_end: Callable[[Token], bool] = lambda tok
     }
     if any(at is None or at < now - NOTED_EVERY for at in noted.values()):
         Token.objects.filter(pk=token.pk).update(**dict.fromkeys(noted, now))
-    token.is_by_previous = is_previous
+    token.secret_sha256 = digest
     return narrowed(token) if has_expired else token
 
 
-def _require_secret_of_now(actor: Actor) -> None:
-    """Raises Refused for who comes with a secret of before: it may have leaked, and would outlive itself in a new one."""
-    if actor.is_by_previous:
+def _require_secret_of_now(actor: Actor, *, beside: int | None = None) -> None:
+    """Raises Refused for who comes with a secret of before: it may have leaked, and would outlive itself in a new one.
+
+    Locks the actor's token, and the token `beside` it, until the transaction ends: of many who come at once with a secret,
+    one alone rotates it.
+    """
+    if actor.token_id is None:
+        return
+    locked = Token.objects.select_for_update(no_key=True).filter(pk__in=[actor.token_id, beside]).order_by("pk")
+    if (actor.token_id, actor.secret_sha256) not in {(row.pk, row.sha256) for row in locked}:
         raise Refused(
             "previous_secret", "The token was rotated, and this secret of before makes no other. Use the new secret."
         )

@@ -150,7 +150,7 @@ class Actor:
     """Who asks. `roles` maps a team's slug, or `*` for every team, to the roles held in it; `user_id` is None for the system itself.
 
     `is_admin` is an administrator whom no scope narrows. One who comes with a narrower token has `every_role` instead: ask `may`.
-    `token_id` is the token that the request came with, None for a session; `is_by_previous`: with its secret of before a rotation.
+    `token_id` is the token that the request came with, None for a session; `secret_sha256`: the digest of its secret.
     """
 
     name: str
@@ -161,7 +161,7 @@ class Actor:
     every_role: bool = False
     scope: Scope = WHOLE
     token_id: int | None = None
-    is_by_previous: bool = False
+    secret_sha256: str = ""
 
     @classmethod
     def system(cls, name: str) -> Actor:

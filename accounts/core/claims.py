@@ -52,19 +52,26 @@ class ClaimCheck:
     reason: str
 
 
-def check_claims(rule: Mapping[str, str], claims: Mapping[str, Any]) -> tuple[ClaimCheck, ...]:
-    """What becomes of each equality, by name."""
-    return tuple(_check(name, expected, claims) for name, expected in sorted(rule.items()))
+def check_claims(rule: Mapping[str, str], claims: Mapping[str, Any], kind: IssuerKind) -> tuple[ClaimCheck, ...]:
+    """What becomes of each equality, by name, for a token of an issuer of this kind."""
+    return tuple(_check(name, expected, claims, kind) for name, expected in sorted(rule.items()))
 
 
-def is_met(rule: Mapping[str, str], claims: Mapping[str, Any]) -> bool:
+def is_met(rule: Mapping[str, str], claims: Mapping[str, Any], kind: IssuerKind) -> bool:
     """Whether every equality holds. A rule that demands nothing is never met."""
-    return bool(rule) and all(check.is_met for check in check_claims(rule, claims))
+    return bool(rule) and all(check.is_met for check in check_claims(rule, claims, kind))
 
 
-def _check(name: str, expected: str, claims: Mapping[str, Any]) -> ClaimCheck:
+def _may_be_list(name: str, kind: IssuerKind) -> bool:
+    """Whether a claim may have several values, such as groups. GitHub and GitLab write none that has."""
+    return kind is IssuerKind.OTHER and name not in LASTING[kind]
+
+
+def _check(name: str, expected: str, claims: Mapping[str, Any], kind: IssuerKind) -> ClaimCheck:
     if name not in claims:
         return ClaimCheck(name, expected, None, False, "the token has no such claim")
+    if isinstance(claims[name], list) and not _may_be_list(name, kind):
+        return ClaimCheck(name, expected, None, False, "it is a list, and the claim is a single value")
     texts = _texts(claims[name])
     shown = ", ".join(texts)[:LONGEST_VALUE]
     if any(_equal(expected, text) for text in texts):

@@ -164,6 +164,18 @@ class TestRotation:
         actions.issue_token(actor=owner, user=anna, name="more")
         actions.rotate_token(actor=owner, token=token)
 
+    def test_a_secret_rotates_a_token_once_however_many_come_with_it_at_once(self, anna: User) -> None:
+        """They all signed in before the first of them rotated it."""
+        secret, _ = issued(anna)
+        early = [actions.living_token(secret) for _ in range(3)]
+        actions.rotate_token(actor=by(early[0]), token=early[0])
+        for one in early[1:]:
+            with pytest.raises(Refused) as caught:
+                actions.rotate_token(actor=by(one), token=one)
+            assert caught.value.code == "previous_secret"
+            with pytest.raises(Refused):
+                actions.issue_token(actor=by(one), user=anna, name="mine")
+
     def test_it_rotates_and_revokes_no_other_token(self, anna: User) -> None:
         _, other = issued(anna)
         _, token = issued(anna, ["ci"])
