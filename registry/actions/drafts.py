@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -30,6 +30,8 @@ from registry.storage import Readable, store
 
 #: A single recurring job row: it discards abandoned drafts and collects unreferenced bytes.
 HOUSEKEEPING, HOUSEKEEPING_EVERY = "registry.housekeeping", timedelta(hours=6)
+#: The class id of the advisory locks for drafts that are resumed, one for each model; no other advisory lock uses this number.
+_RESUME_LOCKS = 0x72_65_73_75
 
 
 def create_draft(
@@ -58,9 +60,9 @@ def create_draft(
     refuse("invalid_spec", "The release", problems + of_files)
     read = partial.spec
     assert read is not None  # there is one when there is no problem
-    if resume and (known := _resumed(actor, model, read, listed)):
-        return known, False
     with transaction.atomic():
+        if resume and (known := _resumed(actor, model, read, listed)):
+            return known, False
         release = Release.objects.create(
             model=model, spec=read.as_json(), expected_files=listed, author_id=actor.user_id
         )
@@ -79,14 +81,18 @@ def create_draft(
 
 
 def _resumed(actor: Actor, model: ServedModel, spec: Spec, files: list[dict[str, Any]]) -> Release | None:
-    """The actor's newest draft of this content. Its version grows, so that the other holder of the draft sees a conflict."""
+    """The actor's newest draft of this content. Its version grows, so that the other holder of the draft sees a conflict.
+
+    Until the transaction ends nobody else resumes a draft of the model, so that one content has one draft.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_RESUME_LOCKS, model.pk])
     drafts = Release.objects.filter(model=model, state=ReleaseState.DRAFT, author=actor.user_id)
-    with transaction.atomic():
-        same = drafts.filter(spec=spec.as_json(), expected_files=files).order_by("-created_at")
-        known = same.select_for_update(of=("self",), no_key=True).first()
-        if known is not None:
-            Release.objects.filter(pk=known.pk).update(version=F("version") + 1)
-            known.refresh_from_db(fields=["version"])
+    same = drafts.filter(spec=spec.as_json(), expected_files=files).order_by("-created_at")
+    known = same.select_for_update(of=("self",), no_key=True).first()
+    if known is not None:
+        Release.objects.filter(pk=known.pk).update(version=F("version") + 1)
+        known.refresh_from_db(fields=["version"])
     return known
 
 

@@ -209,7 +209,8 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str, kind: str | Non
     """A release manager's word that this release may run its own code, bound to its digest.
 
     `kind` is `code` (source, TorchScript) or `pickle`; left out, it is the first that the release still needs. Raises
-    Refused (also for the release's author), StateChanged for a draft, and Invalid without a reason or a need.
+    Refused (also for the release's author), StateChanged for a draft, and Invalid without a reason or a need. The same word
+    of the same person again is the waiver that is there.
     """
     release = lock_release(release)
     require(actor, Verb.WAIVE_CODE, release.model.team.slug, release.model.slug)
@@ -222,15 +223,18 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str, kind: str | Non
     if not needed:
         raise Invalid("no_waiver_needed", f"{release.name} carries no code and needs no waiver. Roll it out as it is.")
     refuse("invalid_waiver", "The waiver", [*_reason_problems(reason), *_kind_problems(kind, needed)])
+    row = {
+        "release": release,
+        "manifest_digest": release.digest or "",
+        "kind": kind or min(waivers_missing(release) or needed),
+        "reason": reason.strip(),
+        "granted_by_id": actor.user_id,
+    }
+    if repeated := Waiver.objects.filter(**row).first():
+        return repeated
     told = {run.node: run.containment for run in code_runs_of(release)}  # what was known of where it would run
     hidden = hidden_of(release)
-    waiver = Waiver.objects.create(
-        release=release,
-        manifest_digest=release.digest or "",
-        kind=kind or min(waivers_missing(release) or needed),
-        reason=reason.strip(),
-        granted_by_id=actor.user_id,
-    )
+    waiver = Waiver.objects.create(**row)
     author = release.author.username if release.author else None
     append_event(
         verb="release.waived",

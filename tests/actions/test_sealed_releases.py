@@ -145,6 +145,8 @@ def test_a_release_manager_waives_code_and_never_the_author(dev: Actor, model: S
     waiver = actions.grant_waiver(actor=manager, release=release, reason="Read by two people.")
     assert waiver.manifest_digest == release.digest and queries.has_code_waiver(release)
     assert verbs(release.pk)[-1] == "release.waived"
+    assert actions.grant_waiver(actor=manager, release=release, reason="Read by two people. ") == waiver
+    assert Waiver.objects.count() == 1 and verbs(release.pk).count("release.waived") == 1
     for attempt in (lambda: Waiver.objects.update(reason="other"), lambda: Waiver.objects.all().delete()):
         with pytest.raises(IntegrityError), transaction.atomic():
             attempt()
