@@ -24,6 +24,7 @@ from serving.adapters.linux_connections import open_connections
 from serving.adapters.triton import TritonServer, control_restrictions
 from serving.adapters.triton_errors import last_words
 from serving.agent import containment, model_repository, runtime_image, scratch, server_shim, shim_record
+from serving.agent.log_tail import end_of
 from serving.agent.sandbox.spec import EDITION, Spec
 from serving.agent.server_ports import free_ports
 from serving.core.addresses import LOOPBACK
@@ -215,8 +216,7 @@ class LocalLauncher:
     def log_tail(self, folder: Path, lines: int = 15) -> str:
         """The server's last words, without paths."""
         with contextlib.suppress(OSError):
-            text = (folder / server_shim.LOG_FILE).read_text(errors="replace")
-            return last_words("\n".join(text.splitlines()[-lines:]))
+            return last_words("\n".join(end_of(folder / server_shim.LOG_FILE).splitlines()[-lines:]))
         return ""
 
     def _check_runtime(self, spec: LaunchSpec) -> None:

@@ -58,15 +58,18 @@ class LogTail:
 
 def tail_of(folder: Path) -> str:
     """The last lines of the log. Raises OSError."""
-    with (folder / server_shim.LOG_FILE).open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _READ_BYTES))
-        text = file.read(_READ_BYTES).decode("utf-8", "replace")
-    lines = text.split("\n")
-    if size > _READ_BYTES:
-        lines = lines[1:]  # the first is cut
-    shown = "\n".join(cleaned(line, _secret_of(folder)) for line in lines[-MOST_LINES:])
+    lines, secret = end_of(folder / server_shim.LOG_FILE).split("\n"), _secret_of(folder)
+    shown = "\n".join(cleaned(line, secret) for line in lines[-MOST_LINES:])
     return shown[-MOST_CHARS:].lstrip("\n")
+
+
+def end_of(file: Path) -> str:
+    """The whole lines in the last 64 KiB of a file that a release may have written, of whatever size. Raises OSError."""
+    with file.open("rb") as opened:
+        size = opened.seek(0, 2)
+        opened.seek(max(0, size - _READ_BYTES))
+        text = opened.read(_READ_BYTES).decode("utf-8", "replace")
+    return text.partition("\n")[2] if size > _READ_BYTES else text  # the first line is cut
 
 
 def cleaned(line: str, secret: str = "") -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from serving.agent.launcher import LocalLauncher
 from serving.agent.log_tail import LOOK_EVERY_S, MOST_CHARS, MOST_LINES, LogTail, cleaned, tail_of
 from validators.core.load import LATENCY_EDGES_MS, Attempt, summarise
 
@@ -35,6 +37,23 @@ from validators.core.load import LATENCY_EDGES_MS, Attempt, summarise
 )
 def test_what_must_not_be_shown_is_not(line: str, shown: str) -> None:
     assert cleaned(line, "s3cr3t") == shown
+
+
+@pytest.mark.parametrize("is_one_line", [True, False])
+def test_of_a_huge_log_only_the_end_is_read(tmp_path: Path, is_one_line: bool) -> None:
+    """A release can make its log as large as a disk, for nothing: as a hole."""
+    log = tmp_path / "server.log"
+    with log.open("wb") as file:
+        file.truncate(1 << 40)
+        file.seek(0, 2)
+        file.write(b"x" * 100_000 if is_one_line else b"\nthe last words\n")
+    launcher = LocalLauncher.__new__(LocalLauncher)
+    tracemalloc.start()
+    said, shown = launcher.log_tail(tmp_path), tail_of(tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10 << 20
+    assert is_one_line or ("the last words" in said and "the last words" in shown)
 
 
 def test_a_tail_is_bounded_whatever_the_log_is(tmp_path: Path) -> None:
