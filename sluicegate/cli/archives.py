@@ -30,6 +30,8 @@ _CHUNK: Final = 1 << 20
 _SPARE_BYTES: Final = 64 << 20
 #: tarfile reads the names of long paths and its own extensions whole: none of them is longer than this.
 _LONGEST_READ: Final = 4 << 20
+#: Zeros behind the mark of the end, with which tools fill their last block.
+_MOST_PADDING: Final = 4 << 20
 
 
 def is_archive(path: Path) -> bool:
@@ -150,6 +152,11 @@ def _require_end(tar: tarfile.TarFile) -> None:
     tar.fileobj.seek(tar.offset)
     if tar.fileobj.read(2 * tarfile.BLOCKSIZE) != bytes(2 * tarfile.BLOCKSIZE):
         raise Malformed("it is cut off: the mark of its end is missing", "Pack it again, or send the whole file.")
+    padding = 0
+    while piece := tar.fileobj.read(_CHUNK):  # to the end of a packed file, where its checksum stands
+        padding += len(piece)
+        if any(piece) or padding > _MOST_PADDING:
+            raise Malformed("it has more behind the mark of its end", "Pack it again.")
 
 
 def _of_tar(one: tarfile.TarInfo) -> Member:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import struct
 import tarfile
@@ -274,6 +275,21 @@ def test_a_tar_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
         assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {
             name for name, _ in GOOD
         }
+
+
+def test_a_packed_tar_is_verified_to_its_last_byte(tmp_path: Path) -> None:
+    """Its end has a checksum and the size of what was packed."""
+    data = PACKED["r.tar.gz"](GOOD)
+    for length in range(len(data) - 12, len(data)):
+        with pytest.raises(CommandError), unpacked(placed(tmp_path, "r.tar.gz", data[:length])):
+            pass
+    with pytest.raises(CommandError), unpacked(placed(tmp_path, "r.tar.gz", data[:-8] + b"\0\0\0\0" + data[-4:])):
+        pass
+    more = gzip.compress(gzip.decompress(data) + b"more")
+    with refused("more behind the mark"), unpacked(placed(tmp_path, "r.tar.gz", more)):
+        pass
+    with unpacked(placed(tmp_path, "r.tar.gz", gzip.compress(gzip.decompress(data) + bytes(1 << 20)))) as release:
+        assert (release.root / "release.yaml").is_file()
 
 
 @settings(max_examples=150)
