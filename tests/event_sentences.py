@@ -108,6 +108,7 @@ RESTS_ON = {
         "the counters of every gateway, for the first of those that make room"
     ),
     # the node agent
+    "The node's agent cannot look at it: {}. It stays as it is, and is looked at again.": "the error of the operating system",
     "its server was gone when the agent came back, or not shut in as servers are today": "no such process, or an older sandbox",
     "its server process ended": "the process is gone",
     "its server is away, or serves it no more": "the server's own answer",

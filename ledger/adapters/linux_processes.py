@@ -46,14 +46,14 @@ def adopt_orphans() -> None:
 def started_at_ticks(pid: int) -> int | None:
     """When the process started, in clock ticks since boot; None if it is gone or a zombie.
 
-    A pid with its start is a name that is never given twice.
+    A pid with its start is a name that is never given twice. Raises OSError if nobody can tell, as without a free file.
     """
     fields = _stat(pid)
     return None if not fields or fields[0] in "ZX" else int(fields[19])
 
 
 def is_running(pid: int, ticks: int) -> bool:
-    """Whether this very process still runs, and not another that got its pid."""
+    """Whether this very process still runs, and not another that got its pid. Raises OSError if nobody can tell."""
     return pid > 0 and started_at_ticks(pid) == ticks
 
 
@@ -72,11 +72,12 @@ def cpu_s_of(sessions: Collection[int]) -> float:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat from the third on: state, parent, …; none of a process that is gone.
+    """The fields of /proc/<pid>/stat from the third on: state, parent, …; none of a process that is gone. Raises OSError.
 
-    Source: proc_pid_stat(5). The second, the name in parentheses, may have blanks and parentheses of its own.
+    Source: proc_pid_stat(5). The second, the name in parentheses, may have blanks and parentheses of its own. A process that
+    ends while it is read gives ESRCH.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return []

@@ -88,6 +88,7 @@ class EventVerb(StrEnum):
     SERVER_ADOPTED = "server.adopted"
     SERVER_RECOVERED = "server.recovered"
     SERVER_LOST = "server.lost"
+    SERVER_UNSEEN = "server.unseen"
     SERVER_STOPPED = "server.stopped"
     SERVER_DRIFTED = "server.drifted"
     ROUTE_SET = "route.set"

@@ -277,6 +277,14 @@ def adopt_server(*, actor: Actor, server: Server) -> None:
         _append_server(server, "server.adopted", actor, "the agent came back and found it alive")
 
 
+def note_unseen(*, actor: Actor, server: Server, why: str) -> None:
+    """The node's agent could not look at the server, which is no evidence on it."""
+    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
+    reason = f"The node's agent cannot look at it: {why}. It stays as it is, and is looked at again."
+    with transaction.atomic():
+        _append_server(server, "server.unseen", actor, reason)
+
+
 def record_drift(*, actor: Actor, server: Server, drift: list[Drift]) -> None:
     """The server's files were compared with what was sealed. A difference is logged once, as the event `server.drifted`."""
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +15,8 @@ from serving.ports import InferenceError, InferenceServer
 #: Triton's words. Nothing heals such a process: even one that was only stopped takes its whole server down with the next
 #: request once it goes on. Source: observed with Triton 2.51, python backend, SIGSTOP and SIGCONT to the stub.
 _STUB_DIED = "is not healthy"
+#: Connections that one inference may open.
+_SOCKETS = 4
 #: Of the liveness call, in seconds, when its window is nearly over. It takes milliseconds, also while a model computes.
 _LEAST_LIVE_S = 0.01
 #: Phases of a request in which an instance is busy, as Triton's statistics name them.
@@ -22,11 +26,16 @@ _ON_INSTANCE = ("compute_input", "compute_infer", "compute_output")
 def check_health(
     server: InferenceServer, model: str, serving: dict[str, Any], *, limits: Mapping[str, Any], timeout_s: float
 ) -> tuple[ProbeResult, str]:
-    """The probe's result, and what was wrong with the answer (empty when it was right). `limits` are the envelope's."""
+    """The probe's result, and what was wrong with the answer (empty when it was right). `limits` are the envelope's.
+
+    Raises OSError if this process could not ask.
+    """
     sent_at = time.monotonic()
     try:
         warmup.check(server.infer(model, warmup.requests(serving, limits)[0], timeout_s=timeout_s), serving)
     except InferenceError as error:
+        if error.reason == "unreachable":
+            _require_sockets()
         return ProbeResult(_probe_of(error), sent_at, time.monotonic()), f"a real inference failed: {error.message}"
     return ProbeResult(Probe.RIGHT, sent_at, time.monotonic()), ""
 
@@ -61,6 +70,13 @@ def look_at(
     is_asked = is_live is not False and (look.probe == Probe.LATE or seen.late_since is not None)
     finished, cost_s = _finished(server, model) if is_asked else (None, None)
     return ProbeResult(look.probe, look.sent_at, time.monotonic(), finished, is_live, cost_s), trouble
+
+
+def _require_sockets() -> None:
+    """Raises OSError if this process can open no connection now. Then *unreachable* tells nothing of the server."""
+    with contextlib.ExitStack() as opened:
+        for _ in range(_SOCKETS):
+            opened.enter_context(socket.socket())
 
 
 def gone() -> ProbeResult:

@@ -84,6 +84,7 @@ class Agent:
         self._threads: dict[str, threading.Thread] = {}
         self._stop = threading.Event()
         self._troubles: list[str] = []
+        self._told: tuple[list[dict[str, Any]], dict[str, Any]] | None = None  # runtimes and facts
 
     def stop(self) -> None:
         """Ends the loops; servers stay."""
@@ -114,6 +115,8 @@ class Agent:
                         self._dispatch()
                 except _STORE_TROUBLE as error:
                     _wait_for_store(error)
+                except OSError as error:  # such as no free file; its servers do not need the agent
+                    log.warning("node %s: %s; it is tried again", self._node, error)
                 self._stop.wait(LOOK_EVERY_S)
                 beat_in_s -= LOOK_EVERY_S
             for thread in self._threads.values():
@@ -148,8 +151,14 @@ class Agent:
 
     def _introduce(self) -> None:
         """Registers the node with its hardware and runtimes; doubles as its heartbeat."""
-        runtimes = self._launcher.runtimes()
-        told = {**facts(self._launcher), **({FETCHES_AHEAD: True} if self._prefetcher is not None else {})}
+        try:
+            told = {**facts(self._launcher), **({FETCHES_AHEAD: True} if self._prefetcher is not None else {})}
+            self._told = self._launcher.runtimes(), told
+        except OSError as error:  # what it told before holds, and a silent node would lose its servers' traffic
+            log.warning("node %s cannot be looked at (%s); it is tried again", self._node, error)
+            if self._told is None:
+                raise
+        runtimes, told = self._told
         self._identity.introduce(runtimes=runtimes, facts=told)
         measure = (self._measure,) if self._launcher.runs_here else ()
         for chore in (*measure, self._launcher.stop_left, self._drain, self._place):

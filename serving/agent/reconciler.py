@@ -61,6 +61,7 @@ class DeploymentReconciler:
         self._seen = HealthTracker()
         self._leaving: Leaving | None = None
         self._log = LogTail()
+        self._is_unseen = False  # the last look could not be made
         self._setbacks = 0
         self._since = time.monotonic()  # in this state
         self._manifest: dict[str, Any] | None = None
@@ -179,13 +180,26 @@ class DeploymentReconciler:
 
     def _watch(self, deployment: Deployment) -> float:
         began = time.monotonic()
-        lost = self._examine(deployment)
+        try:
+            lost = self._examine(deployment)
+        except OSError as error:
+            return self._cannot_look(error)
+        self._is_unseen = False
         self._keep_log(deployment)
         if lost:
             return self._lose(deployment, lost)
         if time.monotonic() - self._since > self._pace.healthy_after:
             self._setbacks = 0
         return max(0.05, self._pace.probe_every - (time.monotonic() - began))
+
+    def _cannot_look(self, error: OSError) -> float:
+        """Changes nothing: that the agent cannot look, as without a free file, is no evidence on the server."""
+        why = error.strerror or str(error)
+        log.warning("deployment %s cannot be looked at (%s); it is tried again", self.deployment_id, why)
+        if self._server is not None and not self._is_unseen:
+            actions.note_unseen(actor=self._actor, server=self._server, why=why)
+        self._is_unseen = True
+        return self._pace.probe_every
 
     def _keep_log(self, deployment: Deployment, *, at_once: bool = False) -> None:
         """The end of the log, for those who wait for gates. Users' words may be in the logs of servers that users reach."""

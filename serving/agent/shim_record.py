@@ -16,10 +16,10 @@ _NOTED_WITHIN_S = 4.0
 
 
 def read(file: Path) -> dict[str, Any]:
-    """The JSON object in the file; {} where there is none."""
+    """The JSON object in the file; {} where there is none. Raises OSError if the file is there and cannot be read."""
     try:
         found: dict[str, Any] = json.loads(file.read_text())
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return found
 
@@ -30,6 +30,7 @@ def record_of(folder: Path) -> dict[str, Any]:
 
 
 def is_alive(record: dict[str, Any]) -> bool:
+    """Whether the server of a record lives. Raises OSError if nobody can tell."""
     return bool(record) and is_running(record["server_pid"], record["server_ticks"])
 
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import itertools
+import os
 
 import pytest
 from django.utils import timezone
@@ -12,6 +14,7 @@ from django.utils import timezone
 from ledger.models import Event
 from registry.models import Release, ServedModel
 from serving import actions, queries
+from serving.agent import health_check
 from serving.control_plane import store
 from serving.core.routes import RoutingTable, admit
 from serving.models import Deployment, Environment, Node, Route, Server
@@ -156,6 +159,37 @@ def test_a_full_queue_is_load_and_no_error(world: World) -> None:
     for _ in range(4):
         world.reconciler.step()
     assert world.state == S.READY
+
+
+# an agent that cannot look
+
+
+NO_FILE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+@pytest.mark.parametrize("cannot", ["read its record", "open a connection"])
+def test_a_server_that_the_agent_cannot_look_at_is_left_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch, cannot: str
+) -> None:
+    """However long, and told once. Once the agent can look again, what it sees counts at once."""
+    world.until(S.READY)
+
+    def no_file(*_: object) -> bool:
+        raise NO_FILE
+
+    world.behaviour.breaks = InferenceError("unreachable", "no answer")
+    with monkeypatch.context() as short:
+        if cannot == "read its record":
+            short.setattr(world.launcher, "is_alive", no_file)
+        else:
+            short.setattr(health_check.socket, "socket", no_file)
+        for _ in range(30):
+            world.step()
+        assert world.state == S.READY and world.row.recoveries == 0 and len(world.launcher.running) == 1
+        event = Event.objects.get(verb="server.unseen")
+        assert "cannot look at it: Too many open files. It stays as it is" in event.reason
+    world.step()
+    assert world.state == S.LOADING
 
 
 # the last server of a stable release
