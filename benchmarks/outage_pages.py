@@ -37,6 +37,8 @@ from tests.flows.tiny import MODEL, Shop, Users, password_of
 MOST_S = 10.0
 PAGES = {"overview": "/", "model": f"/models/{MODEL}/", "fleet": "/fleet/"}
 _LOOK_EVERY_S, _WORST_S = 0.1, 120.0
+#: Between two scenes, in seconds. Pages do not fetch a costly part again within 5 s.
+_CALM_S = 6.0
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,7 @@ def measured(rounds: int) -> list[Times]:
                     )
                 healed = seconds_until(time.monotonic(), healthy, is_well)
                 times.healed.append(max(healed.values()))
+                time.sleep(_CALM_S)
     return table
 
 
