@@ -302,7 +302,7 @@ def test_a_model_behind_gateways_that_nobody_reads_is_not_healthy(
 
 @pytest.mark.parametrize("requests", [0, 60])
 def test_counts_of_the_present_are_shown_as_they_are(requests: int) -> None:
-    page = page_of(signed_in(served_and_counted(counted_s_ago=6, requests=requests)))
+    page = page_of(signed_in(served_and_counted(counted_s_ago=6, written_s_ago=5, requests=requests)))
     assert "healthy</span>" in page and "unknown since" not in page and '<span class="badge bad"' not in page
     assert ("no requests" in page) == (requests == 0)
     assert ("4/s now" if requests else "0/s now") in page
