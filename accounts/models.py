@@ -82,7 +82,7 @@ class Token(models.Model):
     previous_until = models.DateTimeField(null=True, blank=True)
     previous_used_at = models.DateTimeField(null=True, blank=True)
 
-    #: Of a request's token: the digest of the secret that it came with, which may be the one before.
+    #: SHA-256 of the secret in the request: the present secret, or the previous one during its overlap.
     secret_sha256: str = ""
 
     @property

@@ -1,8 +1,8 @@
-"""A request that takes nearly as long as its model allows, and a server that freezes meanwhile, on a whole local stack.
+"""A request close to its model's time limit, then a frozen server, on a whole local stack.
 
 Run `python -m benchmarks.long_request [--seconds N]`; N seconds and about three minutes. The model allows requests of 600 s. Its
-code waits as many seconds as the request's first value says, on the only instance. One request of N seconds goes through the
-gateway. Then the server's process is stopped, and the time counts until the agent takes the server away: 30 s and a look for
+code sleeps for the request's first value, in seconds, on the only instance. A request of N seconds goes through the gateway.
+Then the server's process is stopped, and the time counts until the agent takes the server away: 30 s and a look for
 the last server of stable (docs/time-limits.md).
 
 The exit code is 1 if an answer was wrong, the server was lost while it worked, or the freeze was not found in MOST_FROZEN_S.
@@ -31,7 +31,7 @@ from sluicegate.stack import Stack, running
 from tests.flows.tiny import MODEL, Shop, model_document, write_release
 
 ALLOWED_S, MOST_FROZEN_S = 600, 45.0
-#: Answers y = 2x after as many seconds as the first value says; two requests at a time.
+#: Answers y = 2x. If the first value is above 100, it sleeps for that many seconds first.
 WAITS = """
 import time
 import numpy as np

@@ -43,8 +43,8 @@ _CALM_S = 6.0
 
 @dataclass(frozen=True)
 class Scene:
-    """What is broken, and how. `freezes`: processes of the stack that stop; `kills_servers`: the serving processes end.
-    `good`: words that no page in `pages` may have meanwhile."""
+    """A fault. `freezes`: processes of the stack that get SIGSTOP; `kills_servers`: the serving processes get SIGKILL.
+    `good`: words that no page in `pages` may show during the fault."""
 
     name: str
     freezes: tuple[str, ...]

@@ -31,7 +31,7 @@ TEXT = """() => {
   for (const one of main.querySelectorAll("select")) one.remove();
   return main.textContent;
 }"""
-#: Elements in the colour of what is well.
+#: Elements in the colour of success.
 GREEN = """() => {
   const probe = document.createElement("i");
   probe.style.color = "var(--ok)";

@@ -148,7 +148,7 @@ def numbers(fault: str = "none", *, keeps_bytes: int = 0, max_batch_size: int = 
 
 
 def texts(fault: str = "none", *, instances: int = 1, max_batch_size: int = 4) -> Make:
-    """y[1] = its bytes, of a text; nobody waits for a batch to fill."""
+    """y[1] = length of a text in bytes. Requests do not wait for a batch to fill."""
     own = made.serving(
         max_batch_size=max_batch_size,
         inputs=[{"name": "text", "data_type": "BYTES", "dims": [1]}],

@@ -151,7 +151,7 @@ def _follow_rules(issuer: Issuer, user: User, claims: Mapping[str, Any]) -> None
     actor = Actor.system(f"issuer {issuer.pk}")
     lock_user(user.username)
     rules = RoleRule.objects.filter(issuer=issuer).select_related("team").order_by("pk")
-    people = IssuerKind.OTHER  # their groups are a list, whoever tells them
+    people = IssuerKind.OTHER  # every kind of issuer sends people's groups as a list
     due = {(rule.team_id, rule.role): rule for rule in rules if is_met(rule.claims, claims, people)}
     given = RuleMembership.objects.filter(issuer=issuer, membership__user=user).select_related("membership")
     end_given_roles([one for one in given if (one.membership.team_id, one.membership.role) not in due], actor=actor)

@@ -172,10 +172,10 @@ def living_token(clear: str, *, beyond_end: Callable[[Token], bool] = lambda tok
 
 
 def _require_secret_of_now(actor: Actor, *, beside: int | None = None) -> None:
-    """Raises Refused for who comes with a secret of before: it may have leaked, and would outlive itself in a new one.
+    """Raises Refused for a rotated secret: it may have leaked, and would live on in a new token.
 
-    Locks the actor's token, and the token `beside` it, until the transaction ends: of many who come at once with a secret,
-    one alone rotates it.
+    Locks the actor's token, and the token `beside` it, until the transaction ends. So of many simultaneous requests with
+    the same secret, the first alone rotates it.
     """
     if actor.token_id is None:
         return

@@ -171,7 +171,7 @@ class DocumentField(serializers.JSONField):
         if data is empty and self.default is not empty:
             return True, self.get_default()
         if data is empty and self.required and not isinstance(self.parent, DocumentSerializer):
-            return True, None  # which the action refuses in the words of its schema
+            return True, None  # the action's schema refuses it
         if data is empty:
             raise SkipField
         return True, data

@@ -46,14 +46,15 @@ def adopt_orphans() -> None:
 def started_at_ticks(pid: int) -> int | None:
     """When the process started, in clock ticks since boot; None if it is gone or a zombie.
 
-    A pid with its start is a name that is never given twice. Raises OSError if nobody can tell, as without a free file.
+    A pid together with its start time identifies a process. Raises OSError if /proc cannot be read, such as without a free
+    file descriptor.
     """
     fields = _stat(pid)
     return None if not fields or fields[0] in "ZX" else int(fields[19])
 
 
 def is_running(pid: int, ticks: int) -> bool:
-    """Whether this very process still runs, and not another that got its pid. Raises OSError if nobody can tell."""
+    """Whether this very process still runs, and not another that got its pid. Raises OSError if /proc cannot be read."""
     return pid > 0 and started_at_ticks(pid) == ticks
 
 
@@ -72,10 +73,10 @@ def cpu_s_of(sessions: Collection[int]) -> float:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat from the third on: state, parent, …; none of a process that is gone. Raises OSError.
+    """The fields of /proc/<pid>/stat from the third on: state, parent, …; none of a process that is gone.
 
     Source: proc_pid_stat(5). The second, the name in parentheses, may have blanks and parentheses of its own. A process that
-    ends while it is read gives ESRCH.
+    ends during the read gives ESRCH. Raises OSError if /proc cannot be read.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -30,7 +30,7 @@ from registry.storage import Readable, store
 
 #: A single recurring job row: it discards abandoned drafts and collects unreferenced bytes.
 HOUSEKEEPING, HOUSEKEEPING_EVERY = "registry.housekeeping", timedelta(hours=6)
-#: The class id of the advisory locks for drafts that are resumed, one for each model; no other advisory lock uses this number.
+#: Class id of the advisory locks for resumed drafts, a lock for each model. No other advisory lock uses this number.
 _RESUME_LOCKS = 0x72_65_73_75
 
 
@@ -83,7 +83,7 @@ def create_draft(
 def _resumed(actor: Actor, model: ServedModel, spec: Spec, files: list[dict[str, Any]]) -> Release | None:
     """The actor's newest draft of this content. Its version grows, so that the other holder of the draft sees a conflict.
 
-    Until the transaction ends nobody else resumes a draft of the model, so that one content has one draft.
+    Until the transaction ends, a lock keeps others from resuming drafts of the model. So the same content never has two drafts.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_RESUME_LOCKS, model.pk])

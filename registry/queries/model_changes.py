@@ -1,4 +1,4 @@
-"""What a new model would be, and what a change of its settings would do: asked by the action that does it, and by a form before that."""
+"""Settings and mistakes of a new model, and the effect of a change. The actions and the forms ask before they write."""
 
 from __future__ import annotations
 

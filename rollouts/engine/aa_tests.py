@@ -130,7 +130,7 @@ class _TestedModel:
         self.test = self.test.after(tick, at, stable)
         if self.is_first:
             self.is_first = False
-            self.traffic = self.traffic.after(at, 0, 0, NOTHING)  # what came before was counted by others, or by nobody
+            self.traffic = self.traffic.after(at, 0, 0, NOTHING)  # a baseline: earlier requests are not counted
             return
         requests = sum(one.user_requests for one in news)
         self.traffic = self.traffic.after(at, requests, sum(one.user_errors for one in news), latency, shed)

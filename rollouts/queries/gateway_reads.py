@@ -24,7 +24,7 @@ from serving.queries.routes import model_routes
 
 #: Gateways whose last read is older than this are unread: the engine writes more often.
 READ_WITHIN: Final = timedelta(seconds=NOW_WITHIN_S)
-#: An engine that wrote, and last read so long before that, could not read them since. It reads each second.
+#: If the engine's last write is this much later than its last read, it could not read in between. It reads each second.
 MISSED: Final = timedelta(seconds=4)
 
 

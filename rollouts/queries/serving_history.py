@@ -214,8 +214,8 @@ def _observed(rollout: Rollout | None, at: datetime) -> dict[str, Any] | None:
 def changes_between(
     model: ServedModel, environment: Environment, begin: datetime, end: datetime, most: int
 ) -> tuple[list[ServedChange], bool, datetime | None]:
-    """(what served when `begin` came, and every change until `end`, the oldest first; whether older ones were left off; when the first
-    change after `end` was).
+    """(the release in service at `begin` and every change until `end`, the oldest first; whether older changes were left off; time of
+    the first change after `end`).
 
     Three queries. The first change may be from before `begin`: it holds until the next.
     """
@@ -232,7 +232,7 @@ def changes_between(
 def served_among(
     model: ServedModel, environment: Environment, at: datetime, changes: Sequence[ServedChange], after: datetime | None
 ) -> Served:
-    """`served_at` from all changes around that instant, the oldest first; `after` is when the next one was. Three queries at most."""
+    """`served_at` from the changes around that instant, the oldest first. `after`: time of the next change. At most three queries."""
     known = [change for change in changes if change.at <= at]
     later = [one.at for one in changes if one.at > at]
     until = later[0] if later else after

@@ -278,7 +278,7 @@ def adopt_server(*, actor: Actor, server: Server) -> None:
 
 
 def note_unseen(*, actor: Actor, server: Server, why: str) -> None:
-    """The node's agent could not look at the server, which is no evidence on it."""
+    """Writes that the node's agent could not examine the server. That is no evidence on the server."""
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
     reason = f"The node's agent cannot look at it: {why}. It stays as it is, and is looked at again."
     with transaction.atomic():

@@ -15,7 +15,7 @@ from serving.ports import InferenceError, InferenceServer
 #: Triton's words. Nothing heals such a process: even one that was only stopped takes its whole server down with the next
 #: request once it goes on. Source: observed with Triton 2.51, python backend, SIGSTOP and SIGCONT to the stub.
 _STUB_DIED = "is not healthy"
-#: Connections that one inference may open.
+#: Connections that an inference may open.
 _SOCKETS = 4
 #: Of the liveness call, in seconds, when its window is nearly over. It takes milliseconds, also while a model computes.
 _LEAST_LIVE_S = 0.01
@@ -28,7 +28,7 @@ def check_health(
 ) -> tuple[ProbeResult, str]:
     """The probe's result, and what was wrong with the answer (empty when it was right). `limits` are the envelope's.
 
-    Raises OSError if this process could not ask.
+    Raises OSError if this process has no free file descriptor.
     """
     sent_at = time.monotonic()
     try:
@@ -73,7 +73,7 @@ def look_at(
 
 
 def _require_sockets() -> None:
-    """Raises OSError if this process can open no connection now. Then *unreachable* tells nothing of the server."""
+    """Raises OSError if this process can open no connection now. Then *unreachable* is no evidence on the server."""
     with contextlib.ExitStack() as opened:
         for _ in range(_SOCKETS):
             opened.enter_context(socket.socket())

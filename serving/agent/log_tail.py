@@ -64,7 +64,7 @@ def tail_of(folder: Path) -> str:
 
 
 def end_of(file: Path) -> str:
-    """The whole lines in the last 64 KiB of a file that a release may have written, of whatever size. Raises OSError."""
+    """The whole lines in the last 64 KiB of a file, which a release may have written. Raises OSError."""
     with file.open("rb") as opened:
         size = opened.seek(0, 2)
         opened.seek(max(0, size - _READ_BYTES))

@@ -115,7 +115,7 @@ class Agent:
                         self._dispatch()
                 except _STORE_TROUBLE as error:
                     _wait_for_store(error)
-                except OSError as error:  # such as no free file; its servers do not need the agent
+                except OSError as error:  # such as no free file descriptor; servers go on without the agent
                     log.warning("node %s: %s; it is tried again", self._node, error)
                 self._stop.wait(LOOK_EVERY_S)
                 beat_in_s -= LOOK_EVERY_S
@@ -154,7 +154,7 @@ class Agent:
         try:
             told = {**facts(self._launcher), **({FETCHES_AHEAD: True} if self._prefetcher is not None else {})}
             self._told = self._launcher.runtimes(), told
-        except OSError as error:  # what it told before holds, and a silent node would lose its servers' traffic
+        except OSError as error:  # the last facts still hold; a silent node would lose traffic
             log.warning("node %s cannot be looked at (%s); it is tried again", self._node, error)
             if self._told is None:
                 raise

@@ -193,7 +193,7 @@ class DeploymentReconciler:
         return max(0.05, self._pace.probe_every - (time.monotonic() - began))
 
     def _cannot_look(self, error: OSError) -> float:
-        """Changes nothing: that the agent cannot look, as without a free file, is no evidence on the server."""
+        """Changes nothing: an agent without a free file descriptor knows nothing of the server."""
         why = error.strerror or str(error)
         log.warning("deployment %s cannot be looked at (%s); it is tried again", self.deployment_id, why)
         if self._server is not None and not self._is_unseen:

@@ -30,7 +30,7 @@ def record_of(folder: Path) -> dict[str, Any]:
 
 
 def is_alive(record: dict[str, Any]) -> bool:
-    """Whether the server of a record lives. Raises OSError if nobody can tell."""
+    """Whether the server of a record lives. Raises OSError if /proc cannot be read."""
     return bool(record) and is_running(record["server_pid"], record["server_ticks"])
 
 

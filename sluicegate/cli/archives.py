@@ -30,7 +30,7 @@ _CHUNK: Final = 1 << 20
 _SPARE_BYTES: Final = 64 << 20
 #: tarfile reads the names of long paths and its own extensions whole: none of them is longer than this.
 _LONGEST_READ: Final = 4 << 20
-#: Zeros behind the mark of the end, with which tools fill their last block.
+#: Most zero bytes after the end mark. Tools fill their last block with zeros.
 _MOST_PADDING: Final = 4 << 20
 
 
@@ -153,7 +153,7 @@ def _require_end(tar: tarfile.TarFile) -> None:
     if tar.fileobj.read(2 * tarfile.BLOCKSIZE) != bytes(2 * tarfile.BLOCKSIZE):
         raise Malformed("it is cut off: the mark of its end is missing", "Pack it again, or send the whole file.")
     padding = 0
-    while piece := tar.fileobj.read(_CHUNK):  # to the end of a packed file, where its checksum stands
+    while piece := tar.fileobj.read(_CHUNK):  # reads up to the gzip trailer, so that its checksum is verified
         padding += len(piece)
         if any(piece) or padding > _MOST_PADDING:
             raise Malformed("it has more behind the mark of its end", "Pack it again.")

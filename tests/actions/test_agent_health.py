@@ -171,7 +171,7 @@ NO_FILE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 def test_a_server_that_the_agent_cannot_look_at_is_left_alone(
     world: World, monkeypatch: pytest.MonkeyPatch, cannot: str
 ) -> None:
-    """However long, and told once. Once the agent can look again, what it sees counts at once."""
+    """For any time, with a single event. The first look after that counts again."""
     world.until(S.READY)
 
     def no_file(*_: object) -> bool:

@@ -1,4 +1,4 @@
-"""One content pushed twice at once with `resume`."""
+"""Simultaneous pushes of the same content with `resume`."""
 
 from __future__ import annotations
 

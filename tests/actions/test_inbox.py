@@ -58,7 +58,7 @@ def test_a_model_without_a_serving_server_is_counted_for_those_who_see_it() -> N
     assert (counted_for(member).lost, counted_for(outsider).lost, counted_for(Actor.system("test")).lost) == (1, 0, 0)
     server = make_server(make_deployment(stable, environment, state="ready"))
     assert counted_for(member).lost == 0
-    Node.objects.update(seen_at=timezone.now() - REPORTS_WITHIN)  # nobody knows what its servers do
+    Node.objects.update(seen_at=timezone.now() - REPORTS_WITHIN)  # the engine itself is silent what its servers do
     assert counted_for(member).lost == 1
     Node.objects.update(seen_at=timezone.now())
     Server.objects.filter(pk=server.pk).update(is_serving=False)

@@ -76,7 +76,7 @@ def test_every_instant_has_its_answer(production: Environment) -> None:
 
 
 def test_the_changes_around_an_instant_give_the_same_answer(production: Environment) -> None:
-    """However much of the time before and after it they cover."""
+    """For every window around the instant."""
     (one, _), instants = story(production)
     asked = 0
     for at in instants:

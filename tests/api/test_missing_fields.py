@@ -1,4 +1,4 @@
-"""No body without one of its fields, or with null in its place, is a fault of the server."""
+"""A body with a missing or wrong field gets a refusal, never a server error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 
 def bodies(body: Any) -> list[Any]:
-    """The body without each of its fields, with null in its place, with nothing at all, and what is no object."""
+    """Variants of the body: a field left out, a field with a wrong value, an empty object, and values of other types."""
     if not isinstance(body, dict):
         return [None]
     without = [{name: value for name, value in body.items() if name != left} for left in body]

@@ -271,8 +271,8 @@ def parse_policy(
 ) -> Policy:
     """The policy that a JSON object states; an empty one is the default. Without a golden set its gate is left out.
 
-    `objectives` are the model's, and `default` the installation's time limits for what these leave open. A policy's own
-    `document` leaves nothing open.
+    `objectives` are the model's. `default`: the installation's time limits, for objectives without any. A policy's own
+    `document` is complete.
 
     Raises:
         Invalid: `gate_policy_invalid`, with facts["errors"] = [{field, message, fix}] naming every mistake at once.

@@ -11,8 +11,8 @@ from validators.core.policy import Policy, parse_policy
 
 
 def policy_of(model: ServedModel, stated: Mapping[str, Any] | None = None) -> Policy:
-    """The model's gate policy, or the policy that `stated` gives instead. What it leaves open comes from the model's
-    objectives, and from the installation's limits for what these leave open.
+    """The model's gate policy, or `stated` in its place. Missing time limits come from the model's objectives, and then
+    from the installation's limits.
 
     Raises Invalid where it cannot be read.
     """

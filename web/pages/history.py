@@ -148,7 +148,7 @@ def _served(
     *,
     is_cut: bool,
 ) -> Served:
-    """By the changes that are shown, unless older ones were left off and it was one of them."""
+    """From the changes on the page. If the page left off the change before `at`, from the log."""
     if is_cut and changes[0].at > at:
         return served_at(model, environment, at)
     return served_among(model, environment, at, changes, after)
