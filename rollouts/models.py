@@ -23,6 +23,8 @@ class Rollout(models.Model):
     `displaced` is the stable release that had no server when the candidate took all traffic. `stable` is null from then on. If the
     displaced release answers again, a rollback makes it `stable` again.
     `policy` is the whole policy that this rollout follows, `policy_digest` its canonical digest.
+    `crossings` are objects: `at`, `code`, `words` and `counts` of the guard, `state`, `step_index`, `weight_bp`, `reason`,
+    and the clock `first_bad_at`, `decided_at`, `zero_at`, `confirmed_at` as that of a rollback (ISO 8601, UTC, or null).
     `engine_state` is what the engine carries from tick to tick (last counters, evidence); it is written only by the
     leader, with its fencing token.
     """
@@ -56,6 +58,9 @@ class Rollout(models.Model):
     undo_until = models.DateTimeField(
         null=True
     )  # promoted: until then the old stable stays loaded for an instant rollback
+    crossings = models.JSONField(
+        default=list
+    )  # how often its traffic was taken away for another look, the oldest first
     supersedes = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="superseded_by")
     # the clock of a rollback, all measured
     first_bad_at = models.DateTimeField(null=True)  # the last reading before the candidate's first bad attempt
@@ -74,6 +79,16 @@ class Rollout(models.Model):
             ),
         ]
         indexes = [models.Index(fields=["state"], name="rollout_by_state")]  # the engine's tick
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether its traffic was taken away for another look, which has not begun yet."""
+        return RolloutState.SECOND_LOOK in {self.state, self.resume_state if self.state == RolloutState.PAUSED else ""}
+
+    @property
+    def look(self) -> int:
+        """The number of the rollout's look, counted from 1."""
+        return 1 + len(self.crossings)
 
     @property
     def effective_policy(self) -> Policy:

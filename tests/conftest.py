@@ -49,8 +49,17 @@ def pytest_configure(config: pytest.Config) -> None:
     # files as they are written, under plain names; tests/pages/test_static_files.py collects them once as the web process does
     django.conf.settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
     django.conf.settings.WHITENOISE_USE_FINDERS = True
+    _give_one_look()
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request would bury why a test failed
     gc.disable()  # until the tests are collected
+
+
+def _give_one_look() -> None:
+    """Presets convict at the first crossing here, so that a test of another subject ends there. Tests of the second look state it."""
+    from rollouts.core.presets import PRESETS
+
+    for preset in PRESETS.values():
+        preset["second_look"] = {**preset["second_look"], "looks": 1}
 
 
 def _take_ports(config: pytest.Config) -> None:

@@ -35,6 +35,7 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "paused": ("waiting", "pause"),
     "baking": ("running", "play"),
     "promoted": ("ok", "check"),
+    "second_look": ("waiting", "back"),
     "rolling_back": ("bad", "back"),
     "rolled_back": ("bad", "back"),
     "reverted": ("bad", "back"),

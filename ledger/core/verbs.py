@@ -132,6 +132,7 @@ class EventVerb(StrEnum):
     ROLLOUT_PROMOTED = "rollout.promoted"
     ROLLOUT_REVERTED = "rollout.reverted"
     ROLLOUT_ABORTED = "rollout.aborted"
+    ROLLOUT_SECOND_LOOK = "rollout.second_look"
     ROLLOUT_ROLLING_BACK = "rollout.rolling_back"
     ROLLOUT_ROLLED_BACK = "rollout.rolled_back"
     ROLLOUT_STUCK = "rollout.stuck"

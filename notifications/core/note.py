@@ -18,6 +18,7 @@ _PHRASES: Final[dict[str, str]] = {
     "rollout.blind": "cannot be judged: the counters are not there",
     "rollout.overdue": "is past its deadline",
     "rollout.paused": "is paused",
+    "rollout.second_look": "lost its traffic, and gets another look",
     "rollout.rolling_back": "is being rolled back",
     "rollout.rolled_back": "was rolled back",
     "rollout.reverted": "was taken back after its promotion",

@@ -11,7 +11,7 @@ from rollouts.queries.inbox import WaitingApproval, approval_need
 from rollouts.queries.owners import owners_of
 
 APPROVAL = "rollout.approval_requested"
-ROLLBACKS = ("rollout.rolled_back", "rollout.stuck")
+ROLLBACKS = ("rollout.second_look", "rollout.rolled_back", "rollout.stuck")
 #: The verbs of events that people get mails of.
 PERSONAL = (APPROVAL, *ROLLBACKS)
 

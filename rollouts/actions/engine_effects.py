@@ -20,6 +20,7 @@ from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import StableOdd
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import FULL_BP
+from rollouts.core.second_look import crossing_words
 from rollouts.core.tick import Outcome, Tick, outcome_of
 from rollouts.models import Rollout
 from rollouts.queries.release_usage import is_in_use
@@ -85,6 +86,8 @@ def _apply(rollout: Rollout, tick: Tick, fence: int) -> None:
         _promote(rollout, tick, fence)
     elif action is Action.PAUSE:
         move(rollout, S.PAUSED, actor=ENGINE, reason=decision.reason, facts=decision.facts, resume_state=rollout.state)
+    elif action is Action.WITHDRAW:
+        _withdraw(rollout, tick, fence)
     elif action is Action.ROLL_BACK:
         _roll_back(rollout, tick, fence)
     elif action is Action.CANCEL:
@@ -224,6 +227,9 @@ def _promote(rollout: Rollout, tick: Tick, fence: int) -> None:
     window_s = tick.snapshot.policy.instant_window_s if rollout.stable is not None else 0
     undo_until = tick.at + timedelta(seconds=window_s) if window_s else None
     facts = {**tick.decision.facts, "undo_until": undo_until.isoformat() if undo_until else None}
+    if rollout.crossings:
+        facts["crossings"] = len(rollout.crossings)
+        reason = f"{reason} Before that: {' '.join(crossing_words(one) for one in rollout.crossings)}"
     changes: dict[str, Any] = {
         "weight_bp": FULL_BP, "mirror_bp": 0, "undo_until": undo_until, "stable": rollout.stable,
     }  # fmt: skip
@@ -253,6 +259,40 @@ def release_previous(rollout: Rollout) -> None:
             f"{rollout.candidate.name} could be undone at once."
         )
         drain_release(rollout, before, actor=ENGINE, reason=reason)
+
+
+def _withdraw(rollout: Rollout, tick: Tick, fence: int) -> None:
+    """Weight 0 as in a rollback; the candidate keeps its servers and its place in the route for another look."""
+    decision, was = tick.decision, S(rollout.state)
+    shut(rollout, actor=ENGINE, reason=decision.reason, fence=fence)
+    move(
+        rollout,
+        S.SECOND_LOOK,
+        actor=ENGINE,
+        reason=decision.reason,
+        facts=decision.facts,
+        resume_state=S.PAUSED if was is S.PAUSED else "",
+        crossings=[*rollout.crossings, _crossing(rollout, tick)],
+        weight_bp=0,
+        step_index=-1,
+        step_started_at=None,
+        due_at=None,
+    )
+
+
+def _crossing(rollout: Rollout, tick: Tick) -> dict[str, Any]:
+    """The record of `Rollout.crossings`, with the counts of the guard behind it."""
+    facts, first_bad_at = tick.decision.facts, _first_bad_at(tick)
+    judged = next(
+        (one for one in tick.snapshot.evidence.judged if one.guard.name == facts.get("guard", "errors")), None
+    )
+    return {
+        "code": tick.decision.code.value, "reason": tick.decision.reason, "words": judged.guard.words if judged else "",
+        "counts": facts["guards"].get(judged.guard.name) if judged else None, "state": str(tick.snapshot.where),
+        "step_index": rollout.step_index, "weight_bp": rollout.weight_bp,
+        "first_bad_at": first_bad_at.isoformat() if first_bad_at else None, "decided_at": tick.at.isoformat(),
+        "zero_at": None, "confirmed_at": None,
+    }  # fmt: skip
 
 
 def _roll_back(rollout: Rollout, tick: Tick, fence: int) -> None:
@@ -291,6 +331,9 @@ def note_acknowledged_zero(
 ) -> None:
     """The gateways send the candidate nothing new since `acked_at`; a rollout that was stuck goes on, `because` of this."""
     _lock(rollout, fence)
+    if rollout.is_withdrawn:
+        _note_crossing(rollout, zero_at=max(acked_at, datetime.fromisoformat(rollout.crossings[-1]["decided_at"])))
+        return
     zero_at = max(acked_at, rollout.decided_at or acked_at)
     Rollout.objects.filter(pk=rollout.pk, zero_at=None).update(zero_at=zero_at)
     reread(rollout)
@@ -299,11 +342,30 @@ def note_acknowledged_zero(
 
 
 @transaction.atomic
+def note_withdrawn(rollout: Rollout, confirmed_at: datetime, *, fence: int) -> None:
+    """The counters show no request for the candidate at weight 0 since `confirmed_at`; the rollout waits for its next look."""
+    _lock(rollout, fence)
+    _note_crossing(rollout, confirmed_at=confirmed_at)
+
+
+def _note_crossing(rollout: Rollout, **instants: datetime) -> None:
+    """Adds instants to the last crossing's record. No other state, so the version stays."""
+    last = {**rollout.crossings[-1], **{name: at.isoformat() for name, at in instants.items()}}
+    Rollout.objects.filter(pk=rollout.pk).update(crossings=[*rollout.crossings[:-1], last])
+    reread(rollout)
+
+
+@transaction.atomic
 def note_stuck(rollout: Rollout, why: str, *, fence: int) -> None:
     """Loudly: the rollback cannot be verified. The engine keeps trying. `why` is a sentence without its full stop."""
     _lock(rollout, fence)
     reason = f"{why}. Traffic may still reach {rollout.candidate.name}; look at the gateways."
-    move(rollout, S.STUCK, actor=ENGINE, reason=reason)
+    changes: dict[str, Any] = {}
+    if rollout.is_withdrawn:  # a gateway that keeps sending leaves nothing to look at again
+        last = rollout.crossings[-1]
+        changes = {name: last[name] and datetime.fromisoformat(last[name]) for name in ("first_bad_at", "decided_at")}
+        changes |= {"step_started_at": None, "due_at": None, "resume_state": ""}
+    move(rollout, S.STUCK, actor=ENGINE, reason=reason, **changes)
     record(rollout, actor=ENGINE, action="hold", code=Code.STUCK, reason=reason)
 
 

@@ -37,7 +37,7 @@ from serving.queries import ready_server
 S = RolloutState
 _FORWARD = frozenset({S.SHADOWING, S.SHIFTING, S.BAKING})
 #: Where a candidate may take all traffic at once, if stable has no server.
-_MAY_TAKE_OVER = _FORWARD | {S.PREPARING, S.PAUSED}
+_MAY_TAKE_OVER = _FORWARD | {S.PREPARING, S.PAUSED, S.SECOND_LOOK}
 #: Nothing of its candidate is opened any more.
 _SHUT = frozenset({S.ROLLING_BACK, S.ROLLED_BACK, S.REVERTED, S.REJECTED, S.CANCELLED, S.SUPERSEDED})
 
@@ -62,8 +62,9 @@ def _lock_to_shut(
 def pause(*, actor: Actor, rollout: Rollout, expected_version: int | None, reason: str) -> Rollout:
     """The weight stays, nothing advances; a breach still rolls back. A promotion that was asked for is asked for no longer."""
     is_paused = frozenset({S.PAUSED})
+    states = _FORWARD | {S.SECOND_LOOK}
     rollout, is_done = _lock_to_shut(
-        actor, Verb.PAUSE_ROLLOUT, rollout, expected_version, _FORWARD, "pause", already=is_paused
+        actor, Verb.PAUSE_ROLLOUT, rollout, expected_version, states, "pause", already=is_paused
     )
     if is_done:
         return rollout
@@ -75,8 +76,15 @@ def pause(*, actor: Actor, rollout: Rollout, expected_version: int | None, reaso
 
 @transaction.atomic
 def resume(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
-    """Back to where it was paused. The stage's clock starts again; its evidence is kept. Raises Refused("frozen")."""
-    rollout = lock_and_check(actor, Verb.RESUME_ROLLOUT, rollout, expected_version, {S.PAUSED}, "resume")
+    """Back to where it was paused. The stage's clock starts again; its evidence is kept. Raises Refused("frozen").
+
+    A rollout whose traffic was taken away begins its next look now, without the rest of the wait; the crossing counts.
+    Raises StateChanged("wrong_state") until the gateways have acknowledged weight 0.
+    """
+    states = {S.PAUSED, S.SECOND_LOOK}
+    rollout = lock_and_check(actor, Verb.RESUME_ROLLOUT, rollout, expected_version, states, "resume")
+    if rollout.is_withdrawn:
+        return _begin_now(rollout, actor, require_reason(reason))
     to, plan, why = S(rollout.resume_state or S.SHIFTING), rollout.effective_policy, require_reason(reason)
     refuse_frozen(plan, "Resume")
     now = clock.now()
@@ -86,6 +94,23 @@ def resume(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str
     said = f"Resumed by {actor.name} at {rollout.weight_bp / 100:g} %: {why}"
     return transition_with_record(
         rollout, to, actor, "resume", said, verb="rollout.resumed", resume_state="", promote_now=False, **begun
+    )
+
+
+def _begin_now(rollout: Rollout, actor: Actor, why: str) -> Rollout:
+    """Ends the wait after a crossing. The engine begins again at its next tick, if the candidate has a server."""
+    plan, acknowledged_at = rollout.effective_policy, rollout.step_started_at
+    refuse_frozen(plan, "Begin")
+    if acknowledged_at is None:
+        raise StateChanged(
+            "wrong_state",
+            f"The gateways still take the traffic of {rollout.candidate.name} away. Repeat when they have: {rollout.reason}",
+            state=rollout.state,
+        )
+    ended_at = min(acknowledged_at, clock.now() - timedelta(seconds=plan.second_look.after_s))
+    said = f"{actor.name} begins look {rollout.look} of {plan.second_look.looks} now: {why}"
+    return transition_with_record(
+        rollout, S.SECOND_LOOK, actor, "resume", said, verb="rollout.resumed", resume_state="", step_started_at=ended_at
     )
 
 

@@ -62,6 +62,7 @@ def refuse_state(rollout: Rollout, states: Collection[RolloutState], word: str) 
         environment=rollout.environment.slug,
         candidate=rollout.candidate.name,
         stable=rollout.stable.name if rollout.stable is not None else "",
+        reason=rollout.reason,
     )
     raise StateChanged(
         "wrong_state",

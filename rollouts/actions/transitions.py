@@ -20,7 +20,7 @@ from serving.actions.routes import set_route
 
 S = RolloutState
 #: Where somebody may have to be called: the event says whom, for mails and webhooks.
-_BROKEN = frozenset({S.ROLLING_BACK, S.ROLLED_BACK, S.STUCK})
+_BROKEN = frozenset({S.SECOND_LOOK, S.ROLLING_BACK, S.ROLLED_BACK, S.STUCK})
 #: The event of arriving in a state.
 ARRIVED = {
     S.AWAITING_APPROVAL: "rollout.approval_requested",
@@ -31,6 +31,7 @@ ARRIVED = {
     S.BAKING: "rollout.baking",
     S.PROMOTED: "rollout.promoted",
     S.REVERTED: "rollout.reverted",
+    S.SECOND_LOOK: "rollout.second_look",
     S.ROLLING_BACK: "rollout.rolling_back",
     S.ROLLED_BACK: "rollout.rolled_back",
     S.STUCK: "rollout.stuck",
@@ -58,7 +59,7 @@ def move(
     """
     changes |= {"ended_at": timezone.now()} if to in FINAL and rollout.state not in FINAL else {}
     changes |= {} if keeps_reason else {"reason": reason}
-    changes |= {"mirror_bp": 0, "promote_now": False} if to is S.ROLLING_BACK else {}
+    changes |= {"mirror_bp": 0, "promote_now": False} if to in {S.ROLLING_BACK, S.SECOND_LOOK} else {}
     was = transition(rollout, to, moves=MOVES, may_stay=True, **changes)
     append_event(
         verb=verb or ARRIVED[to],

@@ -329,6 +329,7 @@ class DetectionOut(serializers.Serializer[Any]):
     weight_bp = serializers.IntegerField()
     seconds = serializers.FloatField(allow_null=True, help_text="null: not within 30 days")
     bad_requests = serializers.FloatField(allow_null=True)
+    convicted_s = serializers.FloatField(allow_null=True)
 
 
 class ApprovalNeedOut(serializers.Serializer[Any]):

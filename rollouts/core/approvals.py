@@ -22,6 +22,7 @@ class Void(StrEnum):
     OWN_RELEASE = "own_release"
     NO_LONGER_MAY = "no_longer_may"
     EXPIRED = "expired"
+    BEFORE_CROSSING = "before_crossing"
 
 
 WHY = {
@@ -30,6 +31,7 @@ WHY = {
     Void.OWN_RELEASE: "Its giver made the release or asked for the rollout.",
     Void.NO_LONGER_MAY: "Its giver may no longer approve rollouts of this team.",
     Void.EXPIRED: "It has expired.",
+    Void.BEFORE_CROSSING: "The candidate's traffic was taken away after it.",
 }
 
 
@@ -44,22 +46,29 @@ class Digests:
 
 @dataclass(frozen=True)
 class ApprovalFacts:
-    """One person's yes to one stage. `may_approve`: whether the person holds the role now."""
+    """One person's yes to one stage, given at `at`. `may_approve`: whether the person holds the role now."""
 
     approver: int
     stage: str
     digests: Digests
+    at: datetime
     expires_at: datetime | None
     may_approve: bool
 
 
 def void_because(
-    approval: ApprovalFacts, *, pinned: Digests, newest_report: str, excluded: frozenset[int], now: datetime
+    approval: ApprovalFacts,
+    *,
+    pinned: Digests,
+    newest_report: str,
+    excluded: frozenset[int],
+    now: datetime,
+    crossed_at: datetime | None = None,
 ) -> Void | None:
     """The first reason why the approval does not count; None when it does.
 
     `newest_report` is the digest of the release's newest report under the gate policy of the pinned one, empty for none.
-    `excluded` are the release's author and whoever asked for the rollout.
+    `excluded` are the release's author and whoever asked for the rollout; `crossed_at`: when traffic was last taken away.
     """
     if approval.digests != pinned:
         return Void.OTHER_DIGESTS
@@ -71,16 +80,27 @@ def void_because(
         return Void.NO_LONGER_MAY
     if approval.expires_at is not None and approval.expires_at <= now:
         return Void.EXPIRED
+    if crossed_at is not None and approval.stage != START and approval.at <= crossed_at:
+        return Void.BEFORE_CROSSING  # of a later stage, by somebody who did not know of the crossing
     return None
 
 
 def valid(
-    approvals: Iterable[ApprovalFacts], *, pinned: Digests, newest_report: str, excluded: frozenset[int], now: datetime
+    approvals: Iterable[ApprovalFacts],
+    *,
+    pinned: Digests,
+    newest_report: str,
+    excluded: frozenset[int],
+    now: datetime,
+    crossed_at: datetime | None = None,
 ) -> dict[str, frozenset[int]]:
     """The distinct people whose approval counts now, by stage. However often somebody says yes, it is one yes."""
     found: dict[str, set[int]] = {}
     for one in approvals:
-        if void_because(one, pinned=pinned, newest_report=newest_report, excluded=excluded, now=now) is None:
+        void = void_because(
+            one, pinned=pinned, newest_report=newest_report, excluded=excluded, now=now, crossed_at=crossed_at
+        )
+        if void is None:
             found.setdefault(one.stage, set()).add(one.approver)
     return {stage: frozenset(people) for stage, people in found.items()}
 
@@ -97,7 +117,7 @@ def stages_ahead(plan: Policy, state: RolloutState, step_index: int, paused_in: 
     """
     where = paused_in if state is S.PAUSED else state
     stages = stages_of(plan)
-    if where in {S.AWAITING_APPROVAL, S.PREPARING, S.SHADOWING}:
+    if where in {S.AWAITING_APPROVAL, S.PREPARING, S.SHADOWING, S.SECOND_LOOK}:
         return stages
     if where is S.SHIFTING:
         return stages[min(max(step_index, 0), len(plan.steps) - 1) + 1 :]

@@ -20,6 +20,7 @@ from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import FULL_BP, Source
 from rollouts.core.replica_differs import breach_or_replica, replacing
 from rollouts.core.rollback_rules import breach, is_fix
+from rollouts.core.second_look import after_crossing
 from rollouts.core.shortage import shortage_at
 from rollouts.core.snapshot import Judged, Snapshot
 from rollouts.core.stable_gone import lacking, lacking_words, replacement, waiting, way_by_hand
@@ -43,6 +44,8 @@ def _decided(snapshot: Snapshot) -> Decision:
         return Decision(Action.HOLD, Code.AWAITING_APPROVAL, "Waiting for an approval; no traffic has moved.")
     if state is RolloutState.PREPARING:
         return _opened(snapshot, _prepare(snapshot))
+    if snapshot.where is RolloutState.SECOND_LOOK:
+        return _opened(snapshot, after_crossing(snapshot))
     if state in LIVE:
         found = breach_or_replica(snapshot, breach(snapshot))
         if found is not None:

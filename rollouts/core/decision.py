@@ -19,6 +19,7 @@ class Action(StrEnum):
     BAKE = "bake"
     PROMOTE = "promote"
     PAUSE = "pause"  # a person must look
+    WITHDRAW = "withdraw"  # all traffic back to stable; the candidate gets another look
     ROLL_BACK = "roll_back"
     CANCEL = "cancel"  # before any traffic
 
@@ -45,6 +46,7 @@ class Code(StrEnum):
     DIGEST_MISMATCH = "digest_mismatch"
     BUDGET_SPENT = "budget_spent"
     NO_ROLLBACK_TARGET = "no_rollback_target"
+    SECOND_LOOK = "second_look"
     # cannot tell
     BOTH_ARMS_BAD = "both_arms_bad"
     MIX_SHIFT = "mix_shift"

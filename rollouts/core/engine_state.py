@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from rollouts.core.all_failing import Failures
 from rollouts.core.counter_deltas import ERRORS, SHED, Arms, Counts, Reading, has_lost
 from rollouts.core.evidence import Evidence
-from rollouts.core.guard_tracker import CounterNews, GuardTracker, watched
+from rollouts.core.guard_tracker import CounterNews, GuardTracker, Recent, watched
+from rollouts.core.lifecycle import RolloutState
 from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.policy import Policy, Source
 
@@ -150,6 +151,7 @@ class EngineState:
         """
         if stage == self.stage:
             return self
+        before = self.looking_again() if RolloutState.SECOND_LOOK in {stage, self.stage} else self
         watches = {
             name: replace(
                 watch,
@@ -158,12 +160,21 @@ class EngineState:
                 seen_at=None,
                 harm={},
             )
-            for name, watch in self.watches.items()
+            for name, watch in before.watches.items()
         }
         return replace(
-            self, watches=watches, step=Arms(), stage=stage, commanded_at=at, candidate_seen_at=None,
+            before, watches=watches, step=Arms(), stage=stage, commanded_at=at, candidate_seen_at=None,
             harm=self.harm_so_far(policy), gap_at=None, forgotten=0, mostly=MostlyFailing(),
         )  # fmt: skip
+
+    def looking_again(self) -> EngineState:
+        """Without what the candidate's last attempts were like: the next look begins with nothing known of it. What is known of stable
+        stays, and so does the harm that users had."""
+        watches = {
+            name: replace(watch, dispersion=watch.dispersion.without_candidate(), recent=Recent(), first_bad_at=None)
+            for name, watch in self.watches.items()
+        }
+        return replace(self, watches=watches, failures=Failures(), has_failed=False)
 
     def harm_so_far(self, policy: Policy) -> dict[str, tuple[float, float]]:
         """For each guard: bad attempts of the candidate beyond what it tolerates of stable's share at the same time

@@ -125,6 +125,7 @@ def _record(given: TickInput, state: EngineState, s: Snapshot) -> TickRecord:
         is_replacing=s.observed.is_replacing,
         stable_replicas={name: list(one) for name, one in s.observed.stable_replicas.items()},
         is_stable_replacing=s.observed.is_stable_replacing,
+        look=s.desired.look,
         is_settling=any(not state.readings.get(name, read).is_settled for name, read in given.readings.items()),
     )
     external = {}

@@ -37,6 +37,10 @@ _INSTEAD: Mapping[RolloutState, Mapping[str, str]] = {
         "pause": f"The weight stays as it is. {_ABORT}",
         "shut": _ABORT,
     },
+    S.SECOND_LOOK: {
+        "open": "Its traffic was taken away for another look. {reason} `sluicegate rollout resume {rollout}` begins at once.",
+        "shut": _ABORT,
+    },
     S.ROLLING_BACK: {"open": f"Its traffic is being taken back: {_WATCH}", "shut": f"That is under way: {_WATCH}"},
     S.STUCK: {
         "open": "A gateway has not acknowledged weight 0: `sluicegate diagnose {rollout}` names it.",
@@ -59,11 +63,19 @@ _INSTEAD: Mapping[RolloutState, Mapping[str, str]] = {
 
 
 def instead_of(
-    word: str, state: RolloutState, *, rollout: int, model: str, environment: str, candidate: str, stable: str
+    word: str,
+    state: RolloutState,
+    *,
+    rollout: int,
+    model: str,
+    environment: str,
+    candidate: str,
+    stable: str,
+    reason: str = "",
 ) -> str:
     """Returns one or two sentences with the command that fits, if the state does not allow the verb `word`.
 
-    `stable`: the release before, empty if there is none.
+    `stable`: the release before, empty if there is none; `reason`: the rollout's, as a sentence.
     """
     told = _INSTEAD[state]
     said = told.get(word) or told["open" if word in (*OPENING, "supersede") else "shut"]
@@ -72,4 +84,6 @@ def instead_of(
     if not stable and state is S.ROLLED_BACK:
         said = f"{{candidate}} keeps its traffic. {_ANOTHER}"
     where = "" if environment == "production" else f" --environment {environment}"
-    return said.format(rollout=rollout, model=model, candidate=candidate, stable=stable, where=where)
+    return said.format(
+        rollout=rollout, model=model, candidate=candidate, stable=stable, where=where, reason=reason
+    ).replace("  ", " ")

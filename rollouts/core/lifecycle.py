@@ -10,6 +10,9 @@ awaiting_approval | preparing → cancelled   (by a person, or the candidate nev
 awaiting_approval | preparing → superseded
 shadowing | shifting | baking ⇄ paused
 shadowing → baking                          (a person promotes at once)
+shadowing | shifting | paused | baking → second_look → shadowing | shifting | paused | rolling_back | stuck
+                                            (a first crossing takes the traffic away; then it begins again)
+paused → stuck                              (paused during that, while gateways do not follow)
 shadowing | shifting | paused | baking → rolling_back → rolled_back | stuck
 stuck → rolling_back                        (the gateways follow after all, or a person tries again)
 promoted → reverted                         (a person went back to the release before while that was still warm)
@@ -27,6 +30,7 @@ class RolloutState(StrEnum):
     SHIFTING = "shifting"
     PAUSED = "paused"
     BAKING = "baking"
+    SECOND_LOOK = "second_look"
     PROMOTED = "promoted"
     REVERTED = "reverted"
     ROLLING_BACK = "rolling_back"
@@ -41,10 +45,11 @@ S = RolloutState
 MOVES: dict[RolloutState, frozenset[RolloutState]] = {
     S.AWAITING_APPROVAL: frozenset({S.PREPARING, S.REJECTED, S.CANCELLED, S.SUPERSEDED}),
     S.PREPARING: frozenset({S.SHADOWING, S.SHIFTING, S.CANCELLED, S.SUPERSEDED}),
-    S.SHADOWING: frozenset({S.SHIFTING, S.PAUSED, S.BAKING, S.ROLLING_BACK}),
-    S.SHIFTING: frozenset({S.PAUSED, S.BAKING, S.ROLLING_BACK}),
-    S.PAUSED: frozenset({S.SHADOWING, S.SHIFTING, S.BAKING, S.ROLLING_BACK}),
-    S.BAKING: frozenset({S.PROMOTED, S.PAUSED, S.ROLLING_BACK}),
+    S.SHADOWING: frozenset({S.SHIFTING, S.PAUSED, S.BAKING, S.SECOND_LOOK, S.ROLLING_BACK}),
+    S.SHIFTING: frozenset({S.PAUSED, S.BAKING, S.SECOND_LOOK, S.ROLLING_BACK}),
+    S.PAUSED: frozenset({S.SHADOWING, S.SHIFTING, S.BAKING, S.SECOND_LOOK, S.ROLLING_BACK, S.STUCK}),
+    S.BAKING: frozenset({S.PROMOTED, S.PAUSED, S.SECOND_LOOK, S.ROLLING_BACK}),
+    S.SECOND_LOOK: frozenset({S.SHADOWING, S.SHIFTING, S.PAUSED, S.ROLLING_BACK, S.STUCK}),
     S.ROLLING_BACK: frozenset({S.ROLLED_BACK, S.STUCK}),
     S.STUCK: frozenset({S.ROLLING_BACK}),
     S.PROMOTED: frozenset({S.REVERTED}),
@@ -60,7 +65,7 @@ ACTIVE = frozenset(set(S) - FINAL)
 #: Nothing has reached the candidate yet, no user's request and no copy of one: another rollout may take its place.
 WITHOUT_TRAFFIC = frozenset({S.AWAITING_APPROVAL, S.PREPARING})
 #: States in which the candidate may be serving users, or copies of their requests, so breach is checked in each of them.
-LIVE = frozenset({S.SHADOWING, S.SHIFTING, S.PAUSED, S.BAKING})
+LIVE = frozenset({S.SHADOWING, S.SHIFTING, S.PAUSED, S.BAKING, S.SECOND_LOOK})
 
 
 def outcome_of(state: str, *, has_stable: bool) -> str:

@@ -64,6 +64,22 @@ class Shadow:
 
 
 @dataclass(frozen=True)
+class SecondLook:
+    """What follows when evidence of users' traffic first speaks against the candidate.
+
+    With one look that evidence convicts. With more it takes the traffic away, and the rollout begins again `after_s` later;
+    the last look convicts, with `alpha_second` in place of `alpha_roll_back`.
+    """
+
+    looks: int = 1
+    after_s: float = 0.0
+    alpha_second: float = 0.05
+
+
+ONE_LOOK = SecondLook()
+
+
+@dataclass(frozen=True)
 class Guard:
     """An indicator watched against stable at the same time, and against the model's objective.
 
@@ -145,6 +161,7 @@ class Policy:
     instant_window_s: float
     when_stable_is_gone: WhenStableIsGone
     stable_gone_s: float
+    second_look: SecondLook
     document: dict[str, Any]
     digest: str
 
@@ -160,6 +177,17 @@ class Policy:
         most = FULL_BP - self.holdback_bp
         capped = tuple(replace(step, weight_bp=min(step.weight_bp, most)) for step in self.steps)
         return replace(self, steps=capped, bake=replace(self.bake, weight_bp=most))
+
+    def at_look(self, look: int) -> Policy:
+        """The plan in the rollout's look of this number, counted from 1: later looks have a larger chance to convict.
+
+        Guards with an alpha of their own keep their part of the whole.
+        """
+        if look <= 1:
+            return self
+        more = self.second_look.alpha_second / self.alpha_roll_back
+        guards = tuple(one if one.alpha is None else replace(one, alpha=one.alpha * more) for one in self.guards)
+        return replace(self, alpha_roll_back=self.second_look.alpha_second, guards=guards)
 
     def stage_name(self, step_index: int) -> str:
         """`start` for the first step, then `step 2`, …, and `bake` after the last: as approvals name them."""

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -28,7 +29,17 @@ from registry.core.schema import (
 )
 from rollouts.core.evidence import Tolerance
 from rollouts.core.freeze_schema import WINDOW, built_window, window_problems
-from rollouts.core.policy import SOURCES, Guard, OnUndecided, Policy, Shadow, Step, WhenStableIsGone
+from rollouts.core.policy import (
+    ONE_LOOK,
+    SOURCES,
+    Guard,
+    OnUndecided,
+    Policy,
+    SecondLook,
+    Shadow,
+    Step,
+    WhenStableIsGone,
+)
 from rollouts.core.presets import DEFAULT_MAX_FRAC, PRESETS, PROMOTE_WITHIN, ROLL_BACK_OVER
 from serving.core.buckets import EDGES_US
 from serving.core.promql import mistakes
@@ -47,6 +58,9 @@ _STAGE = {
 _STEP = Record({"weight_pct": need(Number(0, 100, above=True, unit="percent")), **_STAGE})
 _BAKE = Record(_STAGE)
 _SHADOW = Record({"sample_pct": need(Number(0, 100, unit="percent")), **_STAGE})
+_SECOND_LOOK = Record(
+    {"looks": may(Integer(1, 3, unit="looks")), "after_s": may(_SECONDS), "alpha_second": may(_ALPHA)}
+)
 _TOLERANCE = Record({"ratio": need(Number(1, 100)), "plus_frac": need(_SHARE)})
 _QUERY = Text(2000, like='sum(orders_failed_total{release="$release"})', says="a PromQL query")
 _LABEL = Text(
@@ -85,6 +99,7 @@ _POLICY = Record(
         "alpha_promote": may(_ALPHA),
         **{name: may(Text(one_of=("hold", "roll_back"), says="what to do")) for name in ("on_undecided", "on_blind")},
         "when_stable_is_gone": may(Text(one_of=("hold", "replace"), says="what to do")),
+        "second_look": may(_SECOND_LOOK),
         "all_failing_attempts": may(Integer(5, 10_000, unit="attempts")),
         "cold_attempts": may(Integer(0, 100_000, unit="attempts")),
         "budget_bad": may(Integer(1, 10**9, unit="attempts"), None),
@@ -131,8 +146,10 @@ def stored_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | N
 @lru_cache(maxsize=MOST_FOLLOWED)
 def followed_policy(text: str, *, has_stable: bool) -> Policy:
     """`stored_policy` of a document's JSON, as it can be followed with or without a stable release: a page asks for it often,
-    and reading it takes a millisecond."""
-    return stored_policy(json.loads(text)).facing(has_stable=has_stable)
+    and reading it takes a millisecond. One that was stored before there were second looks has none."""
+    document = json.loads(text)
+    policy = stored_policy(document).facing(has_stable=has_stable)
+    return policy if "second_look" in document else replace(policy, second_look=ONE_LOOK)
 
 
 def _read(document: Mapping[str, Any], objectives: Mapping[str, Any], *, is_asked: bool) -> Policy:
@@ -143,6 +160,7 @@ def _read(document: Mapping[str, Any], objectives: Mapping[str, Any], *, is_aske
     if "budget_bad" not in document:
         read.pop("budget_bad")  # absent is the preset's; null is no limit
     whole = {**deepcopy(PRESETS[read["preset"]]), **read}
+    whole["second_look"] = {**PRESETS[read["preset"]]["second_look"], **read.get("second_look", {})}
     guards = _guards(whole, objectives, problems)
     problems += _contradictions(whole, guards) + (_blind(guards) if is_asked else [])
     if problems:
@@ -353,6 +371,7 @@ def _built(whole: dict[str, Any]) -> Policy:
         on_undecided=OnUndecided(whole["on_undecided"]),
         on_blind=OnUndecided(whole["on_blind"]),
         when_stable_is_gone=WhenStableIsGone(whole["when_stable_is_gone"]),
+        second_look=SecondLook(**whole["second_look"]),
         approvals=dict(whole["approvals"]),
         freeze_windows=tuple(built_window(window) for window in whole["freeze_windows"]),
         document=whole,

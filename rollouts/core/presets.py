@@ -16,6 +16,10 @@ def _shadow(sample_pct: float, min_s: float, min_samples: int, deadline_s: float
     return {"sample_pct": sample_pct, "min_s": min_s, "min_samples": min_samples, "deadline_s": deadline_s}
 
 
+def _second_look(after_s: float) -> dict[str, Any]:
+    return {"looks": 2, "after_s": after_s, "alpha_second": 0.05}
+
+
 _COMMON: dict[str, Any] = {
     "shadow": _shadow(0, 60, 100, 1800),
     "holdback_pct": 5,
@@ -33,6 +37,7 @@ _COMMON: dict[str, Any] = {
     "prepare_deadline_s": 1800,
     "when_stable_is_gone": "hold",
     "stable_gone_s": 60,
+    "second_look": _second_look(60),
     "dispersion_window_s": 5,
     "approvals": {},
     "approval_valid_s": 86_400,
@@ -61,6 +66,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": _stages((10, 50), 60, 100, 900),
         "bake": {"min_s": 300, "min_samples": 200, "deadline_s": 1800},
         "all_failing_attempts": 5,
+        "second_look": _second_look(30),
         "cold_s": 30,
         "budget_bad": 500,
         "deadline_s": 14_400,
@@ -76,6 +82,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "blind_limit_s": 20,
         "prepare_deadline_s": 180,
         "stable_gone_s": 10,
+        "second_look": _second_look(5),
         "dispersion_window_s": 2,
         "cold_s": 6,
         "budget_bad": 500,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from rollouts.core.arrays import Floats, increments_of, mixed_of
 from rollouts.core.evidence import LOG_WEIGHTS, Side, fixed_sums
-from rollouts.core.policy import FULL_BP, Guard, Policy, Source, Step
+from rollouts.core.policy import FULL_BP, ONE_LOOK, Guard, Policy, Source, Step
 
 FAILURES = (0.01, 0.05, 0.20)
 #: Beyond this many seconds nobody waits: it counts as never.
@@ -43,13 +43,17 @@ class StagePreview:
 
 @dataclass(frozen=True)
 class Detection:
-    """A candidate of which `fail_frac` of the attempts fail, at one weight: how long until it is rolled back, at what cost."""
+    """A candidate of which `fail_frac` of the attempts fail, at one weight: how long until its traffic is taken away, at what cost.
+
+    `convicted_s`: until it is rolled back for good, if it fails alike in every look.
+    """
 
     fail_frac: float
     stage: str
     weight_bp: int
     seconds: float | None  # None: not within FOREVER_S
     bad_requests: float | None
+    convicted_s: float | None
 
 
 @dataclass(frozen=True)
@@ -162,12 +166,23 @@ def _detections(
         ways.append(_increments(guard, nc, nb, bads, base, Side.WORSE))
     found = np.min(_until(np.stack(ways), plan.bar_worse_of(guard)), axis=0)
     seconds = np.maximum(found, 1.0 / (nc * bads)) + REACTION_S  # no evidence before the first bad attempt
+    more = plan.second_look.looks - 1 if has_stable else 0
+    again = [one.seconds for one in _first_stage_again(plan, fails, rate, base)] if more else [0.0] * len(fails)
     return [
-        Detection(fail, name, step.weight_bp, round(after, 1), round(after * nc * bad, 1))
+        Detection(
+            fail, name, step.weight_bp, round(after, 1), round(after * nc * bad, 1),
+            None if later is None else round(after + more * (plan.second_look.after_s + later), 1),
+        )
         if math.isfinite(after)
-        else Detection(fail, name, step.weight_bp, None, None)
-        for fail, bad, after in zip(fails, bads.tolist(), seconds.tolist(), strict=True)
-    ]
+        else Detection(fail, name, step.weight_bp, None, None, None)
+        for fail, bad, after, later in zip(fails, bads.tolist(), seconds.tolist(), again, strict=True)
+    ]  # fmt: skip
+
+
+def _first_stage_again(plan: Policy, fails: Sequence[float], rate: float, base: float) -> list[Detection]:
+    """The same in a later look, which begins at the first weight and convicts."""
+    later = replace(plan.at_look(2), second_look=ONE_LOOK)
+    return _detections(later, plan.stage_name(0), plan.steps[0], fails, rate, base, has_stable=True)
 
 
 def _loads(weight_bp: int, rate: float) -> tuple[float, float]:

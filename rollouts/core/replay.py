@@ -37,7 +37,8 @@ class Walk:
 def walk(
     policy: Policy, feed: Feed, *, has_stable: bool = True, tick_s: float = 1.0, before: Sequence[Arms] = ()
 ) -> Iterator[Walk]:
-    """Every tick of a rollout whose gateways acknowledge at once, from its first step until it is promoted or rolled back.
+    """Every tick of a rollout whose gateways acknowledge at once, from its first step until it is promoted or its traffic is
+    taken away.
 
     `before`: what was counted, tick by tick, while the candidate was being prepared. Ticks are numbered from the first step on.
     """
@@ -73,7 +74,7 @@ def walk(
             started = now
             engine_state = engine_state.entering(f"{state}:{index}", now, policy).acknowledged(now)
         yield Walk(tick - len(before), state, index, weight, decision, snapshot.evidence.judged)
-        if decision.action in {Action.PROMOTE, Action.ROLL_BACK, Action.PAUSE}:
+        if decision.action in {Action.PROMOTE, Action.ROLL_BACK, Action.WITHDRAW, Action.PAUSE}:
             return
 
 
@@ -97,12 +98,17 @@ def replay(history: Iterable[TickRecord], policy: Policy, *, has_stable: bool = 
     back at some tick is still asked about the ticks after it. Approvals count as given. Under the rollout's own policy
     the decisions are the engine's own while every row stands for one tick. Two things are told apart no longer: the gateways,
     whose counts are added up (all are waited for while answers are on their way at one), and why a server or a contents check
-    failed.
+    failed. It ends at the first crossing, of the policy or of the stored rollout: what followed has no traffic that either had.
     """
     policy = policy.facing(has_stable=has_stable)
     rollout = ReplayedRollout(policy, has_stable)
     for row in history:
-        yield rollout.after(row)
+        if row.mark.state == RolloutState.SECOND_LOOK or row.mark.look > 1:
+            return
+        walk_here = rollout.after(row)
+        yield walk_here
+        if walk_here.decision.action is Action.WITHDRAW:
+            return
 
 
 class ReplayedRollout:
@@ -126,9 +132,11 @@ class ReplayedRollout:
         tick = evaluate(
             TickInput(
                 number=row.tick,
-                policy=self.policy,
+                policy=self.policy.at_look(mark.look),
                 identity=self.identity,
-                desired=Desired(state, paused_in, mark.step_index, mark.weight_bp, mark.is_promoting),
+                desired=Desired(
+                    state, paused_in, mark.step_index, mark.weight_bp, mark.look, is_promoting=mark.is_promoting
+                ),
                 observed=self._observed(row, stage_name(state, paused_in, mark.step_index, mark.weight_bp)),
                 engine_state=self.engine_state,
                 history=self.history,

@@ -28,6 +28,8 @@ LEAST_STABLE_ATTEMPTS = 20
 BLAME_LOG_E = math.log(10)
 #: What is over the tolerance counts against the budget only as far as it exceeds what chance may add, in standard deviations.
 BUDGET_SIGMAS = 4.0
+#: Evidence of users' traffic that an ordinary incident can show too, so that it convicts at the last look only.
+_CROSSINGS = frozenset({Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED, Code.ALL_FAILING, Code.MOSTLY_FAILING})
 #: What a bad request is for the budget: one that failed or was answered wrongly, not one that was slow.
 SPENDS = frozenset({"errors", "wrong"})
 
@@ -199,9 +201,9 @@ def _refused(s: Snapshot) -> float:
 
 
 def _most_severe(found: list[Decision]) -> Decision | None:
-    """What rolls back before what pauses before what only holds."""
-    order = {Action.ROLL_BACK: 0, Action.PAUSE: 1}
-    return min(found, key=lambda one: order.get(one.action, 2), default=None)
+    """What rolls back first, then what takes the traffic away for a while, what pauses, and what only holds."""
+    order = {Action.ROLL_BACK: 0, Action.WITHDRAW: 1, Action.PAUSE: 2}
+    return min(found, key=lambda one: order.get(one.action, 3), default=None)
 
 
 def rollback_decision(s: Snapshot, code: Code, why: str, judged: Judged | None = None) -> Decision:
@@ -220,7 +222,20 @@ def rollback_decision(s: Snapshot, code: Code, why: str, judged: Judged | None =
     if not s.identity.has_stable:
         said = f"{why} Rolling back to {s.identity.displaced_name}, which answers again."
         return Decision(Action.ROLL_BACK, code, said, facts)
+    if _is_looked_at_again(s, code, judged):
+        second = s.policy.second_look
+        said = (
+            f"{why} Traffic taken away at {weight_text(s.desired.weight_bp)}; {s.identity.candidate_name} begins again after "
+            f"{second.after_s:g} s. Look {s.desired.look} of {second.looks}."
+        )
+        return Decision(Action.WITHDRAW, code, said, facts)
     return Decision(Action.ROLL_BACK, code, f"{why} Rolling back to {s.identity.stable_name}.", facts)
+
+
+def _is_looked_at_again(s: Snapshot, code: Code, judged: Judged | None) -> bool:
+    """Whether the policy gives the candidate another look in place of the conviction. Wrong answers are no incident."""
+    is_users = judged is None or judged.guard.indicator != "wrong"
+    return code in _CROSSINGS and is_users and s.desired.look < s.policy.second_look.looks
 
 
 def _why_no_target(s: Snapshot) -> str:

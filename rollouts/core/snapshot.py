@@ -142,6 +142,9 @@ class Desired:
     paused_in: RolloutState = RolloutState.SHIFTING  # the state that a paused rollout goes back to
     step_index: int = -1  # -1 before the first step
     weight_bp: int = 0  # the candidate's share of the requests, in basis points
+    look: int = 1  # how often evidence has been collected from the first stage on
+    crossed_in: RolloutState = RolloutState.SHIFTING  # the state in which traffic was last taken away
+    crossed_because: str = ""  # a sentence, why
     is_promoting: bool = False  # the route names the candidate as stable already; its acknowledgement is awaited
 
 
@@ -152,6 +155,7 @@ class Observed:
     now: float
     is_acknowledged: bool = True  # every gateway follows the route as it is written
     is_newly_acknowledged: bool = False  # and this is the first tick that sees it since the weight was written
+    is_confirmed: bool = True  # after a crossing: counters have shown that no request reaches the candidate
     ack_error: str = ""  # why a gateway refused the route
     step_started_at: float | None = None  # when the weight was acknowledged; None: not yet
     total_s: float = 0.0  # since the first step or shadowing began
@@ -203,9 +207,7 @@ class StageEvidence:
     blind_s: float = 0.0  # for how long no tick could be judged
     since_gap_s: float | None = None  # since counts of this stage were last lost; None: they never were
     is_candidate_gone: bool = False  # the candidate has no server, and that is no slow probe
-    gone_s: float | None = (
-        None  # since the candidate was first found without a server; None: it has one, or nobody knows
-    )
+    gone_s: float | None = None  # since the candidate was first found without a server; None: unknown, or it has one
     stable_gone_s: float | None = None  # likewise of stable
     load_failure: str = ""  # why the candidate's last try to load failed, as a sentence; empty once it has a server
     mix: Mix = field(default_factory=Mix)  # the sizes of both arms' requests
@@ -270,10 +272,17 @@ class Snapshot:
         return max(self.policy.stable_gone_s, self.observed.stable_start_s)
 
     @property
+    def where(self) -> RolloutState:
+        """The state, or the state that a paused rollout goes back to."""
+        wanted = self.desired
+        return wanted.paused_in if wanted.state is RolloutState.PAUSED else wanted.state
+
+    @property
     def stage(self) -> Step:
         """The stage that the numbers belong to, also while paused in it."""
-        wanted = self.desired
-        where = wanted.paused_in if wanted.state is RolloutState.PAUSED else wanted.state
+        wanted, where = self.desired, self.where
+        if where is RolloutState.SECOND_LOOK:
+            return Step(0, self.policy.second_look.after_s, 1, self.policy.prepare_deadline_s)
         if where is RolloutState.BAKING:
             return self.policy.bake
         if where is RolloutState.SHADOWING and self.policy.shadow is not None:

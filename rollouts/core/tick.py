@@ -95,6 +95,8 @@ def outcome_of(tick: Tick) -> Outcome:
         history = replace(history, spoken=(recorded, tick.snapshot.observed.now))
     if tick.decision.action is Action.PROMOTE and not state.is_promoting:
         state = replace(state, is_promoting=True)
+    if tick.decision.action is Action.WITHDRAW:
+        state = replace(state, is_promoting=False)  # stable has its place in the route again
     if tick.snapshot.desired.state not in OBSERVED:
         return Outcome(state, history, is_recorded)
     history = history.after(tick.record)

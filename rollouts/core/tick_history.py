@@ -1,7 +1,7 @@
 """How a rollout's ticks are kept: a compact row each, some rows a block, old blocks joined into coarser ones.
 
-A block's `ticks` is a JSON list. An object in it tells what holds from there on (see `TickContext`; the first object tells all,
-the next ones what changed); a list in it is a row:
+A block's `ticks` is a JSON list. An object in it tells what holds from there on (see `TickContext`; the first object tells all
+that is not its default, the next ones what changed); a list in it is a row:
 
     [ticks, ms since the block began, ms from the tick to its reading or null, candidate's attempts, routed, bad…,
      stable's attempts, routed, bad…]
@@ -51,6 +51,7 @@ class TickContext:
     is_replacing: bool = False  # fewer of the candidate answered than before one was set aside
     stable_replicas: Mapping[str, Sequence[int]] = field(default_factory=dict)  # likewise, of stable in this stage
     is_stable_replacing: bool = False  # stable's odd replica answered still, or fewer of stable did than before
+    look: int = 1  # as `Desired.look`
 
 
 _FIELDS = tuple(one.name for one in fields(TickContext))
@@ -229,14 +230,10 @@ def _external(counts: Sequence[int], name: str) -> Arms:
 
 
 def _context_change(before: TickContext | None, now: TickContext, names: Sequence[str] | None) -> list[dict[str, Any]]:
-    """The object in front of a row, if there is something to tell."""
+    """The object in front of a row, if there is something to tell. In front of the first row, what is not usual."""
     told: dict[str, Any] = {} if names is None else {"names": list(names)}
-    if now != before:
-        told |= {
-            name: getattr(now, name)
-            for name in _FIELDS
-            if before is None or getattr(now, name) != getattr(before, name)
-        }
+    known = before or TickContext()
+    told |= {name: value for name in _FIELDS if (value := getattr(now, name)) != getattr(known, name)}
     return [told] if told else []
 
 

@@ -36,7 +36,7 @@ from rollouts.engine.lag_metrics import LagMetrics
 from rollouts.engine.latency import LatencyRecorder
 from rollouts.engine.odd_replicas import WAIT_S, ensure_set_aside, tallies_for
 from rollouts.engine.prometheus_reader import PrometheusReader
-from rollouts.engine.rollback import check_zero_acknowledged, continue_rollback
+from rollouts.engine.rollback import awaits_zero, check_zero_acknowledged, continue_rollback, is_confirmed
 from rollouts.engine.stable_replicas import StableReplicas, ensure_replaced
 from rollouts.engine.surge import ensure_replicas
 from rollouts.engine.tick_input import looked_closer, needs_a_look, tick_input, with_tallies
@@ -96,11 +96,6 @@ class Engine:
     def token(self) -> int | None:
         """Of its term; None while another engine leads."""
         return self.lead.token
-
-    @property
-    def bad_attempts(self) -> int:
-        """How many ticks broke."""
-        return self.writer.bad_attempts
 
     # -- pace -------------------------------------------------------------------------------------------------------
 
@@ -264,7 +259,7 @@ class Engine:
             tallies = tallies_for(tick, entry, world, self.hosts, until=self._naming_until)
             if tallies:
                 tick = evaluate(with_tallies(entry, given, tallies), gone_over_s=self.timings.gone_over_s)
-            if tick.decision.action is Action.ROLL_BACK:
+            if tick.decision.action in {Action.ROLL_BACK, Action.WITHDRAW}:
                 entry.mark_written(commit_tick(rollout, tick, fence=world.fence))
             elif tick.is_effect or tick.warning or _is_rolling_back(entry):
                 effects.append((entry, tick, counters, given))
@@ -291,7 +286,7 @@ class Engine:
     def _apply(self, effect: Effect, world: WorldState) -> list[Hold]:
         """What opens looks closer first, here, where no rollback waits for it any more. So it may turn out to be a hold, to be written."""
         entry, tick, counters, given = effect
-        if _is_rolling_back(entry):
+        if _is_rolling_back(entry) and not tick.is_effect:
             within_s = self.timings.confirm_within_s
             entry.mark_written(continue_rollback(entry, tick, world, counters, confirm_within_s=within_s))
             return []
@@ -311,7 +306,11 @@ class Engine:
         timings = self.timings
         next_turn = max(self._due + self.tick_s, time.monotonic()) - timings.early_s
         until = min(time.monotonic() + timings.zero_poll_for_s, next_turn)
-        left = [one for one in entries if one.rollout.state == S.ROLLING_BACK and one.rollout.zero_at is None]
+        left = [
+            one
+            for one in entries
+            if one.rollout.state != S.STUCK and _is_rolling_back(one) and awaits_zero(one.rollout)
+        ]
         while left and time.monotonic() < until:
             time.sleep(timings.zero_poll_s)
             self.lead.keep()
@@ -390,8 +389,9 @@ def _settled(
 
 
 def _is_rolling_back(entry: RolloutEntry) -> bool:
-    """Whether a rollback was written, and is not done yet."""
-    return entry.rollout.state in {S.ROLLING_BACK, S.STUCK}
+    """Whether weight 0 was written, by a rollback or for another look, and is not confirmed yet."""
+    withdrawn = entry.rollout.is_withdrawn and not is_confirmed(entry.rollout)
+    return withdrawn or entry.rollout.state in {S.ROLLING_BACK, S.STUCK}
 
 
 def _suspects_first(entry: RolloutEntry) -> tuple[bool, int]:

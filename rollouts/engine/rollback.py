@@ -1,4 +1,7 @@
-"""What follows the write of a rollback: acknowledgement by the gateways, confirmation by counters, the end."""
+"""What follows the write of weight 0: acknowledgement by the gateways, confirmation by counters, and the end of a rollback.
+
+A rollout that waits for its next look takes the same way, but for the end: its record of the crossing has the clock.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from rollouts.actions.engine_effects import (
     finish_rollback,
     note_acknowledged_zero,
     note_stuck,
+    note_withdrawn,
     write_route,
 )
 from rollouts.core.counter_deltas import Reading
@@ -38,11 +42,29 @@ def continue_rollback(
     outcome = commit_tick(rollout, tick, fence=world.fence)
     if rollout.stable is None:
         finish_rollback(rollout, confirmed_at=None, fence=world.fence)
-    elif rollout.zero_at is None:
+    elif awaits_zero(rollout):
         check_zero_acknowledged(entry, world)
     else:
         _confirm(rollout, before, tick.engine_state, counters, world, confirm_within_s)
     return outcome
+
+
+def awaits_zero(rollout: Rollout) -> bool:
+    """Whether some gateway has not acknowledged the weight 0 that was last written."""
+    return _zero_at(rollout) is None
+
+
+def is_confirmed(rollout: Rollout) -> bool:
+    """Whether counters have shown, since the last crossing, that no request reaches the candidate."""
+    return bool(rollout.crossings) and rollout.crossings[-1]["confirmed_at"] is not None
+
+
+def _zero_at(rollout: Rollout) -> datetime | None:
+    """When every gateway had acknowledged the weight 0 that was last written; None before."""
+    if not rollout.is_withdrawn:
+        return rollout.zero_at
+    at = rollout.crossings[-1]["zero_at"]
+    return datetime.fromisoformat(at) if at else None
 
 
 def _confirm(
@@ -53,26 +75,30 @@ def _confirm(
     world: WorldState,
     within_s: float,
 ) -> None:
-    assert rollout.zero_at is not None
-    zero = rollout.zero_at.timestamp()
+    zero_at = _zero_at(rollout)
+    assert zero_at is not None
+    zero = zero_at.timestamp()
     is_after = bool(counters.readings) and all(_began_after(before, gateway, zero) for gateway in counters.readings)
     is_silent = state.last.candidate.attempts == 0 and state.drawn == 0
-    is_confirmed = is_after and is_silent and not counters.problem and state.read_at is not None
+    is_shown = is_after and is_silent and not counters.problem and state.read_at is not None
     is_late = world.at - zero > within_s
     # Requests that were drawn under the weight that each gateway follows now: under weight 0 there are none. What else ends
     # was drawn before it, and answers of slow models and streams end as late as they like.
     drawn_at_zero = state.last.candidate.routed
     if is_late and is_after and not counters.problem and drawn_at_zero > 0:
-        if rollout.state == S.ROLLING_BACK:
+        if rollout.state != S.STUCK:
             reason = f"The counters still show requests for {rollout.candidate.name} at weight 0"
             note_stuck(rollout, reason, fence=world.fence)
-    elif is_confirmed or is_late:
+    elif rollout.is_withdrawn:
+        if is_shown and state.read_at:
+            note_withdrawn(rollout, datetime.fromtimestamp(state.read_at, UTC), fence=world.fence)
+    elif is_shown or is_late:
         name = rollout.candidate.name
         because = f"The counters show no request for {name} at weight 0."
-        if not is_confirmed:
+        if not is_shown:
             because = f"Every gateway has acknowledged weight 0; the counters cannot confirm it for {name}."
-        note_acknowledged_zero(rollout, rollout.zero_at, fence=world.fence, because=because)  # if it was stuck
-        confirmed_at = datetime.fromtimestamp(state.read_at, UTC) if is_confirmed and state.read_at else None
+        note_acknowledged_zero(rollout, zero_at, fence=world.fence, because=because)  # if it was stuck
+        confirmed_at = datetime.fromtimestamp(state.read_at, UTC) if is_shown and state.read_at else None
         are_answers_due = is_after and not counters.problem and state.drawn > 0
         finish_rollback(rollout, confirmed_at=confirmed_at, fence=world.fence, are_answers_due=are_answers_due)
 
@@ -87,8 +113,11 @@ def check_zero_acknowledged(entry: RolloutEntry, world: WorldState) -> bool:
     if ack.all_acked and ack.acked_at is not None:
         note_acknowledged_zero(rollout, ack.acked_at, fence=world.fence)
         return True
-    waited_s = world.at - (rollout.decided_at or world.now).timestamp()
-    if rollout.state == S.ROLLING_BACK and waited_s >= entry.policy.ack_deadline_s:
+    decided_at = rollout.decided_at or world.now
+    if rollout.is_withdrawn:
+        decided_at = datetime.fromisoformat(rollout.crossings[-1]["decided_at"])
+    waited_s = world.at - decided_at.timestamp()
+    if rollout.state != S.STUCK and waited_s >= entry.policy.ack_deadline_s:
         why = f": {ack.error.rstrip('.')}" if ack.error else ""
         reason = f"The gateways have not acknowledged weight 0 for {waited_s:.0f} s{why}"
         note_stuck(rollout, reason, fence=world.fence)

@@ -11,6 +11,7 @@ from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import Source
 from rollouts.core.room import Room
+from rollouts.core.second_look import crossing_words
 from rollouts.core.snapshot import Desired, Identity, Observed, People
 from rollouts.engine.desired_state import DesiredState
 from rollouts.engine.gateway_counters import CounterSnapshot
@@ -46,7 +47,7 @@ def tick_input(
     serving = world.serving_at(entry.places[0]), world.serving_at(entry.places[1])
     return TickInput(
         number=entry.next_tick,
-        policy=entry.policy,
+        policy=entry.policy.at_look(rollout.look),
         identity=Identity(
             rollout.pk,
             has_stable=rollout.stable_id is not None,
@@ -59,6 +60,9 @@ def tick_input(
             S(rollout.resume_state or S.SHIFTING),
             rollout.step_index,
             rollout.weight_bp,
+            rollout.look,
+            S(rollout.crossings[-1]["state"]) if rollout.crossings else S.SHIFTING,
+            crossing_words(rollout.crossings[-1]) if rollout.crossings else "",
             entry.engine_state.is_promoting,
         ),
         observed=_observed(entry, world, counters, desired, serving, source_problems),
@@ -85,6 +89,7 @@ def _observed(
         at,
         is_acknowledged=desired.ack.all_acked,
         is_newly_acknowledged=is_first,
+        is_confirmed=not rollout.is_withdrawn or rollout.crossings[-1]["confirmed_at"] is not None,
         ack_error=desired.ack.error,
         step_started_at=at if is_first else started_at,
         total_s=at - began_at if began_at is not None else 0.0,
@@ -201,7 +206,7 @@ def _external(
 def _report_problem(entry: RolloutEntry, candidate: Serving) -> str:
     """Looked at once while the candidate is being prepared, and again in every tick that may send it traffic."""
     rollout = entry.rollout
-    if rollout.state != S.PREPARING:
+    if rollout.state != S.PREPARING and not rollout.is_withdrawn:
         return ""
     if entry.report_problem is None or candidate.count:
         entry.report_problem = report_problem(rollout.candidate, rollout.environment, rollout.report)

@@ -123,20 +123,33 @@ def able_to_approve(model: ServedModel, excluded: Collection[int]) -> QuerySet[U
 
 #: What an approval is judged by; the first two are the rollout's.
 _COLUMNS = (
-    "rollout_id", "newest_report", "approver_id", "stage", "expires_at", "may_approve", "manifest_digest", "report_digest",
+    "rollout_id", "newest_report", "approver_id", "stage", "at", "expires_at", "may_approve", "manifest_digest", "report_digest",
     "policy_digest",
 )  # fmt: skip
 
 
 def _approval(
-    approver: int, stage: str, expires_at: datetime | None, may_approve: bool, manifest: str, report: str, policy: str
+    approver: int,
+    stage: str,
+    at: datetime,
+    expires_at: datetime | None,
+    may_approve: bool,
+    manifest: str,
+    report: str,
+    policy: str,
 ) -> core.ApprovalFacts:
-    return core.ApprovalFacts(approver, stage, core.Digests(manifest, report, policy), expires_at, may_approve)
+    return core.ApprovalFacts(approver, stage, core.Digests(manifest, report, policy), at, expires_at, may_approve)
 
 
-def _facts_of(rollout: Rollout, newest_report: str) -> dict[str, Any]:
-    """What every approval of the rollout is held against."""
-    return {"pinned": pinned_by(rollout), "newest_report": newest_report, "excluded": excluded_from(rollout)}
+def _facts_of(rollout: Rollout, newest_report: str, pinned: core.Digests | None = None) -> dict[str, Any]:
+    """What every approval of the rollout is held against. `pinned`: None if it is not known yet."""
+    crossed_at = datetime.fromisoformat(rollout.crossings[-1]["decided_at"]) if rollout.crossings else None
+    return {
+        "pinned": pinned or pinned_by(rollout),
+        "newest_report": newest_report,
+        "excluded": excluded_from(rollout),
+        "crossed_at": crossed_at,
+    }
 
 
 def _judgeable() -> QuerySet[Approval]:
@@ -190,8 +203,8 @@ def people_of_row(
     for row in given:
         expires = datetime.fromisoformat(row["expires_at"]) if row["expires_at"] else None
         digests = (row["manifest_digest"], row["report_digest"], row["policy_digest"])
-        one = _approval(row["approver_id"], row["stage"], expires, row["may_approve"], *digests)
-        excluded = excluded_from(rollout)
-        if core.void_because(one, pinned=pinned, newest_report=newest_report, excluded=excluded, now=now) is None:
+        at = datetime.fromisoformat(row["at"])
+        one = _approval(row["approver_id"], row["stage"], at, expires, row["may_approve"], *digests)
+        if core.void_because(one, now=now, **_facts_of(rollout, newest_report, pinned)) is None:
             found.setdefault(one.stage, {})[row["name"]] = None
     return {stage: list(names) for stage, names in found.items()}

@@ -5,8 +5,9 @@ Instants are ISO 8601 in UTC, weights basis points, shares in [0, 1], e-values l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Q, QuerySet
@@ -22,6 +23,7 @@ from rollouts.core.engine_state import EngineState
 from rollouts.core.freeze import frozen, local_words
 from rollouts.core.lifecycle import FINAL, LIVE, RolloutState
 from rollouts.core.policy import Policy
+from rollouts.core.second_look import crossing_words
 from rollouts.core.snapshot import Judged, judged_all
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.approvals import Given, ahead_of, given_to, people_by_stage, who_may_approve
@@ -33,6 +35,8 @@ from serving.queries.routes import Followed, followed_route
 S = RolloutState
 DECISIONS_SHOWN = 50
 MISMATCHES_SHOWN = 5
+#: The instants of a rollback's clock.
+CLOCK = ("first_bad_at", "decided_at", "zero_at", "confirmed_at")
 #: Decisions that entered a stage.
 _ENTERING = ("start", "advance", "bake", "promote_now", "replace")
 
@@ -51,7 +55,7 @@ def view_of(rollout: Rollout) -> dict[str, Any]:
 
 def view_with(rollout: Rollout, followed: Followed | None) -> dict[str, Any]:
     """The same, for somebody who has read what `followed_by` says."""
-    policy = rollout.effective_policy
+    policy = rollout.effective_policy.at_look(rollout.look)
     state = EngineState.from_json(rollout.engine_state)
     decisions = _decisions(rollout)
     entered = _entered(rollout, policy, decisions)
@@ -65,7 +69,7 @@ def view_with(rollout: Rollout, followed: Followed | None) -> dict[str, Any]:
         "guards": [_guard(one, policy) for one in judged_all(state, policy, has_stable=rollout.stable_id is not None)],
         "arms": {name: _arms(one, policy) for name, one in (("step", state.step), ("total", state.total), ("last_tick", state.last))},
         "users": {"requests": state.user_requests, "errors": state.user_errors},
-        "clock": _clock(rollout, state, policy), "tick": rollout.tick,
+        "second_look": _second_look(rollout, policy), "clock": _clock(rollout, state, policy), "tick": rollout.tick,
         "requested_by": rollout.requested_by.username if rollout.requested_by else None,
         **approvals_view(rollout, policy, entered),
         "target": _target(rollout), "frozen": frozen_view(policy), "undo_window": _undo_window(rollout, followed),
@@ -211,12 +215,43 @@ def _counts(counts: Counts, policy: Policy) -> dict[str, Any]:
     return {**counts.to_json(), "bad": {name: counts.bad[name] for name in guards}}
 
 
-def _clock(rollout: Rollout, state: EngineState, policy: Policy) -> dict[str, Any]:
-    """The clock of a rollback, all measured. Durations in seconds; None until both ends are known."""
+def _second_look(rollout: Rollout, policy: Policy) -> dict[str, Any]:
+    """The rollout's look, and every crossing before it with its clock. `begins_at`: when the next look begins, if it waits for that."""
+    second = policy.second_look
+    begins_at = None
+    if rollout.state == S.SECOND_LOOK and rollout.step_started_at is not None:
+        begins_at = rollout.step_started_at + timedelta(seconds=second.after_s)
     return {
-        "first_bad_at": _iso(rollout.first_bad_at), "decided_at": _iso(rollout.decided_at), "zero_at": _iso(rollout.zero_at),
-        "confirmed_at": _iso(rollout.confirmed_at), "fault_to_zero_s": _between(rollout.first_bad_at, rollout.zero_at),
-        "decision_to_zero_s": _between(rollout.decided_at, rollout.zero_at),
+        "look": rollout.look, "looks": second.looks, "after_s": second.after_s, "is_waiting": rollout.is_withdrawn,
+        "begins_at": _iso(begins_at), "crossings": [_crossing(one) for one in rollout.crossings],
+    }  # fmt: skip
+
+
+def _crossing(crossing: dict[str, Any]) -> dict[str, Any]:
+    instants = {name: _instant(crossing[name]) for name in CLOCK}
+    return {**crossing, "said": crossing_words(crossing), **_spans(instants)}
+
+
+def _instant(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _spans(at: Mapping[str, datetime | None]) -> dict[str, float | None]:
+    """Durations in seconds; None until both ends are known."""
+    return {
+        "fault_to_zero_s": _between(at["first_bad_at"], at["zero_at"]),
+        "decision_to_zero_s": _between(at["decided_at"], at["zero_at"]),
+    }
+
+
+def _clock(rollout: Rollout, state: EngineState, policy: Policy) -> dict[str, Any]:
+    """The clock of the first time that traffic was taken away, all measured."""
+    at: dict[str, datetime | None] = {name: getattr(rollout, name) for name in CLOCK}
+    if rollout.crossings:
+        first = {name: _instant(rollout.crossings[0][name]) for name in CLOCK}
+        at = {**first, "zero_at": first["zero_at"] or at["zero_at"]}
+    return {
+        **{name: _iso(one) for name, one in at.items()}, **_spans(at),
         "bad_candidate_attempts": state.total.candidate.bad.get("errors", 0),
         "bad_candidate_attempts_by_guard": _counts(state.total.candidate, policy)["bad"],
     }  # fmt: skip

@@ -62,6 +62,9 @@ def _detection(found: dict[str, Any]) -> list[str]:
     rows: dict[float, list[str]] = {}
     for one in found["detect"]:
         cell = "never" if one["seconds"] is None else f"{duration_text(one['seconds'])}, {one['bad_requests']:.0f} bad"
+        if one["convicted_s"] != one["seconds"]:
+            later = "never" if one["convicted_s"] is None else f"after {duration_text(one['convicted_s'])}"
+            cell += f", rolled back {later}"
         rows.setdefault(one["fail_frac"], [f"{share_text(one['fail_frac'])} fail"]).append(cell)
     heads = ("found within", *(f"{name} at {weight_text(weight)}" for name, weight in stages))
     return [*columns(heads, rows.values()), ""]

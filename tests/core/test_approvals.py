@@ -15,7 +15,7 @@ from rollouts.core.policy_schema import parse_policy
 S = RolloutState
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PINNED = Digests("sha256:m", "sha256:r", "sha256:p")
-YES = ApprovalFacts(1, "start", PINNED, NOW + timedelta(hours=1), may_approve=True)
+YES = ApprovalFacts(1, "start", PINNED, NOW - timedelta(hours=1), NOW + timedelta(hours=1), may_approve=True)
 FACTS: dict[str, Any] = {"pinned": PINNED, "newest_report": "sha256:r", "excluded": frozenset({7, 8}), "now": NOW}
 
 
@@ -35,6 +35,9 @@ def test_an_approval_of_exactly_these_digests_counts() -> None:
         ({"approver": 8}, {}, Void.OWN_RELEASE),
         ({"may_approve": False}, {}, Void.NO_LONGER_MAY),
         ({"expires_at": NOW}, {}, Void.EXPIRED),
+        ({"stage": "bake"}, {"crossed_at": NOW}, Void.BEFORE_CROSSING),
+        ({"stage": "bake"}, {"crossed_at": NOW - timedelta(hours=2)}, None),
+        ({}, {"crossed_at": NOW}, None),  # the start was approved, and nothing of it changed
         ({"expires_at": NOW + timedelta(microseconds=1)}, {}, None),
     ],
 )

@@ -376,8 +376,8 @@ def test_a_preview_is_told_in_columns_and_its_warnings_with_their_codes() -> Non
         "traffic": {"rate_per_s": 12.5, "error_frac": 0.001, "source": "A/A test"},
         "stages": [{**stage, "expected_s": 480.0}, {**stage, "name": "bake", "weight_bp": 9500, "expected_s": None}],
         "detect": [
-            {"fail_frac": 0.01, "stage": "start", "weight_bp": 500, "seconds": None, "bad_requests": None},
-            {"fail_frac": 0.2, "stage": "start", "weight_bp": 500, "seconds": 14.0, "bad_requests": 1.8},
+            {"fail_frac": 0.01, "stage": "start", "weight_bp": 500, "seconds": None, "bad_requests": None, "convicted_s": None},
+            {"fail_frac": 0.2, "stage": "start", "weight_bp": 500, "seconds": 14.0, "bad_requests": 1.8, "convicted_s": 14.0},
         ],
         "total_s": None, "can_start": False,
         "warnings": [{"code": "frozen_now", "level": "refused", "message": "Changes are frozen."}],

@@ -57,12 +57,22 @@ STAGES: dict[str, tuple[tuple[int, ...], tuple[int, int, int], tuple[int, int, i
     "fast": ((10, 50), (60, 100, 900), (300, 200, 1800), (0, 60, 100, 1800)),
     "demo": ((25, 50), (5, 40, 90), (6, 40, 90), (0, 60, 100, 1800)),
 }
+
+
+def _second_look(after_s: float) -> dict[str, Any]:
+    return {"looks": 1, "after_s": after_s, "alpha_second": 0.05}
+
+
 DIFFERS: dict[str, dict[str, Any]] = {
     "careful": {"budget_bad": 50, "deadline_s": 172_800, "instant_window_s": 86_400},
     "standard": {},
-    "fast": {"all_failing_attempts": 5, "cold_s": 30, "budget_bad": 500, "deadline_s": 14_400, "instant_window_s": 3600},
+    "fast": {
+        "all_failing_attempts": 5, "second_look": _second_look(30), "cold_s": 30, "budget_bad": 500, "deadline_s": 14_400,
+        "instant_window_s": 3600,
+    },
     "demo": {
         "all_failing_attempts": 5, "no_data_s": 10, "stale_s": 5, "blind_limit_s": 20, "prepare_deadline_s": 180, "stable_gone_s": 10,
+        "second_look": _second_look(5),
         "dispersion_window_s": 2, "cold_s": 6, "budget_bad": 500, "deadline_s": 900, "instant_window_s": 20,
     },
 }  # fmt: skip

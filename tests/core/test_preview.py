@@ -262,13 +262,31 @@ def test_what_takes_more_than_thirty_days_is_never() -> None:
     assert preview(STANDARD, rate_per_s=slowest * 1.01, has_stable=True).stages[0].proof_s is not None
 
 
+def test_a_second_look_convicts_later_and_takes_the_traffic_away_as_fast() -> None:
+    once, twice, thrice = [
+        preview(
+            parse_policy({"second_look": {"looks": looks, "after_s": 60, "alpha_second": 0.05}}),
+            rate_per_s=100.0, error_frac=0.001, has_stable=True,
+        ).detect
+        for looks in (1, 2, 3)
+    ]  # fmt: skip
+    for first, second, third in zip(once, twice, thrice, strict=True):
+        assert (first.seconds, first.bad_requests) == (second.seconds, second.bad_requests)
+        assert first.convicted_s == first.seconds
+        assert None not in {first.seconds, second.convicted_s, third.convicted_s}
+        again = second.convicted_s - second.seconds  # type: ignore[operator]
+        assert again > 60 and third.convicted_s == pytest.approx(second.seconds + 2 * again, abs=0.2)  # type: ignore[operator]
+    alone = preview(parse_policy({"second_look": {"looks": 2}}), rate_per_s=100.0, has_stable=False).detect
+    assert all(one.convicted_s == one.seconds for one in alone)
+
+
 def test_a_preview_is_json_field_by_field() -> None:
     found = preview(STANDARD, rate_per_s=100.0, error_frac=0.001, has_stable=True)
     told = json.loads(json.dumps(found.to_json()))
     assert [one["name"] for one in told["stages"]] == ["start", "step 2", "step 3", "bake"]
     assert told["detect"][0] == {
         "fail_frac": 0.01, "stage": "start", "weight_bp": 500, "seconds": found.detect[0].seconds,
-        "bad_requests": found.detect[0].bad_requests,
+        "bad_requests": found.detect[0].bad_requests, "convicted_s": found.detect[0].seconds,
     }  # fmt: skip
     assert (told["total_s"], told["is_thin"]) == (found.total_s, False)
 

@@ -32,5 +32,5 @@ def test_promotion_comes_only_after_the_bake() -> None:
 
 
 def test_nothing_moves_traffic_before_it_is_prepared() -> None:
-    assert {state for state in S if S.SHIFTING in MOVES[state]} == {S.PREPARING, S.SHADOWING, S.PAUSED}
-    assert {state for state in S if S.SHADOWING in MOVES[state]} == {S.PREPARING, S.PAUSED}
+    assert {state for state in S if S.SHIFTING in MOVES[state]} == {S.PREPARING, S.SHADOWING, S.PAUSED, S.SECOND_LOOK}
+    assert {state for state in S if S.SHADOWING in MOVES[state]} == {S.PREPARING, S.PAUSED, S.SECOND_LOOK}

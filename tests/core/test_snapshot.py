@@ -140,8 +140,10 @@ def test_what_nobody_told_is_no_trouble() -> None:
         "is_stable_better": True,
         "mostly": MostlyFailing(),
     }
-    assert told(Observed(0.0)) == {"is_acknowledged": True, "room": Room()}
-    assert told(Desired(S.SHIFTING)) == {"state": S.SHIFTING, "paused_in": S.SHIFTING, "step_index": -1}
+    assert told(Observed(0.0)) == {"is_acknowledged": True, "is_confirmed": True, "room": Room()}
+    assert told(Desired(S.SHIFTING)) == {
+        "state": S.SHIFTING, "paused_in": S.SHIFTING, "step_index": -1, "look": 1, "crossed_in": S.SHIFTING,
+    }  # fmt: skip
     assert told(Identity()) == {"has_stable": True, "candidate_name": "the candidate", "stable_name": "stable"}
     assert told(NOBODY) == {} and judged().log_e_better == 0.0
     shortly = EngineState(gone_since=999.5)

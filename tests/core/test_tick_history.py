@@ -198,6 +198,7 @@ def test_what_nobody_told_holds_for_no_stage() -> None:
     assert {name: value for name, value in vars(TickContext()).items() if value} == {
         "step_index": -1,
         "is_acknowledged": True,
+        "look": 1,
     }
     empty = vars(OpenSegment())
     assert {name: value for name, value in empty.items() if value} == {"arms": Arms(), "spoken": (0, 0.0)}
@@ -216,7 +217,8 @@ def test_a_row_as_it_is_stored() -> None:
         TickRecord(SHIFTING, 4, 1022.0, None, Arms(), wrong),
     ]
     first, *lists = filled(rows).block().ticks
-    assert first["names"] == ["errors"] and first["weight_bp"] == 2500 and set(first) == {"names", *vars(SHIFTING)}
+    assert first["names"] == ["errors"] and first["weight_bp"] == 2500
+    assert set(first) == {"names", "state", "step_index", "weight_bp", "step_started_at"}
     assert lists == [
         [1, 0, 9500, 8, 9, 3, 4, 4],
         [1, 20250, -250],

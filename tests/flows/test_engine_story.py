@@ -325,7 +325,7 @@ def test_one_broken_rollout_does_not_stop_the_others() -> None:
     broken = actions.start_rollout(actor=story.admin, candidate=make_release(other), environment=story.environment)
     Rollout.objects.filter(pk=broken.pk).update(engine_state={"readings": "nonsense"})
     story.until("promoted")
-    assert story.engine.bad_attempts > 3
+    assert story.engine.writer.bad_attempts > 3
     broken.refresh_from_db()
     assert broken.state == "preparing"
 

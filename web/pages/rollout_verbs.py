@@ -50,7 +50,7 @@ def shutting_buttons(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> li
     if may(actor, Verb.ROLL_BACK, team):
         found.append(_way_out(rollout, state, live))
     if may(actor, Verb.PAUSE_ROLLOUT, team):
-        found.append(Button("pause", "Pause", "" if state in _FORWARD else f"It is {_word(state)}."))
+        found.append(Button("pause", "Pause", "" if state in _FORWARD | {S.SECOND_LOOK} else f"It is {_word(state)}."))
     return found
 
 
@@ -72,9 +72,7 @@ def opening_buttons(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> lis
             found.append(_approve(actor, rollout, live))
         found.append(_reject(rollout, state, live))
     if may(actor, Verb.RESUME_ROLLOUT, team):
-        why_not = "" if state is S.PAUSED else f"It is {_word(state)}, not paused."
-        says = "The stage's clock starts again; its evidence is kept."
-        found.append(Button("resume", "Resume", why_not, says))
+        found.append(_resume(rollout, state))
     if may(actor, Verb.ADVANCE_ROLLOUT, team):
         why_not = "" if state in _FORWARD - {S.BAKING} else f"It is {_word(state)}."
         says = (
@@ -86,9 +84,18 @@ def opening_buttons(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> lis
     return found
 
 
+def _resume(rollout: Rollout, state: RolloutState) -> Button:
+    if rollout.is_withdrawn:
+        why_not = "" if rollout.step_started_at else "The gateways still take its traffic away."
+        says = f"{rollout.candidate.name} begins its next look without the rest of the wait. The crossing counts."
+        return Button("resume", "Begin now", why_not, says)
+    why_not = "" if state is S.PAUSED else f"It is {_word(state)}, not paused."
+    return Button("resume", "Resume", why_not, "The stage's clock starts again; its evidence is kept.")
+
+
 def _promote(rollout: Rollout, state: RolloutState, live: dict[str, Any]) -> Button:
     is_gone = rollout.stable is not None and (live.get("target") or {}).get("is_missing", False)
-    states = _FORWARD | {S.PREPARING, S.PAUSED} if is_gone else _FORWARD
+    states = _FORWARD | {S.PREPARING, S.PAUSED, S.SECOND_LOOK} if is_gone else _FORWARD
     why_not = "" if state in states else f"It is {_word(state)}."
     why_not = "It is being promoted already." if rollout.promote_now else why_not
     obstacle = live["blocked"] or live["will_stop"]  # every stage on the way needs its approvals
