@@ -331,9 +331,12 @@ def test_a_server_is_healthy_only_with_a_right_answer_of_late(
         assert ("healthy</span>" in pages[name]) == is_proven, name
         assert ("gave no right answer since" in pages[name]) == ("unproven" in pages[name]) == (not is_proven), name
         assert is_proven or "word ok" not in pages[name], name
+        assert f"{is_proven:d} of 1 answer" in pages[name], name
         assert '<span class="badge bad"' not in pages[name]  # a doubt is no outage
     answers = pages["fleet"].split('<td data-label="Answers">')[1].split("</td>")[0]
     assert ("unproven" in answers) == (not is_proven) and ("yes" in answers) == is_proven
+    fleet_map = pages["fleet"].split('id="memory"')[0].split("<svg", 1)[-1]
+    assert ("unproven" in fleet_map) == (not is_proven), fleet_map
 
 
 @pytest.mark.parametrize("how", ["silent", "unproven", "unread"])
