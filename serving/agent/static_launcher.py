@@ -190,7 +190,8 @@ class StaticLauncher:
         self._blobs.sweep()
         left = [one for one in sorted(self.servers.glob("*")) if one.is_dir() and one not in keep]
         for folder in left:
-            self.stop(self._running(folder), grace_s=0)
+            with shim_record.left_if_unreadable(folder):
+                self.stop(self._running(folder), grace_s=0)
         return [folder for folder in left if not folder.exists()]
 
     def stop_left(self) -> None:
