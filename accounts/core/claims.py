@@ -39,6 +39,8 @@ BOUND: dict[IssuerKind, tuple[str, ...]] = {
     IssuerKind.GITLAB: ("ref_protected", "environment"),
     IssuerKind.OTHER: (),
 }
+#: Claims that these issuers write as a list. Source: https://docs.gitlab.com/ci/secrets/id_token_authentication/ (16.11).
+_LISTS: dict[IssuerKind, tuple[str, ...]] = {IssuerKind.GITHUB: (), IssuerKind.GITLAB: ("aud", "groups_direct")}
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ def is_met(rule: Mapping[str, str], claims: Mapping[str, Any], kind: IssuerKind)
 
 
 def _may_be_list(name: str, kind: IssuerKind) -> bool:
-    """Whether a claim may have several values, such as groups. GitHub and GitLab write none that has."""
-    return kind is IssuerKind.OTHER and name not in LASTING[kind]
+    """Whether a claim may have several values, such as groups."""
+    return name not in LASTING[kind] if kind is IssuerKind.OTHER else name in _LISTS[kind]
 
 
 def _check(name: str, expected: str, claims: Mapping[str, Any], kind: IssuerKind) -> ClaimCheck:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 _LIBC = ctypes.CDLL(None)
@@ -59,26 +60,39 @@ def is_running(pid: int, ticks: int) -> bool:
 
 
 def children_of(parent: int) -> set[int]:
-    """The living children of a process."""
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    stats = ((pid, _stat(pid)) for pid in pids)
-    return {pid for pid, fields in stats if fields and int(fields[1]) == parent and fields[0] != "Z"}
+    """The living children of a process. Raises OSError if /proc cannot be read."""
+    return {pid for pid, fields in _visible_stats() if int(fields[1]) == parent and fields[0] != "Z"}
 
 
 def cpu_s_of(sessions: Collection[int]) -> float:
-    """Seconds of processor time that the processes of these sessions, and their ended children, have used."""
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    stats = (fields for pid in pids if (fields := _stat(pid)) and int(fields[3]) in sessions)
+    """Seconds of processor time that the processes of these sessions, and their ended children, have used.
+
+    Raises OSError if /proc cannot be read.
+    """
+    stats = (fields for _, fields in _visible_stats() if int(fields[3]) in sessions)
     return sum(sum(map(int, fields[11:15])) for fields in stats) / os.sysconf("SC_CLK_TCK")
+
+
+def _visible_stats() -> Iterator[tuple[int, list[str]]]:
+    """(pid, its `_stat`) of each process that this user may see.
+
+    A /proc mounted with hidepid=1 lists other users' processes and refuses to show them. Source: proc(5).
+    """
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(PermissionError):
+                if fields := _stat(int(entry.name)):
+                    yield int(entry.name), fields
 
 
 def _stat(pid: int) -> list[str]:
     """The fields of /proc/<pid>/stat from the third on: state, parent, …; none of a process that is gone.
 
-    Source: proc_pid_stat(5). The second, the name in parentheses, may have blanks and parentheses of its own. A process that
-    ends during the read gives ESRCH. Raises OSError if /proc cannot be read.
+    Source: proc_pid_stat(5). The second, the name in parentheses, may have blanks and parentheses of its own, and any bytes:
+    a process names itself, and the kernel cuts a name after 15 bytes. A process that ends during the read gives ESRCH. Raises
+    OSError if /proc cannot be read.
     """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
     except (FileNotFoundError, ProcessLookupError):
         return []

@@ -185,15 +185,15 @@ class AATests:
             self._look(now)
         self._tick += 1
         elapsed_s, self._read_at = max(0.001, now - self._read_at) if self._read_at else self.tick_s, now
+        is_due = now - self._written_at >= WRITE_EVERY_S
+        self._written_at = now if is_due else self._written_at
         for environment_id, gateways in self._gateways.items():
             here = [one for one in self._watched.values() if one.environment_id == environment_id]
             self._read(gateways, here, elapsed_s)
-        is_due = now - self._written_at >= WRITE_EVERY_S
-        self._written_at = now if is_due else self._written_at
-        for one in self._watched.values():
-            if is_due or (one.is_in_trouble(now) and now - one.written_at >= WRITE_TROUBLE_EVERY_S):
-                one.written_at = now
-                self._write(one)
+            for one in here:  # at once: gateways of other environments may take READ_TIMEOUT_S each
+                if is_due or (one.is_in_trouble(now) and now - one.written_at >= WRITE_TROUBLE_EVERY_S):
+                    one.written_at = now
+                    self._write(one)
 
     def _look(self, now: float) -> None:
         """The models to watch now: all where they are few, else the share whose turn it is."""

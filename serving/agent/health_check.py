@@ -35,7 +35,7 @@ def check_health(
         warmup.check(server.infer(model, warmup.requests(serving, limits)[0], timeout_s=timeout_s), serving)
     except InferenceError as error:
         if error.reason == "unreachable":
-            _require_sockets()
+            require_sockets()
         return ProbeResult(_probe_of(error), sent_at, time.monotonic()), f"a real inference failed: {error.message}"
     return ProbeResult(Probe.RIGHT, sent_at, time.monotonic()), ""
 
@@ -72,7 +72,7 @@ def look_at(
     return ProbeResult(look.probe, look.sent_at, time.monotonic(), finished, is_live, cost_s), trouble
 
 
-def _require_sockets() -> None:
+def require_sockets() -> None:
     """Raises OSError if this process can open no connection now. Then *unreachable* is no evidence on the server."""
     with contextlib.ExitStack() as opened:
         for _ in range(_SOCKETS):

@@ -206,9 +206,10 @@ class LocalLauncher:
             if folder.is_dir() and folder not in keep and not containment.is_trial(folder)
         ]
         for folder in left:
-            self._end(folder, grace_s=server_shim.EXIT_GRACE_S + 3)
+            with shim_record.left_if_unreadable(folder):
+                self._end(folder, grace_s=server_shim.EXIT_GRACE_S + 3)
         self._shims = {folder: process for folder, process in self._shims.items() if process.poll() is None}
-        return left
+        return [folder for folder in left if not folder.exists()]
 
     def stop_left(self) -> None:
         """Processes of this machine are always stopped at once."""

@@ -7,13 +7,12 @@ A server serves one release of one model, so no other team's words are in its lo
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import time
 from pathlib import Path
 
 from serving.adapters.triton_errors import without_paths
-from serving.agent import server_shim
+from serving.agent import server_shim, shim_record
 
 #: Of the log's end that is read, and of what is left of it.
 _READ_BYTES, MOST_CHARS, MOST_LINES = 64 << 10, 16_000, 200
@@ -51,8 +50,9 @@ class LogTail:
         with contextlib.suppress(OSError):
             size = (folder / server_shim.LOG_FILE).stat().st_size
             if (seen := (str(folder), size)) != self._seen:
+                text = tail_of(folder)
                 self._seen = seen
-                return tail_of(folder)
+                return text
         return None
 
 
@@ -81,6 +81,4 @@ def cleaned(line: str, secret: str = "") -> str:
 
 
 def _secret_of(folder: Path) -> str:
-    with contextlib.suppress(OSError, ValueError):
-        return str(json.loads((folder / server_shim.LAUNCH_FILE).read_text()).get("secret") or "")
-    return ""
+    return str(shim_record.read(folder / server_shim.LAUNCH_FILE).get("secret") or "")

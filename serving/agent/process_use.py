@@ -73,8 +73,8 @@ def _children(proc: Path) -> dict[int, list[int]]:
 
 
 def _stat(folder: Path) -> list[str]:
-    """The fields from the third on. The second is the program's name in brackets, which may hold anything. Raises OSError."""
-    return folder.joinpath("stat").read_text().rpartition(")")[2].split()
+    """The fields from the third on. The second is the program's name in brackets, which may hold any bytes. Raises OSError."""
+    return folder.joinpath("stat").read_bytes().rpartition(b")")[2].decode().split()
 
 
 def _family(root: int, children: dict[int, list[int]]) -> list[int]:
@@ -104,10 +104,10 @@ def _process(pid: int, proc: Path) -> _Process | None:
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    """Bytes, by field, of those that are given in kB."""
+    """Bytes, by field, of those that are given in kB. A process names itself, with any bytes."""
     found = {}
     with contextlib.suppress(OSError):
-        for line in path.read_text().splitlines():
+        for line in path.read_text(errors="replace").splitlines():
             name, _, value = line.partition(":")
             if value.endswith(" kB"):
                 with contextlib.suppress(ValueError):

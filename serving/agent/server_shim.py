@@ -41,7 +41,7 @@ EXIT_GRACE_S = 5.0
 #: How often is looked at what a server keeps on the disk, in seconds, where its home is not memory of its own; and how many looks in a
 #: row may fail because the machine has no room for one.
 _LOOK_EVERY_S, _LOOKS_IN_VAIN = 5.0, 12
-_NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 #: How long what a server left running is ended for, in seconds: with each process that is killed others may come.
 _ENDS_FOR_S = 2.5
 _WAITED_FOR = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
@@ -147,7 +147,7 @@ def _watch_growth(folder: Path, server_pid: int) -> None:
                 told = f"{files} files with {size >> 20} MiB; {scratch.MOST_FILES} files and {most >> 20} MiB are its bound"
         except (OSError, scratch.CannotLook) as error:
             in_vain += 1
-            if not isinstance(error, OSError) or error.errno not in _NO_ROOM or in_vain == _LOOKS_IN_VAIN:
+            if not isinstance(error, OSError) or error.errno not in NO_ROOM or in_vain == _LOOKS_IN_VAIN:
                 told = f"what cannot be counted: {error}"
         if told:
             with contextlib.suppress(OSError), (folder / LOG_FILE).open("a") as log:

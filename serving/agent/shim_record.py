@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ledger.adapters.linux_processes import is_running
 from serving.agent import server_shim
 
+log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 0.03
 #: Longer than a shim ends for what a server left running.
 _NOTED_WITHIN_S = 4.0
@@ -22,6 +26,20 @@ def read(file: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return found
+
+
+@contextlib.contextmanager
+def left_if_unreadable(folder: Path) -> Iterator[None]:
+    """Logs what forbids to clear a server's folder, such as another user's files, so that a sweep goes on with the others.
+
+    Raises OSError if this process has no free file descriptor: the sweep is made again.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in server_shim.NO_ROOM:
+            raise
+        log.warning("the leftover server %s stays: %s", folder.name, error)
 
 
 def record_of(folder: Path) -> dict[str, Any]:

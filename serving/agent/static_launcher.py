@@ -24,7 +24,8 @@ from ledger.adapters.files import write_whole
 from registry.core.file_rules import code_files
 from serving.adapters.triton import TritonServer
 from serving.adapters.triton_control import TritonControl
-from serving.agent import model_repository
+from serving.agent import model_repository, shim_record
+from serving.agent.health_check import require_sockets
 from serving.core.containment import Containment, not_contained
 from serving.core.server_kinds import tells_live
 from serving.core.static_servers import NOTHING, REQUEST, StaticServer, differences
@@ -151,13 +152,18 @@ class StaticLauncher:
         self._finish(loading, model, timeout_s)
 
     def is_alive(self, server: RunningServer) -> bool:
-        """Whether it serves what it was given; a server that does not say so in time is not given up for that."""
+        """Whether it serves what it was given; a server that does not say so in time is not given up for that.
+
+        Raises OSError if this process cannot look.
+        """
         model = _record(server.folder).get("model")
         if not model:
             return False
         try:
             return self._has(server.folder, model, within_s=_LOOK_S)
         except InferenceError as error:
+            if error.reason == "unreachable":
+                require_sockets()
             return error.reason != "unreachable"
 
     def exit_code(self, server: RunningServer) -> int | None:
@@ -184,7 +190,8 @@ class StaticLauncher:
         self._blobs.sweep()
         left = [one for one in sorted(self.servers.glob("*")) if one.is_dir() and one not in keep]
         for folder in left:
-            self.stop(self._running(folder), grace_s=0)
+            with shim_record.left_if_unreadable(folder):
+                self.stop(self._running(folder), grace_s=0)
         return [folder for folder in left if not folder.exists()]
 
     def stop_left(self) -> None:
@@ -340,10 +347,7 @@ class StaticLauncher:
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads((folder / _RECORD).read_text())
-        return found
-    return {}
+    return shim_record.read(folder / _RECORD)
 
 
 def _open_to_all(folder: Path) -> None:

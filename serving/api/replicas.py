@@ -34,6 +34,9 @@ class ReplicaOut(serializers.Serializer[Any]):
     has_failed = serializers.BooleanField()
     is_leaving = serializers.BooleanField(help_text="it is drained, or another takes its place")
     is_lost = serializers.BooleanField(help_text="nothing has been heard of its node for too long")
+    is_silent = serializers.BooleanField(
+        help_text="the agent of its node does not report: whether it answers is unknown"
+    )
     is_set_aside = serializers.BooleanField(help_text="it is told to be unwell, and gateways send it nothing")
 
 
@@ -60,7 +63,7 @@ class ReplicasOut(serializers.Serializer[Any]):
     version = serializers.IntegerField(help_text="for If-Match; 0: nobody has said how many")
     reason = serializers.CharField(allow_blank=True, help_text="what was said with the number")
     changed_by = serializers.CharField(allow_blank=True)
-    answering = serializers.IntegerField(help_text="replicas that answer and are to stay")
+    answering = serializers.IntegerField(help_text="replicas that are to stay and are known to answer")
     admission = serializers.SerializerMethodField()
     replicas = ReplicaOut(many=True)
 

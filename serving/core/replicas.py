@@ -40,6 +40,7 @@ class Replica:
     has_failed: bool = False
     is_leaving: bool = False
     is_lost: bool = False  # nothing has been heard of its node for too long
+    is_silent: bool = False  # the agent of its node does not report; whether it answers is unknown
     is_set_aside: bool = False  # it is told to be unwell, and gets no traffic
     crowd: int = 1
 

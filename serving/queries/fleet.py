@@ -48,6 +48,11 @@ class OnNode:
     is_proven: bool = True  # its server gave a right answer lately
 
     @property
+    def is_unproven(self) -> bool:
+        """Whether its server gets traffic and gave no right answer lately."""
+        return self.server is not None and self.server.is_serving and not self.is_proven
+
+    @property
     def measured_mib(self) -> int | None:
         """What its server holds, as its agent measured last; None where it did not."""
         size = self.server.memory_bytes if self.server is not None else None

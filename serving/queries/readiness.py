@@ -44,6 +44,11 @@ class Readiness:
     right_at: datetime | None = None
 
     @property
+    def proven(self) -> int:
+        """Servers that answer and gave a right answer lately, or were never asked."""
+        return self.answering - self.unproven
+
+    @property
     def state(self) -> str:
         """A word for the whole: lost (none is known to answer), drifted, unhealthy (some do not answer), unproven, healthy."""
         if not self.answering:

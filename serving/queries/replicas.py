@@ -22,6 +22,7 @@ from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.replicas import Replica, ReplicaStep, desired_replicas, steps_to
 from serving.models import Deployment, Environment, Node, Scale
 from serving.queries.deployments import answering_servers, deployments_in, live_deployments, nodes
+from serving.queries.reporting import is_reporting
 
 #: A node whose agent was silent for so long is taken for lost: its replicas are placed elsewhere. Ten heartbeats and more, so that
 #: an agent that is restarted, or a database that is away for a while, moves nothing.
@@ -86,8 +87,8 @@ class ReplicaPlan:
 
     @property
     def answering(self) -> int:
-        """Those that answer and are to stay."""
-        return sum(one.answers and not one.is_leaving for one in self.replicas)
+        """Replicas that are to stay and are known to answer."""
+        return sum(one.answers and not one.is_silent and not one.is_leaving for one in self.replicas)
 
 
 def replica_plans(environment: Environment | None = None, release: Release | None = None) -> list[ReplicaPlan]:
@@ -138,6 +139,7 @@ def _plan(every: Sequence[Any], declared: Declared, *, is_used: bool) -> Replica
     """`is_used`: by a rollout or an undo window. What is drained waits for its end, and stays as long, unless its slot was given away."""
     crowd = Counter(one.node_id for one in every if one.is_wanted)
     given = {one.slot for one in every if one.is_wanted and one.drain_asked_at is None}
+    now = timezone.now()
     replicas = tuple(
         Replica(
             one.pk,
@@ -147,6 +149,7 @@ def _plan(every: Sequence[Any], declared: Declared, *, is_used: bool) -> Replica
             has_failed=one.state == DeploymentState.FAILED,
             is_leaving=not one.is_wanted or (one.drain_asked_at is not None and (one.slot in given or not is_used)),
             is_lost=one.heard and is_lost(one.node),
+            is_silent=not is_reporting(one.node, now),
             is_set_aside=one.is_set_aside,
             crowd=crowd[one.node_id],
         )

@@ -25,7 +25,7 @@ from django.db.models import (
     Subquery,
     Value,
 )
-from django.db.models.fields.json import KeyTextTransform
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import Cast, Coalesce
 from django.utils import timezone
 
@@ -66,13 +66,14 @@ _RESTS = timedelta(milliseconds=10)
 
 def is_proven(server: Server, objectives: Mapping[str, Any], now: datetime) -> bool:
     """Whether the server gave a right answer lately. One that was never asked, such as somebody else's, is not doubted."""
-    threshold_ms = objectives.get("slow_threshold_ms") or 0
+    threshold_ms = (objectives.get("slow") or {}).get("threshold_ms") or 0
     return server.probed_at is None or server.probed_at >= reports_since(now) - threshold_ms * _RESTS
 
 
 def proven_since(since: Any, prefix: str, objectives: str) -> Q:
     """The same as a condition; `prefix` leads to the server's columns, and `objectives` to the model's. `since`: `reports_since`."""
-    threshold_ms = Coalesce(Cast(KeyTextTransform("slow_threshold_ms", objectives), FloatField()), 0.0)
+    stated_ms = KeyTextTransform("threshold_ms", KeyTransform("slow", objectives))
+    threshold_ms = Coalesce(Cast(stated_ms, FloatField()), 0.0)
     rests = Func(threshold_ms, template="%(expressions)s * interval '10 ms'", output_field=DurationField())
     oldest = ExpressionWrapper(Value(since, output_field=DateTimeField()) - rests, output_field=DateTimeField())
     return Q(**{f"{prefix}probed_at": None}) | Q(**{f"{prefix}probed_at__gte": oldest})

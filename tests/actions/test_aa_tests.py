@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.models import Event
@@ -14,9 +16,11 @@ from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.engine import aa_tests
 from rollouts.engine.aa_tests import AATests
 from rollouts.models import AATestRecord as Row
+from rollouts.queries.gateway_reads import is_read
 from rollouts.queries.traffic import lately_of, traffic_of
 from serving.actions.routes import set_route
-from serving.models import Gateway
+from serving.models import Gateway, Route
+from serving.ports import GatewayError
 from tests.factories import make_environment, make_model, make_release
 from tests.fakes.gateway import FakeGateway
 
@@ -53,6 +57,32 @@ def test_every_routed_model_is_watched_without_any_rollout(world: tuple[AATests,
     assert row.state["pairs"] >= 2 and row.alarmed_at is None
     assert row.state["rate_per_s"] == pytest.approx(20, rel=0.2)
     assert traffic_of(row.model, row.environment).source == "A/A test"
+
+
+def test_gateways_that_are_off_do_not_make_those_of_another_environment_unread(
+    world: tuple[AATests, FakeGateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway on a machine that is off takes a whole time-out. With five of them, everything looked unread."""
+    tests, gateway = world
+    route = Route.objects.get()
+    for i in range(5):
+        off = make_environment(f"site-{i}")
+        Gateway.objects.create(environment=off, name=f"off-{i}", admin_url="http://127.0.0.1:1")
+        set_route(actor=Actor.system("test"), environment=off, model=route.model, stable=route.stable, reason="So.")
+    instant, read = [timezone.now()], gateway.read
+
+    def reads(*, gateway: str, **asked: Any) -> Any:
+        if gateway.startswith("off"):
+            instant[0] += timedelta(seconds=aa_tests.READ_TIMEOUT_S)
+            raise GatewayError("unreachable", "it is off")
+        return {key: replace(one, read_at=instant[0]) for key, one in read(gateway=gateway, **asked).items()}
+
+    monkeypatch.setattr(gateway, "read", reads)
+    monkeypatch.setattr(aa_tests.timezone, "now", lambda: instant[0])
+    turns(tests, gateway, 3)
+    row = Row.objects.get(environment=route.environment)
+    counted_s = RecentTraffic.from_json(row.traffic).counted_s
+    assert counted_s and is_read(datetime.fromtimestamp(counted_s, UTC), row.at, row.at)
 
 
 def test_nothing_is_written_where_another_engine_may_lead_soon(world: tuple[AATests, FakeGateway]) -> None:

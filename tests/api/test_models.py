@@ -58,6 +58,18 @@ def test_a_models_policies_are_read_when_it_is_saved(dev: Any) -> None:
     assert send_json(dev, "patch", "/models/second", {"title": "Still to be renamed"}, **match).status_code == 200
 
 
+@pytest.mark.parametrize("policy", [{}, {"gates": ["contract"]}])
+def test_an_attempt_that_is_longer_than_the_whole_request_is_named_beside_a_gate_policy(
+    dev: Any, policy: dict[str, Any]
+) -> None:
+    """It was a fault of the server if a gate policy came with it."""
+    objectives = {"timeout_s": 5, "attempt_timeout_s": 20}
+    body = {"slug": "second", "team": "vision", "contract": CONTRACT, "gate_policy": policy, "objectives": objectives}
+    assert set(refused(send_json(dev, "post", "/models", body), 422, "invalid_model")) == {
+        "objectives.attempt_timeout_s"
+    }
+
+
 def test_a_bad_model_names_its_fields(dev: Any) -> None:
     before = counts()
     assert set(refused(send_json(dev, "post", "/models", {"title": 1}), 422, "invalid_model")) == {"slug", "team"}

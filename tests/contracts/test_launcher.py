@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -21,7 +22,7 @@ import pytest
 
 from ledger.adapters.linux_processes import is_running, started_at_ticks
 from serving.adapters.triton import TritonServer
-from serving.agent import containment, server_shim
+from serving.agent import containment, server_shim, shim_record
 from serving.agent.blob_cache import BlobCache
 from serving.agent.hardware import hardware
 from serving.agent.launcher import LocalLauncher
@@ -255,6 +256,31 @@ def test_a_killed_shim_takes_its_server_along_and_a_sweep_clears_up(
     assert other.adopt(running.folder) is None
     assert other.sweep(set()) == [running.folder]
     assert shared_memory_of(running) == [] and not running.folder.exists()
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE])
+def test_a_leftover_that_cannot_be_read_stops_no_sweep(
+    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Otherwise the agent would sweep for ever, and start no server. Without a free file descriptor it sweeps again."""
+    folders = [launcher.servers / name for name in ("doubling-r1-1-aaaaaaaa", "doubling-r1-2-bbbbbbbb")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    read = shim_record.record_of
+
+    def record_of(folder: Path) -> dict[str, Any]:
+        if folder == folders[0]:
+            raise OSError(number, os.strerror(number))
+        return read(folder)
+
+    with monkeypatch.context() as short:
+        short.setattr(shim_record, "record_of", record_of)
+        if number == errno.EMFILE:
+            with pytest.raises(OSError, match="Too many open files"):
+                launcher.sweep(set())
+        else:
+            assert launcher.sweep(set()) == [folders[1]] and folders[0].exists()
+    assert folders[0] in launcher.sweep(set())
 
 
 def test_freeing_the_stacks_lock_ends_every_server_and_leaves_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 from tritonclient import grpc as triton_grpc
 
 from serving.adapters.triton import TritonServer
-from serving.agent import model_repository
+from serving.agent import health_check, model_repository, static_launcher
 from serving.agent.blob_cache import BlobCache
 from serving.agent.node_agent import facts
 from serving.agent.static_launcher import StaticLauncher
@@ -99,6 +100,28 @@ def answers(at: StaticServer) -> bool:
         )
     finally:
         client.close()
+
+
+@pytest.mark.parametrize("cannot", ["read its record", "open a connection"])
+def test_an_agent_without_a_free_file_descriptor_does_not_call_the_server_gone(
+    blobs: MemoryBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cannot: str
+) -> None:
+    launcher = launcher_for(StaticServer(HOST, 1, 2), blobs, tmp_path, NOTHING)
+    folder = launcher.folder_for(1, "doubling", "r1")
+    folder.mkdir(parents=True)
+    (folder / static_launcher._RECORD).write_text('{"model": "doubling", "digest": "sha256:1"}')
+    running = RunningServer(HOST, 1, 2, 0, 0, folder)
+    assert not launcher.is_alive(running)  # nothing listens there
+
+    def no_file(*_: object, **__: object) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    if cannot == "read its record":
+        monkeypatch.setattr(Path, "read_text", no_file)
+    else:
+        monkeypatch.setattr(health_check.socket, "socket", no_file)
+    with pytest.raises(OSError, match="Too many open files"):
+        launcher.is_alive(running)
 
 
 @pytest.mark.parametrize("by_folder", [False, True])

@@ -25,6 +25,9 @@ K = IssuerKind
         (K.OTHER, "sub", ["4711"], False),
         (K.OTHER, "groups", ["1", "4711"], True),
         (K.OTHER, "groups", ["1", ["4711"]], False),
+        (K.GITLAB, "groups_direct", ["1", "4711"], True),
+        (K.GITLAB, "aud", ["https://a.example", "4711"], True),
+        (K.GITHUB, "groups_direct", ["4711"], False),
     ],
 )
 def test_a_list_meets_a_rule_only_where_a_claim_may_have_several_values(

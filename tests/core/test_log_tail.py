@@ -67,6 +67,16 @@ def test_a_tail_is_bounded_whatever_the_log_is(tmp_path: Path) -> None:
     assert len(tail_of(tmp_path)) <= MOST_CHARS
 
 
+def test_a_log_whose_secret_cannot_be_read_is_shown_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "launch.json").write_text(json.dumps({"secret": "topsecret"}))
+    (tmp_path / "server.log").write_text("began with topsecret\n")
+    tail = LogTail()
+    with monkeypatch.context() as short:
+        short.setattr(Path, "read_text", lambda *_, **__: (_ for _ in ()).throw(OSError(24, "Too many open files")))
+        assert tail.changed(tmp_path, now_s=0.0) is None
+    assert tail.changed(tmp_path, now_s=LOOK_EVERY_S) == "began with …\n"
+
+
 def test_it_is_looked_at_now_and_then_and_told_when_it_grew(tmp_path: Path) -> None:
     tail, log = LogTail(), tmp_path / "server.log"
     assert tail.changed(tmp_path, now_s=0.0) is None  # there is none

@@ -35,6 +35,16 @@ def test_gates_wait_as_long_as_gateways_where_the_installation_sets_the_limits(
     assert found.of("load")["timeout_s"] == request_s
 
 
+@pytest.mark.parametrize(
+    "objectives",
+    [{"timeout_s": 5, "attempt_timeout_s": 20}, {"attempt_timeout_s": 2000}, {"timeout_s": 0}, {"timeout_s": "x"}],
+)
+def test_objectives_that_no_gateway_can_keep_leave_a_policy_readable(objectives: dict[str, Any]) -> None:
+    """The objectives are refused by their own rule, in the same answer."""
+    assert parse_policy({}, objectives) == parse_policy({})
+    assert checked_policy({"gates": ["contract"]}, objectives)
+
+
 @pytest.mark.parametrize("timeout_s", [1, 10, 11, 60, 120, 600])
 def test_times_that_a_policy_leaves_open_leave_room_for_the_models_requests(timeout_s: float) -> None:
     usual, found = parse_policy({}), parse_policy({}, {"timeout_s": timeout_s})

@@ -108,6 +108,10 @@ def test_what_is_refused_is_told_with_its_place_and_kept(form: dict[str, str], s
             ["colour", "title", "contract.inputs[0].data_type", "objectives.errors_max_frac"],
         ),
         ({"from": "text", "text": "slug: [a]\ncolour: red\n"}, ["slug", "colour", "team"]),
+        (
+            {"from": "text", "text": f"{TEXT}colour: red\n".replace("0.01", ".nan")},
+            ["colour", "objectives.errors_max_frac"],
+        ),
         (FIELDS | {"gate_policy": "a: [\n", "slug": "new"}, ["", "slug"]),  # not YAML
     ],
 )

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from accounts.models import User
+from registry.core.contract import read_settings
 from rollouts import actions as rollback
 from rollouts.core.latency import NOTHING
 from rollouts.core.recent_traffic import RecentTraffic
@@ -316,7 +317,9 @@ def test_a_server_is_healthy_only_with_a_right_answer_of_late(
     threshold_ms: int | None, right_s_ago: float | None, is_proven: bool
 ) -> None:
     """A frozen server keeps its last state until its deadlines are over. A slow model's server is asked rarely."""
-    objectives = {} if threshold_ms is None else {"slow_threshold_ms": threshold_ms, "slow_max_frac": 0.1}
+    objectives = {} if threshold_ms is None else {"slow": {"threshold_ms": threshold_ms, "max_frac": 0.1}}
+    settings, problems = read_settings({"objectives": objectives})
+    assert problems == [] and settings["objectives"] == objectives  # as the product stores them
     release = make_release(make_model("sentiment", team=make_team("search"), objectives=objectives))
     serves(release)
     at = None if right_s_ago is None else timezone.now() - timedelta(seconds=right_s_ago)
@@ -328,9 +331,12 @@ def test_a_server_is_healthy_only_with_a_right_answer_of_late(
         assert ("healthy</span>" in pages[name]) == is_proven, name
         assert ("gave no right answer since" in pages[name]) == ("unproven" in pages[name]) == (not is_proven), name
         assert is_proven or "word ok" not in pages[name], name
+        assert f"{is_proven:d} of 1 answer" in pages[name], name
         assert '<span class="badge bad"' not in pages[name]  # a doubt is no outage
     answers = pages["fleet"].split('<td data-label="Answers">')[1].split("</td>")[0]
     assert ("unproven" in answers) == (not is_proven) and ("yes" in answers) == is_proven
+    fleet_map = pages["fleet"].split('id="memory"')[0].split("<svg", 1)[-1]
+    assert ("unproven" in fleet_map) == (not is_proven), fleet_map
 
 
 @pytest.mark.parametrize("how", ["silent", "unproven", "unread"])

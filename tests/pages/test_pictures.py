@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.pages.gallery.faults import take as lead
 from tests.pages.gallery.world import Gallery, everybody_is_heard, gallery
 from tests.pages.pictures import DOCS, FOLDER, ONLY, SCHEME, WIDTH, WORLD, WORLDS, contact_sheet, packed
 from tests.pages.test_every_page import NO_PAGES, addresses, made
+from web.pages import rollouts as rollouts_page
 
 pytestmark = [
     pytest.mark.real("chromium"),
@@ -133,7 +135,9 @@ def of_docs(known: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, str, i
 
 
 @pytest.mark.skipif(IS_FOR_SHEETS, reason="other pictures were asked for")
-def test_the_pictures_of_the_docs(page_of: Callable[..., Page], tmp_path: Path) -> None:
+def test_the_pictures_of_the_docs(
+    page_of: Callable[..., Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One of them when nobody asked: a picture of a page, and a sheet that shows it."""
     if not os.environ.get(DOCS):
         world = made()
@@ -145,6 +149,7 @@ def test_the_pictures_of_the_docs(page_of: Callable[..., Page], tmp_path: Path) 
         assert light.read_bytes() != dark.read_bytes() and len(packed(light.read_bytes())) <= light.stat().st_size
         assert light.name in contact_sheet(tmp_path).read_text()
         return
+    monkeypatch.setattr(rollouts_page, "MISSED", timedelta(days=1))  # the gallery has no engine
     whole = gallery()
     page = page_of(whole.viewer, device_scale_factor=1.5)
     for name, address, scheme, height in of_docs(whole.arguments()):

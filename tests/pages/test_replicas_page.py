@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -9,7 +11,9 @@ from django.utils import timezone
 
 from accounts.core.access import Role
 from serving.actions.replicas import continue_placing
-from serving.models import Deployment, Node
+from serving.api.replicas import ReplicasOut
+from serving.models import Deployment, Node, Server
+from serving.queries.replicas import replica_plans
 from serving.queries.reporting import REPORTS_WITHIN
 from tests.actions.test_replicas import AGENT, scale
 from tests.factories import make_node, make_user
@@ -80,4 +84,15 @@ def test_a_replica_on_a_silent_node_counts_as_lost() -> None:
     Node.objects.update(seen_at=timezone.now() - REPORTS_WITHIN)
     page = squeezed(client.get(address).content.decode())
     assert "<strong>0 of 1</strong> answer" in page and "the agent of its node does not report" in page
+    assert 'class="word ok"' not in page[page.index("Replicas in") : page.index("Which nodes it fits")]
+    (told,) = [ReplicasOut(plan).data for plan in replica_plans(release=release)]  # as REST and the command line
+    assert told["answering"] == 0 and told["replicas"][0]["is_silent"]
+
+
+def test_no_word_is_green_beside_a_replica_that_gave_no_right_answer_lately() -> None:
+    release = stable_server().release
+    Server.objects.update(probed_at=timezone.now() - timedelta(minutes=1))
+    client = signed_in(make_user(team=release.model.team.slug, role=Role.RELEASE_MANAGER))
+    address = reverse("release_deployments", args=[release.model.slug, release.number])
+    page = squeezed(client.get(address).content.decode())
     assert 'class="word ok"' not in page[page.index("Replicas in") : page.index("Which nodes it fits")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -34,6 +35,8 @@ from tests.rollout_setup import (
     started,
     with_stable,
 )
+from tests.rollout_story import Story
+from web.pages import rollouts as rollouts_page
 
 pytestmark = pytest.mark.django_db
 
@@ -60,6 +63,27 @@ def press(client: Client, rollout: Rollout, verb: str, **fields: Any) -> str:
     answer = client.post(url, form, follow=True)
     rollout.refresh_from_db()
     return answer.content.decode()
+
+
+# --- an engine that is silent ------------------------------------------------------------------------------------------
+
+
+def test_a_rollout_that_the_engine_does_not_look_at_shows_since_when_and_no_green_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story(bake={"min_s": 600, "min_samples": 40, "deadline_s": 1200})
+    story.until("baking")
+    story.turn()
+    client = manager()
+    page = page_of(client, story.rollout)
+    assert "The engine has not looked" not in page
+    assert "word ok" in page.partition("Which of them follow the route")[0]
+    monkeypatch.setattr(rollouts_page, "MISSED", timedelta(0))  # as if that time had passed
+    page = page_of(client, story.rollout)
+    assert "The engine has not looked at this rollout since" in page and "nothing is decided" in page
+    assert "word ok" not in page.partition("Which of them follow the route")[0] and "evidence ok" not in page
+    put(story.rollout, "promoted")
+    assert "The engine has not looked" not in page_of(client, story.rollout)
 
 
 # --- asking for one ---------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def with_request_time(
     read: Mapping[str, Any], stated: Mapping[str, Any], objectives: Mapping[str, Any], default: Limits
 ) -> dict[str, Any]:
     """The policy, with room for the model's requests wherever the policy states no time of its own."""
-    request_s = limits_stated(objectives, default).timeout_s
+    request_s = _request_s(objectives, default)
     if request_s <= _USUAL_S:
         return dict(read)
     out = dict(read)
@@ -57,10 +57,21 @@ def contradictions(stated: Mapping[str, Any], objectives: Mapping[str, Any]) -> 
         if gate_s is not None and own_s > gate_s:
             said = f"one request may take {own_s:g} s, and the whole gate {gate_s:g} s (gate_timeout_s)."
             problems.append(Problem(f"{name}.timeout_s", said, "Raise gate_timeout_s, or shorten it."))
-    request_s = limits_stated(objectives, USUAL_LIMITS).timeout_s
+    request_s = _request_s(objectives, USUAL_LIMITS)
     if gate_s is not None and limits and gate_s < request_s:
         said = (
             f"a whole gate may take {gate_s:g} s, and by the model's objectives one request may take {request_s:g} s."
         )
         problems.append(Problem("gate_timeout_s", said, "Leave it out, or give it more time than a request."))
     return problems
+
+
+def _request_s(objectives: Mapping[str, Any], default: Limits) -> float:
+    """Longest request by the objectives, in seconds; the default's if the objectives contradict each other.
+
+    Those have a mistake of their own, which `registry.core.timeouts.of_objectives` reports.
+    """
+    try:
+        return limits_stated(objectives, default).timeout_s
+    except (TypeError, ValueError):
+        return default.timeout_s

@@ -62,17 +62,14 @@ def _page(request: HttpRequest, template: str = "serving/fleet.html") -> HttpRes
 
 
 def _map(rows: list[NodeView]) -> Plot:
-    looks = {"ready": "ok", "failed": "bad", "draining": "waiting"}
+    looks = {"ready": "ok", "failed": "bad", "draining": "waiting", "unproven": "waiting"}
 
     def cells(one: NodeView) -> list[Cell]:
-        return [
-            Cell(
-                f"{held.model} {held.release}".strip() or "another team's",
-                "bad" if one.is_silent else looks.get(held.deployment.state, "running"),
-                "lost" if one.is_silent else held.deployment.state,
-            )
-            for held in one.held
-        ]
+        names = [f"{held.model} {held.release}".strip() or "another team's" for held in one.held]
+        if one.is_silent:
+            return [Cell(name, "bad", "lost") for name in names]
+        states = ["unproven" if held.is_unproven else held.deployment.state for held in one.held]
+        return [Cell(name, looks.get(state, "running"), state) for name, state in zip(names, states, strict=True)]
 
     def bytes_of(mib: int | None) -> float | None:
         return None if mib is None else float(mib) * 1024 * 1024

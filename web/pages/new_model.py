@@ -92,7 +92,7 @@ def _further(read: _Read) -> list[Located]:
         return []
     found = _arguments(read.document)
     _, _, problems = new_model_of(found.pop("slug"), found.pop("team"), found)
-    told = {one.problem.field.split(".")[0] for one in read.problems if one.problem.field in _TEXTS}
+    told = {one.problem.field for one in read.problems}
     return in_document(
         [one for one in problems if one.field not in told], FILE if read.places else "", read.places or {}
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
@@ -25,7 +24,7 @@ from serving.queries.deployments import deployments_of, nodes
 from serving.queries.kept import with_files
 from serving.queries.node_fit import fits_of
 from serving.queries.prefetch import files_on_nodes
-from serving.queries.replicas import ReplicaPlan, learn_declared, observed, plans_of
+from serving.queries.replicas import learn_declared, observed, plans_of
 from serving.queries.reporting import is_reporting
 from validators.core.lifecycle import UNFINISHED
 from validators.queries import gate_runs, latest_report, reports_of
@@ -92,11 +91,8 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     now = timezone.now()
     silent = {one.name for one in every if not is_reporting(one, now)}
     facts = {
-        "silent": silent,
         "no_green": any(one.node_id in silent and one.is_wanted for one in rows),
-        "replicas": [
-            (plan, admissions[plan.environment.pk], _known_to_answer(plan, silent)) for plan in plans_of(rows)
-        ],
+        "replicas": [(plan, admissions[plan.environment.pk]) for plan in plans_of(rows)],
         "files": files,
         "files_ready": sum(one.standing is FilesStanding.READY for one in files),
         "may_scale": may(actor, Verb.SCALE_RELEASE, found.model.team.slug, slug),
@@ -107,11 +103,6 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     framed = frame(found, "release_deployments")
     facts["no_green"] = facts["no_green"] or framed["no_green"]
     return render(request, "registry/release_deployments.html", {**framed, **facts})
-
-
-def _known_to_answer(plan: ReplicaPlan, silent: Collection[str]) -> int:
-    """How many replicas that are to stay answer, on nodes whose agent reports."""
-    return sum(one.answers and not one.is_leaving and one.node not in silent for one in plan.replicas)
 
 
 @login_required

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import messages
@@ -9,6 +10,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import timezone
 
 from accounts.api.requests import actor_of
 from accounts.core.access import Actor, Verb, may
@@ -17,10 +19,11 @@ from registry.core.ownership import contacts_of
 from registry.models import Release
 from registry.queries import get_release, newest_releases
 from rollouts import actions
-from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC
+from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.timeline import Moment
 from rollouts.models import Rollout
 from rollouts.queries import get_rollout
+from rollouts.queries.gateway_reads import MISSED
 from rollouts.queries.replay import beside_what_happened, plan_of
 from rollouts.queries.request_examples import examples_by_arm
 from rollouts.queries.rollout_view import followed_by, view_with
@@ -47,8 +50,12 @@ def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
     live = view_with(rollout, followed)
     is_final = rollout.state in FINAL
     read = Read(rollout, live["approvals"])
+    moments = [] if is_final else read.moments
+    unseen_since = None if rollout.state == RolloutState.AWAITING_APPROVAL else _unseen_since(moments)
     return {
-        **_clocks(rollout, live, [] if is_final else read.moments),
+        **_clocks(rollout, live, moments),
+        "unseen_since": unseen_since,
+        "no_green": unseen_since is not None,
         "read": read,
         "gateways": [] if is_final or followed is None else followed.acks,
         "rollout": rollout,
@@ -65,6 +72,13 @@ def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
         "others": _others(actor, rollout),
         "pressed": _pressed(request),
     }
+
+
+def _unseen_since(moments: list[Moment]) -> datetime | None:
+    """When the engine last looked at the rollout, if it missed its looks since; each is a second after the other."""
+    if not moments or timezone.now().timestamp() - moments[-1].at <= MISSED.total_seconds():
+        return None
+    return datetime.fromtimestamp(moments[-1].at, UTC)
 
 
 def _clocks(rollout: Rollout, live: dict[str, Any], moments: list[Moment]) -> dict[str, Any]:
