@@ -23,7 +23,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from rollouts.core import snapshot
+from rollouts.core import judged
 from rollouts.core.counter_deltas import ERRORS, TIMED, Arms, Counts, Reading
 from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import EngineState
@@ -241,7 +241,7 @@ def run(scenario: Scenario, seed: int, *, is_told: bool, ends_held: bool = False
 def allow(sigmas: float | None) -> None:
     """In each process: what is allowed to chance where slowness is a replica's own."""
     if sigmas is not None:
-        snapshot.BY_CHANCE_SIGMAS = sigmas
+        judged.BY_CHANCE_SIGMAS = sigmas
 
 
 def row(scenario: Scenario, seed: int, runs: int, pool: ProcessPoolExecutor) -> list[str]:

@@ -7,23 +7,25 @@ same weights, the same end and the same tick of every run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.calibration.minutes import Minutes
 from benchmarks.calibration.rows import Failing, MostlyFailings
 from benchmarks.calibration.traffic import ERRORS, Second
 from benchmarks.calibration.vectorised import Dispersions, fixed_sums_of, worse_of
 from rollouts.core.arrays import increments_of, mixed_of
 from rollouts.core.confounders import BEYOND_MIX, BEYOND_MIX_ELSE, LEAST_ROUTED, SPLIT_SIGMAS, SPLIT_SLACK
 from rollouts.core.decision import Code
-from rollouts.core.evidence import BETTER, FIRST_ONSET, GRID, LATE_TICKS, Side
+from rollouts.core.evidence import FIRST_ONSET, GRID, LATE_TICKS, Side
 from rollouts.core.policy import FULL_BP, Guard, Policy, Source
 from rollouts.core.request_mix import CHI2_99, LEAST_MIXED, PSI_MATTERS, SIZES
 from rollouts.core.rollback_rules import BLAME_LOG_E, BUDGET_SIGMAS, LEAST_STABLE_ATTEMPTS, MOSTLY_TIMES, SPENDS
+from rollouts.core.step_evidence import BETTER
 
 Floats = npt.NDArray[np.float64]
 Booleans = npt.NDArray[np.bool_]
@@ -55,6 +57,8 @@ class Watched:
         self._better = np.zeros((runs, len(GRID)))
         self._excess, self._variance = np.zeros(runs), np.zeros(runs)  # of the stages before this one
         self._cost = [np.zeros(runs) for _ in range(4)]  # `harm.Harm`
+        self._waiting = np.zeros((4, runs, len(guard.points)))  # `Evidence.waiting`, of one gateway
+        self.minute = Minutes(runs, self.limit, self._own, self.dispersions)
 
     def prepare(self, at: float, second: Second) -> None:
         """Only the scatter is learnt while there is no candidate to judge."""
@@ -62,11 +66,15 @@ class Watched:
             xc, xb = second.bad[point]
             dispersion.absorb(at, bad_candidate=xc, candidate=second.candidate, bad_stable=xb, stable=second.stable)
         self._look()
+        self._ended = self.minute.absorb(at, second.bad[self.guard.name][1], second.stable, self.dispersions)
+        for dispersion, calm in zip(self.dispersions, self.minute.calm if self._ended.any() else (), strict=False):
+            dispersion.take(self._ended, calm)
 
     def begin(self) -> None:
-        shares = [[one.share for one in dispersion.stable] for dispersion in self.dispersions]
+        shares = _least_shares(self.dispersions)
         for dispersion in self.dispersions:
-            dispersion.as_history([np.minimum.reduce(widths) for widths in zip(*shares, strict=True)])
+            dispersion.as_history(shares)
+        self.minute.as_history(_least_shares(self.minute.calm))
         self._look()
 
     def _look(self) -> None:
@@ -81,12 +89,30 @@ class Watched:
         before = self._phi, self._phi_stable
         self.prepare(at, second)
         now = self._phi, self._phi_stable
-        self._grow(worse_of(window, guard.roll_back_over, before, now), (nc > 0) & (nb > 0))
+        window, closes = self._closed(window)
+        self._grow(worse_of(window, guard.roll_back_over, before, now), closes)
         self._fine = self._fine + increments_of(*window, guard.promote_within, Side.FINE)
+        self._better = self._better + increments_of(*[one[:, self._own] for one in window], BETTER, Side.FINE)
         xc, xb = counts[self._own]
-        self._better = self._better + increments_of(xc, nc, xb, nb, BETTER, Side.FINE)
         self._charge(xc, nc, xb, nb)
         self.xc, self.nc, self.xb, self.nb = self.xc + xc, self.nc + nc, self.xb + xb, self.nb + nb
+        if self._ended.any():
+            self._begin_afresh(self._ended)
+            self._look()
+
+    def _closed(self, more: Sequence[Floats]) -> tuple[list[Floats], Booleans]:
+        """The windows that close now, nothing where one stays open; and where that is so."""
+        whole = self._waiting + np.stack(np.broadcast_arrays(*more))
+        closes = (whole[1, :, 0] > 0) & (whole[3, :, 0] > 0)
+        self._waiting = np.where(closes[:, None], 0.0, whole)
+        return list(np.where(closes[:, None], whole, 0.0)), closes
+
+    def _begin_afresh(self, where: Booleans) -> None:
+        """Without any evidence of the stage."""
+        self._log_m[where], self._fine[where], self._better[where] = -np.inf, 0.0, 0.0
+        self._waiting[:, where] = 0.0
+        for counts in (self._ticks, self.xc, self.nc, self.xb, self.nb):
+            counts[where] = 0.0
 
     def _charge(self, *more: Floats) -> None:
         """`harm.Harm.after`."""
@@ -151,7 +177,7 @@ class Watched:
         return self._proven_over(self.xc, self.nc, self._phi)
 
     def is_stable_over(self) -> Booleans:
-        return self._proven_over(self.xb, self.nb, self._phi_stable)
+        return self.minute.is_over
 
     def is_fix(self, bar: float) -> Booleans:
         """`rollback_rules.is_fix`."""
@@ -193,9 +219,14 @@ class Watched:
         """A new weight: evidence begins afresh; the scatter of stable and the harm done are kept."""
         excess, variance = self.harm()
         self._excess[where], self._variance[where] = excess[where], variance[where]
-        self._log_m[where], self._fine[where], self._better[where] = -np.inf, 0.0, 0.0
-        for counts in (self._ticks, self.xc, self.nc, self.xb, self.nb, *self._cost):
+        self._begin_afresh(where)
+        for counts in self._cost:
             counts[where] = 0.0
+
+
+def _least_shares(dispersions: Sequence[Dispersions]) -> list[Floats]:
+    shares = [[one.share for one in dispersion.stable] for dispersion in dispersions]
+    return [np.minimum.reduce(widths) for widths in zip(*shares, strict=True)]
 
 
 def _columns(parts: Iterable[Floats]) -> Floats:
@@ -301,11 +332,15 @@ class Product:
         if is_live.mean() > 0.8 or (is_live.any() and n <= FEW):
             return
         self._ids = self._ids[is_live]
-        series = [one for w in self.watched for d in w.dispersions for one in (d.candidate, *d.stable)]
-        for part in (*self.watched, *series, self._failing, self._mostly, self._mixes, self._began):
+        series = [
+            one for w in self.watched for d in (*w.dispersions, *w.minute.calm) for one in (d.candidate, *d.stable)
+        ]
+        minutes = [watched.minute for watched in self.watched]
+        for part in (*self.watched, *minutes, *series, self._failing, self._mostly, self._mixes, self._began):
             for name, value in vars(part).items():
                 if isinstance(value, np.ndarray):
-                    setattr(part, name, np.compress(is_live, value, axis=value.shape.index(n)))
+                    axis = len(value.shape) - 1 if part in minutes else value.shape.index(n)
+                    setattr(part, name, np.compress(is_live, value, axis=axis))
         for watched in self.watched:
             watched.keep_costs(is_live)
 
@@ -316,7 +351,7 @@ class Product:
         proofs: list[tuple[Code, Booleans, Booleans]] = []  # what is proven, and where another mix may explain it
         for watched in self.watched:
             is_over = watched.is_over() & (watched.nb >= LEAST_STABLE_ATTEMPTS)
-            stable_too = (watched.rate_stable > watched.limit) | (is_over & ~watched.is_suspect(is_over))
+            stable_too = watched.is_stable_over() | (is_over & ~watched.is_suspect(is_over))
             is_over &= ~watched.is_fix(self.policy.bar_fine)
             is_shared |= is_over & stable_too
             beyond = BEYOND_MIX.get(watched.guard.indicator, BEYOND_MIX_ELSE)
@@ -364,6 +399,7 @@ class Product:
         proven &= ~self._is_split_off() & (at - began.seen_at < self.policy.no_data_s)
         for watched in self.watched:
             proven = watched.is_fine(self.policy.bar_fine, proven)
+            proven = proven & ~watched.is_suspect(proven)
         is_last = stage == len(self._weights) - 1
         self._end(proven & is_last, PROMOTED, at, np.full(len(where), Code.PROVEN, dtype=object))
         advances = proven & ~is_last

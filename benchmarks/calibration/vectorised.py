@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from rollouts.core.arrays import Floats, increments_of, mixed_of
 from rollouts.core.dispersion import (
@@ -77,7 +78,8 @@ class SeriesOf:
     """`Series` of one counter, for many runs that are read at the same instants."""
 
     def __init__(self, runs: int, width_s: float = 1.0, *, has_before: bool = False) -> None:
-        self.width_s, self.has_before, self.block = width_s, has_before, -1
+        self.width_s = width_s
+        self.has_before, self.block = np.full(runs, has_before), np.full(runs, -1)
         self.blocks = np.zeros(runs)
         self.squares, self.bad, self.attempts, self.x0, self.n0, self.x1, self.n1 = (np.zeros(runs) for _ in range(7))
         self.largest = np.zeros((2, runs))
@@ -85,14 +87,22 @@ class SeriesOf:
     def absorb(self, at: float, bad: Floats, attempts: Floats) -> None:
         """Counts of one more tick."""
         block = int(at // self.width_s)
-        if block == self.block:
+        is_same = self.block == block
+        if is_same.all():
             self.x1, self.n1 = self.x1 + bad, self.n1 + attempts
             return
-        if self.block >= 0:
-            if self.has_before:
-                self._close(1 - self.width_s / MEMORY_S)
-            self.x0, self.n0, self.has_before = self.x1, self.n1, True
-        self.block, self.x1, self.n1 = block, bad, attempts
+        has_open = ~is_same & (self.block >= 0)
+        self._close(1 - self.width_s / MEMORY_S, has_open & self.has_before)
+        self.x0, self.n0 = np.where(has_open, self.x1, self.x0), np.where(has_open, self.n1, self.n0)
+        self.has_before = self.has_before | has_open
+        self.x1, self.n1 = np.where(is_same, self.x1, 0.0) + bad, np.where(is_same, self.n1, 0.0) + attempts
+        self.block = np.full_like(self.block, block)
+
+    def take(self, where: npt.NDArray[np.bool_], other: SeriesOf) -> None:
+        """These runs as another one has them."""
+        for name, value in vars(other).items():
+            if isinstance(value, np.ndarray):
+                setattr(self, name, np.where(where, value, getattr(self, name)))
 
     @property
     def share(self) -> Floats:
@@ -103,18 +113,22 @@ class SeriesOf:
         self.squares = np.minimum(HISTORY_PHI, self.squares / np.maximum(self.bad, 1e-9)) * share * self.bad
         self.bad, self.attempts, self.largest = share * self.bad, share * self.attempts, np.zeros_like(self.largest)
         self.blocks = np.maximum(share * self.blocks, np.minimum(self.blocks, LEAST_LONG_BLOCKS))
-        self.block, self.has_before = -1, False
+        self.block, self.has_before = np.full_like(self.block, -1), np.zeros_like(self.has_before)
 
-    def _close(self, kept: float) -> None:
-        new = self._half_square()
+    def _close(self, kept: float, where: npt.NDArray[np.bool_]) -> None:
+        if not where.any():
+            return
+        new, largest = self._half_square(), self.largest
         if self.width_s > 1:
             ordered = np.sort(np.vstack([new[np.newaxis], self.largest * kept]), axis=0)
-            new, self.largest = ordered[0], ordered[1:]
+            new, largest = ordered[0], ordered[1:]
         else:
             new = np.minimum(new, self._most())
-        self.squares = self.squares * kept + new
-        self.bad, self.attempts = self.bad * kept + self.x1, self.attempts * kept + self.n1
-        self.blocks = self.blocks * kept + 1
+        self.largest = np.where(where, largest, self.largest)
+        self.squares = np.where(where, self.squares * kept + new, self.squares)
+        self.bad = np.where(where, self.bad * kept + self.x1, self.bad)
+        self.attempts = np.where(where, self.attempts * kept + self.n1, self.attempts)
+        self.blocks = np.where(where, self.blocks * kept + 1, self.blocks)
 
     def _half_square(self) -> Floats:
         seen = self.attempts + self.n0
@@ -150,6 +164,11 @@ class Dispersions:
         self.candidate.absorb(at, bad_candidate, candidate)
         for one in self.stable:
             one.absorb(at, bad_stable, stable)
+
+    def take(self, where: npt.NDArray[np.bool_], other: Dispersions) -> None:
+        """These runs as another one has them."""
+        for mine, one in zip([self.candidate, *self.stable], [other.candidate, *other.stable], strict=True):
+            mine.take(where, one)
 
     def as_history(self, shares: Sequence[Floats]) -> None:
         """What was counted until now is from before the rollout; `shares` by length of block, the least of the guard's counters'."""

@@ -11,15 +11,14 @@ import math
 
 from accounts.core.quantities import share_text, weight_text
 from rollouts.core.decision import Code, Decision, hold
+from rollouts.core.judged import Judged
 from rollouts.core.policy import FULL_BP
-from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.snapshot import Snapshot
 
 #: The split is off when it lies further from what was commanded than this many standard deviations and this share.
 SPLIT_SIGMAS, SPLIT_SLACK, LEAST_ROUTED = 5.0, 0.02, 200
 #: A server that is younger than this may still have been warming up when it was slow; `recent` must rest on so many attempts.
 YOUNG_S, LEAST_RECENT = 300.0, 20
-#: What a warm-up may cost: as much as if every attempt had been slow for this share of the policy's `cold_s`.
-COLD_SHARE = 1 / 6
 #: Evidence of a warm-up is dropped so often in one stage: a server that keeps coming back is no excuse for ever.
 MOST_FORGOTTEN = 2
 
@@ -63,7 +62,8 @@ def _stable_sheds_more(s: Snapshot) -> bool:
 def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
     """Warm-up is proven by evidence: by attempts since the server came, and by whether slowness goes on after its first while.
 
-    A warm-up is short or mild. One that has cost more than `COLD_SHARE` of the policy's `cold_s` in slow attempts is none.
+    A server that was slow from the first may be so for `cold_s`, however slow. Then the evidence of that time is dropped, and slowness
+    that goes on is proven anew: what a warm-up explains falls with the server's age, and a fault does not.
     """
     if s.evidence.attempts_since_server is not None and s.evidence.attempts_since_server < s.policy.cold_attempts:
         said = f"{looks}, but its server has answered only {s.evidence.attempts_since_server} of {s.policy.cold_attempts} attempts"
@@ -72,11 +72,10 @@ def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
     was_cold = False
     # What was well at first, and is slow now, did not come from warming up.
     if s.evidence.served_s is not None and _was_slow_at_first(s, judged):
-        is_mild = judged.rate_candidate * s.evidence.served_s <= COLD_SHARE * s.policy.cold_s
-        if is_mild and s.evidence.served_s < s.policy.cold_s:
+        if s.evidence.served_s < s.policy.cold_s:
             said = f"{looks}, but its server has served for only {s.evidence.served_s:.0f} of {s.policy.cold_s:.0f} s"
             return hold(s, Code.COLD_START, f"{said} that it may take to warm up", judged)
-        was_cold = is_mild and not s.evidence.forgotten and s.evidence.served_s < s.elapsed_s + s.policy.cold_s
+        was_cold = not s.evidence.forgotten and s.evidence.served_s < s.elapsed_s + s.policy.cold_s
     if not may_forget or not (was_cold or _is_well_by_now(s, judged)):
         return None
     attempts = s.evidence.recent.get(judged.guard.name, (0, 0))[1]

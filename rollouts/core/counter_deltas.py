@@ -15,7 +15,7 @@ SAVED, COMMON, SHED, TIMED = "saved", "common", "shed", "timed"
 #: Until answers come as steadily as requests do, more failures than successes have ended: so many times the longest usual
 #: answer is waited for after a change of weight, room for a candidate that is half as fast again; shorter ones than this cost
 #: no tick, and nothing is waited for longer than the last, in seconds: a stream may stay open for ever.
-SETTLING, SHORT_S, MOST_S = 1.5, 0.5, 60.0
+SETTLING, SHORT_S, MOST_S = 1.5, 0.5, 180.0
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,21 @@ from rollouts.core.approvals import missing
 from rollouts.core.decision import OPENING, Action, Code, Decision, facts_of, hold, listed, sentence
 from rollouts.core.freeze import frozen, in_words
 from rollouts.core.inconclusive import inconclusive_because, is_late, late, overdue, undecided
+from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import FULL_BP, Source
 from rollouts.core.replica_differs import breach_or_replica, replacing
-from rollouts.core.rollback_rules import breach, is_fix
+from rollouts.core.rollback_rules import BLAME_LOG_E, breach, is_fix
 from rollouts.core.second_look import after_crossing
 from rollouts.core.shortage import shortage_at
-from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.snapshot import Snapshot
 from rollouts.core.stable_gone import lacking, lacking_words, replacement, waiting, way_by_hand
 from rollouts.core.stable_replica import comparable, renewing
 
 #: Nodes that a sentence names.
 MOST_NODES = 3
+#: Where the counts scatter by more than this factor, the hold states it: it is why so many samples are needed.
+CLUMPED = 2.0
 
 
 def decide(snapshot: Snapshot) -> Decision:
@@ -195,6 +198,13 @@ def _missing(s: Snapshot) -> list[str]:
     # Of several targets in one unit only the farthest is stated: the stage waits for it.
     alike = [one for one in unproven if one.to_go is not None and _is_counted_alike(s, one)]
     farthest = max(alike, key=lambda one: one.to_go or 0, default=None)
+    suspect = [
+        one for one in s.acting if s.identity.has_stable and one.log_e_worse >= BLAME_LOG_E and _is_needed(s, one)
+    ]
+    missing += [
+        f"{one.guard.words} look worse than {s.identity.stable_name}'s, and that is not ruled out yet"
+        for one in suspect
+    ]
     left = max(0, stage.min_samples - samples)
     if farthest is not None and (farthest.to_go or 0) < left:
         farthest = None
@@ -228,7 +238,8 @@ def _unproven(judged: Judged) -> str:
     if judged.to_go is None:
         return f"{judged.guard.words} are not proven good enough yet ({judged.bad_candidate} of {judged.candidate} attempts)"
     plural = "s" if judged.to_go != 1 else ""
-    return f"{judged.guard.words} need about {judged.to_go} more sample{plural}"
+    clumps = f" (they come in clumps: {judged.phi:.0f} count as one)" if judged.phi >= CLUMPED else ""
+    return f"{judged.guard.words} need about {judged.to_go} more sample{plural}{clumps}"
 
 
 # --- may it be opened now? --------------------------------------------------------------------------------------------

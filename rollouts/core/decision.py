@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.judged import Judged
+from rollouts.core.snapshot import Snapshot
 
 
 class Action(StrEnum):
@@ -154,7 +155,10 @@ def is_breached(s: Snapshot, judged: Judged) -> bool:
 
 def evidence_of(judged: Judged) -> dict[str, Any]:
     """One guard's numbers as JSON."""
+    point, counts = judged.convinced or (judged.guard.name, judged.window)
     return {
+        "convinced": {"counter": point, "counts": [round(one, 3) for one in counts]},
+        "is_stable_over": judged.is_stable_over,
         "bad_candidate": judged.bad_candidate,
         "candidate": judged.candidate,
         "bad_stable": judged.bad_stable,

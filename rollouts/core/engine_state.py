@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from rollouts.core.all_failing import Failures
 from rollouts.core.counter_deltas import ERRORS, SHED, Arms, Counts, Reading, has_lost
-from rollouts.core.evidence import Evidence
 from rollouts.core.guard_tracker import CounterNews, GuardTracker, Recent, watched
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.policy import Policy, Source
+from rollouts.core.step_evidence import Evidence
 
 #: Blindness counts on from tick to tick; while no engine ran, nobody looked, and nobody was blind.
 LOOKED_WITHIN_S = 30.0
@@ -157,6 +157,7 @@ class EngineState:
                 watch,
                 evidence=Evidence(),
                 dispersion=watch.dispersion if self.stage else watch.dispersion.as_history(),
+                minute=watch.minute if self.stage else watch.minute.as_history(),
                 seen_at=None,
                 harm={},
             )

@@ -12,11 +12,11 @@ thousands of them a second; `benchmarks.calibration.vectorised` does the same fo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -191,23 +191,6 @@ def attempts_to_go(sums: Sequence[float], attempts: int, phi: float, bar: float)
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
 
-class Point(NamedTuple):
-    """One counter's evidence: log M of the side that rolls back, plain sums of the side that promotes, and what was bad."""
-
-    worse: Sums = ()  # until the first window that says something
-    fine: Sums = ZERO
-    bad_candidate: int = 0
-    bad_stable: int = 0
-
-    def to_json(self) -> list[Any]:
-        return [_rounded(self.worse), _rounded(self.fine), self.bad_candidate, self.bad_stable]
-
-    @classmethod
-    def from_json(cls, value: Sequence[Any]) -> Point:
-        worse, fine, bad_candidate, bad_stable = value
-        return cls(tuple(worse), tuple(fine), bad_candidate, bad_stable)
-
-
 class Scatter(NamedTuple):
     """How much the bad attempts of each arm scatter: what the arm's counts are divided by, before this tick and with it.
 
@@ -259,123 +242,3 @@ PLAIN = Scatter()
 def added(parts: Sequence[Sums]) -> Sums:
     """The sum for each alternative of the grid; zeros for none."""
     return tuple([sum(column) for column in zip(*parts, strict=True)]) or ZERO
-
-
-@dataclass(frozen=True)
-class Part:
-    """What one gateway counted in one tick: all attempts, and by counter the bad ones of the candidate and of stable.
-
-    `own` are those of the candidate's bad ones that are held against it, and those of stable's that they are compared with,
-    where these are not all.
-    """
-
-    candidate: int
-    stable: int
-    bad: Mapping[str, tuple[int, int]]
-    own: tuple[float, float] | None = None
-
-    def window(self, name: str) -> Window:
-        bad = self.bad[name]
-        return Window(bad[0], self.candidate, bad[1], self.stable)
-
-
-#: A candidate that fares better than stable, not only as well.
-BETTER = Tolerance()
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What one step's windows say of one guard: the counters at its points, over the same attempts.
-
-    `ticks` counts the windows in which both arms (or, without a stable, the candidate) had attempts. `better` are the sums
-    against "the candidate is no better than stable", of the guard's own counter.
-    """
-
-    points: Mapping[str, Point] = field(default_factory=dict)
-    candidate: int = 0
-    stable: int = 0
-    ticks: int = 0
-    better: Sums = ZERO
-
-    def after(
-        self,
-        parts: Sequence[Part],
-        *,
-        worse: Tolerance,
-        fine: Tolerance,
-        name: str,
-        scatter: Mapping[str, Scatter] | None = None,
-        over: float | None = None,
-    ) -> Evidence:
-        """With one tick's windows in it, one for each gateway; `name` is the guard's own counter.
-
-        Without a stable the candidate is held to the fixed share `over` instead of to `worse`.
-        """
-        both = [part for part in parts if part.candidate > 0 and part.stable > 0]
-        candidate, stable = sum(part.candidate for part in parts), sum(part.stable for part in parts)
-        says = bool(both) if over is None else candidate > 0
-        ticks, points, better = self.ticks + says, {}, self.better
-        for point in dict.fromkeys(one for part in parts for one in part.bad):
-            old = self.points.get(point, _NOTHING)
-            xc, xb = (sum(part.bad[point][arm] for part in parts) for arm in (0, 1))
-            log_m, sums = old.worse, old.fine
-            if says:
-                log_m = onset_step(
-                    log_m, self._more(parts, both, point, worse, (scatter or {}).get(point, PLAIN), over), ticks
-                )
-            if both:
-                sums = added([sums, *(increments(part.window(point), fine, Side.FINE) for part in both)])
-            if both and point == name:
-                better = added([better, *(increments(part.window(name), BETTER, Side.FINE) for part in both)])
-            points[point] = Point(log_m, sums, old.bad_candidate + xc, old.bad_stable + xb)
-        return Evidence(points, self.candidate + candidate, self.stable + stable, ticks, better)
-
-    @staticmethod
-    def _more(
-        parts: Sequence[Part],
-        both: Sequence[Part],
-        point: str,
-        worse: Tolerance,
-        scatter: Scatter,
-        over: float | None,
-    ) -> Sums:
-        """What the tick adds to the evidence of one counter on the side that rolls back."""
-        if over is not None:
-            bad, candidate = sum(part.bad[point][0] for part in parts), sum(part.candidate for part in parts)
-            before, now = scatter.candidate, max(scatter.candidate, scatter.candidate_now)
-            sums = [fixed_sums(bad / phi, candidate / phi, over, Side.WORSE) for phi in (before, now)]
-            return tuple([min(pair) for pair in zip(*sums, strict=True)])
-        windows = [part.window(point) for part in both]
-        for at, part in enumerate(both):
-            if part.own is not None:
-                windows[at] = Window(part.own[0], part.candidate, part.own[1], part.stable)
-        return scatter.of(windows, worse)
-
-    def point(self, name: str) -> Point:
-        """One counter's evidence; nothing known where it never counted."""
-        return self.points.get(name, _NOTHING)
-
-    def log_e_worse(self, name: str) -> float:
-        """The evidence of one counter that the candidate is worse, or over the fixed share, whenever that began."""
-        return onset_mixed(self.point(name).worse, self.ticks)
-
-    def to_json(self) -> dict[str, Any]:
-        points = {name: point.to_json() for name, point in self.points.items()}
-        counts = [self.candidate, self.stable, self.ticks]
-        return {"points": points, "counts": counts, "better": _rounded(self.better)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Evidence:
-        """Nothing known for a state of another shape: evidence begins afresh."""
-        if "points" not in value:
-            return cls()
-        points = {name: Point.from_json(point) for name, point in value["points"].items()}
-        candidate, stable, ticks = value["counts"]
-        return cls(points, candidate, stable, ticks, tuple(value.get("better", ZERO)))
-
-
-_NOTHING = Point()
-
-
-def _rounded(sums: Sequence[float]) -> list[float]:
-    return [round(one, 6) for one in sums]

@@ -9,13 +9,15 @@ from typing import Any
 from rollouts.core.blast_radius import ExcessFailures
 from rollouts.core.counter_deltas import COMMON, ERRORS, TIMED, Arms, Counts, Reading, difference
 from rollouts.core.dispersion import Dispersion
-from rollouts.core.evidence import Evidence, Part, Scatter
+from rollouts.core.evidence import Scatter
 from rollouts.core.policy import Guard, Policy
+from rollouts.core.stable_minute import StableMinute
+from rollouts.core.step_evidence import Evidence, Part
 
 #: `Recent` covers the last 5 to 10 seconds.
 HALF_S = 5.0
 #: A server that warms up is slow among its first attempts, if it is so at all: whole readings until there are so many.
-FIRST_ATTEMPTS = 50
+FIRST_ATTEMPTS = 100
 #: Before the candidate's own attempts tell, it is taken to have met as many requests that fail wherever they go as stable, in so
 #: many attempts. More finds a regression beside such requests sooner, and blames a candidate sooner that fails on other
 #: requests than stable, but on no more of them. Source: docs/premises.md, "poison" and "swapped".
@@ -75,6 +77,7 @@ class GuardTracker:
     harm: Mapping[str, ExcessFailures] = field(default_factory=dict)  # by gateway: its cost in this stage
     first: tuple[int, int] = (0, 0)  # bad ones among the first attempts of the newest server, and how many these were
     common: Common = (0, 0, 0, 0)  # over the whole rollout
+    minute: StableMinute = field(default_factory=StableMinute)  # what stable did in the last one
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -86,6 +89,7 @@ class GuardTracker:
             "harm": {name: one.to_json() for name, one in self.harm.items() if one.candidate},
             "first": list(self.first),
             "common": list(self.common),
+            **({"minute": self.minute.to_json()} if self.minute.parts else {}),
         }
 
     @classmethod
@@ -99,6 +103,7 @@ class GuardTracker:
             {name: ExcessFailures.from_json(one) for name, one in value.get("harm", {}).items()},
             tuple(value.get("first", (0, 0))),
             tuple(value.get("common", (0, 0, 0, 0))),
+            StableMinute.from_json(value.get("minute", ())),
         )
 
 
@@ -165,16 +170,20 @@ def watched(watch: GuardTracker, guard: Guard, news: CounterNews, *, policy: Pol
         for one in (watch.dispersion, dispersion)
     ]
     common = arms.candidate.bad.get(COMMON, 0) if has_stable and guard.indicator == ERRORS else 0
+    minute = _minute(watch, guard, news.read_at, settled, owns, dispersion)
+    is_over = watch.minute.has_lasted and not minute.is_over  # an incident that has ended: nothing of it is kept
     return GuardTracker(
-        evidence=watch.evidence.after(
-            [_part(guard, names, part, own) for part, own in zip(settled.values(), owns.values(), strict=True)],
+        evidence=Evidence()
+        if is_over
+        else watch.evidence.after(
+            [_part(guard, names, part, owns[name], name) for name, part in settled.items()],
             worse=guard.roll_back_over,
             fine=guard.promote_within,
             name=guard.name,
             scatter={name: Scatter(was[name], was_stable[name], now[name], now_stable[name]) for name in names},
             over=None if has_stable else guard.roll_back_over.of(guard.max_frac),
         ),
-        dispersion=dispersion,
+        dispersion=minute.calm if is_over else dispersion,
         first_bad_at=_first_bad_at(watch, guard, news),
         seen_at=news.read_at if candidate else watch.seen_at,
         recent=watch.recent.after(news.read_at, bad[guard.name][0], candidate),
@@ -190,11 +199,26 @@ def watched(watch: GuardTracker, guard: Guard, news: CounterNews, *, policy: Pol
                 for name, part in settled.items()
             },
         },
+        minute=minute,
         common=_added(watch.common, (common, candidate, arms.stable.bad.get(COMMON, 0), stable)),
         first=(watch.first[0] + bad[guard.name][0], watch.first[1] + candidate)
         if watch.first[1] < FIRST_ATTEMPTS
         else watch.first,
     )
+
+
+def _minute(
+    watch: GuardTracker,
+    guard: Guard,
+    read_at: float,
+    settled: Mapping[str, Reading],
+    owns: Mapping[str, tuple[float, float]],
+    dispersion: Dispersion,
+) -> StableMinute:
+    bad = sum(stable for _, stable in owns.values())
+    attempts = sum(_attempts(guard, part.stable) for part in settled.values())
+    limit = guard.roll_back_over.of(guard.max_frac)
+    return watch.minute.after(read_at, bad, attempts, name=guard.name, limit=limit, dispersion=dispersion)
 
 
 def _attempts(guard: Guard, counts: Counts) -> int:
@@ -206,11 +230,12 @@ def _added(known: Common, more: Common) -> Common:
     return (known[0] + more[0], known[1] + more[1], known[2] + more[2], known[3] + more[3])
 
 
-def _part(guard: Guard, names: Sequence[str], part: Reading, own: tuple[float, float]) -> Part:
+def _part(guard: Guard, names: Sequence[str], part: Reading, own: tuple[float, float], gateway: str) -> Part:
     """One gateway's tick, as evidence. Errors have one counter; other guards' points are judged as they were counted."""
     arms = part.candidate, part.stable
     bad = {name: (arms[0].bad.get(name, 0), arms[1].bad.get(name, 0)) for name in names}
-    return Part(_attempts(guard, arms[0]), _attempts(guard, arms[1]), bad, own if guard.indicator == ERRORS else None)
+    held = own if guard.indicator == ERRORS else None
+    return Part(_attempts(guard, arms[0]), _attempts(guard, arms[1]), bad, held, gateway)
 
 
 def _own(guard: Guard, part: Reading, known: Common, *, has_stable: bool) -> tuple[float, float]:

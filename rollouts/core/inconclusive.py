@@ -6,10 +6,11 @@ from __future__ import annotations
 from accounts.core.quantities import share_text, weight_text
 from rollouts.core.confounders import is_split_off
 from rollouts.core.decision import Action, Code, Decision, facts_of, hold, sentence
+from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import OnUndecided, Source
-from rollouts.core.rollback_rules import is_fix, shared_incident
-from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.rollback_rules import burns, is_fix, shared_incident
+from rollouts.core.snapshot import Snapshot
 from rollouts.core.stable_gone import no_target
 
 #: A release sheds when so many requests of a step were refused, more than this share of what was drawn for it, and more than so
@@ -132,14 +133,9 @@ def _shedding(s: Snapshot) -> Decision | None:
 
 def _incident(s: Snapshot) -> Decision | None:
     for judged in s.acting:
-        burning = s.identity.has_stable and judged.log_e_stable_over >= s.policy.bar_worse_of(judged.guard)
-        if burning and judged.rate_candidate > judged.limit and not is_fix(s, judged):
-            return shared_incident(s, _burns(s, judged), judged)
+        if judged.is_stable_over and judged.rate_candidate > judged.limit and not is_fix(s, judged):
+            return shared_incident(s, burns(s, judged), judged)
     return None
-
-
-def _burns(s: Snapshot, judged: Judged) -> str:
-    return f"{judged.guard.words} are at {share_text(judged.rate_stable)} on {s.identity.stable_name} too"
 
 
 # --- past a deadline --------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 CHANCE = 1e-3
 #: Smaller terms of a sum of chances, beyond the largest, change nothing.
 NO_CHANCE = 1e-18
+#: The others are well up to so many standard deviations over what is tolerated: 1 % are over it by chance (normal tail).
+CHANCE_SIGMAS = 2.33
 #: Fewer attempts on the others do not show that these are well.
 LEAST_OTHERS = 20
 #: The failures are all one replica's where the others have no more than this of its excess over what is usual. It does not thin out:
@@ -88,7 +90,7 @@ def worst_and_others(tallies: Mapping[str, ReplicaTally]) -> tuple[str, ReplicaT
 def odd_one_out(
     tallies: Mapping[str, ReplicaTally], *, tolerated: float, phi: float = 1.0, chance: float = CHANCE
 ) -> OddReplica | None:
-    """The one replica that fails more than the others do, beyond chance, while these fail no more than `tolerated`.
+    """The one replica that fails more than the others do, beyond chance, while these surely fail no more than `tolerated`.
 
     `tolerated`: a share of attempts, in [0, 1]. `phi`: how much the counts scatter beyond chance, 1 or more; all counts but those
     of `unreached` attempts are divided by it. `chance`: of naming one where all are alike, at the most.
@@ -101,7 +103,7 @@ def odd_one_out(
     name, own, others = worst_and_others(tallies)
     if (
         others.attempts < LEAST_OTHERS
-        or others.bad > tolerated * others.attempts
+        or others.bad > tolerated * others.attempts + CHANCE_SIGMAS * math.sqrt(tolerated * others.attempts)
         or own.bad <= tolerated * own.attempts
     ):
         return None

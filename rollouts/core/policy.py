@@ -121,8 +121,13 @@ class Guard:
     @property
     def words(self) -> str:
         """`errors`, `slow requests (over 250 ms)`, `wrong answers`, or the label of an external indicator."""
+        return self.words_at(self.name)
+
+    def words_at(self, point: str) -> str:
+        """Likewise of the counter of this name, which may be another threshold."""
         if self.indicator == "slow":
-            return f"slow requests (over {self.threshold_us / 1000:g} ms)"
+            threshold_us = next((one for one in self.thresholds_us if slow_name(one) == point), self.threshold_us)
+            return f"slow requests (over {threshold_us / 1000:g} ms)"
         return {"wrong": "wrong answers", "external": self.label.replace("_", " ")}.get(self.indicator, self.indicator)
 
 

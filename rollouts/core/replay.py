@@ -11,11 +11,12 @@ from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Decision
 from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.evaluate import TickInput, evaluate
+from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import FULL_BP, Policy, Source
 from rollouts.core.room import Room
-from rollouts.core.snapshot import Desired, Identity, Judged, Observed, People, take_snapshot
+from rollouts.core.snapshot import Desired, Identity, Observed, People, take_snapshot
 from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord, stage_name
 
 #: Given the tick and the candidate's weight in basis points: what both arms counted in this tick; None ends the story.

@@ -14,12 +14,13 @@ from dataclasses import replace
 from accounts.core.quantities import share_text, weight_text
 from rollouts.core.decision import Action, Code, Decision, facts_of, hold
 from rollouts.core.inconclusive import late, overdue
+from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.odd_replica import OddReplica, odd_one_out
 from rollouts.core.policy import FULL_BP
 from rollouts.core.rollback_rules import breach
-from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.snapshot import Snapshot
 
 #: Evidence, that hard facts and a spent budget are not.
 _EVIDENCE = frozenset({Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED, Code.MOSTLY_FAILING})
@@ -39,15 +40,15 @@ def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
     judged = suspected(s, found) if found is not None and s.observed.replicas else None
     if found is None or judged is None:
         return found
-    usual = judged.rate_stable if s.identity.has_stable else judged.guard.max_frac
-    # At the beginning of a fault the scatter makes one event of all that fails, and would name nobody. What convicts without it tells the
-    # replica without it, too.
-    phi = 1.0 if found.code is Code.MOSTLY_FAILING else judged.phi
+    # When servers are new, stable has seen too few attempts in this stage to show what is usual. The candidate's own scatter makes one
+    # event of all that fails at the beginning of a fault, and would name nobody: stable's scatter is what is usual.
+    usual = max(judged.share_stable, s.evidence.usual_frac) if s.identity.has_stable else judged.guard.max_frac
+    phi = 1.0 if found.code is Code.MOSTLY_FAILING else judged.phi_stable
     odd = odd_one_out(s.observed.replicas, tolerated=judged.guard.roll_back_over.of(usual), phi=phi)
     if odd is None:
         return found
     facts, theirs = odd.facts, f"of one replica of {odd.replicas}: {odd.words}."
-    if _may_hold(s, found, judged, odd):
+    if _may_hold(s, found, judged, odd, usual):
         said = (
             f"Holding at {weight_text(s.desired.weight_bp)}: {judged.guard.words} of {s.identity.candidate_name} are at "
             f"{share_text(judged.rate_candidate)}, but they are {theirs} It gets no more traffic, and another is to take its place."
@@ -59,14 +60,14 @@ def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
     return replace(found, reason=said, facts={**found.facts, "odd_replica": facts})
 
 
-def _may_hold(s: Snapshot, found: Decision, judged: Judged, odd: OddReplica) -> bool:
+def _may_hold(s: Snapshot, found: Decision, judged: Judged, odd: OddReplica, usual: float) -> bool:
     if found.action not in {Action.ROLL_BACK, Action.WITHDRAW} or found.code not in _EVIDENCE or s.desired.is_promoting:
         return False
     if s.desired.state not in {RolloutState.SHIFTING, RolloutState.BAKING} or s.evidence.aside_s is not None:
         return False  # one in a rollout: what breaks its replicas one by one is the release
     if not odd.is_of_now(judged.bad_candidate):
         return False
-    if not odd.has_all(judged.rate_stable) or not _others_hold_it(s, odd.replicas - 1) or _ends_now(s):
+    if not odd.has_all(usual) or not _others_hold_it(s, odd.replicas - 1) or _ends_now(s):
         return False
     judged_else = tuple(
         replace(one, log_e_worse=0.0, log_e_over=0.0) if one is judged or _is_its_own(one, judged) else one

@@ -12,8 +12,9 @@ from accounts.core.quantities import share_text, weight_text
 from rollouts.core import confounders
 from rollouts.core.counter_deltas import ERRORS
 from rollouts.core.decision import Action, Code, Decision, capital, facts_of, hold
+from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.snapshot import Snapshot
 from rollouts.core.stable_gone import way_on
 
 #: Failures that end at one instant (one poisoned batch, one cut connection) are one event, however many they are: the
@@ -75,15 +76,11 @@ def _failing(s: Snapshot) -> Decision | None:
             f"and {s.identity.stable_name} does not clearly fare better"
         )
         return shared_incident(s, said)
-    burning = next(
-        (one for one in s.evidence.judged if one.guard.indicator == "errors" and _is_stable_over(s, one)), None
-    )
+    burning = next((one for one in s.evidence.judged if one.guard.indicator == "errors" and one.is_stable_over), None)
     if burning is not None:  # then rows come by chance; a candidate that fares worse still is told by the evidence
-        said = (
-            f"the last {s.evidence.all_failing} attempts failed, "
-            f"and errors are at {share_text(burning.rate_stable)} on {s.identity.stable_name} too"
+        return shared_incident(
+            s, f"the last {s.evidence.all_failing} attempts failed, and {burns(s, burning)}", burning
         )
-        return shared_incident(s, said, burning)
     said = (
         f"The last {s.evidence.all_failing} attempts on {s.identity.candidate_name} all failed, "
         f"in readings {s.evidence.all_failing_s:.1f} s apart."
@@ -97,7 +94,7 @@ def _mostly_failing(s: Snapshot) -> Decision | None:
     Only beside a stable that gets traffic and keeps to its objective, and beyond what the guard tolerates of its failures.
     """
     judged = next((one for one in s.acting if one.guard.indicator == ERRORS), None)
-    if judged is None or not s.identity.has_stable or s.desired.is_promoting or _is_stable_over(s, judged):
+    if judged is None or not s.identity.has_stable or s.desired.is_promoting or judged.is_stable_over:
         return None
     row, least_bad = s.evidence.mostly, MOSTLY_TIMES * s.policy.all_failing_attempts
     tolerated_frac = judged.guard.roll_back_over.of(row.bad_stable / max(1, row.attempts_stable))
@@ -110,9 +107,11 @@ def _mostly_failing(s: Snapshot) -> Decision | None:
     return rollback_decision(s, Code.MOSTLY_FAILING, said, judged)
 
 
-def _is_stable_over(s: Snapshot, judged: Judged) -> bool:
-    """Whether stable is proven over the objective in this stage."""
-    return s.identity.has_stable and judged.log_e_stable_over >= s.policy.bar_worse_of(judged.guard)
+def burns(s: Snapshot, judged: Judged) -> str:
+    """That stable is over its objective, in words."""
+    return (
+        f"{judged.guard.words} of {s.identity.stable_name} were over {share_text(judged.limit)} in the last minute too"
+    )
 
 
 def _relative(s: Snapshot) -> Decision | None:
@@ -142,20 +141,16 @@ def _over(s: Snapshot, judged: Judged) -> Decision | None:
         return None
     if is_fix(s, judged):
         return None
-    if s.identity.has_stable and judged.rate_stable > judged.limit:
-        return shared_incident(
-            s,
-            f"{judged.guard.words} are at {share_text(judged.rate_candidate)} on {s.identity.candidate_name} "
-            f"and at {share_text(judged.rate_stable)} on {s.identity.stable_name}, over {share_text(judged.limit)}",
-            judged,
-        )
+    over = f"at {share_text(judged.rate_candidate)} on {s.identity.candidate_name}, over {share_text(judged.limit)}"
+    if judged.is_stable_over:
+        return shared_incident(s, f"{judged.guard.words} are {over}, and {burns(s, judged)}", judged)
     if s.identity.has_stable and not s.desired.is_promoting and judged.log_e_worse < BLAME_LOG_E:
-        over = f"at {share_text(judged.rate_candidate)} on {s.identity.candidate_name}, over {share_text(judged.limit)}"
         said = f"{judged.guard.words} are {over}, and {s.identity.stable_name} does not clearly fare better at the same time"
         return shared_incident(s, said, judged)
+    bad = judged.bad_candidate if judged.own_candidate is None else round(judged.own_candidate)
     said = (
         f"{capital(judged.guard.words)} of {s.identity.candidate_name} are at {share_text(judged.rate_candidate)} "
-        f"({judged.bad_candidate} of {judged.candidate} attempts), proven over the objective's {share_text(judged.limit)}."
+        f"({bad} of {judged.candidate} attempts), proven over the objective's {share_text(judged.limit)}."
     )
     return confounders.excuse(s, judged) or rollback_decision(s, Code.OBJECTIVE_BREACHED, said, judged)
 
@@ -251,9 +246,11 @@ def shared_incident(s: Snapshot, what: str, judged: Judged | None = None) -> Dec
 
 
 def _worse(s: Snapshot, judged: Judged) -> str:
+    """The counter and the counts that convinced: since the candidate last looked no worse than tolerated."""
+    point, counts = judged.convinced or (judged.guard.name, judged.window)
+    bad, attempts, bad_stable, stable = map(round, counts)
     return (
-        f"{capital(judged.guard.words)} of {s.identity.candidate_name} are at {share_text(judged.rate_candidate)} "
-        f"({judged.bad_candidate} of {judged.candidate} attempts) "
-        f"against {share_text(judged.rate_stable)} ({judged.bad_stable} of {judged.stable}) on "
+        f"{capital(judged.guard.words_at(point))} of {s.identity.candidate_name} are at {share_text(bad / max(1, attempts))} "
+        f"({bad} of {attempts} attempts) against {share_text(bad_stable / max(1, stable))} ({bad_stable} of {stable}) on "
         f"{s.identity.stable_name} at the same time: worse beyond doubt."
     )

@@ -2,125 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rollouts.core.counter_deltas import SHED
+from rollouts.core.counter_deltas import ERRORS, SHED
 from rollouts.core.engine_state import EngineState
-from rollouts.core.evidence import Side, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.guard_tracker import GuardTracker
+from rollouts.core.judged import Judged, judge_guard
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.odd_replica import ReplicaTally
-from rollouts.core.policy import Guard, Policy, Source, Step
+from rollouts.core.policy import Policy, Source, Step
 from rollouts.core.request_mix import SIZES, Mix, mix_of, mix_of_classes
 from rollouts.core.room import UNKNOWN_ROOM, Room
-
-#: An excess within so many standard deviations is chance's. Source: docs/rollouts.md, "One bad replica".
-BY_CHANCE_SIGMAS = 1.0
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What one guard's counts say in this step. Every `log_e_*` is compared with the bar of its side.
-
-    `log_e_worse`: the candidate is worse than stable, as the average over the guard's points. `log_e_fine`: it is close
-    enough to the reference, at the point where that is proven least. `log_e_better`: it fares better than stable.
-    `log_e_over`, `log_e_stable_over`: the arm is over the objective, whatever the other does. Counts and `phi` are those of
-    the guard's own name. `farthest` is the point at which the candidate's bad attempts are most over stable's share, and how many
-    of the candidate and of stable it counted; `beyond_chance`: by how many they are over it at some point, less what chance adds to that.
-    """
-
-    guard: Guard
-    bad_candidate: int
-    candidate: int
-    bad_stable: int
-    stable: int
-    phi: float
-    log_e_worse: float
-    log_e_fine: float
-    log_e_over: float
-    log_e_stable_over: float
-    to_go: int | None  # further attempts of the candidate like those so far until it is proven fine; None: cannot tell
-    farthest: tuple[str, int, int] | None = None
-    beyond_chance: float | None = None
-    log_e_better: float = 0.0
-
-    @property
-    def excess(self) -> float:
-        """The candidate's bad attempts beyond stable's share, at the point at which these are most."""
-        _, bad, bad_stable = self.farthest or (self.guard.name, self.bad_candidate, self.bad_stable)
-        return excess_of(bad, self.candidate, bad_stable, self.stable)
-
-    @property
-    def rate_candidate(self) -> float:
-        return self.bad_candidate / self.candidate if self.candidate else 0.0
-
-    @property
-    def rate_stable(self) -> float:
-        return self.bad_stable / self.stable if self.stable else 0.0
-
-    @property
-    def limit(self) -> float:
-        """The share over which the objective counts as broken."""
-        return self.guard.roll_back_over.of(self.guard.max_frac)
-
-
-def excess_of(bad: float, candidate: int, bad_stable: int, stable: int) -> float:
-    """The candidate's bad attempts beyond stable's share."""
-    return bad - bad_stable * candidate / max(1, stable)
-
-
-def by_chance(candidate: int, bad_stable: int, stable: int, phi: float) -> float:
-    """The standard deviation of `excess_of` where the arms are alike; `phi`: how much stable's counts scatter beyond chance."""
-    share = bad_stable / max(1, stable)
-    return math.sqrt(max(0.0, phi * candidate * share * (1 - share) * (1 + candidate / max(1, stable))))
-
-
-def judge_guard(guard: Guard, watch: GuardTracker, *, has_stable: bool, bar_fine: float) -> Judged:
-    """The evidence of one guard as it stands.
-
-    An average of e-values is one, however they depend on each other: it disproves "worse at no point". "Worse at some
-    point" is disproven only when it is at each of them, so the promote side takes the least.
-    """
-    seen, own = watch.evidence, watch.evidence.point(guard.name)
-    limit = guard.roll_back_over.of(guard.max_frac)
-    name = guard.name
-    points = tuple([one for one in guard.points if one in seen.points]) if has_stable else ()
-    points, phi = points or (name,), watch.dispersion.phi(name)
-    worse = {one: seen.log_e_worse(one) for one in points}
-    fine = {one: seen.point(one).fine for one in points}
-    if not has_stable:
-        fine = {name: fixed_sums(own.bad_candidate, seen.candidate, guard.promote_within.of(guard.max_frac), Side.FINE)}
-    log_e_fine = {one: mixed(sums, watch.dispersion.phi(one)) for one, sums in fine.items()}
-    least = min(log_e_fine, key=log_e_fine.__getitem__)
-    counted = [(one, seen.point(one).bad_candidate, seen.point(one).bad_stable) for one in points]
-    over = [excess_of(bad, seen.candidate, bad_stable, seen.stable) for _, bad, bad_stable in counted]
-    chance = [
-        BY_CHANCE_SIGMAS * by_chance(seen.candidate, bad, seen.stable, watch.dispersion.phi_stable(one))
-        for one, _, bad in counted
-    ]
-    return Judged(
-        guard,
-        own.bad_candidate,
-        seen.candidate,
-        own.bad_stable,
-        seen.stable,
-        phi,
-        log_e_worse=log_mean(list(worse.values())) if has_stable else 0.0,
-        log_e_fine=log_e_fine[least],
-        log_e_over=mixed(fixed_sums(own.bad_candidate, seen.candidate, limit, Side.WORSE), phi)
-        if has_stable
-        else worse[name],
-        log_e_stable_over=mixed(
-            fixed_sums(own.bad_stable, seen.stable, limit, Side.WORSE), watch.dispersion.phi_stable(name)
-        ),
-        to_go=attempts_to_go(fine[least], seen.candidate, watch.dispersion.phi(least), bar_fine),
-        farthest=counted[over.index(max(over))],
-        beyond_chance=max(more - less for more, less in zip(over, chance, strict=True)),
-        log_e_better=mixed(seen.better, phi) if has_stable else 0.0,
-    )
 
 
 @dataclass(frozen=True)
@@ -199,6 +93,7 @@ class StageEvidence:
     all_failing_s: float = 0.0  # between the first and the last reading that showed them
     own_failing: int | None = None  # of these, what stable could save or nobody tried again; None: all of them
     is_stable_better: bool = True  # stable clearly did better meanwhile
+    usual_frac: float = 0.0  # stable's share of errors over the whole rollout
     mostly: MostlyFailing = field(default_factory=MostlyFailing)  # readings in a row with many failures
     shed_candidate: int = 0  # requests that were refused in this step because too many were in flight
     shed_stable: int = 0  # likewise
@@ -355,6 +250,7 @@ def _evidence(
         all_failing_s=state.failures.spread_s,
         own_failing=state.failures.own,
         is_stable_better=state.failures.is_stable_better,
+        usual_frac=state.total.stable.bad.get(ERRORS, 0) / max(1, state.total.stable.attempts),
         mostly=state.mostly,
         shed_candidate=candidate.bad.get(SHED, 0),
         shed_stable=stable.bad.get(SHED, 0),

@@ -13,9 +13,10 @@ from dataclasses import replace
 from accounts.core.quantities import weight_text
 from rollouts.core.decision import Action, Code, Decision, hold
 from rollouts.core.inconclusive import late, overdue
+from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import CHANCE, OddReplica, odd_beside_others
-from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.snapshot import Snapshot
 
 _OPENING = frozenset({Action.ADVANCE, Action.BAKE, Action.PROMOTE})
 

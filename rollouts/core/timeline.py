@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms
+from rollouts.core.judged import Judged
 from rollouts.core.policy import FULL_BP, Policy
 from rollouts.core.replay import ReplayedRollout, Walk
-from rollouts.core.snapshot import Judged
 from rollouts.core.tick_history import Segment, TickRecord, rows_in
 
 #: The observed share is that of so many requests of both arms at least: of a handful it says nothing.

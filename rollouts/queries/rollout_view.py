@@ -21,10 +21,11 @@ from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import evidence_of
 from rollouts.core.engine_state import EngineState
 from rollouts.core.freeze import frozen, local_words
+from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import FINAL, LIVE, RolloutState
 from rollouts.core.policy import Policy
 from rollouts.core.second_look import crossing_words
-from rollouts.core.snapshot import Judged, judged_all
+from rollouts.core.snapshot import judged_all
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.approvals import Given, ahead_of, given_to, people_by_stage, who_may_approve
 from rollouts.queries.obstacles import obstacle_of

@@ -11,7 +11,7 @@ from rollouts.core.confounders import is_split_off
 from rollouts.core.decide import decide
 from rollouts.core.decision import Code
 from rollouts.core.evidence import Tolerance
-from rollouts.core.snapshot import Judged
+from rollouts.core.judged import Judged
 from tests.core.test_confounders import OTHER_MIX, WORSE
 from tests.core.test_decide import ALONE, POLICY, judged, snapshot
 
@@ -45,14 +45,13 @@ def test_a_server_is_cold_until_it_has_answered_as_often_as_the_policy_says() ->
     assert blamed(judged(1, **WORSE), attempts_since_server=20) == "worse_than_stable"
 
 
-def test_a_warm_up_may_cost_a_sixth_of_its_time_and_no_more() -> None:
-    """The policy's `cold_s` is 60: ten seconds of slowness, here twenty at one half."""
-    half = judged(1, bad_candidate=250, log_e_worse=30.0)
+def test_a_warm_up_lasts_for_the_time_of_the_policy_and_no_longer() -> None:
+    """The policy's `cold_s` is 60, however slow the server is until then. After that, slowness is proven anew, once."""
+    every = judged(1, bad_candidate=500, log_e_worse=30.0)
     new = {"attempts_since_server": 900, "first": {SLOW.name: (40, 50)}}
-    assert blamed(half, served_s=20.0, **new) == "cold_start"
-    assert blamed(half, served_s=20.1, **new) == "worse_than_stable"
-    every = replace(half, bad_candidate=500)
-    assert blamed(every, served_s=61.0, **new) == "worse_than_stable"
+    assert blamed(every, served_s=59.9, **new) == "cold_start"
+    assert blamed(every, served_s=60.0, **new) == "cold_start + forget"
+    assert blamed(every, served_s=60.0, forgotten=1, **new) == "worse_than_stable"
 
 
 def test_what_a_server_did_in_its_first_while_is_dropped_when_that_is_over() -> None:

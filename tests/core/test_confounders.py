@@ -10,11 +10,12 @@ import pytest
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.freeze import FreezeWindow
+from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import OnUndecided
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.request_mix import Mix, mix_of
-from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.snapshot import Snapshot
 from tests.core.test_decide import ALONE, OBJECTIVES, POLICY, STEPS, judged, snapshot
 from tests.snapshots import changed
 
@@ -105,7 +106,7 @@ def test_slowness_that_is_over_was_warm_up_and_its_evidence_is_dropped() -> None
     assert decide(old).code is Code.WORSE_THAN_STABLE
 
 
-def test_a_servers_first_while_is_no_proof_unless_it_costs_too_much() -> None:
+def test_a_servers_first_while_is_no_proof_however_slow_it_is() -> None:
     cold = snapshot(
         judged=SLOW_WORSE, attempts_since_server=400, server_age_s=90.0, served_s=20.0, first={"slow_250ms": (4, 50)},
         step_started_at=snapshot().observed.now - 20.0,
@@ -121,8 +122,10 @@ def test_a_servers_first_while_is_no_proof_unless_it_costs_too_much() -> None:
         assert decide(changed(cold, first=well)).code is Code.WORSE_THAN_STABLE  # it was well at first
     worst = replace(SLOW_WORSE[1], bad_candidate=SLOW_WORSE[1].candidate)
     gross = changed(cold, judged=(SLOW_WORSE[0], worst))
-    assert decide(gross).code is Code.WORSE_THAN_STABLE  # twenty seconds of nothing but slowness
-    assert decide(changed(gross, served_s=8.0)).code is Code.COLD_START
+    assert decide(gross).code is Code.COLD_START  # twenty seconds of nothing but slowness may still be warm-up
+    assert decide(changed(gross, served_s=59.9)).code is Code.COLD_START
+    late = changed(gross, served_s=60.0, step_started_at=cold.observed.now - 60.0, forgotten=1)
+    assert decide(late).code is Code.WORSE_THAN_STABLE  # slowness that goes on is proven anew, and convicts
 
 
 def test_a_server_that_was_as_slow_at_first_as_stable_always_is_was_not_cold() -> None:

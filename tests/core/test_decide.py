@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from rollouts.core.confounders import is_split_off
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
+from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import OnUndecided
 from rollouts.core.policy_schema import parse_policy
-from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.snapshot import Snapshot
 from tests.snapshots import changed, make_snapshot
 
 S = RolloutState
@@ -176,16 +177,19 @@ IGNORANT = [
         {
             "all_failing": 12,
             "all_failing_s": 2.0,
-            "judged": (judged(0, bad_stable=700, log_e_stable_over=99.0), judged(1)),
+            "judged": (judged(0, bad_stable=700, is_stable_over=True), judged(1)),
         },
         Code.BOTH_ARMS_BAD,
     ),
-    ({"judged": (judged(0, bad_candidate=200, bad_stable=600, log_e_over=99.0), judged(1))}, Code.BOTH_ARMS_BAD),
+    (
+        {"judged": (judged(0, bad_candidate=200, bad_stable=600, log_e_over=99.0, is_stable_over=True), judged(1))},
+        Code.BOTH_ARMS_BAD,
+    ),
     (
         {"judged": (judged(0, bad_candidate=90, bad_stable=6, log_e_over=99.0, log_e_worse=2.0), judged(1))},
         Code.BOTH_ARMS_BAD,
     ),
-    ({"judged": (judged(0, bad_candidate=40, bad_stable=600, log_e_stable_over=99.0), judged(1))}, Code.BOTH_ARMS_BAD),
+    ({"judged": (judged(0, bad_candidate=40, bad_stable=600, is_stable_over=True), judged(1))}, Code.BOTH_ARMS_BAD),
 ]
 
 
@@ -217,8 +221,25 @@ def test_undecided_at_the_deadline_holds_by_default_and_still_advances_on_later_
 
 
 def test_a_candidate_that_mends_a_burning_stable_may_advance() -> None:
-    mending = snapshot(judged=(judged(0, bad_candidate=0, bad_stable=900, log_e_stable_over=99.0), judged(1)))
+    mending = snapshot(judged=(judged(0, bad_candidate=0, bad_stable=900, is_stable_over=True), judged(1)))
     assert decide(mending).action is Action.ADVANCE
+
+
+def test_nothing_opens_while_the_candidate_looks_worse_ten_to_one() -> None:
+    for state in (S.SHIFTING, S.BAKING):
+        over = {"weight_bp": 9500, "routed_candidate": 1900, "routed_stable": 100} if state is S.BAKING else {}
+        suspect = snapshot(judged=(judged(0, log_e_worse=2.4), judged(1)), state=state, **over)
+        assert decide(suspect).code is Code.NEED_MORE
+        assert "errors look worse than r1's, and that is not ruled out yet" in decide(suspect).reason
+        assert decide(changed(suspect, judged=(judged(0, log_e_worse=2.2), judged(1)))).code is Code.PROVEN
+
+
+def test_a_hold_states_that_failures_come_in_clumps() -> None:
+    short = judged(0, log_e_fine=0.0, to_go=900, phi=12.3)
+    assert (
+        "errors need about 900 more samples (they come in clumps: 12 count as one)"
+        in decide(snapshot(judged=(short, judged(1)))).reason
+    )
 
 
 def test_an_objective_is_not_held_against_the_candidate_while_stable_is_unknown() -> None:

@@ -64,12 +64,12 @@ def test_users_requests_and_errors_are_differences_and_never_fall() -> None:
     assert (first.user_requests, first.user_errors) == (0, 0)
 
 
-def test_answers_are_waited_for_from_half_a_second_on_and_for_a_minute_at_most() -> None:
+def test_answers_are_waited_for_from_half_a_second_on_and_for_three_minutes_at_most() -> None:
     def settles(answer_s: float, after_s: float) -> bool:
         return reading(100.0 + after_s, NOTHING, since=100.0, answer_s=answer_s).is_settled
 
     assert settles(0.49, 0.0) and not settles(0.5, 0.74) and settles(0.5, 0.75)
-    assert not settles(1e9, 59.9) and settles(1e9, 60.0)
+    assert not settles(1e9, 179.9) and settles(1e9, 180.0)  # a stream may stay open for ever
     known = reading(100.0, NOTHING, since=90.0)
     assert known.after(None) is known
 

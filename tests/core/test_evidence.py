@@ -15,8 +15,6 @@ from rollouts.core.arrays import increments_of, mixed_of
 from rollouts.core.evidence import (
     GRID,
     ZERO,
-    Evidence,
-    Part,
     Scatter,
     Side,
     Tolerance,
@@ -30,6 +28,7 @@ from rollouts.core.evidence import (
     onset_prior,
     onset_step,
 )
+from rollouts.core.step_evidence import Evidence, Part
 
 PLAIN = Tolerance()
 LENIENT = Tolerance(1.2, 0.001)

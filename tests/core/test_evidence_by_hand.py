@@ -9,8 +9,6 @@ import pytest
 from rollouts.core.evidence import (
     GRID,
     ZERO,
-    Evidence,
-    Part,
     Scatter,
     Side,
     Tolerance,
@@ -21,6 +19,7 @@ from rollouts.core.evidence import (
     onset_prior,
     onset_step,
 )
+from rollouts.core.step_evidence import Evidence, Part
 
 PLAIN, LENIENT = Tolerance(), Tolerance(1.2, 0.001)
 

@@ -166,14 +166,14 @@ def test_the_first_bad_attempt_is_dated_before_any_reading_that_could_show_it() 
     assert seen(watch, news((counts(0), counts(200)), at=20.0)).seen_at == 11.0
 
 
-def test_a_servers_first_attempts_are_whole_readings_until_there_are_fifty() -> None:
-    watch = seen(GuardTracker(), news((counts(49, 2), counts(10))))
-    assert watch.first == (2, 49)
+def test_a_servers_first_attempts_are_whole_readings_until_there_are_a_hundred() -> None:
+    watch = seen(GuardTracker(), news((counts(99, 2), counts(10))))
+    assert watch.first == (2, 99)
     watch = seen(watch, news((counts(10, 3), counts(10))))
-    assert watch.first == (5, 59)
-    assert seen(watch, news((counts(10, 3), counts(10)))).first == (5, 59)
-    exactly = seen(GuardTracker(), news((counts(50, 2), counts(10))))
-    assert seen(exactly, news((counts(10, 3), counts(10)))).first == (2, 50)
+    assert watch.first == (5, 109)
+    assert seen(watch, news((counts(10, 3), counts(10)))).first == (5, 109)
+    exactly = seen(GuardTracker(), news((counts(100, 2), counts(10))))
+    assert seen(exactly, news((counts(10, 3), counts(10)))).first == (2, 100)
 
 
 def test_while_answers_are_on_their_way_counts_add_no_evidence_and_no_scatter() -> None:

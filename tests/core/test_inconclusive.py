@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.inconclusive import inconclusive_because, is_late
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import OnUndecided
-from tests.core.test_decide import ALONE, POLICY, judged, snapshot
+from tests.core.test_decide import POLICY, judged, snapshot
 from tests.core.test_rollback_rules import HALF
 
 S = RolloutState
@@ -132,19 +131,21 @@ def test_ten_shed_requests_more_than_a_hundredth_and_twice_stables_share_are_she
 # --- stable burns -----------------------------------------------------------------------------------------------------
 
 
-def test_an_incident_is_shared_where_stable_is_proven_over_and_the_candidate_is_over_too() -> None:
-    bar = POLICY.bar_worse_of(ERRORS)
-
-    def burning(bad: int, log_e: float, **more: Any) -> Code | None:
-        one = judged(0, candidate=500, bad_candidate=bad, stable=1000, bad_stable=900, log_e_stable_over=log_e)
+def test_an_incident_is_shared_where_stable_is_over_in_the_last_minute_and_the_candidate_is_over_too() -> None:
+    def burning(bad: int, *, is_over: bool = True, **more: Any) -> Code | None:
+        one = judged(0, candidate=500, bad_candidate=bad, stable=1000, bad_stable=900, is_stable_over=is_over)
         return code(judged=(replace(one, guard=HALF),), **more)
 
-    assert burning(251, bar) is Code.BOTH_ARMS_BAD
-    assert burning(250, bar) is None  # exactly at its limit the candidate is not over it
-    assert burning(251, math.nextafter(bar, 0)) is None
-    assert burning(251, 99.0, has_stable=False, policy=ALONE) is None
-    one = judged(0, bad_candidate=40, bad_stable=600, log_e_stable_over=99.0)
-    assert "errors are at 40 % on r1 too, so it is not the release" in said(judged=(one,))
+    assert burning(251) is Code.BOTH_ARMS_BAD
+    assert burning(250) is None  # exactly at its limit the candidate is not over it
+    assert burning(251, is_over=False) is None  # whatever stable failed in the stage before
+    one = judged(0, bad_candidate=40, bad_stable=600, is_stable_over=True)
+    assert "errors of r1 were over 1.3 % in the last minute too, so it is not the release" in said(judged=(one,))
+
+
+def test_only_what_is_held_against_the_candidate_makes_it_share_an_incident() -> None:
+    one = judged(0, candidate=500, bad_candidate=40, own_candidate=2, stable=1000, bad_stable=90, is_stable_over=True)
+    assert code(judged=(one, judged(1))) is None
 
 
 # --- past the deadline ------------------------------------------------------------------------------------------------
@@ -165,5 +166,5 @@ def test_a_hold_past_the_deadline_is_marked_as_late_and_a_shared_incident_never_
     assert back is not None and (back.action, back.facts["is_late"]) == (Action.ROLL_BACK, True)
     early = found(quiet_s=99.0, now=1499.9, policy=strict)
     assert early is not None and early.action is Action.HOLD and "is_late" not in early.facts
-    both = judged(0, bad_candidate=40, bad_stable=600, log_e_stable_over=99.0)
+    both = judged(0, bad_candidate=40, bad_stable=600, is_stable_over=True)
     assert code(judged=(both,), now=1500.0, policy=strict) is Code.BOTH_ARMS_BAD

@@ -14,8 +14,8 @@ from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import SETTLES_S, Aside, EngineState
 from rollouts.core.evaluate import TickInput, evaluate
-from rollouts.core.evidence import Evidence, Part
 from rollouts.core.guard_tracker import GuardTracker
+from rollouts.core.judged import Judged, judge_guard
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.odd_replica import CHANCE, ReplicaTally, odd_one_out
@@ -23,7 +23,8 @@ from rollouts.core.policy import OnUndecided
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replica_differs import suspected
 from rollouts.core.room import Room
-from rollouts.core.snapshot import Desired, Identity, Judged, Observed, judge_guard
+from rollouts.core.snapshot import Desired, Identity, Observed
+from rollouts.core.step_evidence import Evidence, Part
 from tests.core.test_decide import ALONE, BREACHES, OBJECTIVES, POLICY, judged, snapshot
 
 S = RolloutState
@@ -58,6 +59,20 @@ def test_it_holds_as_well_where_most_attempts_fail() -> None:
     assert (
         held(**row, replicas={"a:1": ReplicaTally(40, 100), "b:1": ReplicaTally(40, 100)}).code is Code.MOSTLY_FAILING
     )
+
+
+def test_a_stable_that_has_seen_few_attempts_in_this_stage_names_the_replica_by_its_usual_share() -> None:
+    """It failed none of 60 so far. One failure of 287 on the others would then be more than is tolerated."""
+    early = judged(0, bad_candidate=50, log_e_worse=30.0, bad_stable=0, stable=60)
+    tallies = {"a:1": ReplicaTally(1, 287), "b:1": ReplicaTally(90, 290)}
+    found = held(judged=(early, judged(1)), replicas=tallies, usual_frac=0.005)
+    assert (found.code, found.facts["set_aside"]) == (Code.REPLICA_DIFFERS, "b:1")
+
+
+def test_the_scatter_of_stable_and_not_that_of_the_fault_decides_whether_a_replica_is_odd() -> None:
+    scattered = replace(WORSE[0], phi=40.0)
+    assert held(judged=(scattered, judged(1))).code is Code.REPLICA_DIFFERS
+    assert held(judged=(replace(scattered, phi_stable=40.0), judged(1))).action is Action.ROLL_BACK
 
 
 def test_it_says_how_often_nobody_was_found_there() -> None:

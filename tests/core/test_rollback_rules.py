@@ -10,10 +10,11 @@ import pytest
 
 from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.evidence import Tolerance
+from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Guard
 from rollouts.core.rollback_rules import breach
-from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.snapshot import Snapshot
 from tests.core.test_decide import ALONE, POLICY, judged, snapshot
 
 ERRORS, SLOW = POLICY.guards
@@ -64,15 +65,15 @@ def test_of_a_row_only_those_count_that_stable_could_save() -> None:
     assert code_of(breach(row(is_stable_better=False))) is Code.BOTH_ARMS_BAD
 
 
-def test_a_row_comes_by_chance_only_where_stables_errors_are_proven_over() -> None:
-    def with_stable_over(index: int, log_e: float) -> Code | None:
-        guards = [judged(one, log_e_stable_over=log_e if one == index else -2.0) for one in range(2)]
+def test_a_row_comes_by_chance_only_where_stables_errors_are_over() -> None:
+    def with_stable_over(index: int | None) -> Code | None:
+        guards = [judged(one, is_stable_over=one == index) for one in range(2)]
         return code_of(breach(row(judged=tuple(guards))))
 
-    assert with_stable_over(0, BAR) is Code.BOTH_ARMS_BAD
-    assert with_stable_over(0, BELOW) is Code.ALL_FAILING
-    assert with_stable_over(1, BAR) is Code.ALL_FAILING  # a slow stable makes nothing fail
-    alone = row(judged=(judged(0, ALONE, log_e_stable_over=99.0),), has_stable=False, policy=ALONE)
+    assert with_stable_over(0) is Code.BOTH_ARMS_BAD
+    assert with_stable_over(None) is Code.ALL_FAILING
+    assert with_stable_over(1) is Code.ALL_FAILING  # a slow stable makes nothing fail
+    alone = row(judged=(judged(0, ALONE),), has_stable=False, policy=ALONE)
     found = breach(alone)
     assert found is not None and found.facts["breach"] == "all_failing"
 
@@ -101,10 +102,10 @@ def test_twenty_attempts_of_stable_tell_whether_it_burns_too() -> None:
     assert found is not None and found.facts["breach"] == "objective_breached"
 
 
-def test_a_stable_exactly_at_the_limit_is_not_over_it() -> None:
+def test_what_stable_failed_before_its_last_minute_is_no_excuse() -> None:
     over = {"bad_candidate": 400, "candidate": 500, "log_e_over": 99.0, "log_e_worse": 3.0, "stable": 1000}
-    assert found_by(of(HALF, **over, bad_stable=500)) is Code.OBJECTIVE_BREACHED
-    assert found_by(of(HALF, **over, bad_stable=501)) is Code.BOTH_ARMS_BAD
+    assert found_by(of(HALF, **over, bad_stable=900)) is Code.OBJECTIVE_BREACHED
+    assert found_by(of(HALF, **over, bad_stable=0, is_stable_over=True)) is Code.BOTH_ARMS_BAD
 
 
 def test_an_objective_convicts_where_the_candidate_looks_worse_ten_to_one() -> None:

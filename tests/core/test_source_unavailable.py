@@ -9,10 +9,11 @@ import pytest
 
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
+from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Source
 from rollouts.core.policy_schema import parse_policy
-from rollouts.core.snapshot import Judged, Snapshot
+from rollouts.core.snapshot import Snapshot
 from tests.core.test_decide import judged, snapshot
 from tests.snapshots import changed
 

@@ -13,7 +13,6 @@ from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.engine_state import SETTLES_S, EngineState, StableOdd
 from rollouts.core.evaluate import TickInput, evaluate
-from rollouts.core.evidence import Evidence, Part
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import CHANCE, ReplicaTally
@@ -22,6 +21,7 @@ from rollouts.core.policy_schema import parse_policy
 from rollouts.core.room import Room
 from rollouts.core.snapshot import Desired, Identity, Observed
 from rollouts.core.stable_replica import doubted
+from rollouts.core.step_evidence import Evidence, Part
 from tests.core.test_decide import BREACHES, POLICY, judged, snapshot
 
 S = RolloutState
@@ -55,7 +55,7 @@ def test_nor_is_it_excused_for_what_one_replica_of_stable_fails() -> None:
     assert found(**BOTH, stable_replicas={}).code is Code.BOTH_ARMS_BAD
     assert found(**BOTH, stable_replicas=ALIKE).code is Code.BOTH_ARMS_BAD
     assert found(**BOTH).code is Code.STABLE_REPLICA_DIFFERS
-    burns = judged(0, bad_candidate=25, bad_stable=75, log_e_stable_over=30.0), judged(1)
+    burns = judged(0, bad_candidate=25, bad_stable=75, is_stable_over=True), judged(1)
     assert found(judged=burns, stable_replicas={}).code is Code.BOTH_ARMS_BAD
     assert found(judged=burns).code is Code.STABLE_REPLICA_DIFFERS
 

@@ -22,7 +22,7 @@ from serving.core.buckets import EDGES_US
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
-LONGEST_S = 120
+LONGEST_S = 240
 #: Counted by slot and arm: requests that ended, those whose first attempt failed, those of them that failed on stable too, first
 #: attempts that ended, these over each edge; then what a mesh counts: attempts and failed ones.
 ENDED, FAILED, AGAIN, FIRST, OVER, ATTEMPTS, ERRED = 0, 1, 2, 3, 4, 4 + len(EDGES_MS), 5 + len(EDGES_MS)

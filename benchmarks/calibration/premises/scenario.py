@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +30,8 @@ class Fault:
 
     `clump`: so many of them fail within one second. `every_s`: only the first `on_s` seconds of each such period.
     `grows`: the share begins at nothing and grows by so much a minute, up to `share`. `is_seen`: the agent reports no
-    server meanwhile. `is_shared`: both arms fail so, which makes it an incident and no fault.
+    server meanwhile. `is_shared`: both arms fail so, which makes it an incident and no fault. `is_of_stable`: stable alone
+    fails so. `for_s`: it ends after so many seconds.
     """
 
     share: float
@@ -41,10 +43,12 @@ class Fault:
     grows: float = 0.0
     is_seen: bool = False
     is_shared: bool = False
+    is_of_stable: bool = False
+    for_s: float = math.inf
 
     def at(self, since_s: float) -> float:
         """The failing share, so many seconds after its onset; negative ones are before it."""
-        if since_s <= 0 or (self.every_s and (since_s - 1) % self.every_s >= self.on_s):
+        if not 0 < since_s <= self.for_s or (self.every_s and (since_s - 1) % self.every_s >= self.on_s):
             return 0.0
         return min(self.share, self.grows * since_s / 60) if self.grows else self.share
 
@@ -72,10 +76,38 @@ class Wander:
 
 @dataclass(frozen=True)
 class Cold:
-    """The candidate's server is new when the first step begins: `slow` of its answers are slow, in [0, 1], for `for_s` seconds."""
+    """The candidate's server is new when the first step begins: `slow` of its answers are slow, in [0, 1], for `for_s` seconds.
+
+    `each_weight`: every weight brings new servers. `fades`: the share falls to nothing in that time, as a cache fills.
+    """
 
     slow: float
     for_s: float
+    each_weight: bool = False
+    fades: bool = False
+
+    def at(self, age_s: float) -> float:
+        """The share that is slow beyond the usual, when the server is so old."""
+        if not 0 < age_s <= self.for_s:
+            return 0.0
+        return self.slow * (1 - age_s / self.for_s) if self.fades else self.slow
+
+
+@dataclass(frozen=True)
+class Bursts:
+    """A share of the attempts fails in bursts of one second whose sizes have a heavy tail: Pareto, at most `most`."""
+
+    share: float
+    shape: float = 1.2
+    most: int = 500
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """The candidate has `count` replicas at the last weight. The last to come fails `bad` more than the others."""
+
+    count: int
+    bad: float
 
 
 @dataclass(frozen=True)
@@ -87,7 +119,8 @@ class Scenario:
     fails, whenever it is asked, and as many others only the candidate. `retried`: a failed attempt is tried again on stable
     once. `late_s`: how long each gateway takes to follow a weight. `before`: failures of stable alone, as
     (second, how many), seconds before the first step being negative. `servers`: of the candidate at the first weight; with
-    more traffic it has more. `runs`: of 200 that a full run asks for, so many are walked.
+    more traffic it has more. `an_arm`: instead, each arm has so many whatever its weight. `is_harmless`: to take the candidate
+    back would be wrong, whatever its faults. `runs`: of 200 that a full run asks for, so many are walked.
     """
 
     group: str
@@ -115,6 +148,11 @@ class Scenario:
     slower: Latency | None = None  # the candidate's, from the first second on
     wander: Wander | None = None
     cold: Cold | None = None
+    an_arm: int = 0
+    slow_times: tuple[Fault, ...] = ()  # as `faults`, of answers that are slow
+    bursts: Bursts | None = None
+    replicas: Replicas | None = None
+    is_harmless: bool = False
     compared_per_s: float = 0.0  # answers that the prober compares, of each arm
     wrong: tuple[float, float] = (0.0, 0.0)  # the shares of these that are wrong: the candidate's, stable's
 
@@ -125,7 +163,15 @@ class Scenario:
     @property
     def is_healthy(self) -> bool:
         """Whether to take the candidate back would be wrong."""
-        return self.slower is None and self.wrong[0] <= self.wrong[1] and all(fault.is_shared for fault in self.faults)
+        if self.is_harmless:
+            return True
+        if any(not one.is_shared and not one.is_of_stable for one in self.slow_times):
+            return False
+        return (
+            self.slower is None
+            and self.wrong[0] <= self.wrong[1]
+            and all(one.is_shared or one.is_of_stable for one in self.faults)
+        )
 
     def parsed(self) -> Policy:
         """The policy as the engine follows it."""

@@ -17,12 +17,15 @@ from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import FULL_BP, Policy
 from rollouts.core.snapshot import Desired, Identity, Observed
 
 S = RolloutState
 #: As in the engine: a candidate without a server is gone when it still has none after so long; one that failed before, at once.
 GONE_OVER_S = 0.5
+#: So many seconds after a replica was set aside another answers in its place.
+REPLACED_S = 60
 #: The rules whose alarms are told beside the product's.
 OTHERS = ("argo_0", "argo_3", "flagger_5")
 
@@ -67,6 +70,8 @@ class Engine:
         *,
         is_followed: bool,
         has_server: bool,
+        replicas: Mapping[str, ReplicaTally] | None = None,
+        is_replacing: bool = False,
     ) -> Decision:
         """One tick of a live rollout. `readings` by gateway, `external` by guard that counts elsewhere."""
         is_first = is_followed and self.step_started_at is None
@@ -78,9 +83,11 @@ class Engine:
             is_newly_acknowledged=is_first,
             step_started_at=self.step_started_at,
             total_s=at - self.began_at,
-            candidate_servers=int(has_server),
+            candidate_servers=(int(has_server) and len(replicas or ())) or int(has_server),
             stable_servers=1,
             server_since=self.server_since,
+            replicas=replicas or {},
+            is_replacing=is_replacing,
         )
         tick = evaluate(
             TickInput(
@@ -153,6 +160,7 @@ class Run:
         self.bad = 0
         self.held: dict[Code, int] = {}
         self.stages: list[float] = []
+        self.aside, self.aside_at = "", None  # type: ignore
 
     def walked(self) -> Ran:
         """Ticks from the warm-up to the end, or to the horizon. The others watch on after a rollback, at its last weight."""
@@ -206,19 +214,44 @@ class Run:
         engine, change = self.engine, self.engine.change
         now = float(at + self.scenario.warm_s)
         has_server = self.world.has_server(at)
+        fleet = self._fleet(at)
         decision = engine.ticked(
-            now, self._readings(at), self._compared(at), is_followed=is_followed, has_server=has_server
+            now,
+            self._readings(at),
+            self._compared(at),
+            is_followed=is_followed,
+            has_server=has_server,
+            replicas=fleet,
+            is_replacing=self.aside_at is not None and at < self.aside_at + REPLACED_S,
         )
+        if "set_aside" in decision.facts:
+            self.aside, self.aside_at = str(decision.facts["set_aside"]), at
         self.held[decision.code] = self.held.get(decision.code, 0) + 1
         if engine.change != change:
             self._write_weight(at)
         return decision.code
+
+    def _fleet(self, at: int) -> dict[str, ReplicaTally]:
+        fleet = self.world.fleet
+        if fleet is None:
+            return {}
+        if self.aside_at is not None and at == self.aside_at + 2:
+            fleet.leave(self.aside)
+        if self.aside_at is not None and at == self.aside_at + REPLACED_S:
+            fleet.come("another")
+        return {name: ReplicaTally(*one) for name, one in fleet.tallies.items() if one[1]}
 
     def _write_weight(self, at: int) -> None:
         """Gateways that are not late follow before the next second begins."""
         self.stages.append(float(at))
         if self.engine.state is S.BAKING:
             self.world.bake_at = float(at)
+        scenario, fleet = self.scenario, self.world.fleet
+        if scenario.cold is not None and scenario.cold.each_weight:
+            self.world.moved_at = float(at)
+            self.engine.server_since = float(at + scenario.warm_s)
+        if fleet is not None:
+            fleet.scaled(self.engine.weight_bp / FULL_BP)
         for gateway in self.gateways.values():
             gateway.told(float(at), self.engine.weight_bp / FULL_BP, self.engine.change)
 

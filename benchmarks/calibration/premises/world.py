@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.calibration.premises.scenario import BadClient, Fault, Scenario, Wander
+from benchmarks.calibration.premises.scenario import BadClient, Bursts, Fault, Replicas, Scenario, Wander
 from benchmarks.calibration.traffic import EDGES_MS, Latency, Spells
 
 Floats = npt.NDArray[np.float64]
@@ -33,9 +34,10 @@ class World:
     def __init__(self, scenario: Scenario, rng: np.random.Generator, first_frac: float) -> None:
         s = scenario
         self.scenario, self.rng, self.bake_at = s, rng, math.inf
+        self.moved_at, self.fleet = 0.0, Fleet(s.replicas, rng) if s.replicas else None
         seconds = s.warm_s + s.horizon_s + 2
         self.gateway_per_s = s.rate_per_s / first_frac / len(s.base)
-        self.servers = max(2, round(s.servers / first_frac))
+        self.servers = 2 * s.an_arm or max(2, round(s.servers / first_frac))
         self._ill = _in_spell(rng, s.spells, self.servers, seconds) if s.spells else None
         self._over = _wandering(rng, s.wander, s.latency, self.servers, seconds) if s.wander and s.latency else None
         self._plain = tuple(
@@ -43,6 +45,14 @@ class World:
         )
         self._client = _client(rng, s.bad_client, s.horizon_s) if s.bad_client else {}
         self._before = dict(s.before)
+        self._slow_times = (
+            tuple(
+                tuple(one for one in s.slow_times if one.is_shared or one.is_of_stable == (arm == STABLE))
+                for arm in (0, 1)
+            )
+            if s.slow_times
+            else ()
+        )
 
     def begun(self, at: int, gateway: int, frac: float) -> tuple[Begun, Begun]:
         """What begins at a gateway that sends `frac` of its requests to the candidate, by arm."""
@@ -54,7 +64,8 @@ class World:
     @property
     def onset_at(self) -> float:
         """When the first fault of the candidate begins, as far as is known yet."""
-        own = [fault for fault in self.scenario.faults if not fault.is_shared]
+        s = self.scenario
+        own = [one for one in (*s.faults, *s.slow_times) if not one.is_shared and not one.is_of_stable]
         return min((fault.from_s + self._start(fault) for fault in own), default=0.0)
 
     def has_server(self, at: int) -> bool:
@@ -73,17 +84,26 @@ class World:
             failing = min(1.0, failing + self._mean(self._ill, arm, at, frac) * s.spells.frac)
         own = _clumps(rng, rate * failing, s.clump)
         for fault in s.faults:
-            share = self._share(fault, at) if arm == CANDIDATE or fault.is_shared else 0.0
+            is_here = fault.is_shared or fault.is_of_stable == (arm == STABLE)
+            share = self._share(fault, at) if is_here else 0.0
             if share:
                 share = min(share, 1 - failing)
                 failing += share
                 own += _clumps(rng, rate * share, fault.clump)
+        own += self._burst(rate, s.bursts) if s.bursts else 0
+        if self.fleet is not None and arm == CANDIDATE:
+            own += self.fleet.failed(rate, own)
         poison = int(rng.poisson(rate * s.poison)) if s.poison else 0
         if s.swapped:
             never = int(rng.poisson(rate * s.swapped))
             own, poison = (own + never, poison) if arm == CANDIDATE else (own, poison + never)
         ok = int(rng.poisson(rate * max(0.0, 1 - failing - s.poison - s.swapped)))
         return Begun(ok, self._slow(arm, at, frac, ok), own, poison + extra)
+
+    def _burst(self, rate: float, bursts: Bursts) -> int:
+        events = int(self.rng.poisson(rate * bursts.share / _mean_burst(bursts)))
+        sizes = np.floor(np.minimum(bursts.most, self.rng.pareto(bursts.shape, events) + 1))
+        return int(sizes.sum())
 
     def _start(self, fault: Fault) -> float:
         return self.bake_at if fault.in_bake else 0.0
@@ -99,8 +119,11 @@ class World:
         if self._over is not None:
             over = tuple(self._mean(one, arm, at, frac) for one in self._over)
         cold = self.scenario.cold
-        if cold is not None and arm == CANDIDATE and 0 < at <= cold.for_s:
-            over = tuple(one + (1 - one) * cold.slow for one in over)
+        share = cold.at(at - self.moved_at) if cold is not None and arm == CANDIDATE else 0.0
+        if self._slow_times:
+            share = 1 - (1 - share) * (1 - sum(self._share(one, at) for one in self._slow_times[arm]))
+        if share:
+            over = tuple(one + (1 - one) * share for one in over)
         found, left, within = [], ok, 1.0
         for one in over:
             left = int(self.rng.binomial(left, min(1.0, one / within))) if left else 0
@@ -111,6 +134,7 @@ class World:
     def _mean(self, sums: Floats, arm: int, at: int, frac: float) -> float:
         """Over the arm's servers, of an array (server, second) summed up over servers: the candidate's are the first ones."""
         moment, count = max(0, at + self.scenario.warm_s), min(self.servers, max(1, round(self.servers * frac)))
+        count = self.scenario.an_arm or count
         if arm == CANDIDATE:
             return float(sums[count - 1, moment]) / count
         before = float(sums[self.servers - count - 1, moment]) if count < self.servers else 0.0
@@ -124,6 +148,50 @@ class World:
             return (errors, 0) if chosen < frac else (0, errors)
         mine = int(self.rng.binomial(errors, frac))
         return mine, errors - mine
+
+
+class Fleet:
+    """What the candidate's replicas are asked and fail. Counts by replica begin anew when one comes or goes."""
+
+    def __init__(self, replicas: Replicas, rng: np.random.Generator) -> None:
+        self.replicas, self.rng = replicas, rng
+        self.names: list[str] = []
+        self.tallies: dict[str, list[int]] = {}
+
+    def scaled(self, frac: float) -> None:
+        """For a weight of `frac`."""
+        wanted = max(1, round(frac * self.replicas.count))
+        self._are(self.names + [f"server {one}" for one in range(len(self.names), wanted)])
+
+    def leave(self, name: str) -> None:
+        self._are([one for one in self.names if one != name])
+
+    def come(self, name: str) -> None:
+        self._are([*self.names, name])
+
+    def _are(self, names: list[str]) -> None:
+        if names != self.names:
+            self.names, self.tallies = names, {one: [0, 0] for one in names}
+
+    def failed(self, rate: float, others: int) -> int:
+        """What the bad replica fails besides `others`, that are spread over all."""
+        each, more = rate / len(self.names), 0
+        for one, count in zip(
+            self.names, self.rng.multinomial(others, [1 / len(self.names)] * len(self.names)), strict=True
+        ):
+            is_bad = one == f"server {self.replicas.count - 1}"
+            own = int(self.rng.poisson(each * self.replicas.bad)) if is_bad else 0
+            self.tallies[one][0] += int(count) + own
+            self.tallies[one][1] += int(self.rng.poisson(each * (1 - self.replicas.bad * is_bad))) + own
+            more += own
+        return more
+
+
+@cache
+def _mean_burst(bursts: Bursts) -> float:
+    """Of the sizes, rounded down and cut off."""
+    sizes = np.arange(1, bursts.most + 1)
+    return float(np.sum(sizes**-bursts.shape))
 
 
 def _clumps(rng: np.random.Generator, expected: float, size: int) -> int:

@@ -1,0 +1,92 @@
+"""Stable's own last minute: whether stable is over its objective now, and whether that has lasted.
+
+An incident excuses the candidate while it lasts, and no longer. So what the last minute holds is asked, not the average of a stage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rollouts.core.dispersion import Dispersion
+from rollouts.core.evidence import Side, fixed_sums, mixed
+
+#: The minute is kept in so many parts of so many seconds.
+PARTS, PART_S = 12, 5.0
+#: Stable is over its objective when the minute's counts are ten to one for it, and until their share is within it again.
+OVER_LOG_E = math.log(10)
+#: It lasts when so many parts are over: 20 s. A clump of failures that ends within a few seconds is no incident.
+LASTING_PARTS = 4
+#: How stable scatters is remembered anew so often, in seconds, at moments at which the newest parts are within the objective.
+CALM_S, NEWEST = 60.0, 2
+
+
+@dataclass(frozen=True)
+class StableMinute:
+    """Stable's bad attempts and all of them in the parts of the last minute, the newest last.
+
+    `is_over`: stable is over its objective. `has_lasted`: it was so for some time, since it was last within it. `calm` is the
+    dispersion as it was before, at `calm_at`.
+    """
+
+    part: int = -1
+    parts: tuple[tuple[float, int], ...] = ()
+    is_over: bool = False
+    has_lasted: bool = False
+    calm: Dispersion = field(default_factory=Dispersion)
+    calm_at: float | None = None
+
+    def after(
+        self, at: float, bad: float, attempts: int, *, name: str, limit: float, dispersion: Dispersion
+    ) -> StableMinute:
+        """With what was counted until `at` (seconds). `dispersion` is the one that these counts are in; `name` the guard's counter."""
+        minute = self._counted(int(at // PART_S), bad, attempts)
+        phi = minute.calm.phi_stable(name)
+        is_proven = mixed(fixed_sums(minute.bad, minute.attempts, limit, Side.WORSE), phi) >= OVER_LOG_E
+        is_over = is_proven or (minute.is_over and minute.share > limit)
+        lasting = sum(bad > limit * attempts for bad, attempts in minute.parts) >= LASTING_PARTS
+        minute = replace(minute, is_over=is_over, has_lasted=is_over and (minute.has_lasted or lasting))
+        if self.has_lasted or (minute.calm_at is not None and at - minute.calm_at < CALM_S):
+            return minute  # `dispersion` still has the incident in it that ends here
+        is_calm = minute.share <= limit and all(bad <= limit * attempts for bad, attempts in minute.parts[-NEWEST:])
+        return replace(minute, calm=dispersion, calm_at=at) if is_calm or minute.calm_at is None else minute
+
+    def _counted(self, part: int, bad: float, attempts: int) -> StableMinute:
+        if part == self.part and self.parts:
+            *before, (old_bad, old) = self.parts
+            return replace(self, parts=(*before, (old_bad + bad, old + attempts)))
+        passed = part - self.part if self.parts else PARTS
+        empty = ((0.0, 0),) * min(PARTS, max(0, passed - 1))
+        return replace(self, part=part, parts=(*self.parts, *empty, (bad, attempts))[-PARTS:])
+
+    @property
+    def bad(self) -> float:
+        return sum(bad for bad, _ in self.parts)
+
+    @property
+    def attempts(self) -> int:
+        return sum(attempts for _, attempts in self.parts)
+
+    @property
+    def share(self) -> float:
+        """The bad share of the last minute; 0 without attempts."""
+        return self.bad / self.attempts if self.attempts else 0.0
+
+    def as_history(self) -> StableMinute:
+        """For a rollout that begins: what was counted before it weighs little."""
+        return replace(self, calm=self.calm.as_history())
+
+    def to_json(self) -> list[Any]:
+        counts = [[round(bad, 3), attempts] for bad, attempts in self.parts]
+        return [self.part, counts, self.is_over, self.has_lasted, self.calm.to_json(), self.calm_at]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> StableMinute:
+        """Nothing known for a state of an older version."""
+        if not value:
+            return cls()
+        part, counts, is_over, has_lasted, calm, calm_at = value
+        parts = tuple((bad, attempts) for bad, attempts in counts)
+        return cls(part, parts, is_over, has_lasted, Dispersion.from_json(calm), calm_at)

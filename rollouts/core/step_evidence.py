@@ -1,0 +1,232 @@
+"""What one step's windows show of one guard: the counts, and the evidence of each counter. Kept from tick to tick, also as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rollouts.core.evidence import (
+    PLAIN,
+    ZERO,
+    Scatter,
+    Side,
+    Sums,
+    Tolerance,
+    Window,
+    added,
+    fixed_sums,
+    increments,
+    onset_mixed,
+    onset_step,
+)
+
+
+class Convincing(NamedTuple):
+    """The windows since the candidate last looked no worse than tolerated, and what they add to log E: the counts that convince."""
+
+    counts: Window = Window(0, 0, 0, 0)
+    sums: Sums = ZERO
+
+    def after(self, windows: Iterable[Window], more: Sums) -> Convincing:
+        """With a tick's windows in it; nothing once no alternative has any evidence left."""
+        sums = added([self.sums, more])
+        if max(sums) <= 0:
+            return Convincing()
+        return Convincing(Window(*map(sum, zip(self.counts, *windows, strict=True))), sums)
+
+    def to_json(self) -> list[Any]:
+        return [[round(one, 3) for one in part] for part in (self.counts, self.sums)]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Convincing:
+        return cls(Window(*value[0]), tuple(value[1]))
+
+
+class Point(NamedTuple):
+    """One counter's evidence: log M of the side that rolls back, plain sums of the side that promotes, and what was bad."""
+
+    worse: Sums = ()  # until the first window that says something
+    fine: Sums = ZERO
+    bad_candidate: int = 0
+    bad_stable: int = 0
+    convincing: Convincing = Convincing()
+
+    def to_json(self) -> list[Any]:
+        kept = [self.convincing.to_json()] if self.convincing.counts.candidate else []
+        return [_rounded(self.worse), _rounded(self.fine), self.bad_candidate, self.bad_stable, *kept]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Point:
+        worse, fine, bad_candidate, bad_stable, *kept = value
+        convincing = Convincing.from_json(kept[0]) if kept else Convincing()
+        return cls(tuple(worse), tuple(fine), bad_candidate, bad_stable, convincing)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one gateway counted in one tick: all attempts, and by counter the bad ones of the candidate and of stable.
+
+    `own` are those of the candidate's bad ones that are held against it, and those of stable's that they are compared with,
+    where these are not all.
+    """
+
+    candidate: int
+    stable: int
+    bad: Mapping[str, tuple[int, int]]
+    own: tuple[float, float] | None = None
+    gateway: str = ""
+
+    def window(self, name: str) -> Window:
+        bad = self.bad[name]
+        return Window(bad[0], self.candidate, bad[1], self.stable)
+
+    def own_window(self, name: str) -> Window:
+        """With what is held against the candidate in place of all that was bad."""
+        bad = self.own or self.bad[name]
+        return Window(bad[0], self.candidate, bad[1], self.stable)
+
+    def and_then(self, more: Part) -> Part:
+        """One window out of two."""
+        bad = {name: (xc + more.bad[name][0], xb + more.bad[name][1]) for name, (xc, xb) in self.bad.items()}
+        own = (self.own[0] + more.own[0], self.own[1] + more.own[1]) if self.own and more.own else more.own
+        return Part(self.candidate + more.candidate, self.stable + more.stable, bad, own, more.gateway)
+
+    def to_json(self) -> list[Any]:
+        return [self.candidate, self.stable, dict(self.bad), self.own and _rounded(self.own), self.gateway]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Part:
+        candidate, stable, bad, own, gateway = value
+        counts = {name: (xc, xb) for name, (xc, xb) in bad.items()}
+        return cls(candidate, stable, counts, (own[0], own[1]) if own else None, gateway)
+
+
+#: A candidate that fares better than stable, not only as well.
+BETTER = Tolerance()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one step's windows say of one guard: the counters at its points, over the same attempts.
+
+    `ticks` counts the windows in which both arms (or, without a stable, the candidate) had attempts. `better` are the sums
+    against "the candidate is no better than stable", of the guard's own counter. `own` are the bad attempts that are held against each
+    arm, where these are not all of that counter. `waiting` are the gateways' windows in which an arm has had no attempt yet: each stays
+    open until both have, so that few requests are no reason to lose stable's counts.
+    """
+
+    points: Mapping[str, Point] = field(default_factory=dict)
+    candidate: int = 0
+    stable: int = 0
+    ticks: int = 0
+    better: Sums = ZERO
+    own: tuple[float, float] | None = None
+    waiting: tuple[Part, ...] = ()
+
+    def after(
+        self,
+        parts: Sequence[Part],
+        *,
+        worse: Tolerance,
+        fine: Tolerance,
+        name: str,
+        scatter: Mapping[str, Scatter] | None = None,
+        over: float | None = None,
+    ) -> Evidence:
+        """With one tick's windows in it, one for each gateway; `name` is the guard's own counter.
+
+        Without a stable the candidate is held to the fixed share `over` instead of to `worse`.
+        """
+        both, waiting = ([], ()) if over is not None else self._windows(parts)
+        candidate, stable = sum(part.candidate for part in parts), sum(part.stable for part in parts)
+        says = bool(both) if over is None else candidate > 0
+        ticks, points, better = self.ticks + says, dict(self.points), self.better
+        for point in dict.fromkeys(one for part in parts for one in part.bad):
+            old = self.points.get(point, _NOTHING)
+            xc, xb = (sum(part.bad[point][arm] for part in parts) for arm in (0, 1))
+            log_m, sums, convincing = old.worse, old.fine, old.convincing
+            if says:
+                more = self._more(parts, both, point, worse, (scatter or {}).get(point, PLAIN), over)
+                log_m = onset_step(log_m, more, ticks)
+                convincing = convincing.after([part.own_window(point) for part in both or parts], more)
+            if both:
+                sums = added([sums, *(increments(part.window(point), fine, Side.FINE) for part in both)])
+            if both and point == name:
+                better = added([better, *(increments(part.window(name), BETTER, Side.FINE) for part in both)])
+            points[point] = Point(log_m, sums, old.bad_candidate + xc, old.bad_stable + xb, convincing)
+        own = self.own
+        if any(part.own is not None for part in parts):
+            windows, mine = [part.own_window(name) for part in parts], self.own_bad(name)
+            own = mine[0] + sum(one.bad_candidate for one in windows), mine[1] + sum(one.bad_stable for one in windows)
+        return Evidence(points, self.candidate + candidate, self.stable + stable, ticks, better, own, waiting)
+
+    @staticmethod
+    def _more(
+        parts: Sequence[Part],
+        both: Sequence[Part],
+        point: str,
+        worse: Tolerance,
+        scatter: Scatter,
+        over: float | None,
+    ) -> Sums:
+        """What the tick adds to the evidence of one counter on the side that rolls back."""
+        if over is not None:
+            bad, candidate = sum(part.bad[point][0] for part in parts), sum(part.candidate for part in parts)
+            before, now = scatter.candidate, max(scatter.candidate, scatter.candidate_now)
+            sums = [fixed_sums(bad / phi, candidate / phi, over, Side.WORSE) for phi in (before, now)]
+            return tuple([min(pair) for pair in zip(*sums, strict=True)])
+        return scatter.of([part.own_window(point) for part in both], worse)
+
+    def _windows(self, parts: Sequence[Part]) -> tuple[list[Part], tuple[Part, ...]]:
+        """The windows that close now, and those that stay open."""
+        waiting, closed = {part.gateway: part for part in self.waiting}, []
+        for part in parts:
+            before = waiting.pop(part.gateway, None)
+            whole = part if before is None or before.bad.keys() != part.bad.keys() else before.and_then(part)
+            if whole.candidate > 0 and whole.stable > 0:
+                closed.append(whole)
+            elif whole.candidate or whole.stable:
+                waiting[part.gateway] = whole
+        return closed, tuple(waiting.values())
+
+    def own_bad(self, name: str) -> tuple[float, float]:
+        """The bad attempts that are held against the candidate, and against stable; `name` is the guard's own counter."""
+        point = self.point(name)
+        return (point.bad_candidate, point.bad_stable) if self.own is None else self.own
+
+    def point(self, name: str) -> Point:
+        """One counter's evidence; nothing known where it never counted."""
+        return self.points.get(name, _NOTHING)
+
+    def log_e_worse(self, name: str) -> float:
+        """The evidence of one counter that the candidate is worse, or over the fixed share, whenever that began."""
+        return onset_mixed(self.point(name).worse, self.ticks)
+
+    def to_json(self) -> dict[str, Any]:
+        points = {name: point.to_json() for name, point in self.points.items()}
+        counts = [self.candidate, self.stable, self.ticks]
+        found = {"points": points, "counts": counts, "better": _rounded(self.better)}
+        if self.own is not None:
+            found["own"] = _rounded(self.own)
+        if self.waiting:
+            found["waiting"] = [part.to_json() for part in self.waiting]
+        return found
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Evidence:
+        """Nothing known for a state of another shape: evidence begins afresh."""
+        if "points" not in value:
+            return cls()
+        points = {name: Point.from_json(point) for name, point in value["points"].items()}
+        candidate, stable, ticks = value["counts"]
+        own = tuple(value["own"]) if "own" in value else None
+        waiting = tuple(Part.from_json(part) for part in value.get("waiting", ()))
+        return cls(points, candidate, stable, ticks, tuple(value.get("better", ZERO)), own, waiting)
+
+
+_NOTHING = Point()
+
+
+def _rounded(sums: Sequence[float]) -> list[float]:
+    return [round(one, 6) for one in sums]
