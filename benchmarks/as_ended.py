@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rollouts.core.counter_deltas import ERRORS, Arms, Counts, Reading
 from rollouts.core.decide import decide
-from rollouts.core.decision import Action
+from rollouts.core.decision import TAKES_BACK
 from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy
@@ -48,7 +48,7 @@ def worst_as_ended(policy: Policy, stages_at: list[float], candidate: Path, stab
         desired = Desired(state, step_index=index, weight_bp=step.weight_bp)
         observed = Observed(at, step_started_at=stages_at[index])
         decision = decide(take_snapshot(policy, Identity(), desired, observed, engine_state))
-        if decision.action is Action.ROLL_BACK:
+        if decision.action in TAKES_BACK:
             return decision.code.value
     return ""
 

@@ -18,7 +18,7 @@ from unittest.mock import patch
 import numpy as np
 
 from rollouts.core.counter_deltas import ERRORS, Counts, Reading
-from rollouts.core.decision import Action, Code
+from rollouts.core.decision import TAKES_BACK, Code
 from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.mostly_failing import MostlyFailing
@@ -104,7 +104,7 @@ def decided(traffic: Traffic, until_s: float, again_s: float) -> tuple[float, Co
         state = update_state(state, tick=tick, readings=read, policy=POLICY, has_stable=True)
         wanted = Desired(RolloutState.SHIFTING, step_index=0, weight_bp=5000)
         found = breach(take_snapshot(POLICY, Identity(), wanted, Observed(at), state))
-        if found is not None and found.action is Action.ROLL_BACK:
+        if found is not None and found.action in TAKES_BACK:
             return at + DECIDED_S, found.code
         due += at >= due
         at = looks(state, at, due, again_s)

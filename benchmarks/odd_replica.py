@@ -25,7 +25,7 @@ import numpy as np
 
 from rollouts.core import judged
 from rollouts.core.counter_deltas import ERRORS, TIMED, Arms, Counts, Reading
-from rollouts.core.decision import Action, Code
+from rollouts.core.decision import TAKES_BACK, Code
 from rollouts.core.engine_state import EngineState
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
@@ -233,7 +233,7 @@ def run(scenario: Scenario, seed: int, *, is_told: bool, ends_held: bool = False
             held_for, held_at = int(str(done.decision.facts["set_aside"])), tick
             if ends_held:
                 break
-        if done.decision.action is Action.ROLL_BACK:
+        if done.decision.action in TAKES_BACK:
             return Outcome(now - scenario.good_s, failed, held_for)
     return Outcome(None, failed, held_for)
 

@@ -247,10 +247,8 @@ def _well() -> list[Row]:
 
 def walked(row: Row, run: int, looks: int | None = None) -> Ran:
     """Run number `run` of the row: the same however many are asked for. `looks`: of the policy's second look."""
-    scenario = row.scenario
-    if looks is not None:
-        second = {"looks": looks, "after_s": 60, "alpha_second": 0.05}
-        scenario = replace(scenario, policy={**scenario.policy, "second_look": second})
+    second = {} if looks is None else {"looks": looks}
+    scenario = replace(row.scenario, policy={**row.scenario.policy, "second_look": second})
     return ran(scenario, np.random.default_rng([SEED, zlib.crc32(row.name.encode()), run]))
 
 
@@ -259,15 +257,20 @@ def told(row: Row, runs: Sequence[Ran]) -> str:
     n = len(runs)
     back = [one for one in runs if one.state in BACK]
     promoted = [one.ended_at for one in runs if one.state == RolloutState.PROMOTED]
-    delays = [
-        one.ended_at - one.onset_at if one.state in BACK and one.ended_at > one.onset_at else math.inf for one in runs
-    ]
+    delays = [one.away_at - one.onset_at if one.away_at > one.onset_at else math.inf for one in runs]
+    convicted = [one.ended_at - one.onset_at if one.state in BACK else math.inf for one in runs]
+    crossed = sum(math.isfinite(one.away_at) for one in runs)
     is_fault = not row.scenario.is_healthy
     codes = ", ".join(f"{code} {count}" for code, count in Counter(one.code for one in back).most_common())
     held = Counter(code for one in runs for code in one.held if code != "need_more").most_common(3)
-    parts = [f"back {len(back) / n:.1%}", f"promoted {len(promoted) / n:.1%} after {_minutes(promoted)} min"]
+    parts = [
+        f"back {len(back) / n:.1%}",
+        f"crossed {crossed / n:.1%}",
+        f"promoted {len(promoted) / n:.1%} after {_minutes(promoted)} min",
+    ]
     if is_fault:
-        parts.append(f"found after {_quantile(delays, 0.5)} / {_quantile(delays, 0.95)} s")
+        parts.append(f"away after {_quantile(delays, 0.5)} / {_quantile(delays, 0.95)} s")
+        parts.append(f"convicted after {_quantile(convicted, 0.5)} / {_quantile(convicted, 0.95)} s")
     parts += [codes, " ".join(f"[{code} {count}]" for code, count in held)]
     return f"{row.name:72} n {n:3} {_verdict(row.limit, n, len(back), promoted, delays)}  {' · '.join(filter(None, parts))}"
 

@@ -25,6 +25,8 @@ class Action(StrEnum):
     CANCEL = "cancel"  # before any traffic
 
 
+#: What sends all traffic back to stable, for good or for another look.
+TAKES_BACK = frozenset({Action.ROLL_BACK, Action.WITHDRAW})
 #: What opens the gate further: never in a freeze window, never without the approvals that the policy asks for.
 OPENING = frozenset({Action.SHADOW, Action.START, Action.ADVANCE, Action.REPLACE, Action.BAKE, Action.PROMOTE})
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rollouts.core.counter_deltas import Arms, Counts, Reading
 from rollouts.core.decide import decide
-from rollouts.core.decision import Action, Decision
+from rollouts.core.decision import TAKES_BACK, Action, Decision
 from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.judged import Judged
@@ -75,7 +75,7 @@ def walk(
             started = now
             engine_state = engine_state.entering(f"{state}:{index}", now, policy).acknowledged(now)
         yield Walk(tick - len(before), state, index, weight, decision, snapshot.evidence.judged)
-        if decision.action in {Action.PROMOTE, Action.ROLL_BACK, Action.WITHDRAW, Action.PAUSE}:
+        if decision.action in TAKES_BACK | {Action.PROMOTE, Action.PAUSE}:
             return
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from accounts.core.quantities import share_text, weight_text
-from rollouts.core.decision import Action, Code, Decision, facts_of, hold
+from rollouts.core.decision import TAKES_BACK, Action, Code, Decision, facts_of, hold
 from rollouts.core.inconclusive import late, overdue
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
@@ -28,7 +28,7 @@ _EVIDENCE = frozenset({Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED, Code.MOS
 
 def suspected(s: Snapshot, decision: Decision) -> Judged | None:
     """The guard for whose failures traffic is taken away, where replicas may differ in them: the gateways' errors."""
-    if decision.action not in {Action.ROLL_BACK, Action.WITHDRAW, Action.PAUSE} or "breach" not in decision.facts:
+    if decision.action not in TAKES_BACK | {Action.PAUSE} or "breach" not in decision.facts:
         return None
     if decision.facts.get("guard") != "errors":
         return None
@@ -61,7 +61,7 @@ def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
 
 
 def _may_hold(s: Snapshot, found: Decision, judged: Judged, odd: OddReplica, usual: float) -> bool:
-    if found.action not in {Action.ROLL_BACK, Action.WITHDRAW} or found.code not in _EVIDENCE or s.desired.is_promoting:
+    if found.action not in TAKES_BACK or found.code not in _EVIDENCE or s.desired.is_promoting:
         return False
     if s.desired.state not in {RolloutState.SHIFTING, RolloutState.BAKING} or s.evidence.aside_s is not None:
         return False  # one in a rollout: what breaks its replicas one by one is the release

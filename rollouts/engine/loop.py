@@ -26,7 +26,7 @@ from rollouts.actions.engine_effects import commit_tick, lift_rollout_fences
 from rollouts.actions.instant_rollback import settle_ended
 from rollouts.actions.tick_records import join_old_blocks
 from rollouts.core.counter_deltas import Reading
-from rollouts.core.decision import OPENING, Action
+from rollouts.core.decision import OPENING, TAKES_BACK
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.tick import Tick
@@ -259,7 +259,7 @@ class Engine:
             tallies = tallies_for(tick, entry, world, self.hosts, until=self._naming_until)
             if tallies:
                 tick = evaluate(with_tallies(entry, given, tallies), gone_over_s=self.timings.gone_over_s)
-            if tick.decision.action in {Action.ROLL_BACK, Action.WITHDRAW}:
+            if tick.decision.action in TAKES_BACK:
                 entry.mark_written(commit_tick(rollout, tick, fence=world.fence))
             elif tick.is_effect or tick.warning or _is_rolling_back(entry):
                 effects.append((entry, tick, counters, given))

@@ -10,7 +10,7 @@ from typing import Any
 from ledger.core.errors import StateChanged
 from ledger.queries.statements import Statement
 from rollouts.core.counter_deltas import Arms, Counts
-from rollouts.core.decision import Action
+from rollouts.core.decision import TAKES_BACK, Action
 from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy, stored_policy
 from rollouts.core.replay import Walk, replay, uncounted
@@ -52,7 +52,7 @@ class Judgement:
             "ticks": len(self.walks),
             "turns": turns[:MOST_TURNS],
             "first_effect": effects[0] if effects else None,
-            "roll_back": next((turn for turn in effects if turn["action"] == Action.ROLL_BACK), None),
+            "roll_back": next((turn for turn in effects if turn["action"] in TAKES_BACK), None),
             "not_counted": list(uncounted(self.rows, self.plan.facing(has_stable=self.rollout.began_with_stable))),
         }
 

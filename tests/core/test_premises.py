@@ -281,7 +281,8 @@ def test_the_kept_results_are_of_these_scenarios() -> None:
 
 
 def told(ended_at: float, state: str, onset_at: float = 100.0, other: float = math.inf) -> Ran:
-    return Ran(state, ended_at, "code", onset_at, 5, (), dict.fromkeys(OTHERS, other), (0.0,))
+    away_at = ended_at if state == "rolled_back" else math.inf
+    return Ran(state, ended_at, away_at, "code", onset_at, 5, (), dict.fromkeys(OTHERS, other), (0.0,))
 
 
 def test_what_fires_before_the_fault_is_no_detection() -> None:

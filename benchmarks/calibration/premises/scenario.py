@@ -175,4 +175,8 @@ class Scenario:
 
     def parsed(self) -> Policy:
         """The policy as the engine follows it."""
-        return parse_policy(self.policy, self.objectives).facing(has_stable=True)
+        asked = {
+            "second_look": {"looks": 1},
+            **self.policy,
+        }  # where the first crossing ends it, unless the policy states more
+        return parse_policy(asked, self.objectives).facing(has_stable=True)

@@ -39,6 +39,7 @@ class Engine:
     state: RolloutState = S.PREPARING
     index: int = 0
     weight_bp: int = 0
+    look: int = 1
     change: int = 0
     began_at: float = 0.0
     step_started_at: float | None = None
@@ -92,9 +93,9 @@ class Engine:
         tick = evaluate(
             TickInput(
                 self.tick,
-                self.policy,
+                self.policy.at_look(self.look),
                 Identity(),
-                Desired(self.state, step_index=self.index, weight_bp=self.weight_bp),
+                Desired(self.state, step_index=self.index, weight_bp=self.weight_bp, look=self.look),
                 observed,
                 self.engine_state,
                 readings=readings,
@@ -109,6 +110,12 @@ class Engine:
     def _applied(self, decision: Decision) -> None:
         if decision.action is Action.ADVANCE:
             self._moved(self.index + 1)
+        elif decision.action is Action.START:
+            self.state = S.SHIFTING
+            self._moved(0)
+        elif decision.action is Action.WITHDRAW:
+            self.state, self.look, self.index = S.SECOND_LOOK, self.look + 1, -1
+            self.weight_bp, self.change, self.step_started_at = 0, self.change + 1, None
         elif decision.action is Action.BAKE:
             self.state = S.BAKING
             self._moved(self.index)
@@ -129,6 +136,7 @@ class Ran:
 
     state: str
     ended_at: float
+    away_at: float  # when traffic was first taken away, by a rollback or for another look; infinite where it never was
     code: str  # of the last decision
     onset_at: float
     bad: int  # failed or slow attempts of the candidate from the onset until the product's end
@@ -168,7 +176,8 @@ class Run:
         engine = self.engine
         engine.start(float(self.scenario.warm_s))
         self._write_weight(0)
-        ended_at, last, bad = math.inf, Code.NEED_MORE, 0
+        ended_at = away_at = math.inf
+        last, bad = Code.NEED_MORE, 0
         for at in range(1, self.scenario.horizon_s + 1):
             is_followed = self._traffic(at)
             self.binned.add(at, self._mesh(), engine.change, is_live=engine.state is not S.PROMOTED)
@@ -176,11 +185,13 @@ class Run:
                 continue
             last = self._judged(at, is_followed=is_followed)
             bad = self.bad
+            if engine.state in {S.SECOND_LOOK, S.ROLLED_BACK}:
+                away_at = min(away_at, float(at))
             if engine.state in {S.PROMOTED, S.ROLLED_BACK, S.PAUSED}:
                 ended_at = float(at)
             if engine.state is S.PROMOTED:
                 break
-        return self._told(ended_at, last, bad)
+        return self._told(ended_at, away_at, last, bad)
 
     def warm_up(self) -> None:
         """Stable alone is watched; requests were under way before."""
@@ -190,12 +201,12 @@ class Run:
             if at > -warm_s:
                 self.engine.prepared(self._readings(at), self._compared(at))
 
-    def _told(self, ended_at: float, last: Code, bad: int) -> Ran:
+    def _told(self, ended_at: float, away_at: float, last: Code, bad: int) -> Ran:
         alarms = rivals(self.binned.binned(self.scenario.horizon_s))
         held = tuple(sorted(str(code) for code, ticks in self.held.items() if ticks >= 10))
         others = {name: float(alarms[name][0]) for name in OTHERS}
         state, onset_at = str(self.engine.state), self.world.onset_at
-        return Ran(state, ended_at, str(last), onset_at, bad, held, others, tuple(self.stages))
+        return Ran(state, ended_at, away_at, str(last), onset_at, bad, held, others, tuple(self.stages))
 
     def _traffic(self, at: int) -> bool:
         """Lets a second pass; whether every gateway follows the last weight at its end."""

@@ -15,7 +15,7 @@ from benchmarks.gpu_proof.outcome import Outcome, Verdict, unknown
 from benchmarks.gpu_proof.scene import Scene, Served
 from benchmarks.gpu_proof.steps.load import capacity_of
 from rollouts.core.counter_deltas import ERRORS, Arms, Counts
-from rollouts.core.decision import Action
+from rollouts.core.decision import TAKES_BACK
 from rollouts.core.policy import FULL_BP, slow_name
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk, walk
@@ -112,7 +112,7 @@ def _rolled_back(scene: Scene, fault: str) -> Outcome:
         ticks = list(_ticks(split))
         last = ticks[-1]
         counted = split.answered(candidate)
-        after = split.second(last.tick + 1, 0) if last.decision.action is Action.ROLL_BACK else None
+        after = split.second(last.tick + 1, 0) if last.decision.action in TAKES_BACK else None
         numbers = {
             "fault": fault,
             "rate_per_s": rate,
@@ -136,7 +136,7 @@ def _ticks(split: _Split) -> Iterator[Walk]:
         return split.second(tick, weight_bp) if tick <= _LAST_TICK else None
 
     for one in walk(split.policy, feed, before=before):
-        if one.decision.action is Action.ROLL_BACK:
+        if one.decision.action in TAKES_BACK:
             split.rolled_back_at = time.monotonic()
         yield one
 
