@@ -165,8 +165,8 @@ class UsersOut(serializers.Serializer[Any]):
     errors = serializers.IntegerField(help_text="answered with an error after every retry")  # type: ignore[assignment]
 
 
-class ClockOut(serializers.Serializer[Any]):
-    """The clock of a rollback, all measured. Durations are null until both ends are known."""
+class RollbackTimesOut(serializers.Serializer[Any]):
+    """When traffic was taken away, all measured. Durations are null until both ends are known."""
 
     first_bad_at = serializers.DateTimeField(allow_null=True)
     decided_at = serializers.DateTimeField(allow_null=True)
@@ -174,6 +174,37 @@ class ClockOut(serializers.Serializer[Any]):
     confirmed_at = serializers.DateTimeField(allow_null=True, help_text="when counters showed no more traffic on it")
     fault_to_zero_s = serializers.FloatField(allow_null=True)
     decision_to_zero_s = serializers.FloatField(allow_null=True)
+
+
+class CrossingOut(RollbackTimesOut):
+    """A first crossing: traffic was taken away, and the candidate got another look."""
+
+    code = serializers.CharField(help_text="reason code of the decision")
+    reason = serializers.CharField()
+    said = serializers.CharField(help_text="a short sentence with the counts")
+    words = serializers.CharField(help_text="the guard in words")
+    counts = EvidenceOut(allow_null=True, help_text="of the guard, when it was decided")
+    state = serializers.CharField(help_text="the state that it was in")
+    step_index = serializers.IntegerField()
+    weight_bp = serializers.IntegerField(help_text="the weight that was taken away")
+
+
+class SecondLookOut(serializers.Serializer[Any]):
+    """How often evidence must speak against the candidate; see docs/rollouts.md, "A second look"."""
+
+    look = serializers.IntegerField(help_text="the look of now, counted from 1")
+    looks = serializers.IntegerField()
+    after_s = serializers.FloatField(help_text="between two looks")
+    is_waiting = serializers.BooleanField(help_text="traffic is away, and the next look has not begun")
+    begins_at = serializers.DateTimeField(
+        allow_null=True, help_text="at the earliest; null where it does not wait for a time"
+    )
+    crossings = CrossingOut(many=True)
+
+
+class ClockOut(RollbackTimesOut):
+    """The clock of the first time that traffic was taken away, all measured."""
+
     bad_candidate_attempts = serializers.IntegerField()
     bad_candidate_attempts_by_guard = serializers.DictField(child=serializers.IntegerField())
 
@@ -260,6 +291,7 @@ class RolloutOut(RolloutBrief):
     guards = GuardOut(many=True)
     arms = RolloutArmsOut()
     users = UsersOut()
+    second_look = SecondLookOut()
     clock = ClockOut()
     tick = serializers.IntegerField()
     requested_by = serializers.CharField(allow_null=True)

@@ -332,3 +332,27 @@ def test_judging_again_without_a_history_says_so(candidate: Release) -> None:
     answer = manager().get(reverse("rollout_replay", args=[rollout.pk]), {"preset": "careful"})
     assert answer.status_code == 200 and "nothing to judge again" in answer.content.decode()
     assert signed_in(make_user(team="elsewhere")).get(reverse("rollout_replay", args=[rollout.pk])).status_code == 404
+
+
+def test_a_second_look_is_told_with_its_crossing_and_begins_by_hand() -> None:
+    second = {"looks": 2, "after_s": 3600, "alpha_second": 0.05}
+    story = Story(second_look=second)
+    story.until("shifting")
+    story.turn()
+    story.gateway.set_arm(str(story.candidate.digest), error_frac=0.6)
+    rollout = story.until("second_look")
+    boss = signed_in(story.admin)
+    text = squeezed(page_of(boss, rollout))
+    assert "second look" in text and "Look 1 of 2: Traffic taken away at 25 %:" in text
+    assert "Begin now" in text and "The gateways still take its traffic away." in text
+    for _ in range(10):
+        rollout = story.turn()
+        if "Begins again" in rollout.reason:
+            break
+    text = squeezed(page_of(boss, rollout))
+    assert "Begins again" in text and "It is second look." in text  # why nothing advances
+    seen = view_of(rollout)["second_look"]
+    assert seen["is_waiting"] and seen["begins_at"] is not None
+    answer = Client(headers={"accept": "application/json"})
+    answer.force_login(User.objects.get(pk=story.admin.user_id))
+    assert answer.get(f"/api/v1/rollouts/{rollout.pk}").json()["second_look"]["look"] == 2
