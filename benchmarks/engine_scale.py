@@ -41,6 +41,7 @@ ENVIRONMENT = "production"
 #: Long steps: the rollouts shall go on, not end.
 POLICY = {
     "preset": "fast",
+    "second_look": {"looks": 1},
     "shadow": {"sample_pct": 0, "min_s": 0, "min_samples": 1, "deadline_s": 60},
     "steps": [{"weight_pct": 5, "min_s": 1_000_000, "min_samples": 10**8, "deadline_s": 2_000_000}],
     "guards": [{"indicator": "errors"}, {"indicator": "slow", "threshold_ms": 250}],

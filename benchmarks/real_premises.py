@@ -60,6 +60,7 @@ _STAGE = {"min_s": 6, "min_samples": 100, "deadline_s": 300}
 #: into many changes of weight and not into proofs.
 HEALTHY_POLICY: dict[str, Any] = {
     "preset": "fast",
+    "second_look": {"looks": 1},
     "steps": [{"weight_pct": weight, **_STAGE} for weight in (25, 50)],
     "bake": _STAGE,
     "holdback_pct": 25,

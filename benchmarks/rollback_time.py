@@ -87,7 +87,13 @@ def policy_of(fault: Fault, weight_pct: float) -> dict[str, Any]:
     stage = {"min_s": 300, "min_samples": 30, "deadline_s": 400}
     shadow = {"sample_pct": fault.mirrored_pct, "min_s": 1, "min_samples": 10, "deadline_s": 60}
     steps = [{"weight_pct": weight_pct, **stage}]
-    return {"preset": "fast", "steps": steps, "guards": list(fault.guards), "shadow": shadow}
+    return {
+        "preset": "fast",
+        "second_look": {"looks": 1},
+        "steps": steps,
+        "guards": list(fault.guards),
+        "shadow": shadow,
+    }
 
 
 def one_run(

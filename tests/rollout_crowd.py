@@ -24,6 +24,7 @@ AT_ONCE = EngineTimings(zero_poll_for_s=0.0, gone_over_s=0.0, effects_share=ROOM
 #: One step that lasts: the rollouts shall go on, not end.
 POLICY: dict[str, Any] = {
     "preset": "demo",
+    "second_look": {"looks": 1},
     "steps": [{"weight_pct": 25, "min_s": 3600, "min_samples": 40, "deadline_s": 7200}],
     "no_data_s": 600,
     "instant_window_s": 0,

@@ -37,6 +37,7 @@ OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac":
 #: The demo's tolerances with no waiting: only numbers differ.
 POLICY: dict[str, Any] = {
     "preset": "demo",
+    "second_look": {"looks": 1},
     "steps": [{"weight_pct": weight, "min_s": 0, "min_samples": 40, "deadline_s": 600} for weight in (25, 50)],
     "bake": {"min_s": 0, "min_samples": 40, "deadline_s": 600},
     "no_data_s": 600,

@@ -43,7 +43,7 @@ _FOR_EVER = {"min_s": 3600, "min_samples": 10**6, "deadline_s": 7200}
 
 def policy(*steps: dict[str, Any]) -> dict[str, Any]:
     """As a model's own, but that it stays at its last step."""
-    return {"preset": "demo", "steps": [*steps], "bake": _FOR_EVER, "no_data_s": 3600}
+    return {"preset": "demo", "second_look": {"looks": 1}, "steps": [*steps], "bake": _FOR_EVER, "no_data_s": 3600}
 
 
 STAYS = policy({"weight_pct": 25, **_FOR_EVER})

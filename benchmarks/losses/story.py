@@ -22,7 +22,13 @@ from tests.stub_server import MODEL
 ADMIN = Actor.system("setup")
 STAGE = {"min_s": 3600, "min_samples": 10**6, "deadline_s": 7200}
 #: It shifts a quarter of the traffic and stays there, whatever it sees, until a person ends it.
-POLICY = {"preset": "demo", "steps": [{"weight_pct": 25, **STAGE}], "bake": STAGE, "no_data_s": 3600}
+POLICY = {
+    "preset": "demo",
+    "second_look": {"looks": 1},
+    "steps": [{"weight_pct": 25, **STAGE}],
+    "bake": STAGE,
+    "no_data_s": 3600,
+}
 
 
 class Story:

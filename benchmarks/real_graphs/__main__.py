@@ -224,7 +224,9 @@ def tried(stack: Stack, shop: Shop, folder: Path, declared: Declared) -> Row:
         {
             "slug": graph.name, "team": "flow", "title": graph.kind, "objectives": {"errors_max_frac": 0.01, "timeout_s": 60},
             "gate_policy": {"load": {"rate_per_s": RATE_PER_S, "duration_s": 8, "slo_ms": 5000, "undecided": "allow"}},
-            "rollout_policy": {"preset": "demo", "steps": [{"weight_pct": 50, **stage}], "bake": stage},
+            "rollout_policy": {
+            "preset": "demo", "second_look": {"looks": 1}, "steps": [{"weight_pct": 50, **stage}], "bake": stage,
+        },
         }
     )  # fmt: skip
     written = declared.write(folder / graph.name, shop.image)

@@ -73,7 +73,9 @@ def model_document(step_s: float) -> dict[str, Any]:
             "gates": ["contract", "cold_start", "load"],
             "load": {"rate_per_s": 20, "duration_s": 3, "slo_ms": 5000, "slo_quantile": 0.9, "burst_s": 0},
         },
-        "rollout_policy": {"preset": "demo", "steps": [{"weight_pct": 50, **stage}], "bake": stage},
+        "rollout_policy": {
+            "preset": "demo", "second_look": {"looks": 1}, "steps": [{"weight_pct": 50, **stage}], "bake": stage,
+        },
     }  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def policy(**over: Any) -> dict[str, Any]:
     """The demo's tolerances without waiting."""
     stage = {"min_s": 0, "min_samples": 40, "deadline_s": 600}
     steps = [{"weight_pct": weight, **stage} for weight in (25, 50)]
-    return {"preset": "demo", "steps": steps, "bake": stage, "no_data_s": 600, **over}
+    return {"preset": "demo", "second_look": {"looks": 1}, "steps": steps, "bake": stage, "no_data_s": 600, **over}
 
 
 @dataclass

@@ -45,6 +45,7 @@ pytestmark = [
 OBJECTIVES = {"errors_max_frac": 0.005, "slow": {"threshold_ms": 2000, "max_frac": 0.05}}
 POLICY = {
     "preset": "demo",
+    "second_look": {"looks": 1},
     "cold_s": 0,
     "steps": [{"weight_pct": weight, "min_s": 0, "min_samples": 400, "deadline_s": 600} for weight in (25, 50)],
     "bake": {"min_s": 0, "min_samples": 400, "deadline_s": 600},

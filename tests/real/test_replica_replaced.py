@@ -44,6 +44,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("envoy")
 SYSTEM = Actor.system("test")
 POLICY = {
     "preset": "demo",
+    "second_look": {"looks": 1},
     "cold_s": 0,
     "steps": [{"weight_pct": 50, "min_s": 0, "min_samples": 100_000, "deadline_s": 100_000}],
     "prepare_deadline_s": 100_000,

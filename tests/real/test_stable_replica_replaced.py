@@ -20,6 +20,7 @@ OF_STABLE, OF_CANDIDATE = 4, 1
 #: The second weight is kept: one server will do for both.
 WEIGHTS = {
     "preset": "fast",
+    "second_look": {"looks": 1},
     "steps": [{"weight_pct": 30, **STEP}, {"weight_pct": 33, **STEP, "min_samples": 100_000}],
 }
 

@@ -123,6 +123,7 @@ TURNS = 6
 STEP: dict[str, Any] = {"min_s": 0, "min_samples": 40, "deadline_s": 600}
 POLICY: dict[str, Any] = {
     "preset": "demo",
+    "second_look": {"looks": 1},
     "steps": [{"weight_pct": 10 * (i + 1), **STEP} for i in range(len(WALK) + 1)],
     "bake": {**STEP, "min_s": 600, "deadline_s": 1200},
     "guards": [{"indicator": "errors"}],
