@@ -77,7 +77,7 @@ def test_many_mistakes_of_one_text_are_told_together() -> None:
 
 
 def test_anchors_repeat_no_more_text_than_anybody_writes() -> None:
-    bomb = f"a: &a {'x' * 10_000}\nmodel: [{', '.join(['*a'] * 10_000)}]\n"
+    bomb = f"a: &a {'x' * 10_000}\nmodel: [{', '.join(['*a'] * 4_000)}]\n"
     for text in (bomb, bomb.replace("*a", "{*a : 1}")):
         read = read_text(text)
         assert read.document is None and "anchors" in read.mistakes[-1].message
@@ -101,8 +101,8 @@ def test_a_long_text_is_refused_unread_and_a_full_one_before_its_tree_is_built(m
 
 
 def test_all_paths_together_are_bounded() -> None:
-    read = read_text(f"{'k' * 980}: [{'1,' * 90_000}]\n")
-    assert not read.mistakes and len(next(iter(read.document.values()))) == 90_000
+    read = read_text(f"{'k' * 980}: [{'1,' * 19_000}]\n")
+    assert not read.mistakes and len(next(iter(read.document.values()))) == 19_000
     assert sum(map(len, read.places)) <= MOST_PATH_CHARS
 
 
