@@ -122,7 +122,7 @@ class Apart:
                 self._child = subprocess.Popen(
                     [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
-                    env={"PYTHONPATH": str(_ROOT), "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"},
+                    env=_environment(),
                     stdin=subprocess.DEVNULL,
                 )
                 self._line = Connection(ours.detach())
@@ -130,6 +130,11 @@ class Apart:
             _SLOTS.release()
             raise
         return self._line
+
+
+def _environment() -> dict[str, str]:
+    kept = {"PYTHONPYCACHEPREFIX": sys.pycache_prefix} if sys.pycache_prefix else {}
+    return {"PYTHONPATH": str(_ROOT), "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", **kept}
 
 
 def run_sized(size_bytes: int, function: Callable[..., Any], *args: Any) -> Any:
