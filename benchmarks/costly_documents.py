@@ -1,4 +1,4 @@
-"""What the costliest document of each door costs the web process, and a person who asks for something else meanwhile.
+"""Cost of the costliest document of each door, for the web process and for callers of other addresses.
 
 Run `python -m benchmarks.costly_documents [--out FILE]`; about three minutes on a stack of its own. `tests/costly_documents.py` has
 the documents. `cpu` is the processor time of the web process for one request, from /proc. Then three callers repeat a document

@@ -26,9 +26,9 @@ RETURNING token
 
 
 def acquire(name: str, owner: str, ttl_s: float, *, dead: str | None = None) -> int | None:
-    """The fencing token of a new term of `ttl_s` seconds, or None while somebody (the same owner too) holds the lease.
+    """The fencing token of a new term of `ttl_s` seconds, or None while an owner (the same too) holds the lease.
 
-    `dead`: a holder that is known to have ended, which is not waited for.
+    `dead`: a holder whose process has ended; its term does not count.
     """
     with connection.cursor() as cursor:
         cursor.execute(_ACQUIRE, [name, owner, ttl_s, dead])

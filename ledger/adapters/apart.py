@@ -36,7 +36,7 @@ MOST_MEMORY_BYTES: Final = 4 << 30
 MOST_CHILDREN: Final = 2
 _MOST_WAIT_S: Final = 30.0
 _RETRY_AFTER_S: Final = 10
-#: Exit of a child without memory; of one that the kernel ended for its memory, and for its processor time.
+#: Exit of a child without memory; of a child that the kernel ended for its memory, and for its processor time.
 _NO_MEMORY: Final = 3
 _OVERDRAWN: Final = frozenset({_NO_MEMORY, -signal.SIGKILL, -signal.SIGXCPU})
 #: In place of an argument of the kind Through.
@@ -63,7 +63,7 @@ class Through:
 class Apart:
     """A child process for calls one after another. It starts with the first call, and ends with the context.
 
-    Raises, at a call: what the function raised; Unavailable `readers_busy`; Invalid `too_costly`.
+    A call raises the function's own errors, Unavailable `readers_busy` and Invalid `too_costly`.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Apart:
         _SLOTS.release()
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What `function(*args)` returns; the child reads one argument of the kind Through in this process.
+        """Returns the result of `function(*args)`; the child reads an argument of the kind Through in this process.
 
         The function stands at the top of a module. Arguments and result are plain values and dataclasses.
         """
@@ -138,7 +138,7 @@ def _environment() -> dict[str, str]:
 
 
 def run_sized(size_bytes: int, function: Callable[..., Any], *args: Any) -> Any:
-    """What `function(*args)` returns: from a child, if the input is larger than SMALL_BYTES. Raises what `Apart.call` does."""
+    """Returns the result of `function(*args)`, from a child if the input is over SMALL_BYTES. Raises as `Apart.call` does."""
     if size_bytes <= SMALL_BYTES:
         return function(*args)
     with Apart() as apart:

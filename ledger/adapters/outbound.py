@@ -17,7 +17,7 @@ class Refused(Exception):
 
 
 def resolver(host: str, port: int, *, proxy: str, may_be_private: bool) -> Callable[[str, int], Sequence[str]]:
-    """What resolves a host for one connection. What it checked is connected to: a name that leads elsewhere later leads nowhere.
+    """Returns the resolver for one connection. It returns checked addresses only, so a name that changes later leads nowhere.
 
     With a proxy, the proxy resolves the name. The addresses that this machine finds for the host are checked all the same.
     Raises Refused.

@@ -23,7 +23,7 @@ def process_name() -> str:
     host, random = socket.gethostname()[:32].replace(":", ""), os.urandom(3).hex()
     try:
         return f"{host}:{os.getpid()}:{started_at_ticks(os.getpid())}:{_machine()}:{random}"
-    except OSError:  # nobody can tell whether it has ended
+    except OSError:  # then its end cannot be seen
         return f"{host}:{os.getpid()}:{random}"
 
 

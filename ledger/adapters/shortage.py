@@ -21,7 +21,7 @@ _MOST_CAUSES: Final = 10
 
 
 def shortage(error: BaseException) -> Unavailable | None:
-    """`machine_short` if the error, or what caused it, is a shortage of files, memory or threads; None for any other."""
+    """`machine_short` if the error, or a cause of it, is a shortage of files, memory or threads; None for any other."""
     for one in _causes(error):
         short_of = ""
         if isinstance(one, MemoryError):

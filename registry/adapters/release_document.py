@@ -39,7 +39,7 @@ def judge(
     configs: Sequence[ConfigFile],
     terms: ModelTerms,
 ) -> tuple[Checked, str | None]:
-    """(what `check` finds, with its first mistakes alone; the document as YAML, None if it holds no fields).
+    """(result of `check` with its first mistakes, the document as YAML or None if it holds no fields).
 
     Pure, so that a child process can do it.
     """

@@ -34,7 +34,7 @@ class RangedReader:
 
 
 def read_header(apart: Apart, path: str, keys: BlobStore, key: str, size_bytes: int) -> Findings:
-    """What `inspect` finds in a stored file. A large file is read in a child process.
+    """Findings of `inspect` in a stored file. A large file is read in a child process.
 
     Raises NotFound for bytes that are not in the store, and Unavailable while other large files are read.
     """

@@ -25,12 +25,12 @@ from registry.models import ServedModel
 
 #: Of all heads and pieces together, in bytes: in base64 and beside the longest text they fit into one body (2.5 MiB).
 MOST_HEADS: Final = LONGEST_HEAD
-#: Reading a character of YAML, or a file's name, takes as long as reading so many bytes of other formats.
+#: Reading a character of YAML, or a file's name, takes as long as reading 16 bytes of other formats.
 _WORK: Final = 16
 
 
 def check_release(model: ServedModel, document: Any, files: Sequence[Mapping[str, Any]]) -> tuple[Checked, str | None]:
-    """(what is wrong with this release of the model, and what can be told of it; the document as YAML). Nothing is stored.
+    """(mistakes and facts of this release of the model, the document as YAML). Nothing is stored.
 
     document: release.yaml as text or as JSON. files: [{path, size_bytes, sha256?, head?, pieces?}], `head` being the first bytes
     in base64 and `pieces` other ranges. Raises Invalid for what is too long to be checked.
@@ -48,14 +48,14 @@ def check_release(model: ServedModel, document: Any, files: Sequence[Mapping[str
     listed = [{key: file[key] for key in ("path", "size_bytes", "sha256") if key in file} for file in files]
     terms = ModelTerms(model.slug, model.contract, model.objectives, settings.MAX_UPLOAD_BYTES)
     chars = len(document) if isinstance(document, str) else len(json.dumps(document))
-    told: tuple[Checked, str | None] = run_sized(
+    found: tuple[Checked, str | None] = run_sized(
         _WORK * (chars + len(listed)), judge, document, listed, findings, configs, terms
     )
-    return told
+    return found
 
 
 def _findings(parts: Mapping[str, tuple[FileParts, int]]) -> dict[str, Findings]:
-    """path → what the parts of the file say, if they are enough. Raises what `Apart.call` does."""
+    """path → findings in the parts of the file, if they are enough. Raises as `Apart.call` does."""
     found: dict[str, Findings | None] = {}
     with Apart() as apart:
         for path, (part, size) in parts.items():

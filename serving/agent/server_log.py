@@ -1,4 +1,4 @@
-"""The log of one server: what its processes write, in a file that the shim keeps small.
+"""The log of one server: the output of its processes, in a file that the shim keeps small.
 
 The server writes into a pipe, so its code can neither lengthen nor shorten the file. The standard library only: the shim imports it.
 """
@@ -20,7 +20,7 @@ _LAST_WORDS_S: Final = 1.0
 
 
 class ServerLog:
-    """Copies what is written to `pipe`, a file descriptor, to the end of a file. A disk that is full loses words, never the server."""
+    """Copies the output in `pipe`, a file descriptor, to the end of a file. A full disk loses words and stops no server."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -33,7 +33,7 @@ class ServerLog:
         self._copies.start()
 
     def finish(self) -> None:
-        """Waits until what the server wrote is in the file, a second at most."""
+        """Waits until the server's output is in the file, a second at most."""
         self._copies.join(_LAST_WORDS_S)
 
     @property

@@ -19,7 +19,7 @@ _NOTED_WITHIN_S = 4.0
 
 
 def read(file: Path) -> dict[str, Any]:
-    """The JSON object in the file; {} where there is none. Raises OSError if the file is there and cannot be read.
+    """The JSON object in the file; {} without one. Raises OSError if the file is there and cannot be read.
 
     Without containment a release's code can write the file, so a file over MOST_BYTES is not read.
     """

@@ -40,7 +40,7 @@ def test_a_killed_holder_is_succeeded_at_once(other: tuple[subprocess.Popen[str]
     assert not lead.take()
     process.kill()
     process.wait()
-    assert lead.take() and lead.token == (token or 0) + 1  # which fences off what the dead one may still have sent
+    assert lead.take() and lead.token == (token or 0) + 1  # which fences off late writes of the dead holder
 
 
 def test_a_frozen_holder_is_waited_for(other: tuple[subprocess.Popen[str], str]) -> None:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 
 
 def measured(call: Callable[[], Any]) -> tuple[Any, float]:
-    """(what the call returns, its processor time in units of a fixed calculation, which takes a tenth of a second)."""
+    """(result of the call, its processor time in units of a fixed calculation, which takes a tenth of a second)."""
     began = time.process_time()
     sum(i * i % 7 for i in range(1_500_000))
     unit, began = time.process_time() - began, time.process_time()

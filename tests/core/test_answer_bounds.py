@@ -1,4 +1,4 @@
-"""What a release answers is read within a bound."""
+"""Answers of a release are read within a bound."""
 
 from __future__ import annotations
 

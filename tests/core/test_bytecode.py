@@ -1,4 +1,4 @@
-"""Processes that are started again find their modules compiled, also where that may not be kept beside the sources."""
+"""Processes that are started again find their modules compiled, also if the folder of the sources is read-only."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def hold_trace(model: ServedModel, digest: str) -> Trace:
 
 
 def _read(recording: bytes) -> tuple[bytes, int, float]:
-    """(the bytes that are kept, how many gaps, their sum in seconds). Raises Invalid."""
+    """(the bytes that are kept, the number of gaps, their sum in seconds). Raises Invalid."""
     try:
         if len(recording) > MAX_RECORDING_BYTES:
             raise ValueError(f"it has more than {MAX_RECORDING_BYTES // 2**20} MiB")

@@ -70,7 +70,7 @@ def read_kept(data: bytes) -> Sequence[float]:
 
 
 def read_recording(recording: bytes) -> tuple[bytes, int, float]:
-    """(what `kept_bytes` writes of it, how many gaps, their sum in seconds). Raises ValueError, as `gaps_of` does."""
+    """(the bytes of `kept_bytes`, the number of gaps, their sum in seconds). Raises ValueError, as `gaps_of` does."""
     try:
         gaps = gaps_of(recording.decode())
     except UnicodeDecodeError as error:

@@ -48,7 +48,7 @@ def set_in_policy(model: ServedModel) -> str:
 
 
 def _before(model: ServedModel) -> bytes | None:
-    """The lines of the set that the policy names, else of the newest; None where there is none that can be read."""
+    """The lines of the set that the policy names, else of the newest; None if none can be read."""
     newest = golden_sets_of(model).first()
     digest = set_in_policy(model) or (newest.digest if newest else "")
     try:
