@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import uuid
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation, ValidationError
@@ -22,6 +25,7 @@ from accounts.core.addresses import API
 from ledger.adapters.database_errors import unavailable
 from ledger.core.chain import storable
 from ledger.core.errors import DomainError
+from registry.core.schema import MOST_PROBLEMS, repeated
 
 log = logging.getLogger(__name__)
 CONTENT_TYPE = "application/problem+json"
@@ -80,6 +84,9 @@ FIXES = {
     "not_a_number": "Write a number, without quotes.",
     "not_a_boolean": "Write true or false, without quotes.",
 }
+#: Values of one body. The longest lists are a release's files, and the pieces of their headers.
+MOST_VALUES = 150_000
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 OTHER_FIX = f"Correct it; {API}/schema says what it may be."
 
 
@@ -109,7 +116,7 @@ def _describe(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
         headers = {} if wait_s is None else {"Retry-After": str(wait_s)}
         return problem(error.status, error.code, error.message, **_facts_of(error)), headers
     if isinstance(error, exceptions.ValidationError):
-        errors = _field_errors(error.detail)
+        errors = _first_of(_field_errors(error.detail))
         said = "; ".join(f"{found['field']}: {found['message']}" for found in errors)
         code = error.problem_code if isinstance(error, InvalidBody) else "invalid"
         return problem(422, code, f"The request has errors: {said}", errors=errors), {}
@@ -142,15 +149,26 @@ def _describe_rest(error: exceptions.APIException) -> tuple[dict[str, Any], dict
     return problem(error.status_code, code, f"{error.detail} {NEXT_STEPS.get(code, '')}".strip()), headers
 
 
-def _field_errors(detail: Any, field: str = "") -> list[dict[str, str]]:
-    """DRF's nested error detail as a flat list of {field, message, fix}; `roles[1].role` is the second role's."""
+def _field_errors(detail: Any, field: str = "") -> Iterator[dict[str, str]]:
+    """DRF's nested error detail, flat, as {field, message, fix}; `roles[1].role` is the second role's."""
     if isinstance(detail, dict):
-        return [found for name, inner in detail.items() for found in _field_errors(inner, _below(field, name))]
+        for name, inner in detail.items():
+            yield from _field_errors(inner, _below(field, name))
+        return
     if isinstance(detail, list):
-        named = [_below(field, i) if isinstance(inner, dict) else field for i, inner in enumerate(detail)]
-        return [found for name, inner in zip(named, detail, strict=True) for found in _field_errors(inner, name)]
+        for i, inner in enumerate(detail):
+            yield from _field_errors(inner, _below(field, i) if isinstance(inner, dict) else field)
+        return
     name = field.removesuffix("non_field_errors").strip(".") or "body"
-    return [{"field": name, "message": str(detail), "fix": FIXES.get(getattr(detail, "code", ""), OTHER_FIX)}]
+    yield {"field": name, "message": str(detail), "fix": FIXES.get(getattr(detail, "code", ""), OTHER_FIX)}
+
+
+def _first_of(errors: Iterator[dict[str, str]]) -> list[dict[str, str]]:
+    """The first MOST_PROBLEMS of the errors, and one more that counts the rest."""
+    told, rest = list(islice(errors, MOST_PROBLEMS)), sum(1 for _ in errors)
+    if rest:
+        told.append({"field": "body", "message": f"{rest} more errors are not listed.", "fix": "Correct those above."})
+    return told
 
 
 def _below(field: str, name: str | int) -> str:
@@ -170,14 +188,20 @@ class JsonParser(JSONParser):
     """JSON that everybody reads alike: a member that occurs twice, NaN and absurd depth are refused."""
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        data = stream.read()
+        if sum(map(data.count, (b",", b"[", b"{"))) > MOST_VALUES and _values_in(data) > MOST_VALUES:
+            raise exceptions.ParseError(f"The body has more than {MOST_VALUES} values. Send fewer.")
         try:
-            return json.loads(
-                stream.read().decode("utf-8-sig"), parse_constant=_refuse_constant, object_pairs_hook=_once
-            )
+            return json.loads(data.decode("utf-8-sig"), parse_constant=_refuse_constant, object_pairs_hook=_once)
         except RecursionError:
             raise exceptions.ParseError("The body is nested too deeply. Send it flatter.") from None
         except ValueError as error:
             raise exceptions.ParseError(f"The body is not JSON: {error}. Send one JSON object, in UTF-8.") from None
+
+
+def _values_in(data: bytes) -> int:
+    """About how many values a JSON text holds: its commas and brackets outside strings."""
+    return sum(map(_STRING.sub(b"", data).count, (b",", b"[", b"{")))
 
 
 def _refuse_constant(name: str) -> Any:
@@ -187,8 +211,7 @@ def _refuse_constant(name: str) -> Any:
 def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
     read = dict(members)
     if len(read) < len(members):
-        names = [name for name, _ in members]
-        raise ValueError(f"the member {next(name for name in names if names.count(name) > 1)!r} occurs twice")
+        raise ValueError(f"the member {repeated(name for name, _ in members)[0]!r} occurs twice")
     return read
 
 

@@ -8,8 +8,6 @@ an engine that is away holds up what is due.
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 import traceback
@@ -20,6 +18,7 @@ from django.db import close_old_connections
 
 from ledger.actions import dispatch_due
 from ledger.actions.leadership import Leadership
+from ledger.adapters.process_names import process_name
 from notifications.actions import wake_dispatcher
 from validators.actions import forget_old_requests
 
@@ -39,7 +38,7 @@ class Scheduler:
 
     def __init__(self, *, owner: str = "", every_s: float = EVERY_S, lease_s: float = LEASE_S) -> None:
         self.every_s = every_s
-        self.lead = Leadership(LEASE, owner or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}", lease_s)
+        self.lead = Leadership(LEASE, owner or process_name(), lease_s)
         self._is_stopping = threading.Event()
         self._swept_at: float | None = None  # in monotonic seconds
 

@@ -7,6 +7,7 @@ from drf_spectacular.views import SpectacularJSONAPIView
 
 from accounts.core.addresses import API
 from sluicegate.api import unknown_address
+from web.pages.session import server_error
 
 _API = API.removeprefix("/")
 API_APPS = ["accounts", "registry", "serving", "validators", "rollouts", "audit", "notifications"]
@@ -22,3 +23,5 @@ urlpatterns = [
     re_path(r"^api/", unknown_address),
     path("", include("web.urls")),
 ]
+
+handler500 = server_error

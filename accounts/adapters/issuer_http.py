@@ -14,6 +14,8 @@ from typing import Any
 from urllib.parse import quote_plus, urlencode, urlsplit, urlunsplit
 
 from ledger.adapters.deadline_http import DeadlineConnection, TooLong
+from ledger.adapters.outbound import AddressRefused, resolver
+from ledger.core.outbound import host_problem
 from ledger.core.proxies import proxy_for
 
 TIMEOUT_S = 5.0
@@ -26,7 +28,7 @@ class IssuerUnreachable(Exception):
 
 
 def url_problem(url: str) -> str:
-    """Why no issuer is asked at this address, or empty: https, or this machine itself."""
+    """Why no issuer is asked at this address, or empty: https, or this machine itself. Issuers may have private addresses."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
@@ -40,7 +42,7 @@ def url_problem(url: str) -> str:
         return "The address has neither a user nor a fragment."
     if parts.scheme == "http" and not _is_loopback(host):
         return "The address begins with https://; http is for this machine alone."
-    return ""
+    return host_problem(host, may_be_private=True)
 
 
 def get_json(url: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
@@ -76,8 +78,12 @@ def _ask(
     told = {"User-Agent": AGENT, "Accept": "application/json", "Connection": "close", **headers}
     try:
         proxy = proxy_for(origin, os.environ)
-        with DeadlineConnection(origin, time.monotonic() + timeout_s, MOST_BYTES, proxy=proxy) as line:
+        until = time.monotonic() + timeout_s
+        addresses = resolver(parts.hostname or "", parts.port or 0, proxy=proxy, may_be_private=True)
+        with DeadlineConnection(origin, until, MOST_BYTES, addresses=addresses, proxy=proxy) as line:
             status, answer = line.ask(method, path, body, told)
+    except AddressRefused as refused:
+        raise IssuerUnreachable(f"{_shown(url)} is never asked: {refused}") from None
     except TooLong:
         raise IssuerUnreachable(f"{_shown(url)} answered more than {MOST_BYTES // 1024} kB") from None
     except TimeoutError:

@@ -101,6 +101,11 @@ def version_if_sent(request: Request | HttpRequest) -> int | None:
     return expected_version(request) if "If-Match" in request.headers else None
 
 
+#: Fields of one object that are refused by name.
+_MOST_UNKNOWN = 50
+NON_FIELD_ERRORS = "non_field_errors"
+
+
 class InvalidBody(serializers.ValidationError):
     """A body with mistakes. `problem_code` is the code of the whole problem, each mistake is an entry of `errors`."""
 
@@ -153,7 +158,12 @@ class StrictSerializer(serializers.Serializer[Any]):
 
     def _unknown(self, data: Mapping[Any, Any]) -> dict[str, Any]:
         said = ErrorDetail(f"There is no such field; the fields here are {', '.join(self.fields)}.", "unknown_field")
-        return {str(name): [said] for name in data if name not in self.fields}
+        known = self.fields.keys()
+        unknown = [str(name) for name in data if name not in known]
+        errors = {name: [said] for name in unknown[:_MOST_UNKNOWN]}
+        if rest := len(unknown) - len(errors):
+            errors[NON_FIELD_ERRORS] = [ErrorDetail(f"{rest} more fields are unknown.", "unknown_field")]
+        return errors
 
 
 class PlainText(serializers.CharField):

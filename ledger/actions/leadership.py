@@ -6,7 +6,7 @@ import time
 
 import structlog
 
-from ledger.actions.leases import acquire, release, renew
+from ledger.actions.leases import acquire_after, release, renew
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ class Leadership:
         """Whether this process leads from here on: still, or anew with a higher token."""
         if self.token is not None and self._renew():
             return True
-        was, self.token = self.token, acquire(self.name, self.owner, self.lease_s)
+        was, self.token = self.token, acquire_after(self.name, self.owner, self.lease_s)
         self._renewed_at = time.monotonic()
         if self.token is not None:
             log.info(f"{self.name}_leads", owner=self.owner, token=self.token)

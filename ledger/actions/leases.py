@@ -11,6 +11,7 @@ from datetime import timedelta
 from django.db import connection
 from django.db.models.functions import Now
 
+from ledger.adapters.process_names import has_ended
 from ledger.models import Lease
 
 # One statement, so that two who ask at once cannot both win.
@@ -19,17 +20,28 @@ INSERT INTO ledger_lease AS lease (name, owner, token, expires_at)
 VALUES (%s, %s, 1, clock_timestamp() + make_interval(secs => %s))
 ON CONFLICT (name) DO UPDATE
 SET owner = excluded.owner, token = lease.token + 1, expires_at = excluded.expires_at
-WHERE lease.expires_at IS NULL OR lease.expires_at <= clock_timestamp()
+WHERE lease.expires_at IS NULL OR lease.expires_at <= clock_timestamp() OR lease.owner = %s
 RETURNING token
 """
 
 
-def acquire(name: str, owner: str, ttl_s: float) -> int | None:
-    """The fencing token of a new term of `ttl_s` seconds, or None while somebody (the same owner too) holds the lease."""
+def acquire(name: str, owner: str, ttl_s: float, *, dead: str | None = None) -> int | None:
+    """The fencing token of a new term of `ttl_s` seconds, or None while an owner (the same too) holds the lease.
+
+    `dead`: a holder whose process has ended; its term does not count.
+    """
     with connection.cursor() as cursor:
-        cursor.execute(_ACQUIRE, [name, owner, ttl_s])
+        cursor.execute(_ACQUIRE, [name, owner, ttl_s, dead])
         row = cursor.fetchone()
     return int(row[0]) if row else None
+
+
+def acquire_after(name: str, owner: str, ttl_s: float) -> int | None:
+    """As `acquire`. A holder of this machine whose process has ended is not waited for, which a killed process makes likely."""
+    token = acquire(name, owner, ttl_s)
+    if token is None and (other := holder(name)) is not None and has_ended(other):
+        return acquire(name, owner, ttl_s, dead=other)
+    return token
 
 
 def renew(name: str, owner: str, token: int, ttl_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""What PostgreSQL and Django say where the database does nothing for a moment, as the one refusal that every front door renders."""
+"""Errors of a moment, of the database or of a machine without room, as the one refusal that every front door renders."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from django.db import InterfaceError, OperationalError
 from psycopg import Error as PostgresError
 from psycopg.errors import DeadlockDetected, IdleInTransactionSessionTimeout, LockNotAvailable, ReadOnlySqlTransaction
 
+from ledger.adapters.shortage import shortage
 from ledger.core.errors import Unavailable
 
 _HELD = (LockNotAvailable, DeadlockDetected)  # the first: within `lock_timeout`, sluicegate/settings.py
@@ -13,7 +14,9 @@ _AWAY = (OperationalError, InterfaceError, IdleInTransactionSessionTimeout, Read
 
 
 def unavailable(error: Exception) -> Unavailable | None:
-    """`locked` or `database_unavailable`, where Django's error, or PostgreSQL's own behind it, says so; None of any other."""
+    """`locked` or `database_unavailable` for an error of the database, `machine_short` for a shortage; None for any other."""
+    if (short := shortage(error)) is not None:
+        return short
     told = (error, error.__cause__) if isinstance(error.__cause__, PostgresError) else (error,)
     if any(isinstance(one, _HELD) for one in told):
         said = "Another change holds what this one needs. Nothing was changed; try again soon."

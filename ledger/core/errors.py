@@ -23,6 +23,14 @@ class DomainError(Exception):
     def __str__(self) -> str:
         return f"{self.message} [{self.code}]"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.code, self.message, self.facts)
+
+
+def _again(kind: type[DomainError], code: str, message: str, facts: dict[str, Any]) -> DomainError:
+    """The error of another process."""
+    return kind(code, message, **facts)
+
 
 class Refused(DomainError):
     """The actor may not do this."""

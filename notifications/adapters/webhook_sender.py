@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import os
 import socket
 import ssl
@@ -11,21 +10,17 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from urllib.parse import urlsplit, urlunsplit
 
-from ledger.adapters.deadline_http import DeadlineConnection, addresses_of
+from ledger.adapters.deadline_http import DeadlineConnection
+from ledger.adapters.outbound import AddressRefused, resolver
 from ledger.core.proxies import proxy_for
 from notifications.core.delivery import SNIPPET_CHARACTERS, Outcome
-from notifications.core.webhook import address_problem, url_problem
+from notifications.core.webhook import url_problem
 
 AGENT = "Sluicegate"
 #: A character of the answer's beginning has 4 bytes at the most.
 _SNIPPET_BYTES = 4 * SNIPPET_CHARACTERS
-
-
-class Refused(Exception):
-    """The address is one that no webhook goes to. The message says why."""
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float, may_be_private: bool) -> Outcome:
@@ -38,19 +33,15 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
     until = began + timeout_s
     try:
         if problem := url_problem(url, may_be_private=may_be_private):
-            raise Refused(problem)
+            raise AddressRefused(problem)
         parts = urlsplit(url)
         origin = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], "", "", ""))
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        permitted = partial(_permitted, may_be_private=may_be_private)
         proxy = proxy_for(origin, os.environ)
-        if proxy:  # the proxy resolves the name; addresses that this machine finds are checked all the same
-            with suppress(socket.gaierror):
-                permitted(parts.hostname or "", parts.port or 0)
-        addresses = addresses_of if proxy else permitted
+        addresses = resolver(parts.hostname or "", parts.port or 0, proxy=proxy, may_be_private=may_be_private)
         with DeadlineConnection(origin, until, addresses=addresses, proxy=proxy) as line:
             answer.take(line.request("POST", target, body, {"User-Agent": AGENT, "Connection": "close", **headers}))
-    except Refused as refused:
+    except AddressRefused as refused:
         error = str(refused)
     except socket.gaierror as unknown:
         error = f"The host's name cannot be resolved: {unknown.strerror}. Correct the address, or the name service."
@@ -93,19 +84,6 @@ def _beginning(response: http.client.HTTPResponse) -> bytes:
         while piece := response.read1(_SNIPPET_BYTES - len(data)):
             data += piece
     return data
-
-
-def _permitted(host: str, port: int, *, may_be_private: bool) -> list[str]:
-    """Those of the host's addresses that may be connected to. Raises Refused when there are none, socket.gaierror."""
-    found, problem = [], "The host has no address."
-    for text in addresses_of(host, port):
-        address = ipaddress.ip_address(text.partition("%")[0])
-        refused = address_problem(address, may_be_private=may_be_private)
-        problem = refused or problem
-        found += [] if refused else [str(address)]
-    if not found:
-        raise Refused(problem)
-    return found
 
 
 def _short(text: str) -> str:

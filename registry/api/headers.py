@@ -15,13 +15,19 @@ from accounts.api.responses import OnePage
 from registry import queries
 from registry.queries.file_headers import headers_of
 
+#: Tensors that one answer lists.
+MOST_TENSORS = 20_000
+
 
 class HeaderOut(serializers.Serializer[Any]):
     """A file's header. Which facts there are depends on the kind."""
 
     path = serializers.CharField()
     kind = serializers.CharField(help_text="safetensors, onnx, gguf, tensorrt, torchscript, json, pickle, text, …")
-    facts = serializers.JSONField(help_text="tensors [[name, data type, shape]], inputs, outputs, metadata, imports, …")
+    facts = serializers.JSONField(
+        help_text="tensors [[name, data type, shape]], inputs, outputs, metadata, imports, …; an answer "
+        f"lists {MOST_TENSORS} tensors, and tensors_left_off counts the others of a file"
+    )
 
 
 class HeadersPage(OnePage):
@@ -33,5 +39,11 @@ class HeadersView(APIView):
     def get(self, request: Request, slug: str, name: str) -> Response:
         """The header of every file that has one: all of a release's files, so there is one page."""
         found = headers_of(queries.visible_release(actor_of(request), slug, name))
-        rows = [{"path": path, "kind": facts.pop("kind"), "facts": facts} for path, facts in found.items()]
+        room, rows = MOST_TENSORS, []
+        for path, facts in found.items():
+            tensors = facts.get("tensors", [])
+            if len(tensors) > room:
+                facts = {**facts, "tensors": tensors[:room], "tensors_left_off": len(tensors) - room}
+            room -= min(room, len(tensors))
+            rows.append({"path": path, "kind": facts.pop("kind"), "facts": facts})
         return Response(HeadersPage({"results": rows}).data)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from registry.core.schema import Problem
+from registry.core.schema import MOST_PROBLEMS, Problem, listed
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,12 @@ class Located:
     def as_json(self) -> dict[str, Any]:
         where = {"line": self.place.line, "column": self.place.column} if self.place else {"line": None, "column": None}
         return {"file": self.file, **where, **self.problem.as_json()}
+
+
+def first_of(found: Sequence[Located]) -> list[Located]:
+    """The first MOST_PROBLEMS of the mistakes, and one more that counts the rest."""
+    told = listed([one.problem for one in found])
+    return [*found[:MOST_PROBLEMS], *(Located("", one) for one in told[MOST_PROBLEMS:])]
 
 
 def place_of(field: str, places: Mapping[str, TextPlace]) -> TextPlace | None:

@@ -10,7 +10,7 @@ import difflib
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import Any, Final, Protocol
@@ -36,6 +36,15 @@ class Problem:
         return {"field": self.field, "message": self.message, "fix": self.fix}
 
 
+def listed(problems: Sequence[Problem]) -> list[Problem]:
+    """The first MOST_PROBLEMS of the mistakes, and one more that counts the rest."""
+    rest = len(problems) - MOST_PROBLEMS
+    if rest <= 0:
+        return list(problems)
+    more = f"{rest} more mistake{' is' if rest == 1 else 's are'} not listed."
+    return [*problems[:MOST_PROBLEMS], Problem("", more, "Correct those above first.")]
+
+
 class SchemaType(Protocol):
     """What a value must be."""
 
@@ -49,6 +58,8 @@ class _Bad:
         return "BAD"
 
 
+#: Mistakes that one answer lists, and for which a similar known word is looked for, which is slow.
+MOST_PROBLEMS: Final = 100
 #: Characters of a free name: of a tensor, a parameter, a label.
 LONGEST_NAME: Final = 256
 #: How deep free JSON may be nested.
@@ -82,9 +93,8 @@ class Text:
             return _bad(problems, at, f"{_shown(value)} is not text", self._fix(value, quote=True))
         value = value.replace("\r\n", "\n")  # as browsers send the end of a line
         if self.one_of and value not in self.one_of:
-            return _bad(
-                problems, at, f"{_shown(value)} is not {self.says or 'one of the known values'}", self._fix(value)
-            )
+            fix = self._fix(value, is_guessed=len(problems) < MOST_PROBLEMS)
+            return _bad(problems, at, f"{_shown(value)} is not {self.says or 'one of the known values'}", fix)
         if self.pattern and not re.fullmatch(self.pattern, value):
             return _bad(problems, at, f"{_shown(value)} is not {self.says or 'of the right form'}", self._fix(value))
         if len(value) > self.most or any(_is_control(char) for char in value):
@@ -92,9 +102,11 @@ class Text:
             return _bad(problems, at, "the text is too long or holds control characters", fix)
         return value
 
-    def _fix(self, value: Any, *, quote: bool = False) -> str:
+    def _fix(self, value: Any, *, quote: bool = False, is_guessed: bool = True) -> str:
+        if self.one_of and not is_guessed:
+            return f"Write one of {', '.join(self.one_of)}."
         if self.one_of:
-            near = difflib.get_close_matches(str(value).lower(), self.one_of, n=1, cutoff=0.5) or [
+            near = difflib.get_close_matches(str(value)[:LONGEST_NAME].lower(), self.one_of, n=1, cutoff=0.5) or [
                 one for one in self.one_of if one.lower() == str(value).lower()
             ]
             meant = f" Was {near[0]} meant?" if near else ""
@@ -286,7 +298,8 @@ class Record:
             )
         for name in value:
             if name not in self.members:
-                _bad(problems, join(at, name), "there is no such field", self._fix_unknown(str(name)))
+                fix = self._fix_unknown(str(name)) if len(problems) < MOST_PROBLEMS else "Remove it."
+                _bad(problems, join(at, name), "there is no such field", fix)
         out = {}
         for name, member in self.members.items():
             read = self._member(name, member, value, at, problems)
@@ -306,7 +319,7 @@ class Record:
     def _fix_unknown(self, name: str) -> str:
         if name in self.elsewhere:
             return self.elsewhere[name]
-        near = difflib.get_close_matches(name, self.members, n=1, cutoff=0.5) or [
+        near = difflib.get_close_matches(name[:LONGEST_NAME], self.members, n=1, cutoff=0.5) or [
             known for known in self.members if known.startswith(f"{name}_")
         ]
         return f"Was {near[0]} meant?" if near else f"Remove it; the fields here are {', '.join(self.members)}."

@@ -11,7 +11,7 @@ from accounts.core.slugs import slug_near
 from ledger.core.errors import Invalid
 from registry.core import envelope, envelope_lint, serving
 from registry.core.file_rules import BACKENDS
-from registry.core.schema import Instant, Object, Problem, Record, Text, digest, may, need
+from registry.core.schema import Instant, Object, Problem, Record, Text, digest, listed, may, need
 
 _IMAGE = Text(
     500,
@@ -175,5 +175,5 @@ def refuse(code: str, what: str, problems: Sequence[Problem]) -> None:
     count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
     where = f"{first.field}: " if first.field else ""
     raise Invalid(
-        code, f"{what} has {count}. {where}{first.message} {first.fix}", errors=[p.as_json() for p in problems]
+        code, f"{what} has {count}. {where}{first.message} {first.fix}", errors=[p.as_json() for p in listed(problems)]
     )

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from registry.core.formats import kind_of, reader_of
+from ledger.adapters.apart import SMALL_BYTES, Apart, Through
+from ledger.core.errors import Invalid
+from registry.core.formats import Findings, inspect, kind_of, reader_of
+from registry.core.schema import Problem
 from registry.models import Inspection, Release
 from registry.storage import BlobStore
+
+#: Kinds of which the first bytes alone are read.
+_READ_HERE: Final = frozenset({"raw", "text"})
 
 
 class RangedReader:
@@ -25,6 +31,21 @@ class RangedReader:
         data = self._keys.read_range(self._key, self._at, size)
         self._at += len(data)
         return data
+
+
+def read_header(apart: Apart, path: str, keys: BlobStore, key: str, size_bytes: int) -> Findings:
+    """Findings of `inspect` in a stored file. A large file is read in a child process.
+
+    Raises NotFound for bytes that are not in the store, and Unavailable while other large files are read.
+    """
+    reader = RangedReader(keys, key)
+    if size_bytes <= SMALL_BYTES or kind_of(path) in _READ_HERE:
+        return inspect(path, reader, size_bytes)
+    try:
+        found: Findings = apart.call(inspect, path, Through(reader), size_bytes)
+    except Invalid as error:
+        return Findings(kind_of(path), (Problem(path, "its header cannot be read.", error.message),))
+    return found
 
 
 def remembered_facts(sha256s: Collection[str]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -48,16 +69,28 @@ def headers_of_files(files: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, 
 
 def imports_of(release: Release) -> Mapping[str, list[str]]:
     """path → what loading the pickle in it would import, for the decision on a waiver; nothing for a release without code."""
-    if not release.is_code_bearing:
-        return {}
-    return {path: facts["imports"] for path, facts in headers_of(release).items() if facts.get("imports")}
+    return _facts_named(release, "imports") if release.is_code_bearing else {}
+
+
+def _facts_named(release: Release, name: str) -> dict[str, list[str]]:
+    """path → this fact of each file that has it; the other facts, of which there may be many, are not read."""
+    files = dict(release.files.values_list("path", "blob_id"))
+    rows = Inspection.objects.filter(blob__in=files.values(), facts__has_key=name)
+    known = {
+        (sha256, kind): fact
+        for sha256, kind, reader, fact in rows.values_list("blob_id", "kind", "reader", f"facts__{name}")
+        if reader == reader_of(kind)
+    }
+    found = {path: known.get((sha256, kind_of(path))) for path, sha256 in files.items()}
+    return {path: fact for path, fact in found.items() if fact}
 
 
 def hidden_of(release: Release) -> Mapping[str, list[str]]:
     """path → what a reviewer of the source in it does not see, for the decision on a waiver (`registry.core.formats.source`)."""
     if not release.is_code_bearing:
         return {}
-    files = [{"path": path, "sha256": sha256} for path, sha256 in release.files.values_list("path", "blob_id")]
+    rows = release.files.values_list("path", "blob_id")
+    files = [{"path": path, "sha256": sha256} for path, sha256 in rows if kind_of(path) == "python"]
     return hidden_in(files, headers_of_files(files))
 
 

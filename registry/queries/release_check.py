@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from django.conf import settings
 
+from ledger.adapters.apart import SMALL_BYTES, Apart, run_sized
 from ledger.core.errors import Invalid
 from registry.adapters.json_yaml import LONGEST_TEXT
 from registry.adapters.pbtxt import read_config
-from registry.adapters.release_document import read_candidate
+from registry.adapters.release_document import judge
 from registry.core.file_rules import CONFIG_FILES, path_problems
+from registry.core.formats.findings import Findings
 from registry.core.formats.heads import LONGEST_HEAD, MOST_PIECES, FileParts, inspect_head, joined
-from registry.core.release_check import Checked, ModelTerms, check
+from registry.core.release_check import Checked, ModelTerms
 from registry.core.schema import Problem
 from registry.core.spec import refuse
 from registry.models import ServedModel
 
 #: Of all heads and pieces together, in bytes: in base64 and beside the longest text they fit into one body (2.5 MiB).
 MOST_HEADS: Final = LONGEST_HEAD
+#: Reading a character of YAML, or a file's name, takes as long as reading 16 bytes of other formats.
+_WORK: Final = 16
 
 
-def check_release(model: ServedModel, document: Any, files: Sequence[Mapping[str, Any]]) -> Checked:
-    """What is wrong with this release of the model, and what can be told of it already. Nothing is stored.
+def check_release(model: ServedModel, document: Any, files: Sequence[Mapping[str, Any]]) -> tuple[Checked, str | None]:
+    """(mistakes and facts of this release of the model, the document as YAML). Nothing is stored.
 
     document: release.yaml as text or as JSON. files: [{path, size_bytes, sha256?, head?, pieces?}], `head` being the first bytes
     in base64 and `pieces` other ranges. Raises Invalid for what is too long to be checked.
@@ -35,16 +39,31 @@ def check_release(model: ServedModel, document: Any, files: Sequence[Mapping[str
         said = f"release.yaml has {len(document)} characters; {LONGEST_TEXT} are the most. Write less."
         raise Invalid("document_too_long", said)
     parts = _parts(files)
-    findings = {path: one for path, (part, size) in parts.items() if (one := inspect_head(path, part, size))}
+    findings = _findings(parts)
     configs = [
         read_config(whole, path)
         for path, (part, size) in parts.items()
         if path in CONFIG_FILES and (whole := part.whole(size)) is not None
     ]
     listed = [{key: file[key] for key in ("path", "size_bytes", "sha256") if key in file} for file in files]
-    candidate = replace(read_candidate(document), files=listed, findings=findings, configs=configs)
     terms = ModelTerms(model.slug, model.contract, model.objectives, settings.MAX_UPLOAD_BYTES)
-    return check(candidate, terms)
+    chars = len(document) if isinstance(document, str) else len(json.dumps(document))
+    found: tuple[Checked, str | None] = run_sized(
+        _WORK * (chars + len(listed)), judge, document, listed, findings, configs, terms
+    )
+    return found
+
+
+def _findings(parts: Mapping[str, tuple[FileParts, int]]) -> dict[str, Findings]:
+    """path → findings in the parts of the file, if they are enough. Raises as `Apart.call` does."""
+    found: dict[str, Findings | None] = {}
+    with Apart() as apart:
+        for path, (part, size) in parts.items():
+            if sum(one.size_bytes for one, _ in parts.values()) <= SMALL_BYTES:
+                found[path] = inspect_head(path, part, size)
+            else:
+                found[path] = apart.call(inspect_head, path, part, size)
+    return {path: one for path, one in found.items() if one}
 
 
 def _parts(files: Sequence[Mapping[str, Any]]) -> dict[str, tuple[FileParts, int]]:

@@ -14,14 +14,15 @@ from typing import Any
 
 from django.core.cache import cache
 
+from ledger.adapters.apart import Apart
 from ledger.core.errors import DomainError
 from registry.core.diff import MOST_CHANGES, Change, Diff, compare, differing, fields, showable
-from registry.core.formats import inspect, jsons, kind_of
+from registry.core.formats import jsons, kind_of
 from registry.core.formats.findings import Malformed
 from registry.core.formats.tokenizers import LONGEST, Tokenizer, is_tokenizer_path, read
 from registry.core.tokenizer import difference
 from registry.models import Blob, Release
-from registry.queries.file_headers import RangedReader, remembered_facts
+from registry.queries.file_headers import RangedReader, read_header, remembered_facts
 from registry.queries.releases import manifest_of
 from registry.storage import store
 
@@ -102,12 +103,12 @@ class _Stored:
         named = Blob.objects.filter(pk__in={file["sha256"] for file in files})
         self.keys, self.places = store().keys, dict(named.values_list("sha256", "store_key"))
 
-    def ranged(self, file: Mapping[str, Any]) -> RangedReader:
-        return RangedReader(self.keys, self.places.get(file["sha256"], file["sha256"]))
+    def key_of(self, file: Mapping[str, Any]) -> str:
+        return self.places.get(file["sha256"], str(file["sha256"]))
 
     def read(self, file: Mapping[str, Any]) -> bytes:
         """Raises NotFound."""
-        return self.ranged(file).read(file["size_bytes"])
+        return RangedReader(self.keys, self.key_of(file)).read(file["size_bytes"])
 
 
 def _of(files: Mapping[str, Any], facts: Mapping[tuple[str, str], dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -122,14 +123,15 @@ def _facts(files: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]
     known = remembered_facts({sha256 for sha256, _ in wanted})
     missing = [key for key in wanted if key not in known][:MOST_READ]
     stored = _Stored(wanted[key] for key in missing)
-    for key in missing:
-        file = wanted[key]
-        try:
-            found = inspect(file["path"], stored.ranged(file), file["size_bytes"])
-        except (DomainError, OSError):  # collected, or not to be had now: the diff says that they are unread
-            continue
-        if not found.problems:  # a file that was sealed before files were inspected may have some
-            known[key] = found.facts
+    with Apart() as apart:
+        for key in missing:
+            file = wanted[key]
+            try:
+                found = read_header(apart, file["path"], stored.keys, stored.key_of(file), file["size_bytes"])
+            except (DomainError, OSError):  # collected, or not to be had now: the diff says that they are unread
+                continue
+            if not found.problems:  # a file that was sealed before files were inspected may have some
+                known[key] = found.facts
     return known
 
 

@@ -23,6 +23,7 @@ from registry.core.schema import (
     Problem,
     Record,
     Text,
+    listed,
     may,
     need,
     repeated,
@@ -174,7 +175,7 @@ def _invalid(problems: list[Problem]) -> Invalid:
     return Invalid(
         "rollout_policy_invalid",
         f"The rollout policy cannot be read: {first.field or 'policy'}: {first.message} {first.fix}",
-        errors=[problem.as_json() for problem in problems],
+        errors=[problem.as_json() for problem in listed(problems)],
     )
 
 

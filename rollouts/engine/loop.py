@@ -7,8 +7,6 @@ expired is fenced out. All state is in the database: any engine can go on from a
 from __future__ import annotations
 
 import gc
-import os
-import socket
 import threading
 import time
 import traceback
@@ -21,6 +19,7 @@ from django.conf import settings
 from django.db import OperationalError, close_old_connections
 
 from ledger.actions.leadership import Leadership, LeadershipLost
+from ledger.adapters.process_names import process_name
 from ledger.queries.clock import DatabaseClock
 from rollouts.actions.engine_effects import commit_tick, lift_rollout_fences
 from rollouts.actions.instant_rollback import settle_ended
@@ -73,7 +72,7 @@ class Engine:
         limits: EngineLimits = DEFAULT_LIMITS,
     ) -> None:
         self.counters, self.hosts, self._naming_until = counters, hosts, 0.0
-        self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
+        self.owner = owner or process_name()
         self.tick_s = settings.ENGINE_TICK_S if tick_s is None else tick_s
         self.lease_s = settings.ENGINE_LEASE_S if lease_s is None else lease_s
         self.lead = Leadership(LEASE, self.owner, self.lease_s)

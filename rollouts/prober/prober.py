@@ -8,7 +8,6 @@ probe. Two may run: one leads, and what reaches the other is let go.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 import traceback
@@ -19,7 +18,8 @@ from django import db
 from django.conf import settings
 from django.db import transaction
 
-from ledger.actions.leases import acquire, release, renew
+from ledger.actions.leases import acquire_after, release, renew
+from ledger.adapters.process_names import process_name
 from rollouts.prober.golden import GoldenProbes
 from rollouts.prober.kept_requests import KeptRequests
 from rollouts.prober.servers import Connect, Servers, triton
@@ -38,7 +38,7 @@ class Prober:
     def __init__(
         self, connect: Connect = triton, *, owner: str = "", per_s: float | None = None, lease_s: float | None = None
     ) -> None:
-        self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
+        self.owner = owner or process_name()
         self.token: int | None = None
         self.book = Tallies()
         self._lease_s = settings.ENGINE_LEASE_S if lease_s is None else lease_s
@@ -93,7 +93,7 @@ class Prober:
                     self.book.write()
                     return True
             log.warning("prober_lost_lead", owner=self.owner, token=self.token)
-        self.token = acquire(LEASE, self.owner, self._lease_s)
+        self.token = acquire_after(LEASE, self.owner, self._lease_s)
         # An epoch is a term, not a process: who leads again begins to count again.
         self.book.begin(f"{self.token}:{os.urandom(3).hex()}" if self.token is not None else "")
         if self.token is not None:

@@ -9,6 +9,10 @@ from serving.ports import InferenceError
 
 _ABSOLUTE_PATH = re.compile(r"(?<![\w/.])/(?:[^\s/:'\"<>|]+/)+([^\s/:'\"<>|]*)")
 _LONGEST_MESSAGE = 2000
+#: Of the body of an error.
+_READ_BYTES = 64 << 10
+#: How gRPC itself refuses an answer that is longer than the channel takes.
+_TOO_LONG = "larger than max"
 #: gRPC status → reason. UNAVAILABLE is both "no connection" and Triton's own word for a full queue or an unloaded model.
 _OF_GRPC = {
     "DEADLINE_EXCEEDED": "timeout",
@@ -45,7 +49,7 @@ def without_paths(message: str) -> str:
 
 def redacted(message: str) -> str:
     """The message without folders: a traceback keeps file names and lines, and reveals no path of the machine."""
-    short = without_paths(message.strip())
+    short = without_paths(message[:_READ_BYTES].strip())
     return short if len(short) <= _LONGEST_MESSAGE else f"{short[:_LONGEST_MESSAGE]} …"
 
 
@@ -58,6 +62,8 @@ def last_words(message: str) -> str:
 def grpc_error(status: str, message: str) -> InferenceError:
     """The error that a gRPC status (its name) and its details stand for."""
     own = _own_reason(message) or "unreachable" if status == "UNAVAILABLE" else ""
+    if status == "RESOURCE_EXHAUSTED" and _TOO_LONG in message:
+        own = "server_error"
     return InferenceError(own or _OF_GRPC.get(status, "server_error"), redacted(message))
 
 
@@ -69,6 +75,7 @@ def stream_error(message: str) -> InferenceError:
 
 def http_error(status: int, body: bytes) -> InferenceError:
     """The error that an HTTP status other than 200 stands for; Triton says why in {"error": …}."""
+    body = body[:_READ_BYTES]
     try:
         message = str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):

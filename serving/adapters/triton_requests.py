@@ -19,13 +19,15 @@ import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
-from ledger.adapters.deadline_http import DeadlineConnection
+from ledger.adapters.deadline_http import DeadlineConnection, TooLong
 from serving.adapters.triton_errors import grpc_error, http_error, stream_error
 from serving.ports import HTTP, InferenceError, Parcel, PreparedRequests, Tensors
 
+#: Of one answer, and of one stream's responses together: the agent, the prober and the gates hold it in memory.
+MOST_ANSWER_BYTES = 256 << 20
 CHANNEL = [
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", MOST_ANSWER_BYTES),
     ("grpc.enable_http_proxy", 0),  # servers are on our own network: ignore http_proxy
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
@@ -33,7 +35,6 @@ CHANNEL = [
 ]
 _SERVICE = "/inference.GRPCInferenceService"
 _CONNECT_S = 1.0
-_LONGEST_ANSWER = 2**31 - 1
 _ERROR_FIELD = b"\x0a"
 
 
@@ -101,8 +102,12 @@ def responses(call: Callable[..., Iterator[bytes]], body: bytes, *, timeout_s: f
     An error within a stream is a response under a status of success: its first field, which nothing precedes. The header
     `triton_grpc_error` would ask for a status, and Triton 2.51 ends by a signal where the model's own error follows it.
     """
+    room = MOST_ANSWER_BYTES
     try:
         for data in call(body, timeout=timeout_s):
+            room -= len(data)
+            if room < 0:
+                raise InferenceError("server_error", f"The stream has more than {MOST_ANSWER_BYTES} bytes.")
             if data.startswith(_ERROR_FIELD):
                 raise stream_error(service_pb2.ModelStreamInferResponse.FromString(data).error_message)
             yield data
@@ -143,7 +148,7 @@ class HttpRequests:
             line = self._idle.pop()  # the one that was used last
         except IndexError:
             url = f"http://{self.parcel.host}:{self.parcel.port}"
-            line = DeadlineConnection(url, deadline, _LONGEST_ANSWER, addresses=lambda host, _: [host])
+            line = DeadlineConnection(url, deadline, MOST_ANSWER_BYTES, addresses=lambda host, _: [host])
         line.deadline = deadline
         try:
             if not line.is_quiet():  # a server may end a connection after any answer
@@ -154,6 +159,8 @@ class HttpRequests:
                 # connection of its own, for none is ever sent twice: one that met no answer may have been read and dropped.
                 line.close()
             return status, answer
+        except TooLong as error:
+            raise InferenceError("server_error", f"The answer has {error}.") from error
         except TimeoutError as error:
             raise InferenceError("timeout", f"No answer within {timeout_s:g} s.") from error
         except (OSError, http.client.HTTPException) as error:

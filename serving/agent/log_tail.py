@@ -64,12 +64,12 @@ def tail_of(folder: Path) -> str:
 
 
 def end_of(file: Path) -> str:
-    """The whole lines in the last 64 KiB of a file, which a release may have written. Raises OSError."""
+    """The whole lines in the last 64 KiB of a file, which a release may have written, or the end of its only line. Raises OSError."""
     with file.open("rb") as opened:
         size = opened.seek(0, 2)
         opened.seek(max(0, size - _READ_BYTES))
         text = opened.read(_READ_BYTES).decode("utf-8", "replace")
-    return text.partition("\n")[2] if size > _READ_BYTES else text  # the first line is cut
+    return (text.partition("\n")[2] or text) if size > _READ_BYTES else text  # the first line is cut
 
 
 def cleaned(line: str, secret: str = "") -> str:

@@ -30,6 +30,7 @@ from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import adopt_orphans, children_of, die_with_parent, started_at_ticks
 from serving.agent import scratch
 from serving.agent.sandbox.spec import ENVIRONMENT, NAMESPACES, command, read
+from serving.agent.server_log import BoundedLog, append
 
 LAUNCH_FILE = "launch.json"
 SANDBOX_FILE = "sandbox.json"
@@ -77,7 +78,7 @@ def keep(folder: Path) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
     adopt_orphans()  # what a server leaves running comes here, to be ended with it
     clear_shared_memory(launch["shm_prefix"])
-    sandbox, server_pid = _start(folder)
+    sandbox, server_pid, log = _start(folder)
     record = {
         "pid": os.getpid(),
         "ticks": started_at_ticks(os.getpid()),
@@ -92,6 +93,7 @@ def keep(folder: Path) -> int:
     threading.Thread(target=_watch_growth, args=(folder, server_pid), daemon=True).start()
     was_asked = _wait(sandbox)
     _end(sandbox)
+    log.finish()
     clear_shared_memory(launch["shm_prefix"])
     if was_asked:
         scratch.remove(folder)
@@ -101,8 +103,8 @@ def keep(folder: Path) -> int:
     return 1
 
 
-def _start(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """The sandbox, and the id of the server in it: 0 if there is none, and the log says why."""
+def _start(folder: Path) -> tuple[subprocess.Popen[bytes], int, BoundedLog]:
+    """The sandbox, the id of the server in it (0 if there is none; the log has the reason), and the log."""
     tie = die_with_parent(signal.SIGTERM)  # SIGTERM: the server ends its model processes with it
 
     def before_exec() -> None:
@@ -110,21 +112,23 @@ def _start(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
 
     told, tell = os.pipe()
-    with (folder / LOG_FILE).open("ab") as log:
-        sandbox = subprocess.Popen(  # there is one thread yet, so a function before exec is safe
-            command(folder / SANDBOX_FILE, report=tell),
-            env=ENVIRONMENT,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            preexec_fn=before_exec,
-            pass_fds=[tell],
-        )
+    (folder / LOG_FILE).touch(0o600)
+    log = BoundedLog(folder / LOG_FILE)
+    sandbox = subprocess.Popen(  # there is one thread yet, so a function before exec is safe
+        command(folder / SANDBOX_FILE, report=tell),
+        env=ENVIRONMENT,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=log.pipe,
+        stderr=log.pipe,
+        start_new_session=True,
+        preexec_fn=before_exec,
+        pass_fds=[tell],
+    )
+    log.begin()
     os.close(tell)
     with os.fdopen(told, "rb") as report:
-        return sandbox, int(report.read() or 0)
+        return sandbox, int(report.read() or 0), log
 
 
 def _watch_lock(path: Path) -> None:
@@ -150,8 +154,9 @@ def _watch_growth(folder: Path, server_pid: int) -> None:
             if not isinstance(error, OSError) or error.errno not in NO_ROOM or in_vain == _LOOKS_IN_VAIN:
                 told = f"what cannot be counted: {error}"
         if told:
-            with contextlib.suppress(OSError), (folder / LOG_FILE).open("a") as log:
-                log.write(f"sandbox: the server is ended, because it keeps on the disk {told}\n")
+            with contextlib.suppress(OSError):
+                words = f"sandbox: the server is ended, because it keeps on the disk {told}\n"
+                append(folder / LOG_FILE, words.encode())
             with contextlib.suppress(ProcessLookupError):
                 os.kill(server_pid, signal.SIGKILL)
             return

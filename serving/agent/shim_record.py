@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import time
@@ -14,15 +15,24 @@ from ledger.adapters.linux_processes import is_running
 from serving.agent import server_shim
 
 log = logging.getLogger(__name__)
+#: Of one record.
+MOST_BYTES = 64 << 10
 _LOOK_EVERY_S = 0.03
 #: Longer than a shim ends for what a server left running.
 _NOTED_WITHIN_S = 4.0
 
 
 def read(file: Path) -> dict[str, Any]:
-    """The JSON object in the file; {} where there is none. Raises OSError if the file is there and cannot be read."""
+    """The JSON object in the file; {} without one. Raises OSError if the file is there and cannot be read.
+
+    Without containment a release's code can write the file, so a file over MOST_BYTES is not read.
+    """
     try:
-        found: dict[str, Any] = json.loads(file.read_text())
+        with file.open("rb") as opened:
+            data = opened.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES} bytes", str(file))
+        found: dict[str, Any] = json.loads(data)
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return found

@@ -11,7 +11,6 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api.requests import DocumentField, PlainText, StrictSerializer, actor_of, read_body
-from registry.adapters.json_yaml import write_text
 from registry.core.engine_flavour import FLAVOURS
 from registry.core.folder_rules import MOST_MEMBERS
 from registry.core.formats.heads import MOST_PIECES
@@ -69,7 +68,7 @@ class CheckOut(serializers.Serializer[Any]):
     """What is wrong with a release that is not there yet, and what can be told of it."""
 
     is_fine = serializers.BooleanField(help_text="nothing is wrong, as far as headers tell")
-    problems = CheckProblemOut(many=True)
+    problems = CheckProblemOut(many=True, help_text="the first 100, and one more that counts the rest")
     digest = serializers.CharField(allow_null=True, help_text="that the release will have; needs every sha256")
     waivers_needed = serializers.ListField(child=serializers.ChoiceField(choices=["code", "pickle"]))
     is_offered = serializers.BooleanField(allow_null=True, help_text="whether a node offers its runtime now")
@@ -104,7 +103,7 @@ class ReleaseCheckView(APIView):
         """A release.yaml and a list of files, checked as the seal would, each mistake with file, line and column."""
         model = visible_model(actor_of(request), slug)
         said = read_body(CheckIn, request)
-        checked = check_release(model, said["document"], said["files"])
+        checked, text = check_release(model, said["document"], said["files"])
         runtimes = offered_runtimes()
         document = dict(checked.document) if checked.document is not None else None
         asked = checked.spec.runtime if checked.spec else None
@@ -123,6 +122,6 @@ class ReleaseCheckView(APIView):
             "suggested_envelope": checked.suggested_envelope,
             "suggested_serving": checked.suggested_serving,
             "document": document,
-            "text": write_text(document) if document else None,
+            "text": text,
         }
         return Response(CheckOut(answer).data)

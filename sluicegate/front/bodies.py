@@ -16,7 +16,6 @@ from typing import Final
 from urllib.parse import urlencode
 
 from django.conf import settings
-from django.db import Error as DatabaseError
 
 from accounts.api.credentials import Headers, Unknown, require_known
 from accounts.core.addresses import API
@@ -129,7 +128,7 @@ class BodyMiddleware:
     async def _ask_who(self, scope: Message) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._require_sender, scope["headers"])
-        except DatabaseError as error:
+        except Exception as error:
             refusal = unavailable(error)
             if refusal is None:
                 raise

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import parse_qs
 
-from django.db import Error as DatabaseError
-
 from accounts.api.credentials import Unknown
 from ledger.adapters.database_errors import unavailable
 from ledger.core.errors import DomainError, Refused, Unavailable
@@ -105,7 +103,7 @@ class StreamMiddleware:
             _refuse_without_room(hub.is_full)
             try:
                 found = await hub.in_thread(reader_of, scope["headers"])
-            except DatabaseError as error:
+            except Exception as error:
                 refusal = unavailable(error)
                 if refusal is None:
                     raise

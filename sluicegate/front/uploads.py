@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import parse_qsl
 
+from ledger.adapters.database_errors import unavailable
 from ledger.core.errors import DomainError, Invalid, Unavailable
 from registry.api import parts
 from registry.storage.folder import PartWriter
@@ -42,11 +43,10 @@ class UploadMiddleware:
                 await self._take(found["upload"], int(found["number"]), scope, receive, send)
             except DomainError as error:
                 await refuse(error, scope["path"], send)
-            except Exception:
+            except Exception as error:
                 log.exception("a part could not be taken")
-                await refuse(
-                    Unavailable("internal", "The part could not be stored. Send it again."), scope["path"], send
-                )
+                said = "The part could not be stored. Send it again."
+                await refuse(unavailable(error) or Unavailable("internal", said), scope["path"], send)
         else:
             await self.app(scope, receive, send)
 

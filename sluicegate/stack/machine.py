@@ -37,6 +37,7 @@ FIRST_PASSWORD = Path("secrets/first-password")
 ADMIN_TOKEN = Path("secrets/admin-token")
 #: Where the bootstrap leaves what this machine's own agent joins with, once.
 JOIN_TOKEN = Path("secrets/node-join-token")
+_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def prepare(options: Options, reserved: ReservedPorts) -> Machine:
         **options.env,
     }
     owner = {"DATABASE_OWNER_URL_FILE": secrets.kept(state / "secrets" / "database-owner-url", postgres.owner_url)}
-    env = {**_inherited({**ours, **owner}), **ours, "PYTHONUNBUFFERED": "1"}
+    env = {**with_bytecode(_inherited({**ours, **owner}), state), **ours, "PYTHONUNBUFFERED": "1"}
     stores = [
         Process(
             "postgres",
@@ -148,6 +149,17 @@ def _inherited(ours: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment without what would contradict ours: X beside our X_FILE, and X_FILE beside our X."""
     contradicting = {f"{name}_FILE" for name in ours} | {name.removesuffix("_FILE") for name in ours}
     return {name: value for name, value in os.environ.items() if name not in contradicting}
+
+
+def with_bytecode(env: Mapping[str, str], state: Path) -> dict[str, str]:
+    """The environment with a place for compiled modules, if they may not lie beside the sources, as in many containers.
+
+    Without them a process that is started again compiles a thousand modules, which takes more time than all else it does.
+    """
+    found = {name: value for name, value in env.items() if name != _NO_BYTECODE}
+    if env.get(_NO_BYTECODE) or not os.access(BASE_DIR, os.W_OK):
+        found.setdefault("PYTHONPYCACHEPREFIX", str(state / "bytecode"))
+    return found
 
 
 def _services(state: Path, run: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> list[Process]:

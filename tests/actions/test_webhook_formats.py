@@ -148,7 +148,7 @@ def test_a_secret_that_cannot_be_read_says_what_to_do(receiver: Receiver, settin
         ({"format": "pagerduty", "routing_key": KEY, "verbs": ["rollout.promoted"]}, "wakes anybody"),
         ({"format": "slack", "target": "https://a.example/x", "routing_key": KEY}, "Only PagerDuty"),
         ({"kind": "email", "format": "slack", "target": "a@example.com"}, "An e-mail has no format"),
-        ({"format": "slack", "target": "http://169.254.169.254/latest"}, "no webhook goes to"),
+        ({"format": "slack", "target": "http://169.254.169.254/latest"}, "never connects to"),
         ({"format": "teams", "target": "https://10.0.0.7/x"}, "private address"),
         ({"format": "pagerduty", "target": "http://127.0.0.1:9/x", "routing_key": KEY}, "private address"),
     ],

@@ -14,6 +14,7 @@ from accounts.adapters import issuer_http
 from accounts.adapters.id_tokens import BadIdToken, issuer_named_in, verified_claims
 from accounts.adapters.issuer_http import IssuerUnreachable, get_json, url_problem
 from accounts.adapters.issuer_keys import IssuerAway, IssuerCache
+from ledger.adapters import outbound
 from tests.issuer import AUDIENCE, Issuer, claims_of, new_key, signed_with_public_key, unsigned
 
 
@@ -219,7 +220,8 @@ class TestKeysThatChange:
     [
         "http://issuer.example", "ftp://issuer.example", "https://", "https://user:pw@issuer.example", "https://a b",
         "https://issuer.example/#x", "http://127.0.0.1.evil.example", "https://[::1", "https://a:99999999", "file:///etc/passwd",
-        "https://exämple.org",
+        "https://exämple.org", "https://169.254.169.254", "https://[fd00:ec2::254]/x", "https://[::ffff:169.254.169.254]",
+        "https://100.100.100.200", "https://0.0.0.0", "https://224.0.0.1", "https://2852039166", "https://0xa9.254.43518",
     ],
 )  # fmt: skip
 def test_addresses_that_are_never_asked(url: str) -> None:
@@ -233,3 +235,21 @@ def test_addresses_that_are_never_asked(url: str) -> None:
 )
 def test_addresses_that_are(url: str) -> None:
     assert url_problem(url) == ""
+
+
+def test_a_name_that_leads_to_a_refused_address_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each connection: the name may lead elsewhere after the address was stored."""
+    asked: list[str] = []
+    monkeypatch.setattr(outbound, "addresses_of", lambda host, port: asked.append(host) or ["169.254.169.254"])
+    assert url_problem("https://issuer.example") == ""
+    for _ in range(2):
+        with pytest.raises(
+            IssuerUnreachable, match=r"169\.254\.169\.254 is an address that Sluicegate never connects to"
+        ):
+            issuer_http.get_json("https://issuer.example")
+    assert asked == ["issuer.example"] * 2
+
+
+def test_a_private_issuer_may_be_asked() -> None:
+    """An organisation's own sign-in has a private address as a rule."""
+    assert [url_problem(f"https://{host}") for host in ("10.1.2.3", "192.168.1.1", "[fd12::1]")] == [""] * 3

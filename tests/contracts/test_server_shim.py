@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from ledger.adapters.linux_processes import is_running, started_at_ticks
-from serving.agent import containment, scratch, server_shim
+from serving.agent import containment, scratch, server_log, server_shim, shim_record
+from serving.agent.log_tail import end_of
 from serving.agent.sandbox.spec import ENVIRONMENT, LANDLOCK, SECCOMP, Bounds
 from tests.sandbox_rig import NOBODY, ordinary_python
 
@@ -250,3 +251,42 @@ def test_only_a_machine_without_room_is_looked_at_again(
         server_shim._watch_growth(tmp_path, server.pid)
         assert server.wait() == -signal.SIGKILL
     assert len(tried) == looks
+
+
+WRITES = """
+import os, sys
+try:
+    os.ftruncate(1, 400 << 20)
+except OSError:
+    pass
+for _ in range(20 * 1024):
+    os.write(1, (b"x" * 1023 + b"\\n") if LINES else b"x" * 1024)
+os.write(2, b"\\nthe last words\\n")
+"""
+
+
+@pytest.mark.parametrize("has_lines", [True, False])
+def test_a_server_cannot_make_its_log_large(keep: Callable[..., Kept], has_lines: bool) -> None:
+    """20 MiB are written, after the code tried to make it a file of 400 MiB."""
+    kept = keep(f"LINES = {has_lines}\n{WRITES}")
+    assert kept.shim.wait(60) == 1
+    log = kept.folder / server_shim.LOG_FILE
+    assert 100_000 < log.stat().st_size <= server_log.MOST_BYTES
+    assert end_of(log).endswith("the last words\n")
+    assert "exit_code" in json.loads((kept.folder / server_shim.SHIM_FILE).read_text())
+
+
+def test_a_log_on_a_full_disk_stops_no_server(tmp_path: Path) -> None:
+    log = server_log.BoundedLog(Path("/dev/full"))
+    pipe = os.dup(log.pipe)
+    log.begin()
+    assert os.write(pipe, b"x" * (1 << 16)) and os.write(pipe, b"y" * (1 << 16))
+    os.close(pipe)
+    log.finish()
+    assert not log.is_copying
+
+
+def test_a_record_that_is_too_long_is_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / server_shim.SHIM_FILE).write_text(json.dumps({"pid": 1}) + " " * (1 << 20))
+    with pytest.raises(OSError, match="more than"):
+        shim_record.record_of(tmp_path)

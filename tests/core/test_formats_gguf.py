@@ -114,9 +114,9 @@ def test_counts_are_believed_up_to_their_limits() -> None:
     def claims(tensors: int, keys: int) -> str:
         return refusal(b"GGUF" + struct.pack("<IQQ", 3, tensors, keys))
 
-    for tensors, keys in ((100_001, 0), (0, 10_001)):
+    for tensors, keys in ((100_001, 0), (0, 1_001)):
         assert f"claims {tensors} tensors and {keys} keys" in claims(tensors, keys)
-    for tensors, keys in ((100_000, 0), (0, 10_000)):
+    for tensors, keys in ((100_000, 0), (0, 1_000)):
         assert "were to follow" in claims(tensors, keys)  # it is read, and ends too early
 
 

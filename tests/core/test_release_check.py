@@ -44,7 +44,11 @@ def test_what_is_written_as_yaml_reads_as_itself(document: dict[str, object]) ->
 def test_any_text_is_read_or_refused_with_a_sentence(text: str) -> None:
     read = read_text(text)
     assert all(one.message for one in read.mistakes)
-    assert read.mistakes or read.document == yaml.safe_load(text) or isinstance(read.document, (str, dict, list))
+    assert (
+        read.mistakes
+        or read.document == yaml.load(text, yaml.CSafeLoader)
+        or isinstance(read.document, (str, dict, list))
+    )
 
 
 def test_each_field_has_its_place() -> None:
@@ -77,7 +81,7 @@ def test_many_mistakes_of_one_text_are_told_together() -> None:
 
 
 def test_anchors_repeat_no_more_text_than_anybody_writes() -> None:
-    bomb = f"a: &a {'x' * 10_000}\nmodel: [{', '.join(['*a'] * 10_000)}]\n"
+    bomb = f"a: &a {'x' * 10_000}\nmodel: [{', '.join(['*a'] * 4_000)}]\n"
     for text in (bomb, bomb.replace("*a", "{*a : 1}")):
         read = read_text(text)
         assert read.document is None and "anchors" in read.mistakes[-1].message
@@ -101,8 +105,8 @@ def test_a_long_text_is_refused_unread_and_a_full_one_before_its_tree_is_built(m
 
 
 def test_all_paths_together_are_bounded() -> None:
-    read = read_text(f"{'k' * 980}: [{'1,' * 90_000}]\n")
-    assert not read.mistakes and len(next(iter(read.document.values()))) == 90_000
+    read = read_text(f"{'k' * 980}: [{'1,' * 19_000}]\n")
+    assert not read.mistakes and len(next(iter(read.document.values()))) == 19_000
     assert sum(map(len, read.places)) <= MOST_PATH_CHARS
 
 

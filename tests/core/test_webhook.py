@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger.core import outbound
 from ledger.core.chain import Link
 from ledger.core.verbs import EventVerb
 from notifications.core import delivery, webhook
@@ -88,25 +89,25 @@ class TestAddresses:
     @pytest.mark.parametrize("text", NEVER)
     def test_some_are_never_gone_to(self, text: str) -> None:
         for may_be_private in (True, False):
-            assert "no webhook goes to" in webhook.address_problem(
+            assert "never connects to" in outbound.address_problem(
                 ipaddress.ip_address(text), may_be_private=may_be_private
             )
 
     @pytest.mark.parametrize("text", PRIVATE)
     def test_private_ones_take_an_administrator(self, text: str) -> None:
         address = ipaddress.ip_address(text)
-        assert "SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE" in webhook.address_problem(address, may_be_private=False)
-        assert webhook.address_problem(address, may_be_private=True) == ""
+        assert "SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE" in outbound.address_problem(address, may_be_private=False)
+        assert outbound.address_problem(address, may_be_private=True) == ""
 
     @pytest.mark.parametrize("text", PUBLIC)
     def test_public_ones_are_free(self, text: str) -> None:
-        assert webhook.address_problem(ipaddress.ip_address(text), may_be_private=False) == ""
+        assert outbound.address_problem(ipaddress.ip_address(text), may_be_private=False) == ""
 
     @given(st.ip_addresses(v=4))
     def test_an_address_within_another_one_is_judged_alike(self, address: ipaddress.IPv4Address) -> None:
         mapped = ipaddress.IPv6Address(f"::ffff:{address}")
         for may_be_private in (True, False):
-            both = [webhook.address_problem(a, may_be_private=may_be_private) != "" for a in (address, mapped)]
+            both = [outbound.address_problem(a, may_be_private=may_be_private) != "" for a in (address, mapped)]
             assert both[0] == both[1]
 
 
@@ -149,7 +150,7 @@ class TestUrls:
             ("http://localhost:8080/", "private"),
             ("http://localhost./", "private"),
             ("http://[::ffff:10.0.0.1]/", "private"),
-            ("http://169.254.169.254/latest/meta-data/", "no webhook goes to"),
+            ("http://169.254.169.254/latest/meta-data/", "never connects to"),
         ],
     )
     def test_refused(self, url: str, says: str) -> None:

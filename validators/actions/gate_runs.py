@@ -14,6 +14,7 @@ from django.utils.dateparse import parse_datetime
 from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event, enqueue
 from ledger.actions.transitions import transition
+from ledger.adapters.apart import run_sized
 from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.core.errors import Invalid, StateChanged
 from registry.actions import attest, put_blob
@@ -34,8 +35,8 @@ from validators.core.contract import tensors_of
 from validators.core.entry import entry
 from validators.core.evidence import plain
 from validators.core.gate_diff import metrics_of
-from validators.core.golden_fit import misfit
-from validators.core.golden_set import parse_golden_set, slices_of
+from validators.core.golden_fit import Misfit, misfit_of_lines
+from validators.core.golden_set import sizes_of
 from validators.core.lifecycle import MOVES, UNFINISHED, GateRunState
 from validators.core.policy import Policy
 from validators.core.verdict import Judgement, Verdict
@@ -62,15 +63,14 @@ def add_golden_set(*, actor: Actor, model: ServedModel, data: bytes) -> tuple[Go
         Invalid: `golden_set_invalid`, with the lines in facts["errors"]; values are checked against the model's contract.
     """
     require(actor, Verb.EDIT_MODEL, model.team.slug, model.slug)
-    items = parse_golden_set(
-        data, inputs=tensors_of(model.contract, "inputs"), outputs=tensors_of(model.contract, "outputs")
-    )
+    tensors = tensors_of(model.contract, "inputs"), tensors_of(model.contract, "outputs")
+    items, slices = run_sized(len(data), sizes_of, data, *tensors)
     blob = put_blob(data)
     with transaction.atomic():
         found, is_new = GoldenSet.objects.get_or_create(
             model=model,
             digest=sha256_of(data),
-            defaults={"blob": blob, "items": len(items), "slices": slices_of(items), "created_by_id": actor.user_id},
+            defaults={"blob": blob, "items": items, "slices": slices, "created_by_id": actor.user_id},
         )
         if is_new:
             append_event(
@@ -301,8 +301,9 @@ def _checked_policy(release: Release) -> Policy:
     if trace := _trace_of(policy):
         trace_named(release.model, trace)
     if "golden" in policy.gates and policy.golden_set:
-        items = queries.golden_items(release.model, policy.golden_set)
-        found = misfit(policy.of("golden"), items, tensors_of(manifest_of(release)["serving"], "outputs"))
+        data = queries.golden_lines(release.model, policy.golden_set)
+        outputs = tensors_of(manifest_of(release)["serving"], "outputs")
+        found: Misfit | None = run_sized(len(data), misfit_of_lines, policy.of("golden"), data, outputs)
         if found:
             raise Invalid(
                 "gate_policy_invalid",

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 from django.db import transaction
 
 from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
+from ledger.adapters.apart import run_sized
 from ledger.core.canonical import sha256_of
 from ledger.core.errors import Invalid, StateChanged
 from registry.actions import put_blob
 from registry.actions.served_models import lock_model
 from registry.models import ServedModel
-from validators.core.trace import gaps_of, kept_bytes
+from validators.core.trace import read_recording
 from validators.models import Trace
 from validators.queries.traces import trace_named, uses_of
 
@@ -28,8 +27,7 @@ def add_trace(*, actor: Actor, model: ServedModel, recording: bytes) -> tuple[Tr
         Invalid: `trace_invalid`, with the first line that cannot be read.
     """
     require(actor, Verb.EDIT_MODEL, model.team.slug, model.slug)
-    gaps = _read(recording)
-    kept = kept_bytes(gaps)
+    kept, gaps, lasts_s = _read(recording)
     blob = put_blob(kept)
     with transaction.atomic():
         found, is_new = Trace.objects.get_or_create(
@@ -37,8 +35,8 @@ def add_trace(*, actor: Actor, model: ServedModel, recording: bytes) -> tuple[Tr
             digest=sha256_of(kept),
             defaults={
                 "blob": blob,
-                "gaps": len(gaps),
-                "lasts_s": round(math.fsum(gaps), 6),
+                "gaps": gaps,
+                "lasts_s": lasts_s,
                 "created_by_id": actor.user_id,
             },
         )
@@ -83,13 +81,12 @@ def hold_trace(model: ServedModel, digest: str) -> Trace:
     return trace_named(model, digest)
 
 
-def _read(recording: bytes) -> list[float]:
+def _read(recording: bytes) -> tuple[bytes, int, float]:
+    """(the bytes that are kept, the number of gaps, their sum in seconds). Raises Invalid."""
     try:
         if len(recording) > MAX_RECORDING_BYTES:
             raise ValueError(f"it has more than {MAX_RECORDING_BYTES // 2**20} MiB")
-        return list(gaps_of(recording.decode()))
-    except UnicodeDecodeError as error:
-        line = recording.count(b"\n", 0, error.start) + 1
-        raise Invalid("trace_invalid", f"The trace cannot be read: line {line} is no UTF-8 text.") from None
+        found: tuple[bytes, int, float] = run_sized(len(recording), read_recording, recording)
     except ValueError as error:
         raise Invalid("trace_invalid", f"The trace cannot be read: {error}.") from None
+    return found

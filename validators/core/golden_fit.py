@@ -8,7 +8,7 @@ from typing import Any
 
 from validators.core.answers import choose_output
 from validators.core.contract import Tensor
-from validators.core.golden_set import GoldenItem, kind_of
+from validators.core.golden_set import GoldenItem, kind_of, parse_golden_set
 from validators.core.rows import expected_rows, judged_outputs
 from validators.core.ruler import COMPARISONS, ONLY_FOR, USUAL, Kind
 
@@ -29,6 +29,11 @@ def fitted(stated: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
         return dict(stated)
     kept = {name: value for name, value in stated.items() if name not in ONLY_FOR and name != "compare"}
     return kept if kind is Kind.LABELS else {**kept, "compare": USUAL[kind]}
+
+
+def misfit_of_lines(golden: Mapping[str, Any], data: bytes, outputs: Sequence[Tensor]) -> Misfit | None:
+    """The same of a set's JSON lines."""
+    return misfit(golden, parse_golden_set(data), outputs)
 
 
 def misfit(golden: Mapping[str, Any], items: Sequence[GoldenItem], outputs: Sequence[Tensor]) -> Misfit | None:

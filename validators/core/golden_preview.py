@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from ledger.core.errors import Invalid
 from validators.core import compare
 from validators.core.certify import Caught, caught, judged_slices
 from validators.core.compare import Paired, Share
 from validators.core.contract import Tensor
-from validators.core.golden_set import GoldenItem, kind_of, slices_of
+from validators.core.golden_set import GoldenItem, kind_of, parse_golden_set, slices_of
 from validators.core.ruler import Kind, rounding_of
 
 ROWS: Final = 20
@@ -99,6 +100,25 @@ def preview(
         confidence=confidence,
         changes=None if before is None else changes(items, before),
     )
+
+
+def preview_lines(
+    data: bytes,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    golden: Mapping[Kind, Mapping[str, Any]],
+    before: bytes | None,
+) -> Preview:
+    """The same of JSON lines. `golden`: the policy's section for a set of each kind; `before`: the lines of the other set.
+
+    Raises Invalid: `golden_set_invalid`.
+    """
+    items = parse_golden_set(data, inputs=inputs, outputs=outputs)
+    try:
+        others = None if before is None else parse_golden_set(before)
+    except Invalid:
+        others = None
+    return preview(items, golden[kind_of(items)], outputs=outputs, before=others)
 
 
 def changes(items: Sequence[GoldenItem], before: Sequence[GoldenItem]) -> Changes:

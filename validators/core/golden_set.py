@@ -23,6 +23,8 @@ from validators.core.ruler import Kind
 
 Label = int | str
 MAX_ITEMS = 200_000
+#: Of one set. Every list of a model's sets shows them.
+MOST_SLICES = 1000
 _MOST_ERRORS = 20
 _MOST_OUTPUTS = 16
 _KEYS = ("id", "inputs", "label", "expected", "right_within", "slice")
@@ -97,9 +99,27 @@ def parse_golden_set(
     return tuple(items)
 
 
+def sizes_of(data: bytes, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, dict[str, int]]:
+    """(items, items of each slice) of a set that is to be kept.
+
+    Raises:
+        Invalid: `golden_set_invalid`, also for more slices than MOST_SLICES.
+    """
+    items = parse_golden_set(data, inputs=inputs, outputs=outputs)
+    slices = slices_of(items)
+    if len(slices) > MOST_SLICES:
+        raise _invalid([_error(1, f"{len(slices)} slices are too many", f"Keep to {MOST_SLICES}.")])
+    return len(items), slices
+
+
 def kind_of(items: Sequence[GoldenItem]) -> Kind:
     """The kind of all of them; labels for none."""
     return items[0].kind if items else Kind.LABELS
+
+
+def kind_of_lines(data: bytes) -> Kind:
+    """The kind of a set that was checked before, by its first item."""
+    return kind_of(parse_golden_set(next(line for line in data.splitlines() if line.strip())))
 
 
 def slices_of(items: Sequence[GoldenItem]) -> dict[str, int]:

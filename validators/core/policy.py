@@ -26,6 +26,7 @@ from registry.core.schema import (
     TensorName,
     Text,
     digest,
+    listed,
     may,
     need,
 )
@@ -312,7 +313,7 @@ def _invalid(problems: Sequence[Problem]) -> Invalid:
     return Invalid(
         "gate_policy_invalid",
         f"The gate policy cannot be read: {first.field or 'policy'}: {first.message} {first.fix}",
-        errors=[problem.as_json() for problem in problems],
+        errors=[problem.as_json() for problem in listed(problems)],
     )
 
 

@@ -69,6 +69,16 @@ def read_kept(data: bytes) -> Sequence[float]:
     return array("d", (int(line) / _MICROSECONDS for line in data.split()))
 
 
+def read_recording(recording: bytes) -> tuple[bytes, int, float]:
+    """(the bytes of `kept_bytes`, the number of gaps, their sum in seconds). Raises ValueError, as `gaps_of` does."""
+    try:
+        gaps = gaps_of(recording.decode())
+    except UnicodeDecodeError as error:
+        line = recording.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line} is no UTF-8 text") from None
+    return kept_bytes(gaps), len(gaps), round(math.fsum(gaps), 6)
+
+
 def _rows(text: str) -> Iterator[tuple[int, Any]]:
     """(number, what it tells) of each line that is not empty, but for a heading."""
     text = text.removeprefix("\ufeff")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from validators.core.trace import read_kept
+
 #: Arrivals that are counted together, on average, to see whether the rate itself comes and goes.
 _COUNTED = 10
 #: Fewer gaps, or counts, tell nothing.
@@ -31,6 +33,11 @@ class TraceShape:
     @property
     def is_poisson_like(self) -> bool:
         return self.words == "at random"
+
+
+def shape_of_kept(data: bytes) -> TraceShape:
+    """Of a trace as it is stored."""
+    return shape_of(read_kept(data))
 
 
 def shape_of(gaps: Sequence[float]) -> TraceShape:

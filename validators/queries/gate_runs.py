@@ -131,6 +131,11 @@ def golden_sets_of(model: ServedModel) -> QuerySet[GoldenSet]:
 
 def golden_items(model: ServedModel, digest: str) -> tuple[GoldenItem, ...]:
     """The items of one of the model's golden sets. Raises NotFound."""
+    return parse_golden_set(golden_lines(model, digest))
+
+
+def golden_lines(model: ServedModel, digest: str) -> bytes:
+    """The JSON lines of one of the model's golden sets. Raises NotFound."""
     found = golden_sets_of(model).filter(digest=digest).first()
     if found is None:
         raise NotFound(
@@ -139,7 +144,7 @@ def golden_items(model: ServedModel, digest: str) -> tuple[GoldenItem, ...]:
             digest=digest,
         )
     with store().open(found.blob_id) as stream:
-        return parse_golden_set(stream.read())
+        return stream.read()
 
 
 def under_way_in(environment: Environment) -> list[GateRun]:

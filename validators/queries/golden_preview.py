@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from ledger.adapters.apart import run_sized
 from ledger.core.errors import Invalid, NotFound
 from registry.models import ServedModel
 from validators.core.contract import tensors_of
 from validators.core.golden_fit import fitted
-from validators.core.golden_preview import Preview, preview
-from validators.core.golden_set import GoldenItem, kind_of, parse_golden_set
+from validators.core.golden_preview import Preview, preview_lines
 from validators.core.policy import parse_policy
 from validators.core.ruler import Kind
-from validators.queries.gate_runs import golden_items, golden_sets_of
+from validators.queries.gate_runs import golden_lines, golden_sets_of
 from validators.queries.model_policy import policy_of
 
 #: Of one file.
@@ -25,11 +25,12 @@ def preview_golden_set(model: ServedModel, data: bytes) -> Preview:
     Raises Invalid: `golden_set_invalid`, with the lines in facts["errors"]; `golden_set_too_large`.
     """
     require_size(data)
-    items = parse_golden_set(
-        data, inputs=tensors_of(model.contract, "inputs"), outputs=tensors_of(model.contract, "outputs")
-    )
-    golden = golden_for(model, kind_of(items))
-    return preview(items, golden, outputs=tensors_of(model.contract, "outputs"), before=_before(model))
+    before = _before(model)
+    inputs, outputs = tensors_of(model.contract, "inputs"), tensors_of(model.contract, "outputs")
+    golden = {kind: golden_for(model, kind) for kind in Kind}
+    size = len(data) + len(before or b"")
+    found: Preview = run_sized(size, preview_lines, data, inputs, outputs, golden, before)
+    return found
 
 
 def require_size(data: bytes) -> None:
@@ -46,13 +47,13 @@ def set_in_policy(model: ServedModel) -> str:
     return named if isinstance(named, str) else ""
 
 
-def _before(model: ServedModel) -> tuple[GoldenItem, ...] | None:
-    """The items of the set that the policy names, else of the newest; None where there is none that can be read."""
+def _before(model: ServedModel) -> bytes | None:
+    """The lines of the set that the policy names, else of the newest; None if none can be read."""
     newest = golden_sets_of(model).first()
     digest = set_in_policy(model) or (newest.digest if newest else "")
     try:
-        return golden_items(model, digest) if digest else None
-    except (NotFound, Invalid):
+        return golden_lines(model, digest) if digest else None
+    except NotFound:
         return None
 
 

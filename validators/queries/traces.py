@@ -8,11 +8,12 @@ from functools import lru_cache
 
 from django.db.models import Count, QuerySet
 
+from ledger.adapters.apart import run_sized
 from ledger.core.errors import NotFound
 from registry.models import ServedModel
 from registry.storage import store
 from validators.core.trace import read_kept
-from validators.core.trace_shape import TraceShape, shape_of
+from validators.core.trace_shape import TraceShape, shape_of_kept
 from validators.models import GateRun, Trace
 
 
@@ -58,15 +59,17 @@ def trace_named(model: ServedModel, digest: str) -> Trace:
 
 def trace_gaps(model: ServedModel, digest: str) -> Sequence[float]:
     """The gaps of one of the model's traces, in seconds. Raises NotFound."""
-    return _gaps(trace_named(model, digest).blob_id)
+    return read_kept(_kept(trace_named(model, digest).blob_id))
 
 
 @lru_cache(maxsize=256)
 def trace_shape(digest: str) -> TraceShape:
     """What the arrivals of the trace with these bytes are like; its digest names them for good."""
-    return shape_of(_gaps(digest))
+    data = _kept(digest)
+    found: TraceShape = run_sized(len(data), shape_of_kept, data)
+    return found
 
 
-def _gaps(digest: str) -> Sequence[float]:
+def _kept(digest: str) -> bytes:
     with store().open(digest) as stream:
-        return read_kept(stream.read())
+        return stream.read()

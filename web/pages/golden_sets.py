@@ -18,9 +18,9 @@ from registry.models import ServedModel
 from validators.actions import add_golden_set, draft_golden_set, forget_requests
 from validators.core.golden_fit import fitted
 from validators.core.golden_preview import Preview
-from validators.core.golden_set import kind_of
+from validators.core.golden_set import kind_of_lines
 from validators.core.kept_requests import Draft
-from validators.queries import golden_items, golden_sets_of
+from validators.queries import golden_lines, golden_sets_of
 from validators.queries.golden_preview import preview_golden_set, require_size, set_in_policy
 from validators.queries.kept_requests import kept_of
 from web.pages.forms import act, refused, version_in
@@ -106,7 +106,7 @@ def use(request: HttpRequest, slug: str) -> HttpResponse:
 def _put_into_policy(request: HttpRequest, served: ServedModel, digest: str, version: int) -> None:
     """With the usual comparison of a set of this kind, where the policy names one for another."""
     policy: dict[str, Any] = dict(served.gate_policy)
-    golden, kind = policy.get("golden"), kind_of(golden_items(served, digest))
+    golden, kind = policy.get("golden"), kind_of_lines(golden_lines(served, digest))
     policy["golden"] = {**fitted(golden if isinstance(golden, dict) else {}, kind), "set": digest}
     if isinstance(policy.get("gates"), list) and "golden" not in policy["gates"]:
         policy["gates"] = [*policy["gates"], "golden"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from functools import wraps
@@ -22,7 +23,9 @@ from django.db import DataError
 from django.db import Error as DatabaseError  # also InterfaceError: a connection that is gone
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.template.exceptions import TemplateDoesNotExist
 from django.template.loader import render_to_string
+from django.views import defaults as default_views
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
@@ -221,10 +224,23 @@ class RefusalPages:
             return None
         if (refusal := unavailable(error)) is not None:
             log.error("%s: %s", refusal.code, error)
-            page = render_to_string("web/refusal_bare.html", {"error": refusal})  # without a person: it may ask nothing
-            return HttpResponse(
-                page, status=refusal.status, headers={"Retry-After": str(refusal.facts["retry_after_s"])}
-            )
+            return _refusal_of_a_moment(refusal)
         if isinstance(error, DomainError):
             return render(request, "web/refusal.html", {"error": error}, status=error.status)
         return None
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Django's `handler500`, for errors outside of views: 503 for those of a moment, else 500."""
+    error = sys.exc_info()[1]
+    refusal = unavailable(error) if isinstance(error, Exception) else None
+    return default_views.server_error(request) if refusal is None else _refusal_of_a_moment(refusal)
+
+
+def _refusal_of_a_moment(refusal: Unavailable) -> HttpResponse:
+    headers = {"Retry-After": str(refusal.facts["retry_after_s"])}
+    try:
+        page = render_to_string("web/refusal_bare.html", {"error": refusal})  # without a person: it may ask nothing
+    except (OSError, MemoryError, TemplateDoesNotExist):  # a template is a file, too
+        return HttpResponse(refusal.message, status=refusal.status, headers=headers, content_type="text/plain")
+    return HttpResponse(page, status=refusal.status, headers=headers)

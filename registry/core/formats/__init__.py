@@ -21,7 +21,7 @@ from registry.core.formats.window import MOST_FETCHES, Seekable, Window
 from registry.core.schema import Json, Problem
 
 #: Version of a reader's output, by kind: bump it when its facts change, so that cached headers are read again.
-READERS: Final = {"python": 4, "tensorrt": 3, "onnx": 4, "json": 3, "torchscript": 3, "pickle": 4}
+READERS: Final = {"python": 4, "safetensors": 3, "tensorrt": 3, "onnx": 4, "json": 3, "torchscript": 3, "pickle": 4}
 _FIRST_READER: Final = 2
 #: The first bytes, by which content is recognised.
 HEAD_BYTES: Final = 1 << 16

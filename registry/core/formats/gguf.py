@@ -12,7 +12,7 @@ from registry.core.formats.findings import LARGEST, MOST_TENSORS, Malformed, che
 from registry.core.formats.window import Window
 
 _FIX: Final = "Convert it again with a current llama.cpp, or send the whole file."
-MOST_KEYS: Final = 10_000
+MOST_KEYS: Final = 1000
 MOST_ITEMS: Final = 2_000_000
 LONGEST_NAME: Final = 1000
 _SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}

@@ -19,6 +19,8 @@ from registry.core.schema import LONGEST_NAME
 
 _FIX: Final = "Export it again with onnx.save, or send the whole file."
 MOST_DIMS: Final = 32
+#: A graph imports one for each domain of its operators; exporters write one to five.
+MOST_OPSETS: Final = 100
 #: Bytes of a name that are read: a character has 4 at most. A longer name is told by its beginning, and can be served by none.
 _LONGEST_NAME: Final = 4 * (LONGEST_NAME + 1)
 #: TensorProto.DataType → the Open Inference Protocol's name, or ONNX's own where that has none; bits of one element.
@@ -61,7 +63,7 @@ def read(window: Window) -> dict[str, Any]:
     Raises Malformed.
     """
     reader, graph = Reader(window), _Graph()
-    graphs, opsets, said = 0, dict[str, int](), dict[str, Any]()
+    graphs, entries, opsets, said = 0, 0, dict[str, int](), dict[str, Any]()
     for part in reader.fields(0, window.size):
         if part.number == _MODEL_GRAPH:
             graphs += 1
@@ -78,6 +80,9 @@ def read(window: Window) -> dict[str, Any]:
                     _search_graph(reader, _message(inner), graph, 1)
         elif part.number == _MODEL_OPSET:
             opsets |= _opset(reader, _message(part))
+            entries += 1
+            if entries > MOST_OPSETS:
+                raise Malformed(f"it imports more than {MOST_OPSETS} operator sets", _FIX)
         elif part.number == _MODEL_IR and not part.is_bytes:
             said["ir_version"] = min(part.value, LARGEST)
         elif part.number == _MODEL_PRODUCER:

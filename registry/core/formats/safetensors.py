@@ -7,6 +7,7 @@ tensors' bytes, which the offsets must cover wholly, without holes or overlaps.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final
 
 from registry.core.formats import jsons
@@ -15,6 +16,8 @@ from registry.core.formats.window import Window
 
 #: The format allows 100 MB; the largest headers of published files have a few.
 LONGEST_HEADER: Final = 32 << 20
+#: Entries of the metadata that are kept, in the order of the file. Training tools write about a hundred.
+MOST_METADATA: Final = 1000
 _FIX: Final = "Write it again with a safetensors library, or send the whole file."
 #: Data type → bits of one element.
 BITS: Final[dict[str, int]] = {
@@ -28,7 +31,7 @@ BITS: Final[dict[str, int]] = {
 
 
 def read(window: Window) -> dict[str, Any]:
-    """{"tensors", "metadata"}. Raises Malformed."""
+    """{"tensors", "metadata"}; metadata has the short entries, at most MOST_METADATA. Raises Malformed."""
     length = window.number("<Q")
     if length > LONGEST_HEADER or length > window.size - 8:
         raise Malformed(f"its header claims {length} bytes of a file of {window.size}", _FIX)
@@ -47,7 +50,8 @@ def read(window: Window) -> dict[str, Any]:
         found[name] = (data_type, shape)
         places.append((start, end, name))
     _covered(sorted(places), window.size - 8 - length)
-    return {"tensors": checked_tensors(found), "metadata": {k: v for k, v in metadata.items() if len(v) <= 200}}
+    short = {name: text for name, text in metadata.items() if len(name) <= 200 and len(text) <= 200}
+    return {"tensors": checked_tensors(found), "metadata": dict(islice(short.items(), MOST_METADATA))}
 
 
 def bytes_of(tensors: Sequence[Sequence[Any]]) -> int:

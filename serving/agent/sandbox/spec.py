@@ -42,7 +42,7 @@ class Bounds:
     memory: int  # writable private memory of one process, stacks too; 0 for no bound. Source: setrlimit(2), RLIMIT_DATA
     shared_memory: int  # in /dev/shm, where that is its own
     scratch: int  # in its home folder; where that is on the disk, in it and `tmp`, and the shim looks every few seconds
-    file: int  # the longest file, its log among them
+    file: int  # the longest file
 
 
 @dataclass(frozen=True)

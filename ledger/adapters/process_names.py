@@ -1,0 +1,44 @@
+"""A name for this process that other processes of the machine can check: whether the process behind it has ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from ledger.adapters.linux_processes import is_running, started_at_ticks
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_PIDS: Final = Path("/proc/self/ns/pid")
+_NAME: Final = re.compile(
+    r"[^:]*:(?P<pid>[0-9]{1,10}):(?P<ticks>[0-9]{1,20}):(?P<machine>[0-9a-f-]{36}/[0-9]+):[0-9a-f]+"
+)
+
+
+def process_name() -> str:
+    """`host:pid:start:boot/namespace:random`, at most 120 characters; another one at each call."""
+    host, random = socket.gethostname()[:32].replace(":", ""), os.urandom(3).hex()
+    try:
+        return f"{host}:{os.getpid()}:{started_at_ticks(os.getpid())}:{_machine()}:{random}"
+    except OSError:  # then its end cannot be seen
+        return f"{host}:{os.getpid()}:{random}"
+
+
+def has_ended(name: str) -> bool:
+    """Whether the process of this name has ended. False for another machine, another start of it, or if it cannot be told."""
+    told = _NAME.fullmatch(name)
+    try:
+        return (
+            told is not None and told["machine"] == _machine() and not is_running(int(told["pid"]), int(told["ticks"]))
+        )
+    except OSError:
+        return False
+
+
+@cache
+def _machine() -> str:
+    """The machine's start, and the table of processes that this one is in. Raises OSError."""
+    return f"{_BOOT_ID.read_text().strip()}/{_PIDS.stat().st_ino}"
