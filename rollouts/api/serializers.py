@@ -163,6 +163,9 @@ class WeightOut(serializers.Serializer[Any]):
 class UsersOut(serializers.Serializer[Any]):
     requests = serializers.IntegerField()
     errors = serializers.IntegerField(help_text="answered with an error after every retry")  # type: ignore[assignment]
+    forced = serializers.IntegerField(
+        help_text="requests that forced a release; readings meanwhile give no evidence of time"
+    )
 
 
 class ClockOut(serializers.Serializer[Any]):

@@ -157,6 +157,7 @@ class EngineState:
                 dispersion=watch.dispersion if self.stage else watch.dispersion.as_history(),
                 seen_at=None,
                 harm={},
+                forced=0,
             )
             for name, watch in self.watches.items()
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollouts.core.blast_radius import ExcessFailures
@@ -75,6 +75,8 @@ class GuardTracker:
     harm: Mapping[str, ExcessFailures] = field(default_factory=dict)  # by gateway: its cost in this stage
     first: tuple[int, int] = (0, 0)  # bad ones among the first attempts of the newest server, and how many these were
     common: Common = (0, 0, 0, 0)  # over the whole rollout
+    forced: int = 0  # readings of this stage that give no evidence of time, because a release was forced
+    was_forced: bool = False  # in the last reading
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -86,6 +88,7 @@ class GuardTracker:
             "harm": {name: one.to_json() for name, one in self.harm.items() if one.candidate},
             "first": list(self.first),
             "common": list(self.common),
+            **({"forced": [self.forced, self.was_forced]} if self.forced or self.was_forced else {}),
         }
 
     @classmethod
@@ -99,6 +102,7 @@ class GuardTracker:
             {name: ExcessFailures.from_json(one) for name, one in value.get("harm", {}).items()},
             tuple(value.get("first", (0, 0))),
             tuple(value.get("common", (0, 0, 0, 0))),
+            *value.get("forced", (0, False)),
         )
 
 
@@ -144,8 +148,12 @@ def watched(watch: GuardTracker, guard: Guard, news: CounterNews, *, policy: Pol
     """The guard's watch with the news in it.
 
     Points that no gateway counts are left out. Without a stable only the objective is tested, so only at its own threshold.
-    Gateways at which answers are still on their way since the last change of weight add no evidence.
+    Gateways at which answers are still on their way since the last change of weight add no evidence. Nor does any gateway
+    add evidence of time while a release is forced, or just was: users waited behind that request on one release alone.
     """
+    is_forced = any(part.is_forced for part in news.parts.values())
+    if guard.indicator == "slow" and (is_forced or watch.was_forced):
+        return replace(watch, forced=watch.forced + 1, was_forced=is_forced, seen_at=news.read_at)
     arms = news.arms
     if not arms.candidate.bad and not arms.stable.bad:
         return watch  # counts were lost, or never there
@@ -191,15 +199,18 @@ def watched(watch: GuardTracker, guard: Guard, news: CounterNews, *, policy: Pol
             },
         },
         common=_added(watch.common, (common, candidate, arms.stable.bad.get(COMMON, 0), stable)),
-        first=(watch.first[0] + bad[guard.name][0], watch.first[1] + candidate)
-        if watch.first[1] < FIRST_ATTEMPTS
-        else watch.first,
+        forced=watch.forced,
+        first=_first(watch.first, bad[guard.name][0], candidate),
     )
 
 
 def _attempts(guard: Guard, counts: Counts) -> int:
     """The attempts that the guard's bad ones are counted among."""
     return counts.bad.get(TIMED, counts.attempts) if guard.indicator == "slow" else counts.attempts
+
+
+def _first(known: tuple[int, int], bad: int, attempts: int) -> tuple[int, int]:
+    return (known[0] + bad, known[1] + attempts) if known[1] < FIRST_ATTEMPTS else known
 
 
 def _added(known: Common, more: Common) -> Common:
