@@ -12,6 +12,8 @@ ERRORS = "errors"  # counted for every rollout, guarded or not
 #: Counters beside those of the guards: failed requests that a second attempt on stable answered, and those that failed again;
 #: requests that were shed; and first attempts that have a latency, where these are not simply the attempts.
 SAVED, COMMON, SHED, TIMED = "saved", "common", "shed", "timed"
+#: Requests that a release's server refused as their caller's mistake: in no other count.
+REFUSED = "refused"
 #: Requests that forced a release of the model: those that began and those that ended. The same for both arms.
 FORCED, FORCED_ENDED = "forced", "forced_ended"
 #: Until answers come as steadily as requests do, more failures than successes have ended: so many times the longest usual

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollouts.core.blast_radius import ExcessFailures
-from rollouts.core.counter_deltas import COMMON, ERRORS, TIMED, Arms, Counts, Reading, difference
+from rollouts.core.counter_deltas import COMMON, ERRORS, REFUSED, TIMED, Arms, Counts, Reading, difference
 from rollouts.core.dispersion import Dispersion
 from rollouts.core.evidence import Evidence, Part, Scatter
 from rollouts.core.policy import Guard, Policy
@@ -206,7 +206,9 @@ def watched(watch: GuardTracker, guard: Guard, news: CounterNews, *, policy: Pol
 
 def _attempts(guard: Guard, counts: Counts) -> int:
     """The attempts that the guard's bad ones are counted among."""
-    return counts.bad.get(TIMED, counts.attempts) if guard.indicator == "slow" else counts.attempts
+    if guard.indicator == "slow":
+        return counts.bad.get(TIMED, counts.attempts)
+    return counts.attempts + (counts.bad.get(REFUSED, 0) if guard.indicator == REFUSED else 0)
 
 
 def _first(known: tuple[int, int], bad: int, attempts: int) -> tuple[int, int]:

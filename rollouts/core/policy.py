@@ -36,7 +36,13 @@ class Source(StrEnum):
     PROMETHEUS = "prometheus"
 
 
-SOURCES = {"errors": Source.GATEWAY, "slow": Source.GATEWAY, "wrong": Source.PROBER, "external": Source.PROMETHEUS}
+SOURCES = {
+    "errors": Source.GATEWAY,
+    "slow": Source.GATEWAY,
+    "refused": Source.GATEWAY,
+    "wrong": Source.PROBER,
+    "external": Source.PROMETHEUS,
+}
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Guard:
     of it: good enough to go on. Without data, one that must have data holds the rollout; another is left out.
     """
 
-    indicator: str  # errors, slow, wrong or external
+    indicator: str  # errors, slow, refused, wrong or external
     max_frac: float
     roll_back_over: Tolerance
     promote_within: Tolerance
@@ -104,10 +110,12 @@ class Guard:
 
     @property
     def words(self) -> str:
-        """`errors`, `slow requests (over 250 ms)`, `wrong answers`, or the label of an external indicator."""
+        """`errors`, `slow requests (over 250 ms)`, `wrong answers`, or `refused requests`, or the label of an external
+        indicator."""
         if self.indicator == "slow":
             return f"slow requests (over {self.threshold_us / 1000:g} ms)"
-        return {"wrong": "wrong answers", "external": self.label.replace("_", " ")}.get(self.indicator, self.indicator)
+        own = {"wrong": "wrong answers", "refused": "refused requests", "external": self.label.replace("_", " ")}
+        return own.get(self.indicator, self.indicator)
 
 
 def slow_name(threshold_us: int) -> str:

@@ -29,7 +29,14 @@ from registry.core.schema import (
 from rollouts.core.evidence import Tolerance
 from rollouts.core.freeze_schema import WINDOW, built_window, window_problems
 from rollouts.core.policy import SOURCES, Guard, OnUndecided, Policy, Shadow, Step, WhenStableIsGone
-from rollouts.core.presets import DEFAULT_MAX_FRAC, PRESETS, PROMOTE_WITHIN, ROLL_BACK_OVER
+from rollouts.core.presets import (
+    DEFAULT_MAX_FRAC,
+    MAX_REFUSED_FRAC,
+    PRESETS,
+    PROMOTE_WITHIN,
+    REFUSED_ALPHA,
+    ROLL_BACK_OVER,
+)
 from serving.core.buckets import EDGES_US
 from serving.core.promql import mistakes
 
@@ -169,6 +176,8 @@ def _guards(whole: Mapping[str, Any], objectives: Mapping[str, Any], problems: l
         asked = {"errors"} | {name for name in ("slow", "wrong") if objectives.get(name)}
         asked |= {"wrong"} if whole["shadow"].get("sample_pct") else set()
         given = [{"indicator": name} for name in ("errors", "slow", "wrong") if name in asked]
+        if isinstance(alpha := whole["alpha_roll_back"], int | float):
+            given.append({"indicator": "refused", "alpha": REFUSED_ALPHA * alpha})
     out = []
     for i, guard in enumerate(given):
         if isinstance(guard, dict) and guard.get("indicator", INVALID) is not INVALID:
@@ -192,6 +201,7 @@ def _guard(
     max_frac = guard.get("max_frac")
     if max_frac is None:
         max_frac = objectives.get("errors_max_frac") if indicator == "errors" else (stated or {}).get("max_frac")
+    default = MAX_REFUSED_FRAC if indicator == "refused" else DEFAULT_MAX_FRAC
     return {
         "indicator": indicator,
         "threshold_ms": threshold,
@@ -199,7 +209,7 @@ def _guard(
         "label": guard.get("label"),
         "bad_query": guard.get("bad_query"),
         "total_query": guard.get("total_query"),
-        "max_frac": DEFAULT_MAX_FRAC if max_frac is None else max_frac,
+        "max_frac": default if max_frac is None else max_frac,
         "roll_back_over": guard.get("roll_back_over") or dict(ROLL_BACK_OVER[preset][indicator]),
         "promote_within": guard.get("promote_within") or dict(PROMOTE_WITHIN[preset]),
         "alpha": guard.get("alpha"),

@@ -86,6 +86,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 _STRICT = {
     "errors": {"ratio": 1.2, "plus_frac": 0.001},
     "slow": {"ratio": 1.5, "plus_frac": 0.005},
+    "refused": {"ratio": 1.2, "plus_frac": 0.01},
     "wrong": {"ratio": 1.5, "plus_frac": 0.005},
     "external": {"ratio": 1.2, "plus_frac": 0.005},
 }
@@ -104,3 +105,8 @@ PROMOTE_WITHIN = {
     "demo": {"ratio": 2, "plus_frac": 0.1},
 }
 DEFAULT_MAX_FRAC = 0.01
+#: Callers may get as much wrong as they like: the arms' shares are compared, and nothing else.
+MAX_REFUSED_FRAC = 1.0
+#: The guard that is added by default takes so much of `alpha_roll_back`: a release that refuses good requests does so grossly, and the
+#: other guards keep nearly all of theirs.
+REFUSED_ALPHA = 0.1

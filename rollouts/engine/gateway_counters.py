@@ -9,7 +9,18 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from rollouts.core.counter_deltas import COMMON, ERRORS, FORCED, FORCED_ENDED, SAVED, SHED, TIMED, Counts, Reading
+from rollouts.core.counter_deltas import (
+    COMMON,
+    ERRORS,
+    FORCED,
+    FORCED_ENDED,
+    REFUSED,
+    SAVED,
+    SHED,
+    TIMED,
+    Counts,
+    Reading,
+)
 from rollouts.core.decision import Code
 from rollouts.core.policy import Policy
 from rollouts.core.request_mix import OF_CLASS, SIZES
@@ -246,7 +257,14 @@ def _counts(arm: ArmCounters | None, edges: Sequence[tuple[str, int]]) -> Counts
     # A caller who waited for longer than the first of the edges has seen a slow answer, whatever it would have been.
     least = min((edge for _, edge in edges), default=0)
     given_up = _beyond(arm, least) if edges else 0
-    bad = {ERRORS: arm.failed, COMMON: arm.common, SAVED: arm.saved, SHED: arm.shed, TIMED: timed + given_up}
+    bad = {
+        ERRORS: arm.failed,
+        COMMON: arm.common,
+        SAVED: arm.saved,
+        SHED: arm.shed,
+        TIMED: timed + given_up,
+        REFUSED: arm.refused,
+    }
     for name, edge in edges:
         bad[name] = (max(0, timed - latency_us.get(edge, 0)) if latency_us else 0) + _beyond(arm, edge)
     for name, edge in _SIZES:
