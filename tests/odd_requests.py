@@ -137,7 +137,7 @@ def over_http2() -> Iterator[OddRequest]:
 
 
 def in_a_hurry() -> Iterator[OddRequest]:
-    """Calls whose own deadline no release is held to."""
+    """Calls with a deadline that no release must keep."""
     for timeout in ("1n", "1u", "1m", "0S", "00000000S", "2m"):
         head = grpc_head(_CALL, ("grpc-timeout", timeout))
         yield OddRequest(f"gRPC: grpc-timeout: {timeout}", head, message_of(good_message(MODEL)))

@@ -117,7 +117,7 @@ def _gap(s: Snapshot) -> Decision | None:
 
 
 def _forced(s: Snapshot) -> Decision | None:
-    """Calls that force a release starve the evidence of time: most readings of the stage hold none."""
+    """Forced calls starve a guard: most readings of the stage hold no evidence of time."""
     for judged in s.acting:
         left_out, used = s.evidence.forced.get(judged.guard.name, (0, 0))
         if left_out <= used or judged.log_e_fine >= s.policy.bar_fine:

@@ -105,8 +105,8 @@ PROMOTE_WITHIN = {
     "demo": {"ratio": 2, "plus_frac": 0.1},
 }
 DEFAULT_MAX_FRAC = 0.01
-#: Callers may get as much wrong as they like: the arms' shares are compared, and nothing else.
+#: The share of callers' mistakes has no objective: only the two releases are compared.
 MAX_REFUSED_FRAC = 1.0
-#: The guard that is added by default takes so much of `alpha_roll_back`: a release that refuses good requests does so grossly, and the
-#: other guards keep nearly all of theirs.
+#: Share of `alpha_roll_back` that the default guard `refused` takes. A release that refuses good requests refuses many, and the
+#: other guards keep nearly all of their share.
 REFUSED_ALPHA = 0.1

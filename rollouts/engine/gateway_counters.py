@@ -202,7 +202,7 @@ def _reading(
     last: Reading | None = None,
 ) -> Reading:
     begun = found.forced + found.forced_now
-    if last is not None and last.epoch == found.epoch:  # what ends is under way no more, some time before it is counted
+    if last is not None and last.epoch == found.epoch:  # the gauge falls before the end is counted
         begun = max(begun, last.candidate.bad.get(FORCED, 0))
     forced = {FORCED: begun, FORCED_ENDED: found.forced} if begun else {}
 
@@ -244,7 +244,7 @@ def longest_answer_s(arm: ArmCounters | None) -> float:
 
 
 def _beyond(arm: ArmCounters, edge_us: int) -> int:
-    """First attempts that their callers gave up after this time."""
+    """Returns the number of first attempts whose callers left after this time."""
     return max(0, arm.aborted - arm.aborted_us.get(edge_us, 0)) if arm.aborted_us else 0
 
 
@@ -254,7 +254,7 @@ _SIZES = tuple(zip(SIZES, SIZE_EDGES, strict=True))
 def _counts(arm: ArmCounters | None, edges: Sequence[tuple[str, int]]) -> Counts:
     arm = arm or ArmCounters()
     timed, routed, latency_us, size_bytes = arm.timed, arm.routed, arm.latency_us, arm.size_bytes
-    # A caller who waited for longer than the first of the edges has seen a slow answer, whatever it would have been.
+    # A caller who left after the first edge would have seen a slow answer.
     least = min((edge for _, edge in edges), default=0)
     given_up = _beyond(arm, least) if edges else 0
     bad = {

@@ -42,7 +42,7 @@ KEPT_STATS = (
     "control_plane.",
     "http.gateway.downstream_cx_active",
 )
-#: How many requests that force a release are under way. Few clusters have such a name.
+#: Gauge of forced requests under way. Few clusters have such a name.
 FORCED_NOW = {"suffix": "_forced.upstream_rq_active"}
 
 

@@ -1,4 +1,4 @@
-"""Which calls of a model pass the gateway, as its servers take them. What they would refuse before a model runs has no route."""
+"""The calls that pass the gateway, in the form that servers accept. Calls that a server refuses before its model runs have no route."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOT_GRPC = {
 
 
 def match_of(protocol: str, asked: Purpose, headers: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """Of a call as its server takes it: its front end refuses others, and no model runs."""
+    """Returns the route match of calls that a server's front end accepts."""
     match: dict[str, Any] = {"safe_regex": {"regex": PATHS[asked][protocol]}}
     if protocol == GRPC:
         return {**match, "grpc": {}, "headers": [*headers, _IS_POST]}
@@ -41,8 +41,8 @@ def match_of(protocol: str, asked: Purpose, headers: Sequence[dict[str, Any]] = 
 
 
 def as_servers_want(protocol: str, asked: Purpose) -> dict[str, Any]:
-    """Lines of a head that gRPC servers insist on, though nothing here depends on what callers write there: every client sends
-    `te: trailers`, and the guard lets no compressed message pass but in streams."""
+    """Returns changes of the head that make gRPC servers accept a call: every client sends `te: trailers`, and no message
+    but a stream's is compressed."""
     if protocol != GRPC:
         return {}
     te = {"header": {"key": "te", "value": "trailers"}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}

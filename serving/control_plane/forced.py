@@ -1,6 +1,6 @@
-"""Requests that choose their release, where the environment allows it: no part of the split, and no evidence.
+"""Requests that choose their release, if the environment allows it. They are no part of the split, and no evidence.
 
-They are work that one release gets alone, so that users who are compared on it wait longer. Hence the key, and one at a time.
+Only one release gets this work, and its users wait behind it. So a request needs the key, and one runs at a time.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from serving.core.outcomes import GRPC, HTTP, Purpose, route_name
 from serving.core.routes import Arm, ModelRoute
 
 RELEASE_HEADER = "x-sluicegate-release"
-#: Beside it: the environment's key, which its administrators see. A forced call is work that one release gets alone.
+#: The environment's key, which administrators see.
 FORCED_KEY_HEADER = "x-sluicegate-release-key"
 NO_KEY = (
     f"a request that forces a release shows the environment's key in {FORCED_KEY_HEADER}; an administrator finds it by "
     f"`sluicegate environment show`. Without {RELEASE_HEADER} the gateway chooses the release"
 )
-#: The name of no cluster: a forced request over the other protocol runs on this release.
+#: No cluster has this name. The script returns it while a forced request runs over the other protocol.
 TAKEN = "taken"
 
 
 def forced_routes(route: ModelRoute, pools: list[str], key: str) -> list[dict[str, Any]]:
-    """The routes of requests with `RELEASE_HEADER`: to each release by its name and digest, for who shows `key`."""
+    """Returns routes to each release by its name and digest, for requests with `RELEASE_HEADER` and `key`."""
     forces = {"headers": [{"name": RELEASE_HEADER, "present_match": True}]}
     shows = {"name": FORCED_KEY_HEADER, "string_match": {"exact": key}}
     hides = {"headers": [*forces["headers"], {**shows, "invert_match": True, "treat_missing_header_as_empty": True}]}
@@ -69,9 +69,8 @@ def _question(route: ModelRoute, arm: Arm, name: str, protocol: str) -> dict[str
 
 
 def _alone(route: ModelRoute, arm: Arm, protocol: str, pool: str) -> dict[str, Any]:
-    """One forced request at a time on a release that users are compared on: its work slows down theirs. The cluster has one place; what
-    runs over the other protocol is asked for here.
-    """
+    """Returns the action of a route whose cluster has one place. Its script also checks the cluster of the other protocol. A
+    release outside the split has no users, and no such bound."""
     if arm in route.others:
         return {"cluster": cluster_name(route.model, arm, protocol, pool)}
     own, other = (forced_name(route.model, arm, one) for one in (protocol, HTTP if protocol == GRPC else GRPC))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 GRPC_NOT_FOUND, GRPC_PERMISSION_DENIED, GRPC_UNIMPLEMENTED = 5, 7, 12
-#: Name of the routes that refuse what no server should hear of.
+#: Name of routes that refuse a call in the place of its server.
 REFUSED = "refused"
 
 
@@ -38,8 +38,8 @@ def grpc_refusal(
 
 
 def wrong_calls(paths: Iterable[str]) -> list[dict[str, Any]]:
-    """Inference over HTTP that a server refuses before a model runs: by another method than POST, or said to be gRPC. `paths`: regular
-    expressions of the calls. These routes stand behind those of good calls.
+    """Returns routes that refuse inference over HTTP by another method than POST, or with a content type of gRPC. They stand
+    behind the routes of good calls. `paths`: regular expressions of inference calls.
     """
     is_grpc = {"name": "content-type", "string_match": {"prefix": "application/grpc", "ignore_case": True}}
     no_grpc = (

@@ -193,7 +193,7 @@ local function message_fault(body, size, call, most, batch)
   if why then return "400", why end
 end
 
--- A value of a line that ends in -bin, as gRPC servers read it: one value, with its padding or without, and no stray bits at its end.
+-- gRPC servers accept one value in a line that ends in -bin, with padding or without, and no stray bits at its end.
 local LAST = { [0] = "", [2] = "[AQgw]$", [3] = "[AEIMQUYcgkosw048]$" }
 local PAD = { [0] = "", [2] = "==", [3] = "=" }
 
@@ -203,7 +203,7 @@ local function is_base64(text)
   return plain and LAST[rest] and match(plain, LAST[rest]) and (pad == "" or pad == PAD[rest])
 end
 
--- (status, why) of a gRPC call whose head its server would not take. A server counts 32 bytes more for each line.
+-- Returns (status, why) for a gRPC call whose head a server refuses. Servers count 32 bytes more for each line.
 local function head_fault(headers)
   local size = 0
   for name, value in pairs(headers) do
@@ -219,7 +219,7 @@ end
 
 local UNITS = { H = 3600000, M = 60000, S = 1000, m = 1, u = 0.001, n = 0.000001 }
 
--- Milliseconds of a caller's own deadline, or nil where there is none that can be read.
+-- Returns the caller's own deadline in milliseconds, or nil if the call has none that can be read.
 local function deadline_ms(text)
   local number, unit = match(text or "", "^(%d+)([HMSmun])$")
   return number and #number <= 8 and tonumber(number) * UNITS[unit] or nil
@@ -316,7 +316,7 @@ local function body_of(handle, deadline)
   return body
 end
 
--- A caller whose own deadline is shorter than any that a release is held to ends the request itself.
+-- Marks a call whose own deadline is shorter than the time that any release must keep.
 local function note_deadline(handle, deadline)
   local own_ms = deadline_ms(deadline)
   if not own_ms then return end

@@ -120,8 +120,8 @@ def _script() -> str:
 def model_metadata(
     max_request_bytes: int, max_batch: int = 0, least_deadline_ms: float | None = None
 ) -> dict[str, dict[str, Any]]:
-    """The metadata by which a virtual host tells the filter what its model takes. `max_batch` 0: nothing is said of batches.
-    `least_deadline_ms`: a call whose own deadline is shorter tells nothing of a release that does not keep it.
+    """Returns a virtual host's metadata for the filter: the model's limits. `max_batch` 0: no limit. A call whose own deadline
+    is below `least_deadline_ms` is no evidence against a release that misses it.
     """
     told = {"max_request_bytes": str(max_request_bytes)}
     if least_deadline_ms is not None:

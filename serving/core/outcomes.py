@@ -1,4 +1,4 @@
-"""What a request was for a release: the one table from which every count follows.
+"""The outcome table: how a request counts for a release.
 
 The gateway names each request by its route. The name and the end of the request decide three things: whether the attempt is
 evidence, whether it is timed, and whether it counts as routed. Only an inference that the model answered or failed is evidence.
@@ -12,8 +12,8 @@ evidence, whether it is timed, and whether it counts as routed. Only an inferenc
     mistake        the caller's own: 4xx, INVALID_ARGUMENT, ...     no        no     no
 
 The time of an attempt that its caller gave up is kept apart: it shows that an answer took longer, and nothing of how long. All
-other requests count for no release: questions (readiness, metadata, configuration, statistics), forced calls, what the
-gateway answers or refuses itself. Mistakes are counted apart: the guard `refused` compares their rates.
+other requests count for no release: questions (readiness, metadata, configuration, statistics), forced calls, and the
+gateway's own answers and refusals. Mistakes are counted apart: the guard `refused` compares their rates.
 
 Servers word their answers differently, so the words are a value: `TRITON`. The gateway's response filter is written from it.
 """
@@ -29,18 +29,18 @@ HTTP, GRPC = "http", "grpc"
 
 
 class Purpose(StrEnum):
-    """What a request asks for."""
+    """The purpose of a request."""
 
     INFERENCE = "split"
     STREAM = "stream"
     QUESTION = "question"
     FORCED = "forced"
     ASLEEP = "model_asleep"
-    NOTHING = ""  # of a release: the gateway answers or refuses it itself
+    NOTHING = ""  # the gateway answers or refuses the request itself
 
 
 class Ended(StrEnum):
-    """How one attempt ended."""
+    """The end of one attempt."""
 
     ANSWERED = "answered"
     MISTAKE = "mistake"
@@ -51,7 +51,7 @@ class Ended(StrEnum):
 
 
 class Drawn(StrEnum):
-    """What a request was for the release that the split drew."""
+    """The outcome of a request for the release that the split drew."""
 
     ANSWERED = "answered"
     FAILED = "failed"  # its first attempt, without a conclusive second one
@@ -60,14 +60,14 @@ class Drawn(StrEnum):
     MISTAKE = "mistake"
     SHED = "shed"
     UNDECIDED = "undecided"
-    NOTHING = "nothing"  # it never was the release's
+    NOTHING = "nothing"  # the gateway refused it before any attempt
 
 
 #: Requests with a good or bad attempt.
 DECIDED: Final = frozenset({Drawn.ANSWERED, Drawn.FAILED, Drawn.SAVED, Drawn.COMMON})
 #: Requests that count for no release.
 NOT_ROUTED: Final = frozenset({Drawn.MISTAKE, Drawn.NOTHING})
-#: What a person or a program draws a release for.
+#: Purposes for which the split draws a release.
 EVIDENCE: Final = frozenset({Purpose.INFERENCE, Purpose.STREAM})
 
 
@@ -76,7 +76,7 @@ EVIDENCE: Final = frozenset({Purpose.INFERENCE, Purpose.STREAM})
 
 @dataclass(frozen=True)
 class Call:
-    """What a route's requests ask for, over which protocol ("" if the name does not tell), and of which class."""
+    """Purpose, protocol ("" if the name has none) and class of a route's requests."""
 
     asked: Purpose
     protocol: str = ""
@@ -84,13 +84,13 @@ class Call:
 
 
 def route_name(asked: Purpose, protocol: str, pool: str = "") -> str:
-    """`split`, `split_grpc`, `split-batch`, `question_grpc`, ...: the name by which a route's requests are counted."""
+    """Returns the name by which a route's requests are counted: `split`, `split_grpc`, `split-batch`, `question_grpc`, ..."""
     name = f"{asked}_{GRPC}" if protocol == GRPC else f"{asked}"
     return f"{name}-{pool}" if pool else name
 
 
 def call_of(name: str) -> Call:
-    """The inverse of `route_name`. A name that is none of these asks nothing of a release."""
+    """Returns the inverse of `route_name`; the purpose NOTHING for any other name."""
     head, _, pool = name.partition("-")
     return _CALLS[head, pool] if (head, pool) in _CALLS else _call(head, pool)
 
@@ -116,9 +116,9 @@ NOT_FOUND, LATE, FULL, UNAVAILABLE = 404, 504, 429, 503
 #: Response flags of an attempt or request that got no whole answer, through no doing of the caller.
 #: Source: Envoy's access log documentation, %RESPONSE_FLAGS%.
 CUT_FLAGS: Final = frozenset({"UF", "UC", "UR", "UT", "UO", "UH", "UPE", "NC", "LR", "OM", "UMSDR", "SI"})
-#: Refused because too many were in flight; its quota was used up; its time was over; its caller went away; it stood still.
+#: Too many requests in flight; quota used up; time-out; the caller left; the connection stood still.
 SHED_FLAG, QUOTA_FLAG, LATE_FLAG, GONE_FLAG, IDLE_FLAG = "UO", "RL", "UT", "DC", "SI"
-#: How a gateway answers what it sheds.
+#: The gateway's answers to requests that it sheds.
 _SHED_STATUS, _SHED_GRPC = frozenset({0, FULL, UNAVAILABLE}), frozenset({GRPC_FULL, GRPC_UNAVAILABLE})
 
 
@@ -134,7 +134,7 @@ def is_failure(*, http_status: int, grpc_status: int | None, was_cut: bool) -> b
 
 @dataclass(frozen=True)
 class Answer:
-    """How an attempt or a request ended. `status` 0: no answer came. `grpc` is None over HTTP."""
+    """The end of an attempt or a request. `status` 0: no answer came. `grpc` is None over HTTP."""
 
     status: int
     grpc: int | None = None
@@ -193,7 +193,7 @@ class Answer:
 
     @property
     def is_turned_away(self) -> bool:
-        """Whether a request that was tried nowhere was refused by the gateway for what its caller sent, or stopped sending."""
+        """Whether the gateway refused the request, or its caller stopped sending, before any attempt."""
         return SHED_FLAG not in self.flags and (
             IDLE_FLAG in self.flags or 400 <= self.status < 500 or self.grpc in {*GRPC_REFUSED, GRPC_FULL}
         )
@@ -201,7 +201,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class CountsFor:
-    """What an attempt or request counts for."""
+    """The counts to which an attempt or request belongs."""
 
     is_evidence: bool
     is_timed: bool
@@ -220,7 +220,7 @@ _COUNTS_FOR: Final[Mapping[Ended, CountsFor]] = {
 
 
 def counts_for(asked: Purpose, answer: Answer) -> CountsFor:
-    """What an attempt that ended so counts for."""
+    """Returns the counts to which this attempt belongs."""
     if asked not in EVIDENCE:
         return _NONE
     found = _COUNTS_FOR[answer.ended]
@@ -231,7 +231,7 @@ def counts_for(asked: Purpose, answer: Answer) -> CountsFor:
 
 
 class Refused(StrEnum):
-    """What refused a request's first attempt, or ended it, other than its server's answer."""
+    """The reason why a request's first attempt has no outcome of its own."""
 
     BY_GATEWAY = "gateway"  # the candidate was at its bound
     BY_SERVER = "server"  # the candidate's queue was full
@@ -239,7 +239,7 @@ class Refused(StrEnum):
 
 
 def drawn(answer: Answer, tries: int, *, refused: str = "", is_diverted: bool = False) -> Drawn:
-    """What a request was for the release that the split drew. `answer`: of the last of its `tries`.
+    """Returns the outcome for the release that the split drew. `answer` is that of the last of `tries` attempts.
 
     A second attempt follows only a first one that failed, or that did not know the model. One that timed out is
     inconclusive, whichever release it was for: the first attempt may have left it too little time.
@@ -276,8 +276,8 @@ def _second(answer: Answer, ended: Ended) -> Drawn:
 
 @dataclass(frozen=True)
 class Words:
-    """How one kind of server words what is not the status that it gives. Each text is compared from its first letter on,
-    `full` and `version` anywhere."""
+    """The texts by which one kind of server contradicts its own status. They are compared with the start of a message, `full`
+    with all of it."""
 
     mistakes: tuple[str, ...] = ()  # 500 or 501 of its front end, before any model saw the request
     no_memory: tuple[str, ...] = ()  # 404: shared memory that the caller did not register
@@ -309,7 +309,8 @@ TRITON: Final = Words(
 
 
 def meant_status(words: Words, status: int, said: str, *, is_front: bool) -> int:
-    """The HTTP status that an answer's text means. `said`: the start of its error; `is_front`: the server's front end gave it."""
+    """Returns the HTTP status that fits the text of an answer. `said`: the start of its error; `is_front`: it came from the
+    server's front end, not from a model."""
     if status == UNAVAILABLE:
         return FULL if words.full and words.full in said else status
     if status == NOT_FOUND:
@@ -320,7 +321,7 @@ def meant_status(words: Words, status: int, said: str, *, is_front: bool) -> int
 
 
 def meant_grpc(words: Words, status: int, said: str) -> int:
-    """The gRPC status that a message means."""
+    """Returns the gRPC status that fits a message."""
     if any(status == of and said.startswith(text) for of, text in words.grpc_mistakes):
         return 3
     if status == 3 and words.ran and said.startswith(words.ran):
