@@ -101,6 +101,7 @@ def _call(head: str, pool: str) -> Call:
 
 
 _NAMES: Final = {route_name(asked, one): (asked, one) for asked in Purpose if asked for one in (HTTP, GRPC)}
+_NAMES[Purpose.ASLEEP] = (Purpose.ASLEEP, "")  # the gateway answers both protocols under one name
 _CALLS: Final[Mapping[tuple[str, str], Call]] = {(head, ""): Call(*known) for head, known in _NAMES.items()}
 
 
