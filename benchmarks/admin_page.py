@@ -93,27 +93,25 @@ class Traffic:
 
 
 def _lines(model: str, digest: str, count: int) -> list[str]:
-    """What Envoy shows of one release: two ways to be asked, a failure in a thousand, nearly all answers within 20 ms.
+    """What Envoy shows of one release: two protocols, a failure in a thousand, nearly all answers within 20 ms.
 
     Under every label that a weight may have, since a gateway never forgets one, and all alike: the engine reads one of them.
     """
     name = f"model.{model}.digest.{digest}.entry.split"
     failed, half = count // 1000, count // 2
     outcomes = [
-        ("code.200.grpc..flags.-", half),
-        ("code.200.grpc.0.flags.-", count - half - failed),
-        ("code.503.grpc..flags.UF", failed),
+        ("", "code.200.grpc..flags.-", half),
+        ("_grpc", "code.200.grpc.0.flags.-", count - half - failed),
+        ("", "code.503.grpc..flags.UF", failed),
     ]
     latency = " ".join([f"B{ms}(1,{int(count * share)})" for ms, share in _LATENCY])
-    sizes = " ".join([f"B{size}(1,{int(count * share)})" for size, share in _SIZES])
     lines = []
     for slot in range(SLOTS):
         by = f"slot.{slot}.by.{digest}.tries.1"
-        lines += [f"sli.request.{name}.{by}.{outcome}: B1e+09(1,{value})" for outcome, value in outcomes]
-        lines += [
-            f"sli.latency.{name}.try.1.slot.{slot}.flags.-: {latency}",
-            f"sli.size.{name}.slot.{slot}: {sizes}",
-        ]
+        for protocol, outcome, value in outcomes:
+            sizes = " ".join([f"B{size}(1,{int(value * share)})" for size, share in _SIZES])
+            lines.append(f"sli.request.{name}{protocol}.{by}.{outcome}: {sizes} B1e+15(1,{value})")
+        lines.append(f"sli.latency.{name}.try.1.slot.{slot}.code.200.grpc..flags.-: {latency}")
     return lines
 
 

@@ -22,9 +22,7 @@ def route(candidate: Arm | None = B, bp: int = 500, generation: int = 1, model: 
 
 
 def snapshot(*routes: ModelRoute, last: Snapshot | None = None) -> Snapshot:
-    return compile_table(
-        RoutingTable("production", max((r.generation for r in routes), default=0), False, routes), last
-    )
+    return compile_table(RoutingTable("production", max((r.generation for r in routes), default=0), "", routes), last)
 
 
 class Peer:

@@ -34,6 +34,9 @@ from serving.core.routes import Arm, ModelRoute, RoutingTable
 from serving.ports import ArmCounters, GatewayCounters
 from tests.stub_server import MODEL, Backend, Loop, free_port
 
+#: What a request shows that forces a release.
+KEY = "a key of this rig"
+FORCES = {"x-sluicegate-release-key": KEY}
 #: The stubs bear whatever the tests ask of them at once.
 UNBOUNDED = 2000
 #: By these the rig knows what can be read by now: Envoy counts readings too, and merges that count with all the others.
@@ -318,7 +321,7 @@ class Rig:
         return ModelRoute(**{**settled, **changes})
 
     def publish(self, *routes: ModelRoute, allows_forced: bool = False) -> None:
-        table = RoutingTable("production", self.generation, allows_forced, routes)
+        table = RoutingTable("production", self.generation, KEY if allows_forced else "", routes)
         self.loop.loop.call_soon_threadsafe(self.plane.publish, table)
 
     def apply(self, candidate_bp: int | None = 0, *, allows_forced: bool = False, **changes: Any) -> float:

@@ -63,10 +63,10 @@ class Watched:
     def prepare(self, at: float, second: Second) -> None:
         """Only the scatter is learnt while there is no candidate to judge."""
         for point, dispersion in zip(self.guard.points, self.dispersions, strict=True):
-            xc, xb = second.bad[point]
+            xc, xb = second.counted(point)
             dispersion.absorb(at, bad_candidate=xc, candidate=second.candidate, bad_stable=xb, stable=second.stable)
         self._look()
-        self._ended = self.minute.absorb(at, second.bad[self.guard.name][1], second.stable, self.dispersions)
+        self._ended = self.minute.absorb(at, second.counted(self.guard.name)[1], second.stable, self.dispersions)
         for dispersion, calm in zip(self.dispersions, self.minute.calm if self._ended.any() else (), strict=False):
             dispersion.take(self._ended, calm)
 
@@ -84,7 +84,7 @@ class Watched:
     def absorb(self, at: float, second: Second) -> None:
         """One second of evidence."""
         guard, nc, nb = self.guard, second.candidate, second.stable
-        counts = [second.bad[point] for point in guard.points]
+        counts = [second.counted(point) for point in guard.points]
         window = (_columns(xc for xc, _ in counts), nc[:, None], _columns(xb for _, xb in counts), nb[:, None])
         before = self._phi, self._phi_stable
         self.prepare(at, second)

@@ -117,6 +117,10 @@ class Second:
         bad = {name: (xc[runs], xb[runs]) for name, (xc, xb) in self.bad.items()}
         return Second(self.candidate[runs], self.stable[runs], bad)
 
+    def counted(self, point: str) -> tuple[Floats, Floats]:
+        """Bad attempts of both arms at a guard's point; zeros if the scenario has none: its callers make no mistakes."""
+        return self.bad.get(point) or (np.zeros_like(self.candidate), np.zeros_like(self.stable))
+
 
 class Traffic:
     """The same scenario for `runs` rollouts that differ in chance, in their weights, and in when the incident comes."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from rollouts.api.clock_serializers import ClockOut, EvidenceOut, SecondLookOut
 from rollouts.api.target import TargetOut
 from rollouts.core.approvals import Void
 from rollouts.core.lifecycle import RolloutState
@@ -81,21 +82,6 @@ class RolloutArmsOut(serializers.Serializer[Any]):
     last_tick = ArmsOut()
 
 
-class EvidenceOut(serializers.Serializer[Any]):
-    """One guard's numbers in the present step: attempts, how many were bad, and what they prove."""
-
-    bad_candidate = serializers.IntegerField()
-    candidate = serializers.IntegerField()
-    bad_stable = serializers.IntegerField()
-    stable = serializers.IntegerField()
-    phi = serializers.FloatField(help_text="dispersion: 1 where failures come one by one")
-    log_e_worse = serializers.FloatField()
-    log_e_fine = serializers.FloatField()
-    log_e_better = serializers.FloatField()
-    log_e_over = serializers.FloatField(help_text="the candidate is over the objective")
-    log_e_stable_over = serializers.FloatField()
-
-
 class GuardOut(EvidenceOut):
     """A guard with its evidence and the bars that the evidence is held against."""
 
@@ -163,50 +149,9 @@ class WeightOut(serializers.Serializer[Any]):
 class UsersOut(serializers.Serializer[Any]):
     requests = serializers.IntegerField()
     errors = serializers.IntegerField(help_text="answered with an error after every retry")  # type: ignore[assignment]
-
-
-class RollbackTimesOut(serializers.Serializer[Any]):
-    """When traffic was taken away, all measured. Durations are null until both ends are known."""
-
-    first_bad_at = serializers.DateTimeField(allow_null=True)
-    decided_at = serializers.DateTimeField(allow_null=True)
-    zero_at = serializers.DateTimeField(allow_null=True, help_text="when every gateway had acknowledged weight 0")
-    confirmed_at = serializers.DateTimeField(allow_null=True, help_text="when counters showed no more traffic on it")
-    fault_to_zero_s = serializers.FloatField(allow_null=True)
-    decision_to_zero_s = serializers.FloatField(allow_null=True)
-
-
-class CrossingOut(RollbackTimesOut):
-    """A first crossing: traffic was taken away, and the candidate got another look."""
-
-    code = serializers.CharField(help_text="reason code of the decision")
-    reason = serializers.CharField()
-    said = serializers.CharField(help_text="a short sentence with the counts")
-    words = serializers.CharField(help_text="the guard in words")
-    counts = EvidenceOut(allow_null=True, help_text="of the guard, when it was decided")
-    state = serializers.CharField(help_text="the state that it was in")
-    step_index = serializers.IntegerField()
-    weight_bp = serializers.IntegerField(help_text="the weight that was taken away")
-
-
-class SecondLookOut(serializers.Serializer[Any]):
-    """How often evidence must speak against the candidate; see docs/rollouts.md, "A second look"."""
-
-    look = serializers.IntegerField(help_text="the look of now, counted from 1")
-    looks = serializers.IntegerField()
-    after_s = serializers.FloatField(help_text="between two looks")
-    is_waiting = serializers.BooleanField(help_text="traffic is away, and the next look has not begun")
-    begins_at = serializers.DateTimeField(
-        allow_null=True, help_text="at the earliest; null where it does not wait for a time"
+    forced = serializers.IntegerField(
+        help_text="requests that forced a release; readings meanwhile give no evidence of time"
     )
-    crossings = CrossingOut(many=True)
-
-
-class ClockOut(RollbackTimesOut):
-    """The clock of the first time that traffic was taken away, all measured."""
-
-    bad_candidate_attempts = serializers.IntegerField()
-    bad_candidate_attempts_by_guard = serializers.DictField(child=serializers.IntegerField())
 
 
 class ApprovalOut(serializers.Serializer[Any]):

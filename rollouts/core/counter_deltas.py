@@ -12,6 +12,10 @@ ERRORS = "errors"  # counted for every rollout, guarded or not
 #: Counters beside those of the guards: failed requests that a second attempt on stable answered, and those that failed again;
 #: requests that were shed; and first attempts that have a latency, where these are not simply the attempts.
 SAVED, COMMON, SHED, TIMED = "saved", "common", "shed", "timed"
+#: Requests that a release's server refused as their caller's mistake: in no other count.
+REFUSED = "refused"
+#: Requests that forced a release of the model: those that began and those that ended. The same for both arms.
+FORCED, FORCED_ENDED = "forced", "forced_ended"
 #: Until answers come as steadily as requests do, more failures than successes have ended: so many times the longest usual
 #: answer is waited for after a change of weight, room for a candidate that is half as fast again; shorter ones than this cost
 #: no tick, and nothing is waited for longer than the last, in seconds: a stream may stay open for ever.
@@ -100,6 +104,7 @@ class Reading:
     answer_s: float = 0.0
     since: float | None = None
     whole: tuple[Counts, Counts] | None = None
+    is_forced: bool = False  # of a difference: a release was forced in between
 
     @property
     def is_settled(self) -> bool:
@@ -163,6 +168,7 @@ def difference(before: Reading | None, now: Reading) -> Reading:
     Nothing for a gateway that was never read: its past is not this rollout's. Everything for a new epoch: the
     gateway began counting after the last reading. Nothing of the arms where nobody knows what stood under the slot's name.
     """
+    now = replace(now, is_forced=_was_forced(before, now)) if FORCED in now.candidate.bad else now
     if before is None:
         whole = (Counts(), Counts()) if now.whole else None
         return replace(now, candidate=Counts(), stable=Counts(), user_requests=0, user_errors=0, whole=whole)
@@ -177,6 +183,13 @@ def difference(before: Reading | None, now: Reading) -> Reading:
         user_errors=max(0, now.user_errors - before.user_errors),
         whole=_whole(before, now),
     )
+
+
+def _was_forced(before: Reading | None, now: Reading) -> bool:
+    """Whether a forced request ran between two readings: one began or ended, or is under way."""
+    at = now.candidate.bad
+    had = before.candidate.bad if before is not None and before.epoch == now.epoch else {}
+    return at[FORCED] != at[FORCED_ENDED] or any(at[one] != had.get(one, 0) for one in (FORCED, FORCED_ENDED))
 
 
 def _whole(before: Reading, now: Reading) -> tuple[Counts, Counts] | None:

@@ -160,6 +160,7 @@ class EngineState:
                 minute=watch.minute if self.stage else watch.minute.as_history(),
                 seen_at=None,
                 harm={},
+                forced=0,
             )
             for name, watch in before.watches.items()
         }

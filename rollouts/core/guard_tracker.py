@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollouts.core.blast_radius import ExcessFailures
-from rollouts.core.counter_deltas import COMMON, ERRORS, TIMED, Arms, Counts, Reading, difference
+from rollouts.core.counter_deltas import COMMON, ERRORS, REFUSED, TIMED, Arms, Counts, Reading, difference
 from rollouts.core.dispersion import Dispersion
 from rollouts.core.evidence import Scatter
 from rollouts.core.policy import Guard, Policy
@@ -78,6 +78,8 @@ class GuardTracker:
     first: tuple[int, int] = (0, 0)  # bad ones among the first attempts of the newest server, and how many these were
     common: Common = (0, 0, 0, 0)  # over the whole rollout
     minute: StableMinute = field(default_factory=StableMinute)  # what stable did in the last one
+    forced: int = 0  # readings of this stage that give no evidence of time, because a release was forced
+    was_forced: bool = False  # in the last reading
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -90,6 +92,7 @@ class GuardTracker:
             "first": list(self.first),
             "common": list(self.common),
             **({"minute": self.minute.to_json()} if self.minute.parts else {}),
+            **({"forced": [self.forced, self.was_forced]} if self.forced or self.was_forced else {}),
         }
 
     @classmethod
@@ -104,6 +107,7 @@ class GuardTracker:
             tuple(value.get("first", (0, 0))),
             tuple(value.get("common", (0, 0, 0, 0))),
             StableMinute.from_json(value.get("minute", ())),
+            *value.get("forced", (0, False)),
         )
 
 
@@ -149,8 +153,12 @@ def watched(watch: GuardTracker, guard: Guard, news: CounterNews, *, policy: Pol
     """The guard's watch with the news in it.
 
     Points that no gateway counts are left out. Without a stable only the objective is tested, so only at its own threshold.
-    Gateways at which answers are still on their way since the last change of weight add no evidence.
+    Gateways at which answers are still on their way since the last change of weight add no evidence. Nor does any gateway
+    add evidence of time while a release is forced, or just was: users waited behind that request on one release alone.
     """
+    is_forced = any(part.is_forced for part in news.parts.values())
+    if guard.indicator == "slow" and (is_forced or watch.was_forced):
+        return replace(watch, forced=watch.forced + 1, was_forced=is_forced, seen_at=news.read_at)
     arms = news.arms
     if not arms.candidate.bad and not arms.stable.bad:
         return watch  # counts were lost, or never there
@@ -187,24 +195,24 @@ def watched(watch: GuardTracker, guard: Guard, news: CounterNews, *, policy: Pol
         first_bad_at=_first_bad_at(watch, guard, news),
         seen_at=news.read_at if candidate else watch.seen_at,
         recent=watch.recent.after(news.read_at, bad[guard.name][0], candidate),
-        harm={
-            **watch.harm,
-            **{
-                name: watch.harm.get(name, ExcessFailures()).after(
-                    ExcessFailures(
-                        owns[name][0], _attempts(guard, part.candidate), owns[name][1], _attempts(guard, part.stable)
-                    ),
-                    guard.roll_back_over,
-                )
-                for name, part in settled.items()
-            },
-        },
+        harm={**watch.harm, **_harm(watch, guard, settled, owns)},
         minute=minute,
         common=_added(watch.common, (common, candidate, arms.stable.bad.get(COMMON, 0), stable)),
-        first=(watch.first[0] + bad[guard.name][0], watch.first[1] + candidate)
-        if watch.first[1] < FIRST_ATTEMPTS
-        else watch.first,
+        forced=watch.forced,
+        first=_first(watch.first, bad[guard.name][0], candidate),
     )
+
+
+def _harm(
+    watch: GuardTracker, guard: Guard, settled: Mapping[str, Reading], owns: Mapping[str, tuple[float, float]]
+) -> dict[str, ExcessFailures]:
+    found = {}
+    for name, part in settled.items():
+        (bad, bad_stable), arms = owns[name], (part.candidate, part.stable)
+        attempts, stable = (_attempts(guard, one) for one in arms)
+        news = ExcessFailures(bad, attempts, bad_stable, stable)
+        found[name] = watch.harm.get(name, ExcessFailures()).after(news, guard.roll_back_over)
+    return found
 
 
 def _minute(
@@ -223,7 +231,13 @@ def _minute(
 
 def _attempts(guard: Guard, counts: Counts) -> int:
     """The attempts that the guard's bad ones are counted among."""
-    return counts.bad.get(TIMED, counts.attempts) if guard.indicator == "slow" else counts.attempts
+    if guard.indicator == "slow":
+        return counts.bad.get(TIMED, counts.attempts)
+    return counts.attempts + (counts.bad.get(REFUSED, 0) if guard.indicator == REFUSED else 0)
+
+
+def _first(known: tuple[int, int], bad: int, attempts: int) -> tuple[int, int]:
+    return (known[0] + bad, known[1] + attempts) if known[1] < FIRST_ATTEMPTS else known
 
 
 def _added(known: Common, more: Common) -> Common:

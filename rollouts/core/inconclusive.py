@@ -30,7 +30,7 @@ def inconclusive_because(s: Snapshot) -> Decision | None:
 
 def _lacks_evidence(s: Snapshot) -> Decision | None:
     """A promotion by hand waits for no evidence; what speaks against the candidate holds it all the same."""
-    return None if s.is_by_hand else _no_samples(s) or _gap(s)
+    return None if s.is_by_hand else _no_samples(s) or _gap(s) or _forced(s)
 
 
 def _telemetry_unavailable(s: Snapshot) -> Decision | None:
@@ -115,6 +115,20 @@ def _gap(s: Snapshot) -> Decision | None:
         f"waiting for {wanted_s:.0f} s without a gap"
     )
     return hold(s, Code.TELEMETRY_GAP, said)
+
+
+def _forced(s: Snapshot) -> Decision | None:
+    """Forced calls starve a guard: most readings of the stage hold no evidence of time."""
+    for judged in s.acting:
+        left_out, used = s.evidence.forced.get(judged.guard.name, (0, 0))
+        if left_out <= used or judged.log_e_fine >= s.policy.bar_fine:
+            continue
+        said = (
+            f"Holding at {weight_text(s.desired.weight_bp)}: {left_out} of {left_out + used} readings give no evidence of "
+            f"{judged.guard.words}, because calls forced a release meanwhile; stop such calls, or wait"
+        )
+        return hold(s, Code.NO_DATA, said, judged)
+    return None
 
 
 def _shedding(s: Snapshot) -> Decision | None:

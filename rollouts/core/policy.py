@@ -36,7 +36,13 @@ class Source(StrEnum):
     PROMETHEUS = "prometheus"
 
 
-SOURCES = {"errors": Source.GATEWAY, "slow": Source.GATEWAY, "wrong": Source.PROBER, "external": Source.PROMETHEUS}
+SOURCES = {
+    "errors": Source.GATEWAY,
+    "slow": Source.GATEWAY,
+    "refused": Source.GATEWAY,
+    "wrong": Source.PROBER,
+    "external": Source.PROMETHEUS,
+}
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ class Guard:
     of it: good enough to go on. Without data, one that must have data holds the rollout; another is left out.
     """
 
-    indicator: str  # errors, slow, wrong or external
+    indicator: str  # errors, slow, refused, wrong or external
     max_frac: float
     roll_back_over: Tolerance
     promote_within: Tolerance
@@ -120,7 +126,8 @@ class Guard:
 
     @property
     def words(self) -> str:
-        """`errors`, `slow requests (over 250 ms)`, `wrong answers`, or the label of an external indicator."""
+        """`errors`, `slow requests (over 250 ms)`, `wrong answers`, `refused requests`, or the label of an external
+        indicator."""
         return self.words_at(self.name)
 
     def words_at(self, point: str) -> str:
@@ -128,7 +135,8 @@ class Guard:
         if self.indicator == "slow":
             threshold_us = next((one for one in self.thresholds_us if slow_name(one) == point), self.threshold_us)
             return f"slow requests (over {threshold_us / 1000:g} ms)"
-        return {"wrong": "wrong answers", "external": self.label.replace("_", " ")}.get(self.indicator, self.indicator)
+        own = {"wrong": "wrong answers", "refused": "refused requests", "external": self.label.replace("_", " ")}
+        return own.get(self.indicator, self.indicator)
 
 
 def slow_name(threshold_us: int) -> str:
@@ -227,7 +235,7 @@ class Policy:
     @property
     def bar_worse(self) -> float:
         """The same for a guard that has an equal share: what pages and decisions show as the rollout's bar."""
-        return -math.log(self.alpha_roll_back / (2 * len(self.guards) * self.stages))
+        return self.bar_worse_of(next((one for one in self.guards if one.alpha is None), self.guards[0]))
 
     @property
     def bar_fine(self) -> float:

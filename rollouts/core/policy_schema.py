@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 from ledger.core.canonical import digest_of
@@ -29,7 +27,7 @@ from registry.core.schema import (
     repeated,
 )
 from rollouts.core.evidence import Tolerance
-from rollouts.core.freeze_schema import WINDOW, built_window, window_problems
+from rollouts.core.freeze_schema import WINDOW, built_window
 from rollouts.core.policy import (
     ONE_LOOK,
     SOURCES,
@@ -41,7 +39,15 @@ from rollouts.core.policy import (
     Step,
     WhenStableIsGone,
 )
-from rollouts.core.presets import DEFAULT_MAX_FRAC, PRESETS, PROMOTE_WITHIN, ROLL_BACK_OVER
+from rollouts.core.policy_contradictions import blind, contradictions
+from rollouts.core.presets import (
+    DEFAULT_MAX_FRAC,
+    MAX_REFUSED_FRAC,
+    PRESETS,
+    PROMOTE_WITHIN,
+    REFUSED_ALPHA,
+    ROLL_BACK_OVER,
+)
 from serving.core.buckets import EDGES_US
 from serving.core.promql import mistakes
 
@@ -122,7 +128,6 @@ _POLICY = Record(
         "weights": "Write steps: [{weight_pct: …, min_s: …, min_samples: …, deadline_s: …}].",
     },
 )  # fmt: skip
-_STAGE_NAME = re.compile(r"start|bake|promote|step ([2-9]|[1-4]\d|50)")
 
 
 def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | None = None) -> Policy:
@@ -163,7 +168,7 @@ def _read(document: Mapping[str, Any], objectives: Mapping[str, Any], *, is_aske
     whole = {**deepcopy(PRESETS[read["preset"]]), **read}
     whole["second_look"] = {**PRESETS[read["preset"]]["second_look"], **read.get("second_look", {})}
     guards = _guards(whole, objectives, problems)
-    problems += _contradictions(whole, guards) + (_blind(guards) if is_asked else [])
+    problems += contradictions(whole, guards) + (blind(guards) if is_asked else [])
     if problems:
         raise _invalid(problems)
     whole["guards"] = guards
@@ -188,6 +193,8 @@ def _guards(whole: Mapping[str, Any], objectives: Mapping[str, Any], problems: l
         asked = {"errors"} | {name for name in ("slow", "wrong") if objectives.get(name)}
         asked |= {"wrong"} if whole["shadow"].get("sample_pct") else set()
         given = [{"indicator": name} for name in ("errors", "slow", "wrong") if name in asked]
+        if isinstance(alpha := whole["alpha_roll_back"], int | float):
+            given.append({"indicator": "refused", "alpha": REFUSED_ALPHA * alpha})
     out = []
     for i, guard in enumerate(given):
         if isinstance(guard, dict) and guard.get("indicator", INVALID) is not INVALID:
@@ -211,6 +218,7 @@ def _guard(
     max_frac = guard.get("max_frac")
     if max_frac is None:
         max_frac = objectives.get("errors_max_frac") if indicator == "errors" else (stated or {}).get("max_frac")
+    default = MAX_REFUSED_FRAC if indicator == "refused" else DEFAULT_MAX_FRAC
     return {
         "indicator": indicator,
         "threshold_ms": threshold,
@@ -218,7 +226,7 @@ def _guard(
         "label": guard.get("label"),
         "bad_query": guard.get("bad_query"),
         "total_query": guard.get("total_query"),
-        "max_frac": DEFAULT_MAX_FRAC if max_frac is None else max_frac,
+        "max_frac": default if max_frac is None else max_frac,
         "roll_back_over": guard.get("roll_back_over") or dict(ROLL_BACK_OVER[preset][indicator]),
         "promote_within": guard.get("promote_within") or dict(PROMOTE_WITHIN[preset]),
         "alpha": guard.get("alpha"),
@@ -294,58 +302,6 @@ def _check_queries(guard: Mapping[str, Any], at: str, problems: list[Problem]) -
             )
         elif is_external and name != "label":
             problems += mistakes(guard[name], f"{at}.{name}")
-
-
-# --- what does not fit together ---------------------------------------------------------------------------------------
-
-
-def _contradictions(whole: Mapping[str, Any], guards: list[dict[str, Any]]) -> list[Problem]:
-    problems = []
-    weights = [step.get("weight_pct", 0) for step in whole["steps"]]
-    if any(later <= earlier for earlier, later in pairwise(weights)):
-        fix = "List the steps from the smallest weight to the largest."
-        problems.append(Problem("steps", "the weights do not grow from step to step.", fix))
-    stages = [*((f"steps[{i}]", step) for i, step in enumerate(whole["steps"]))]
-    stages += [(name, whole[name]) for name in ("bake", "shadow")]
-    problems += [
-        Problem(f"{at}.deadline_s", "the deadline comes before the minimum time is over.", "Make it longer than min_s.")
-        for at, stage in stages
-        if stage.get("deadline_s", 1) <= stage.get("min_s", 0)
-    ]
-    if whole["shadow"].get("sample_pct") and not any(guard["indicator"] == "wrong" for guard in guards):
-        fix = "Add {indicator: wrong} to the guards, or set shadow.sample_pct to 0."
-        problems.append(Problem("guards", "shadowing compares answers, and no guard watches wrong ones.", fix))
-    return problems + _alphas(whole, guards) + _stage_names(whole) + window_problems(whole["freeze_windows"])
-
-
-def _blind(guards: list[dict[str, Any]]) -> list[Problem]:
-    """A rollout that nothing watches would advance by the clock alone."""
-    if not guards or any(guard["must_have_data"] and not guard["dry_run"] for guard in guards):
-        return []
-    fix = "Take dry_run or must_have_data: false off one of them, or add {indicator: errors}."
-    return [Problem("guards", "no guard acts and must have data, so nothing would watch the candidate.", fix)]
-
-
-def _alphas(whole: Mapping[str, Any], guards: list[dict[str, Any]]) -> list[Problem]:
-    own = [guard["alpha"] for guard in guards if guard["alpha"] is not None]
-    is_all = len(own) == len(guards)
-    if not own or sum(own) < whole["alpha_roll_back"] or (is_all and sum(own) <= whole["alpha_roll_back"] * (1 + 1e-9)):
-        return []
-    said = f"the guards' own alphas sum to {sum(own):g}, and alpha_roll_back is {whole['alpha_roll_back']:g}."
-    return [Problem("guards", said, "Make them smaller, or alpha_roll_back larger, so that every guard has a share.")]
-
-
-def _stage_names(whole: Mapping[str, Any]) -> list[Problem]:
-    last = len(whole["steps"])
-    return [
-        Problem(
-            f"approvals.{name}",
-            f"there is no stage {name!r}.",
-            f"Name one of start, {', '.join(f'step {i}' for i in range(2, last + 1))}{', ' * (last > 1)}bake, promote.",
-        )
-        for name in whole["approvals"]
-        if not (found := _STAGE_NAME.fullmatch(name)) or (found[1] and int(found[1]) > last)
-    ]
 
 
 # --- built ------------------------------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 _STRICT = {
     "errors": {"ratio": 1.2, "plus_frac": 0.001},
     "slow": {"ratio": 1.5, "plus_frac": 0.005},
+    "refused": {"ratio": 1.2, "plus_frac": 0.01},
     "wrong": {"ratio": 1.5, "plus_frac": 0.005},
     "external": {"ratio": 1.2, "plus_frac": 0.005},
 }
@@ -111,3 +112,8 @@ PROMOTE_WITHIN = {
     "demo": {"ratio": 2, "plus_frac": 0.1},
 }
 DEFAULT_MAX_FRAC = 0.01
+#: The share of callers' mistakes has no objective: only the two releases are compared.
+MAX_REFUSED_FRAC = 1.0
+#: Share of `alpha_roll_back` that the default guard `refused` takes. A release that refuses good requests refuses many, and the
+#: other guards keep nearly all of their share.
+REFUSED_ALPHA = 0.1

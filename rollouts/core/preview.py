@@ -196,6 +196,8 @@ def _shares(guard: Guard, base: float, slow: Mapping[str, float]) -> list[float]
     """
     if guard.indicator == "errors":
         return [base]
+    if guard.indicator == "refused":  # callers' mistakes, which both arms get alike
+        return [0.0]
     inner = [slow[name] for name in guard.points if name in slow and name != guard.name]
     return [slow.get(guard.name, guard.max_frac / 2), *inner]
 

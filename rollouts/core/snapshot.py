@@ -87,6 +87,9 @@ class StageEvidence:
     judged: tuple[Judged, ...] = ()  # every guard of the policy, in its order
     unacknowledged_s: float = 0.0  # since the stage's weight was commanded
     step_attempts: int = 0  # of the candidate, since acknowledged
+    forced: Mapping[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # by guard: readings left out for forced calls, and used
     routed_candidate: int = 0  # requests that were split since acknowledged, by arm
     routed_stable: int = 0
     all_failing: int = 0  # attempts of the candidate that failed in a row
@@ -244,6 +247,7 @@ def _evidence(
         judged=judged_all(state, policy, has_stable=identity.has_stable),
         unacknowledged_s=now - state.commanded_at if state.commanded_at else 0.0,
         step_attempts=candidate.attempts,
+        forced={name: (watch.forced, watch.evidence.ticks) for name, watch in state.watches.items() if watch.forced},
         routed_candidate=candidate.routed,
         routed_stable=stable.routed,
         all_failing=state.failures.attempts,

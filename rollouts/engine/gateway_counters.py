@@ -5,11 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, SHED, TIMED, Counts, Reading
+from rollouts.core.counter_deltas import (
+    COMMON,
+    ERRORS,
+    FORCED,
+    FORCED_ENDED,
+    REFUSED,
+    SAVED,
+    SHED,
+    TIMED,
+    Counts,
+    Reading,
+)
 from rollouts.core.decision import Code
 from rollouts.core.policy import Policy
 from rollouts.core.request_mix import OF_CLASS, SIZES
@@ -153,7 +164,7 @@ def snapshot_of(
         followed = slot
         if taken_by is not None and gateway.pk not in taken_by:
             followed = _followed((before or {}).get(gateway.name), found, digests, slot)
-        reading = _reading(digests, found, edges, followed)
+        reading = _reading(digests, found, edges, followed, (before or {}).get(gateway.name))
         readings[gateway.name] = reading
         if now - reading.at > stale_s:
             problem = problem or Code.STALE
@@ -183,10 +194,23 @@ def _followed(last: Reading | None, found: GatewayCounters, digests: tuple[str, 
     return most if most != slot and news(most) > 0 else last.slot
 
 
-def _reading(digests: tuple[str, str], found: GatewayCounters, edges: Sequence[tuple[str, int]], slot: int) -> Reading:
-    by_slot = {
-        one: tuple(_counts(found.by_slot.get(one, {}).get(digest), edges) for digest in digests) for one in range(SLOTS)
-    }
+def _reading(
+    digests: tuple[str, str],
+    found: GatewayCounters,
+    edges: Sequence[tuple[str, int]],
+    slot: int,
+    last: Reading | None = None,
+) -> Reading:
+    begun = found.forced + found.forced_now
+    if last is not None and last.epoch == found.epoch:  # the gauge falls before the end is counted
+        begun = max(begun, last.candidate.bad.get(FORCED, 0))
+    forced = {FORCED: begun, FORCED_ENDED: found.forced} if begun else {}
+
+    def counts(arms: Mapping[str, ArmCounters], digest: str) -> Counts:
+        counted = _counts(arms.get(digest), edges)
+        return replace(counted, bad={**counted.bad, **forced}) if forced else counted
+
+    by_slot = {one: tuple(counts(found.by_slot.get(one, {}), digest) for digest in digests) for one in range(SLOTS)}
     candidate, stable = by_slot.pop(slot)
     return Reading(
         epoch=found.epoch,
@@ -199,8 +223,8 @@ def _reading(digests: tuple[str, str], found: GatewayCounters, edges: Sequence[t
         others={one: (arms[0], arms[1]) for one, arms in by_slot.items()},
         answer_s=max(longest_answer_s(found.by_release.get(digest)) for digest in digests),
         whole=(
-            _counts(found.by_release.get(digests[0]), edges),
-            _counts(found.by_release.get(digests[1]), edges),
+            counts(found.by_release, digests[0]),
+            counts(found.by_release, digests[1]),
         ),
     )
 
@@ -219,15 +243,30 @@ def longest_answer_s(arm: ArmCounters | None) -> float:
     )
 
 
+def _beyond(arm: ArmCounters, edge_us: int) -> int:
+    """Returns the number of first attempts whose callers left after this time."""
+    return max(0, arm.aborted - arm.aborted_us.get(edge_us, 0)) if arm.aborted_us else 0
+
+
 _SIZES = tuple(zip(SIZES, SIZE_EDGES, strict=True))
 
 
 def _counts(arm: ArmCounters | None, edges: Sequence[tuple[str, int]]) -> Counts:
     arm = arm or ArmCounters()
     timed, routed, latency_us, size_bytes = arm.timed, arm.routed, arm.latency_us, arm.size_bytes
-    bad = {ERRORS: arm.failed, COMMON: arm.common, SAVED: arm.saved, SHED: arm.shed, TIMED: timed}
+    # A caller who left after the first edge would have seen a slow answer.
+    least = min((edge for _, edge in edges), default=0)
+    given_up = _beyond(arm, least) if edges else 0
+    bad = {
+        ERRORS: arm.failed,
+        COMMON: arm.common,
+        SAVED: arm.saved,
+        SHED: arm.shed,
+        TIMED: timed + given_up,
+        REFUSED: arm.refused,
+    }
     for name, edge in edges:
-        bad[name] = max(0, timed - latency_us.get(edge, 0)) if latency_us else 0
+        bad[name] = (max(0, timed - latency_us.get(edge, 0)) if latency_us else 0) + _beyond(arm, edge)
     for name, edge in _SIZES:
         bad[name] = max(0, routed - size_bytes.get(edge, 0)) if size_bytes else 0
     bad |= {f"{OF_CLASS}{name}": count for name, count in arm.by_class.items()}

@@ -341,7 +341,7 @@ def _count(page: StatsPage | None, model: str, now: float) -> Count | None:
     found = None if page is None or isinstance(page, str) else page.get(model)
     if found is None or abs(now - found.read_at.timestamp()) > FRESH_S:
         return None
-    return Count(found.epoch, found.user_requests + found.forced + found.asleep, found.asleep)
+    return Count(found.epoch, found.user_requests + found.forced + found.asleep + found.questions, found.asleep)
 
 
 def _least_used(

@@ -17,7 +17,7 @@ from accounts.core.addresses import API
 from ledger.queries.statements import Statement
 from registry.models import Release
 from rollouts.core.approvals import PROMOTE, WHY, missing, stages_of
-from rollouts.core.counter_deltas import Arms, Counts
+from rollouts.core.counter_deltas import FORCED, Arms, Counts
 from rollouts.core.decision import evidence_of
 from rollouts.core.engine_state import EngineState
 from rollouts.core.freeze import frozen, local_words
@@ -69,7 +69,8 @@ def view_with(rollout: Rollout, followed: Followed | None) -> dict[str, Any]:
         "weight": _weight(rollout, followed), "mirror_bp": rollout.mirror_bp, "promote_now": rollout.promote_now,
         "guards": [_guard(one, policy) for one in judged_all(state, policy, has_stable=rollout.stable_id is not None)],
         "arms": {name: _arms(one, policy) for name, one in (("step", state.step), ("total", state.total), ("last_tick", state.last))},
-        "users": {"requests": state.user_requests, "errors": state.user_errors},
+        "users": {"requests": state.user_requests, "errors": state.user_errors,
+                  "forced": state.total.candidate.bad.get(FORCED, 0)},
         "second_look": _second_look(rollout, policy), "clock": _clock(rollout, state, policy), "tick": rollout.tick,
         "requested_by": rollout.requested_by.username if rollout.requested_by else None,
         **approvals_view(rollout, policy, entered),

@@ -17,6 +17,8 @@ KEEPALIVE = {"interval": "5s", "timeout": "10s"}
 FLUSH_S = 0.1
 #: No attempt and no request lasts longer than this.
 ANY_MS = 1e9
+#: More bytes than any request has, streams too: the bucket that counts all.
+ANY_BYTES = 1e15
 #: Connections at once, over all of a gateway's own. Each needs a file; Envoy raises its own limit as far as it may.
 MOST_CONNECTIONS = 10_000
 #: Heap is measured this often; in between, a caller on a fast network may add some hundred megabytes.
@@ -40,6 +42,8 @@ KEPT_STATS = (
     "control_plane.",
     "http.gateway.downstream_cx_active",
 )
+#: Gauge of forced requests under way. Few clusters have such a name.
+FORCED_NOW = {"suffix": "_forced.upstream_rq_active"}
 
 
 def heap_of_this_machine() -> int:
@@ -109,11 +113,11 @@ def _stats() -> dict[str, Any]:
         "sli.latency": [*(edge / 1000 for edge in EDGES_US), ANY_MS],
         "sli.tenant": [*(edge / 1000 for edge in TENANT_EDGES_US), ANY_MS],
         "sli.class": [*(edge / 1000 for edge in TENANT_EDGES_US), ANY_MS],
-        "sli.size": list(SIZE_EDGES),
+        "sli.request": [*SIZE_EDGES, ANY_BYTES],
         "sli.": [ANY_MS],  # of all others only their counts are read
     }
     return {
-        "stats_matcher": {"inclusion_list": {"patterns": [{"prefix": prefix} for prefix in KEPT_STATS]}},
+        "stats_matcher": {"inclusion_list": {"patterns": [*({"prefix": prefix} for prefix in KEPT_STATS), FORCED_NOW]}},
         "histogram_bucket_settings": [
             {"match": {"prefix": prefix}, "buckets": edges} for prefix, edges in buckets.items()
         ],

@@ -74,5 +74,9 @@ class EnvoyCounters:
 def _pattern(models: Collection[str] | None) -> str:
     """Of the names of the statistics that are asked for."""
     if models is None or not 0 < len(models) <= _NAMED_AT_MOST:
-        return r"^(sli\.|server\.uptime$)"
-    return rf"^(sli\.\w+\.model\.({'|'.join(map(re.escape, sorted(models)))})\.(digest|tenant|class)\.|server\.uptime$)"
+        return r"^(sli\.|server\.uptime$|cluster\..*_forced\.upstream_rq_active$)"
+    named = "|".join(map(re.escape, sorted(models)))
+    return (
+        rf"^(sli\.\w+\.model\.({named})\.(digest|tenant|class)\.|server\.uptime$"
+        rf"|cluster\.({named})_[^.]*_forced\.upstream_rq_active$)"
+    )

@@ -6,64 +6,41 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
-from serving.core.buckets import EDGES_US, SIZE_EDGES, TENANT_EDGES_US, is_failure
+from serving.core.buckets import EDGES_US, SIZE_EDGES, TENANT_EDGES_US
+from serving.core.outcomes import (
+    DECIDED,
+    EVIDENCE,
+    NOT_ROUTED,
+    QUOTA_FLAG,
+    Answer,
+    Call,
+    Drawn,
+    Ended,
+    Purpose,
+    call_of,
+    counts_for,
+    drawn,
+)
 from serving.ports import ArmCounters, GatewayCounters, GatewayError, TenantCounters
 
-#: Response flags of an attempt or request that got no whole answer, through no doing of the caller.
-#: Source: Envoy's access log documentation, %RESPONSE_FLAGS%.
-CUT_FLAGS = frozenset({"UF", "UC", "UR", "UT", "UO", "UH", "UPE", "NC", "LR", "OM", "UMSDR", "SI"})
-#: Refused because too many were in flight. No failure of a release.
-SHED_FLAGS = frozenset({"UO"})
-#: Refused because its tenant's quota was used up: the caller's own doing, before any release was asked.
-QUOTA_FLAG = "RL"
-#: The time of an attempt, or of the whole request, was over.
-LATE_FLAG = "UT"
-#: The caller went away.
-GONE_FLAG = "DC"
-#: Nothing came or went for too long.
-IDLE_FLAG = "SI"
-#: How a gateway answers what it sheds, and what a server's own full queue reads as (`response_filters`), without any flag.
-SHED_CODES, SHED_GRPC = frozenset({429, 503}), frozenset({8, 14})
-FULL_CODE, FULL_GRPC = 429, 8
-#: What refused a request's first attempt before stable was asked in its place: shed, whatever came of that.
-HANDED_ON = frozenset({"gateway", "server"})
-#: What a release says of a version or model that it does not have, and how a time-out reads.
-NOT_FOUND, GRPC_NOT_FOUND = 404, 5
-LATE_CODE, LATE_GRPC = 504, 4
-#: INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNAUTHENTICATED: the caller's own doing.
-GRPC_REFUSED = frozenset({3, 7, 9, 11, 16})
-
 _NAME = re.compile(
-    r"sli\.(?P<stat>latency|latency_late|request|size)\.model\.(?P<model>.+)\.digest\.(?P<digest>[^.]*)\.entry\.(?P<entry>[^.]*)"
+    r"sli\.(?P<stat>latency|latency_late|request)\.model\.(?P<model>.+)\.digest\.(?P<digest>[^.]*)\.entry\.(?P<entry>[^.]*)"
     r"(?:\.try\.(?P<try>[^.]*))?(?:\.slot\.(?P<slot>[^.]*))?(?:\.by\.(?P<by>[^.]*)\.tries\.(?P<tries>[^.]*))?"
     r"(?:\.shed\.(?P<shed>[^.]*))?"
     r"(?:\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*))?(?:\.flags\.(?P<flags>.*))?"
 )
 _CALLERS = re.compile(
-    r"sli\.(?P<stat>tenant|class)\.model\.(?P<model>.+)\.(?P=stat)\.(?P<name>[^.]*)\.entry\.[^.]*\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*)"
+    r"sli\.(?P<stat>tenant|class)\.model\.(?P<model>.+)\.(?P=stat)\.(?P<name>[^.]*)\.entry\.(?P<entry>[^.]*)\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*)"
     r"\.flags\.(?P<flags>.*)"
 )
+#: A gauge: requests that force a release and are under way.
+_FORCED_NOW = re.compile(r"cluster\.(?P<model>.+)_[0-9a-f]{12}_(http|grpc)_forced\.upstream_rq_active")
 _EDGE = re.compile(r"B([\d.e+]+)\(")
 #: Envoy's text for a histogram's buckets before its first flush, such as that of a failure seen for the first time.
 _NOTHING_YET = "No recorded values"
 _SINCE_START = re.compile(r",(\d+)\)")
-
-
-class _Outcome(StrEnum):
-    """What a request was for the release that the split drew."""
-
-    ANSWERED = "answered"
-    FAILED = "failed"  # its first attempt, without a conclusive second one
-    SAVED = "saved"  # its first attempt, not the second one
-    COMMON = "common"  # both
-    SHED = "shed"
-    UNDECIDED = "undecided"
-
-
-_DECIDED = frozenset({_Outcome.ANSWERED, _Outcome.FAILED, _Outcome.SAVED, _Outcome.COMMON})
 
 
 @dataclass(frozen=True)
@@ -76,7 +53,7 @@ class Series:
     slot: int = 0
     is_error: bool = False  # for its user; of a latency, whether the attempt failed
     is_shed: bool = False  # for its user
-    outcome: _Outcome = _Outcome.UNDECIDED
+    outcome: Drawn = Drawn.UNDECIDED  # of a request
     of_class: str = ""  # of requests, where it is not the default one
     callers: str = ""  # the tenant, or the class, of a line that counts by these
     is_over_quota: bool = False
@@ -90,18 +67,22 @@ class _Arm:
     """One release's counts in one slot while a page is read."""
 
     routed: int = 0
-    outcomes: dict[_Outcome, int] = field(default_factory=dict)
+    outcomes: dict[Drawn, int] = field(default_factory=dict)
     timed: int = 0
     latency_us: dict[int, int] = field(default_factory=dict)
     size_bytes: dict[int, int] = field(default_factory=dict)
     by_class: dict[str, int] = field(default_factory=dict)
     answered: int = 0
     answered_us: dict[int, int] = field(default_factory=dict)
+    aborted: int = 0
+    aborted_us: dict[int, int] = field(default_factory=dict)
 
     def add(self, other: _Arm) -> None:
         self.routed += other.routed
         self.timed += other.timed
         self.answered += other.answered
+        self.aborted += other.aborted
+        _add(self.aborted_us, other.aborted_us)
         _add(self.answered_us, other.answered_us)
         _add(self.outcomes, other.outcomes)
         _add(self.latency_us, other.latency_us)
@@ -110,15 +91,18 @@ class _Arm:
 
     def counters(self) -> ArmCounters:
         of = self.outcomes.get
-        common, saved = of(_Outcome.COMMON, 0), of(_Outcome.SAVED, 0)
-        failed = of(_Outcome.FAILED, 0) + saved + common
+        common, saved = of(Drawn.COMMON, 0), of(Drawn.SAVED, 0)
+        failed = of(Drawn.FAILED, 0) + saved + common
         return ArmCounters(
             self.routed,
-            decided=of(_Outcome.ANSWERED, 0) + failed,
+            decided=of(Drawn.ANSWERED, 0) + failed,
             failed=failed,
             saved=saved,
             common=common,
-            shed=of(_Outcome.SHED, 0),
+            shed=of(Drawn.SHED, 0),
+            refused=of(Drawn.MISTAKE, 0),
+            aborted=self.aborted,
+            aborted_us=self.aborted_us,
             timed=self.timed,
             latency_us=self.latency_us or dict.fromkeys(EDGES_US, 0),
             size_bytes=self.size_bytes or dict.fromkeys(SIZE_EDGES, 0),
@@ -133,8 +117,8 @@ def _add(to: dict[Any, int], more: Mapping[Any, int]) -> None:
         to[key] = to.get(key, 0) + count
 
 
-#: Requests that the split had no part in, by the name of their route: which of the model's counts they go to.
-_BESIDE = {"forced": "forced", "model_asleep": "asleep"}
+#: Requests that are no release's evidence, by what they ask for: which of the model's counts they go to.
+_BESIDE = {Purpose.FORCED: "forced", Purpose.ASLEEP: "asleep", Purpose.QUESTION: "questions"}
 
 
 @dataclass
@@ -147,6 +131,8 @@ class Counted:
     user_shed: int = 0
     forced: int = 0
     asleep: int = 0
+    questions: int = 0
+    forced_now: int = 0
     by_tenant: dict[str, TenantCounters] = field(default_factory=dict)
     by_class: dict[str, TenantCounters] = field(default_factory=dict)
 
@@ -176,6 +162,8 @@ class Counted:
             self.forced,
             self.asleep,
             self.user_shed,
+            self.questions,
+            self.forced_now,
         )
 
 
@@ -192,16 +180,16 @@ def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
         if not one.stat:
             continue
         model = models.get(one.model) or models.setdefault(one.model, Counted())
+        if one.stat == "forced_now":
+            model.forced_now += int(buckets)
+            continue
         values = _SINCE_START.findall(buckets)
         if not values:
             if buckets == _NOTHING_YET:
                 continue
             raise GatewayError("malformed", f"Envoy's statistics have a line that is no histogram: {line[:200]}")
-        if one.stat == "forced":
-            model.forced += int(values[-1])
-            continue
-        if one.stat == "asleep":
-            model.asleep += int(values[-1])
+        if one.stat in _BESIDE.values():
+            setattr(model, one.stat, getattr(model, one.stat) + int(values[-1]))
             continue
         if one.stat in _EDGES:
             wanted, unit = _EDGES[one.stat]
@@ -214,35 +202,40 @@ def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
                 by = model.by_tenant if one.stat == "tenant" else model.by_class
                 _count_callers(by, one, int(values[-1]), counted)
                 continue
-            arm = model.arm(one)
-            if one.stat == "latency":  # a line for each way in which attempts ended
-                _add(arm.latency_us, counted)
-                arm.timed += int(values[-1])
-                if not one.is_error:
-                    _add(arm.answered_us, counted)
-                    arm.answered += int(values[-1])
-            else:
-                _add(arm.size_bytes, counted)  # a line for each class of requests
-            continue
-        _count(model, one, int(values[-1]))
+            if one.stat == "request":
+                _count(model, one, int(values[-1]), counted)
+                continue
+            arm = model.arm(one)  # a line for each way in which attempts ended
+            if one.stat == "aborted":
+                _add(arm.aborted_us, counted)
+                arm.aborted += int(values[-1])
+                continue
+            _add(arm.latency_us, counted)
+            arm.timed += int(values[-1])
+            if not one.is_error:
+                _add(arm.answered_us, counted)
+                arm.answered += int(values[-1])
     return models
 
 
 #: Histograms whose buckets count, with their edges and what a unit of Envoy's is in ours.
 _EDGES = {
     "latency": (list(EDGES_US), 1000),
+    "aborted": (list(EDGES_US), 1000),
     "tenant": (list(TENANT_EDGES_US), 1000),
     "class": (list(TENANT_EDGES_US), 1000),
-    "size": (list(SIZE_EDGES), 1),
+    "request": (list(SIZE_EDGES), 1),
 }
 
 
-def _count(model: Counted, one: Series, value: int) -> None:
+def _count(model: Counted, one: Series, value: int, size_bytes: dict[int, int]) -> None:
     if one.digest:
         arm = model.arm(one)
-        arm.routed += value
         _add(arm.outcomes, {one.outcome: value})
-        if one.of_class and one.outcome in _DECIDED:
+        if one.outcome not in NOT_ROUTED:
+            arm.routed += value
+            _add(arm.size_bytes, size_bytes)
+        if one.of_class and one.outcome in DECIDED:
             _add(arm.by_class, {one.of_class: value})
     model.user_requests += value
     model.user_errors += value * one.is_error
@@ -250,7 +243,7 @@ def _count(model: Counted, one: Series, value: int) -> None:
 
 
 def _count_callers(by: dict[str, TenantCounters], one: Series, value: int, latency_us: dict[int, int]) -> None:
-    is_shed = one.outcome is _Outcome.SHED
+    is_shed = one.outcome is Drawn.SHED
     is_answered = not (one.is_over_quota or is_shed or one.is_error)
     more = TenantCounters(
         requests=value,
@@ -267,111 +260,46 @@ def _callers_series(name: str) -> Series:
     found = _CALLERS.fullmatch(name)
     if found is None:
         return _UNCOUNTED
-    answer = _Answer.of(found["code"], found["grpc"], found["flags"])
+    answer = _answer(call_of(found["entry"]), found["code"], found["grpc"], found["flags"])
     about = Series(found["stat"], found["model"], callers=found["name"])
     if QUOTA_FLAG in answer.flags:
         return replace(about, is_over_quota=True)
     if answer.is_shed:
-        return replace(about, outcome=_Outcome.SHED)
+        return replace(about, outcome=Drawn.SHED)
     return replace(about, is_error=answer.is_failed)
 
 
 def _series_of(name: str) -> Series:
     if name.startswith(("sli.tenant.", "sli.class.")):
         return _callers_series(name)
+    if gauge := _FORCED_NOW.fullmatch(name):
+        return Series("forced_now", gauge["model"])
     found = _NAME.fullmatch(name)
     if found is None or not (found["digest"] or found["stat"] == "request"):
         return _UNCOUNTED
-    entry, _, of_class = found["entry"].partition("-")
-    if found["stat"] == "request" and entry in _BESIDE:
-        return Series(_BESIDE[entry], found["model"])
-    if entry != "split":
+    call = call_of(found["entry"])
+    if found["stat"] == "request" and call.asked in _BESIDE:
+        return Series(_BESIDE[call.asked], found["model"])
+    if call.asked not in EVIDENCE:
         return _UNCOUNTED
-    stat, slot = found["stat"], int(found["slot"]) if (found["slot"] or "").isdigit() else 0
-    about = (stat, found["model"], found["digest"], slot)
-    if stat == "size":
-        return Series(*about)
-    if stat == "latency_late":
-        return Series("latency", *about[1:], is_error=True)
-    answer = _Answer.of(found["code"] or "", found["grpc"] or "", found["flags"] or "")
-    if stat == "latency":  # what no server saw, or none took, is no measure of how fast they are
-        is_counted = found["try"] == "1" and not answer.is_shed
-        return Series(*about, is_error=answer.is_failed) if is_counted else _UNCOUNTED
+    slot = int(found["slot"]) if (found["slot"] or "").isdigit() else 0
+    about = (found["model"], found["digest"], slot)
+    if found["stat"] == "latency_late":
+        return Series("latency", *about, is_error=True)
+    answer = _answer(call, found["code"] or "", found["grpc"] or "", found["flags"] or "")
+    if found["stat"] == "latency":
+        is_gone = answer.ended is Ended.ABORTED
+        if found["try"] != "1" or not (is_gone or counts_for(call.asked, answer).is_timed):
+            return _UNCOUNTED
+        return Series("aborted" if is_gone else "latency", *about, is_error=answer.is_failed)
     tries = int(found["tries"]) if (found["tries"] or "").isdigit() else 0
-    if tries == 0 and answer.is_turned_away:
-        return Series(*about)
-    outcome = _outcome(answer, tries, is_diverted=tries == 1 and found["by"] != found["digest"])
-    if found["shed"] in HANDED_ON:
-        outcome = _Outcome.SHED
-    is_error = answer.is_failed or answer.is_shed
-    return Series(*about, is_error=is_error, is_shed=answer.is_shed, outcome=outcome, of_class=of_class)
+    is_diverted = tries == 1 and found["by"] != found["digest"]
+    outcome = drawn(answer, tries, refused=found["shed"] or "", is_diverted=is_diverted)
+    is_error = outcome is not Drawn.NOTHING and (answer.is_failed or answer.is_shed)
+    is_shed = is_error and answer.is_shed
+    return Series("request", *about, is_error=is_error, is_shed=is_shed, outcome=outcome, of_class=call.pool)
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """How an attempt or a request ended."""
-
-    code: int
-    grpc: int | None
-    flags: frozenset[str]
-
-    @classmethod
-    def of(cls, code: str, grpc: str, flags: str) -> _Answer:
-        return cls(
-            int(code) if code.isdigit() else 0, int(grpc) if grpc.isdigit() else None, frozenset(flags.split(","))
-        )
-
-    @property
-    def is_failed(self) -> bool:
-        return is_failure(http_status=self.code, grpc_status=self.grpc, was_cut=not CUT_FLAGS.isdisjoint(self.flags))
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Given up by its caller, or by the gateway when its whole time was over: the outcome is unknown."""
-        return GONE_FLAG in self.flags or (self.code == 0 and CUT_FLAGS.isdisjoint(self.flags))
-
-    @property
-    def is_shed(self) -> bool:
-        """Refused because too many were in flight: by the gateway, before any server saw it, or by a server whose queue was full."""
-        if self.code == FULL_CODE or self.grpc == FULL_GRPC:
-            return True
-        return not SHED_FLAGS.isdisjoint(self.flags) and (
-            self.code == 0 or self.code in SHED_CODES or self.grpc in SHED_GRPC
-        )
-
-    @property
-    def is_turned_away(self) -> bool:
-        """Whether a request that was tried nowhere was refused by the gateway for what its caller sent, or stopped sending."""
-        return SHED_FLAGS.isdisjoint(self.flags) and (
-            IDLE_FLAG in self.flags or 400 <= self.code < 500 or self.grpc in {*GRPC_REFUSED, FULL_GRPC}
-        )
-
-    @property
-    def is_late(self) -> bool:
-        """No server answered before the deadline."""
-        return LATE_FLAG in self.flags or self.code == LATE_CODE or self.grpc == LATE_GRPC
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether the server found the caller at fault; what it does not have is no fault of anybody's."""
-        return (400 <= self.code < 500 and self.code not in {NOT_FOUND, *SHED_CODES}) or self.grpc in GRPC_REFUSED
-
-
-def _outcome(answer: _Answer, tries: int, *, is_diverted: bool) -> _Outcome:
-    """A second attempt follows only a first one that failed, or that did not know the model.
-
-    One that timed out is inconclusive, whichever release it was for: the first attempt may have left it too little time.
-    """
-    if tries >= 2:
-        is_untold = answer.is_shed or answer.is_late
-        is_unknown = answer.code == NOT_FOUND or answer.grpc == GRPC_NOT_FOUND
-        if (answer.is_failed and not is_untold) or answer.is_refused:
-            return _Outcome.COMMON
-        if is_untold or answer.is_cancelled:
-            return _Outcome.FAILED
-        return _Outcome.ANSWERED if is_unknown else _Outcome.SAVED
-    if answer.is_shed:
-        return _Outcome.SHED
-    if tries == 0 or is_diverted or answer.is_cancelled:
-        return _Outcome.UNDECIDED
-    return _Outcome.FAILED if answer.is_failed else _Outcome.ANSWERED
+def _answer(call: Call, code: str, grpc: str, flags: str) -> Answer:
+    status = int(code) if code.isdigit() else 0
+    return Answer.of(call.protocol, status, int(grpc) if grpc.isdigit() else None, frozenset(flags.split(",")))

@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH, PlainText, StrictSerializer, actor_of, expected_version, read_body
 from accounts.api.responses import OnePage, versioned
+from accounts.core.access import Actor
 from registry.queries import visible_models
 from serving import queries
 from serving.actions.environments import change_environment, create_environment
@@ -19,6 +20,7 @@ from serving.api.capabilities import StateField
 from serving.api.gateways import GatewayOut
 from serving.core.containment import of_facts, sentence_of
 from serving.models import Environment, Route, Server
+from serving.queries.forced_key import shown_forced_key
 from serving.queries.runtimes import runtimes_with_states
 
 
@@ -103,6 +105,13 @@ class RouteOut(serializers.ModelSerializer[Route]):
 class EnvironmentOut(serializers.ModelSerializer[Environment]):
     gateways = GatewayOut(many=True)
     routes = RouteOut(many=True)
+    forced_release_key = serializers.SerializerMethodField(
+        help_text="for administrators: a request that forces a release shows it in x-sluicegate-release-key; else null"
+    )
+
+    def get_forced_release_key(self, row: Environment) -> str | None:
+        actor = self.context.get("actor")
+        return (shown_forced_key(actor, row) or None) if actor is not None else None
 
     class Meta:
         model = Environment
@@ -113,6 +122,7 @@ class EnvironmentOut(serializers.ModelSerializer[Environment]):
             "needs_passed_report",
             "needs_approval",
             "allows_forced_release",
+            "forced_release_key",
             "generation",
             "version",
             "retired_at",
@@ -121,6 +131,11 @@ class EnvironmentOut(serializers.ModelSerializer[Environment]):
             "gateways",
             "routes",
         ]
+
+
+def _shown(slug: str, actor: Actor) -> EnvironmentOut:
+    row = queries.get_environment_with_routes(slug, visible_models(actor))
+    return EnvironmentOut(row, context={"actor": actor})
 
 
 class EnvironmentChange(StrictSerializer):
@@ -133,7 +148,7 @@ class EnvironmentChange(StrictSerializer):
         help_text="every rollout waits for an approval at its start; on by default in a new environment with a gateway",
     )
     allows_forced_release = serializers.BooleanField(
-        required=False, help_text="a request may choose its release by x-sluicegate-release"
+        required=False, help_text="a request that shows the key may choose its release by x-sluicegate-release"
     )
 
 
@@ -168,7 +183,7 @@ class EnvironmentView(APIView):
     @extend_schema(operation_id="environments_retrieve", responses=EnvironmentOut)
     def get(self, request: Request, slug: str) -> Response:
         """One environment with its gateways and routes."""
-        return versioned(EnvironmentOut(queries.get_environment_with_routes(slug, visible_models(actor_of(request)))))
+        return versioned(_shown(slug, actor_of(request)))
 
     @extend_schema(
         operation_id="environments_change", parameters=[IF_MATCH], request=EnvironmentChange, responses=EnvironmentOut
@@ -182,7 +197,7 @@ class EnvironmentView(APIView):
             expected_version=expected_version(request),
             changes=read_body(EnvironmentChange, request),
         )
-        return versioned(EnvironmentOut(queries.get_environment_with_routes(slug, visible_models(actor))))
+        return versioned(_shown(slug, actor))
 
 
 class ServersView(generics.ListAPIView[Server]):

@@ -12,6 +12,8 @@ from registry.core.envelope import LARGEST_REQUEST_BYTES
 from serving.core.request_classes import Pool
 from serving.core.routes import Arm, ModelRoute, Prober, class_cluster, release_clusters
 
+#: How the names of clusters of forced requests end.
+FORCED = "_forced"
 #: The namespace of Sluicegate's own metadata in xDS messages.
 NAMESPACE = "sluicegate"
 PROTOCOLS = ("http", "grpc")
@@ -62,13 +64,18 @@ def _streams_name(route: ModelRoute, arm: Arm, protocol: str) -> str:
     return f"{name}_streams" if arm is route.candidate else name
 
 
+def forced_name(model: str, arm: Arm, protocol: str) -> str:
+    """The cluster of the requests that force a release of the split: it has one place."""
+    return f"{release_clusters(model, arm.digest)[protocol]}{FORCED}"
+
+
 def metadata(route: ModelRoute, arm: Arm, **more: str) -> dict[str, Any]:
     """Which model and release this is: read by the access log and by the response header."""
     about = {"model": route.model, "release": arm.name, "digest": arm.digest}
     return {"filter_metadata": {NAMESPACE: {**about, **more}}}
 
 
-def clusters(route: ModelRoute) -> dict[str, dict[str, Any]]:
+def clusters(route: ModelRoute, *, allows_forced: bool = False) -> dict[str, dict[str, Any]]:
     """Every cluster of one model, by name."""
     found: dict[str, dict[str, Any]] = {}
     for protocol, pool in product(PROTOCOLS, route.pools):
@@ -77,6 +84,10 @@ def clusters(route: ModelRoute) -> dict[str, dict[str, Any]]:
             found[name] = _release_cluster(name, route, arm, protocol, pool)
         if route.candidate is not None:
             found |= _candidate_clusters(route, route.candidate, protocol, pool)
+    for protocol, (arm, _) in product(PROTOCOLS, route.split if allows_forced else ()):
+        name = forced_name(route.model, arm, protocol)
+        one = _release_cluster(name, route, arm, protocol, route.pools[0])
+        found[name] = {**one, "circuit_breakers": {"thresholds": _thresholds(1)[:1]}}
     if route.is_mirrored and route.prober is not None:
         found[PROBER_CLUSTER] = _prober_cluster(route.prober)
     return found
@@ -101,7 +112,7 @@ def _candidate_clusters(route: ModelRoute, candidate: Arm, protocol: str, pool: 
     return found
 
 
-def endpoints(route: ModelRoute) -> dict[str, dict[str, Any]]:
+def endpoints(route: ModelRoute, *, allows_forced: bool = False) -> dict[str, dict[str, Any]]:
     """The endpoints of every cluster of one model that has its own, by the cluster's name."""
     found = {}
     for protocol, pool in product(PROTOCOLS, route.pools):
@@ -114,7 +125,9 @@ def endpoints(route: ModelRoute) -> dict[str, dict[str, Any]]:
                 for e in arm.endpoints
             ]
             streams = set() if pool.name else {_streams_name(route, arm, protocol)}
-            for name in {cluster_name(route.model, arm, protocol, pool.name)} | streams:
+            is_forced = allows_forced and not pool.name and arm not in route.others
+            forced = {forced_name(route.model, arm, protocol)} if is_forced else set()
+            for name in {cluster_name(route.model, arm, protocol, pool.name)} | streams | forced:
                 found[name] = {
                     "cluster_name": name,
                     "endpoints": [{"locality": {}, "lb_endpoints": hosts}] if hosts else [],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from serving.control_plane.clusters import MAX_BODY_BYTES, NAMESPACE
+from serving.control_plane.forced import RELEASE_HEADER
 from serving.control_plane.request_classes import SHED_BY_CLASS
 from serving.control_plane.request_guard import MODEL_HEADER, request_guard
 from serving.control_plane.request_log import failed_attempts, slow_requests
@@ -15,8 +16,9 @@ from serving.control_plane.virtual_hosts import REQUEST_WITHIN_S, ROUTE_CONFIG, 
 
 #: Every stat of ours begins with this.
 STAT_PREFIX = "sli"
-#: A request's head, in KiB and in lines; the largest that are in use carry a token of some kilobytes.
-MAX_HEAD_KIB, MAX_HEAD_LINES = 32, 100
+#: A request's head, in KiB and in lines; the largest that are in use carry a token of some kilobytes. No more than servers take: Triton
+#: closes the connection at a line of 8,190 bytes, and gRPC servers refuse a head of 8 KiB.
+MAX_HEAD_KIB, MAX_HEAD_LINES = 8, 100
 #: Seconds in which a head must have come.
 HEAD_WITHIN_S = 10
 
@@ -93,6 +95,7 @@ def _by_model() -> dict[str, Any]:
 _GRPC_OF_REFUSALS = (((400, 408, 415), "3"), ((413, 431), "8"))
 
 _IS_GRPC = {"header_filter": {"header": {"name": "content-type", "string_match": {"prefix": "application/grpc"}}}}
+_FORCES = {"header_filter": {"header": {"name": RELEASE_HEADER, "present_match": True}}}
 #: Beyond the bounds of `serving.adapters.envoy_bootstrap`.
 _FULL = "the gateway's memory is full; try again in a second"
 
@@ -111,6 +114,11 @@ def _own_words() -> list[dict[str, Any]]:
         "the places of this class of requests are taken; try again in a second",
         again,
         _BY_CLASS,
+    )
+    taken = _shed(
+        {"and_filter": {"filters": [{"response_flag_filter": {"flags": ["NC"]}}, _FORCES]}},
+        "a forced request runs on this release; one runs at a time. Try again in a second",
+        again,
     )
     # The limiter of tenants sets its flag, RL, only when it has answered; nothing else of the gateway's own is 429 by itself.
     used_up = _shed(_status(429), "the quota of this tenant is used up; try again in a second", again, _BY_QUOTA)
@@ -139,6 +147,7 @@ def _own_words() -> list[dict[str, Any]]:
             "headers_to_add": [again],
             "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
         },
+        *taken,
         *of_class,
         *full,
         *used_up,
@@ -208,22 +217,18 @@ def _not_full() -> dict[str, Any]:
 
 
 def _request_log() -> dict[str, Any]:
-    """Per request, as the user saw it; `digest` is the release that the split picked first, `by` the one that was tried last,
-    after so many `tries`; `shed` tells what refused the first attempt before it was handed on (`overflow`).
+    """Bytes of the body per request, as the user saw it; `digest` is the release that the split picked first, `by` the one that was
+    tried last, after so many `tries`; `shed` tells what refused the first attempt (`outcomes.Refused`).
     """
     tags = {"model": f"%METADATA(VIRTUAL_HOST:{NAMESPACE}:model)%", "digest": f"%METADATA(CLUSTER:{NAMESPACE}:digest)%"}
     drawn = {"entry": _OUTCOME["entry"], "slot": _SLOT}
-    size = {
-        "stat": {"name": "size", "tags": _tags({**tags, **drawn})},
-        "unit": "Bytes",
-        "value_format": "%BYTES_RECEIVED%",
-    }
     tried = {
         "by": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:digest)%",
         "tries": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
         "shed": f"%DYNAMIC_METADATA({NAMESPACE}:{SHED})%",
     }
-    return _stats_log([_took("request", {**tags, **drawn, **tried, **_OUTCOME}), size])
+    told = {"name": "request", "tags": _tags({**tags, **drawn, **tried, **_OUTCOME})}
+    return _stats_log([{"stat": told, "unit": "Bytes", "value_format": "%BYTES_RECEIVED%"}])
 
 
 def _log_by(key: str) -> dict[str, Any]:

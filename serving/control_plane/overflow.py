@@ -43,13 +43,17 @@ def draws_candidate(route: ModelRoute, candidate: Arm, protocol: str, pool: Pool
         full=json.dumps(full_name(route, candidate, protocol, pool.name)),
         entry=json.dumps(entry),
     )
+    return {"inline_cluster_specifier_plugin": picks_cluster(script, entry)}
+
+
+def picks_cluster(script: str, default: str) -> dict[str, Any]:
+    """The plug-in that picks a request's cluster by a script; `default` if the script fails."""
     config = {
         "@type": "type.googleapis.com/envoy.extensions.router.cluster_specifiers.lua.v3.LuaConfig",
         "source_code": {"inline_string": script},
-        "default_cluster": entry,
+        "default_cluster": default,
     }
-    plugin = {"extension": {"name": "envoy.router.cluster_specifier_plugin.lua", "typed_config": config}}
-    return {"inline_cluster_specifier_plugin": plugin}
+    return {"extension": {"name": "envoy.router.cluster_specifier_plugin.lua", "typed_config": config}}
 
 
 def tells_room() -> list[dict[str, Any]]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-GRPC_NOT_FOUND, GRPC_UNIMPLEMENTED = 5, 12
+GRPC_NOT_FOUND, GRPC_PERMISSION_DENIED, GRPC_UNIMPLEMENTED = 5, 7, 12
+#: Name of routes that refuse a call in the place of its server.
+REFUSED = "refused"
 
 
 def refusals(
-    match: dict[str, Any], message: str, *, name: str, grpc_status: int = GRPC_NOT_FOUND
+    match: dict[str, Any], message: str, *, name: str, status: int = 404, grpc_status: int = GRPC_NOT_FOUND
 ) -> list[dict[str, Any]]:
-    """404 over HTTP and `grpc_status` over gRPC for what matches, on any path if `match` names none."""
+    """`status` over HTTP and `grpc_status` over gRPC for what matches, on any path if `match` names none."""
     match = match if "safe_regex" in match else {"prefix": "/", **match}
     return [
         grpc_refusal(match, message, name=name, grpc_status=grpc_status),
-        {"name": name, "match": match, "direct_response": not_found(message)},
+        {"name": name, "match": match, "direct_response": {**not_found(message), "status": status}},
     ]
 
 
@@ -31,6 +34,28 @@ def grpc_refusal(
         "match": {**match, "grpc": {}},
         "direct_response": not_found(message),
         "response_headers_to_add": [status],
+    }
+
+
+def wrong_calls(paths: Iterable[str]) -> list[dict[str, Any]]:
+    """Returns routes that refuse inference over HTTP by another method than POST, or with a content type of gRPC. They stand
+    behind the routes of good calls. `paths`: regular expressions of inference calls.
+    """
+    is_grpc = {"name": "content-type", "string_match": {"prefix": "application/grpc", "ignore_case": True}}
+    no_grpc = (
+        "this address takes JSON: send content-type: application/json, or call inference.GRPCInferenceService by gRPC"
+    )
+    return [
+        _refused({"prefix": "/v2/models/", "headers": [is_grpc]}, 415, no_grpc),
+        *(_refused({"safe_regex": {"regex": path}}, 405, "inference is asked for by POST") for path in paths),
+    ]
+
+
+def _refused(match: dict[str, Any], status: int, message: str) -> dict[str, Any]:
+    return {
+        "name": REFUSED,
+        "match": match,
+        "direct_response": {"status": status, "body": {"inline_string": message}},
     }
 
 

@@ -31,8 +31,3 @@ def class_metadata(classes: RequestClasses | None) -> dict[str, Any]:
 def of_class(pool: str) -> list[dict[str, Any]]:
     """What the head of a request of this class has, for a route's match; nothing for that of all other requests."""
     return [{"name": CLASS_HEADER, "string_match": {"exact": pool}}] if pool else []
-
-
-def split_name(pool: str) -> str:
-    """The name of the routes by which the split sends a class's requests, under which they are counted."""
-    return f"split-{pool}" if pool else "split"

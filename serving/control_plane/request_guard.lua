@@ -193,6 +193,38 @@ local function message_fault(body, size, call, most, batch)
   if why then return "400", why end
 end
 
+-- gRPC servers accept one value in a line that ends in -bin, with padding or without, and no stray bits at its end.
+local LAST = { [0] = "", [2] = "[AQgw]$", [3] = "[AEIMQUYcgkosw048]$" }
+local PAD = { [0] = "", [2] = "==", [3] = "=" }
+
+local function is_base64(text)
+  local plain, pad = match(text, "^([%w+/]*)(=*)$")
+  local rest = plain and #plain % 4
+  return plain and LAST[rest] and match(plain, LAST[rest]) and (pad == "" or pad == PAD[rest])
+end
+
+-- Returns (status, why) for a gRPC call whose head a server refuses. Servers count 32 bytes more for each line.
+local function head_fault(headers)
+  local size = 0
+  for name, value in pairs(headers) do
+    size = size + #name + #value + 32
+    if sub(name, -4) == "-bin" and not is_base64(value) then
+      return "400", "the metadata " .. sub(name, 1, 64) .. " are not base64; gRPC clients encode what ends in -bin themselves"
+    end
+  end
+  if size > LIMITS.metadata then
+    return "431", "metadata may have " .. LIMITS.metadata .. " bytes, 32 more for each line; send less of it"
+  end
+end
+
+local UNITS = { H = 3600000, M = 60000, S = 1000, m = 1, u = 0.001, n = 0.000001 }
+
+-- Returns the caller's own deadline in milliseconds, or nil if the call has none that can be read.
+local function deadline_ms(text)
+  local number, unit = match(text or "", "^(%d+)([HMSmun])$")
+  return number and #number <= 8 and tonumber(number) * UNITS[unit] or nil
+end
+
 -- HTTP ------------------------------------------------------------------------------------------------------------------
 
 -- (status, why) of a refused HTTP request, or nil. `head`: the header that tells how many bytes of the body are JSON, with
@@ -284,6 +316,16 @@ local function body_of(handle, deadline)
   return body
 end
 
+-- Marks a call whose own deadline is shorter than the time that any release must keep.
+local function note_deadline(handle, deadline)
+  local own_ms = deadline_ms(deadline)
+  if not own_ms then return end
+  local least_ms = tonumber(handle:virtualHost():metadata():get("least_deadline_ms") or "")
+  if least_ms and own_ms < least_ms then
+    handle:streamInfo():dynamicMetadata():set(LIMITS.about, LIMITS.shed, LIMITS.by_caller)
+  end
+end
+
 -- The model that a stream's first message names (`serving.control_plane.stream_model`), or nil.
 local function model_of_stream(handle)
   local known = handle:streamInfo():dynamicMetadata():get(LIMITS.stream_filter) or {}
@@ -328,12 +370,23 @@ local function admit(handle)
   local call = match(plain, "^/inference%.GRPCInferenceService/(Model%a*)$")
   local model = not match(plain, "/trace/setting$") and match(plain, "^/v2/models/([^/]+)")
   if not (call or model) then return answer_self(handle, plain) end
+  if call then
+    if match(path, "%?") then return refuse(handle, "400", "a gRPC path has no query; take off what follows the name of the call") end
+    local status, why = head_fault(headers)
+    if status then return refuse(handle, status, why) end
+  end
   if headers:get("content-encoding") then return refuse(handle, "415", "send the request without content-encoding") end
   local is_named = (headers:get(LIMITS.model_header) or "") ~= ""
   -- Triton heeds this header for `infer` alone, and parses the whole body of everything else.
   local head = match(plain, "/infer$") and headers:get("inference-header-content-length")
   local declared = tonumber(headers:get("content-length") or "")
-  if call == "ModelStreamInfer" then return name_model(handle, not is_named and model_of_stream(handle) or nil) end
+  if call == "ModelStreamInfer" then
+    local encoding = headers:get("grpc-encoding") or "identity"
+    if not LIMITS.encodings[encoding] then
+      return refuse(handle, "415", "no server here reads this grpc-encoding; send gzip, deflate or identity")
+    end
+    return name_model(handle, not is_named and model_of_stream(handle) or nil)
+  end
   local deadline = expect_body(handle)
   if model or is_named then
     name_model(handle, not is_named and model or nil)
@@ -362,6 +415,7 @@ local function admit(handle)
     status, why = http_fault(body, body:length(), head, most_of(handle), batch_of(handle))
   end
   if status then return refuse(handle, status, why) end
+  if call and deadline then note_deadline(handle, deadline) end
   handle:clearRouteCache() -- which release has room is asked when the request is sent on, and not when its head came
 end
 

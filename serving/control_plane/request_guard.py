@@ -11,6 +11,9 @@ has to be known to send them. So the gateway takes each request whole, reads wha
     a body or a message that is compressed                         415     INVALID_ARGUMENT 3
     a body above what the model takes, JSON above what is read     413     RESOURCE_EXHAUSTED 8
     a head that is too large                                       431     RESOURCE_EXHAUSTED 8
+    a gRPC path with a query, -bin metadata that are no base64     -       INVALID_ARGUMENT 3
+    a content type of gRPC on an HTTP call (a route refuses it)    415     INVALID_ARGUMENT 3
+    another method than POST (a route refuses it)                  405     UNIMPLEMENTED 12
     a head or a body that does not come in time                    408     INVALID_ARGUMENT 3
 
 Messages of gRPC streams pass unread (docs/decisions/0014-the-request-guard.md), so streams have a route only where asked for.
@@ -24,8 +27,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from serving.control_plane.clusters import NAMESPACE
 from serving.control_plane.own_answers import ALL_STATISTICS, ASKS_READY, DRAINED, HEALTH_CHECK, HEALTH_OF_MODEL
+from serving.control_plane.response_filters import SHED
 from serving.control_plane.stream_model import STREAM_FILTER
+from serving.core.outcomes import Refused
 
 #: The name of the filter, under which a virtual host tells it what its model takes.
 FILTER = "request_guard"
@@ -49,6 +55,8 @@ MOST_FIELDS = 2000
 MOST_JSON_BYTES = 4 * 2**20
 #: Bytes of a gRPC question about a server or a model.
 MOST_QUESTION_BYTES = 16 * 1024
+#: Bytes of a gRPC call's metadata, with 32 for each line. gRPC servers refuse some calls from 8 KiB on, and the gateway adds lines.
+MOST_METADATA_BYTES = 7 * 1024
 #: Dimensions of one tensor; numpy takes no more.
 MOST_DIMS = 32
 #: Of one dimension, and of all beside a 0: the registry's own limit, and nothing overflows that multiplies eight bytes by it.
@@ -71,6 +79,11 @@ def request_guard(*, is_drained: bool = False) -> dict[str, Any]:
         "dims": MOST_DIMS,
         "size": LARGEST_SIZE,
         "shape_text": SHAPE_TEXT,
+        "metadata": MOST_METADATA_BYTES,
+        "encodings": "{ identity = true, gzip = true, deflate = true }",
+        "about": f'"{NAMESPACE}"',
+        "shed": f'"{SHED}"',
+        "by_caller": f'"{Refused.BY_CALLER}"',
         "stream_filter": f'"{STREAM_FILTER}"',
         "all_statistics": f'"{ALL_STATISTICS}"',
         "check": f'"{HEALTH_CHECK}"',
@@ -104,7 +117,13 @@ def _script() -> str:
     return Path(__file__).with_suffix(".lua").read_text(encoding="utf-8")
 
 
-def model_metadata(max_request_bytes: int, max_batch: int = 0) -> dict[str, dict[str, Any]]:
-    """The metadata by which a virtual host tells the filter what its model takes. `max_batch` 0: nothing is said of batches."""
+def model_metadata(
+    max_request_bytes: int, max_batch: int = 0, least_deadline_ms: float | None = None
+) -> dict[str, dict[str, Any]]:
+    """Returns a virtual host's metadata for the filter: the model's limits. `max_batch` 0: no limit. A call whose own deadline
+    is below `least_deadline_ms` is no evidence against a release that misses it.
+    """
     told = {"max_request_bytes": str(max_request_bytes)}
+    if least_deadline_ms is not None:
+        told["least_deadline_ms"] = f"{least_deadline_ms:.0f}"
     return {FILTER: {**told, "max_batch": str(max_batch)} if max_batch else told}

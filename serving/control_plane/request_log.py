@@ -17,7 +17,7 @@ from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 
 from serving.control_plane.clusters import NAMESPACE
-from serving.core.buckets import GRPC_FAILURES, is_failure
+from serving.core.outcomes import GRPC_FAILURES, is_failure
 
 FAILED: Final = "failed"
 SLOW: Final = "slow"

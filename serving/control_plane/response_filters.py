@@ -18,9 +18,12 @@ Source: every row tried with Triton 2.51; `tests/real/test_mistakes.py` holds th
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from typing import Any
 
 from serving.control_plane.clusters import CONNECT_TIMEOUT_S, NAMESPACE
+from serving.core.outcomes import TRITON, Words
 
 #: The name of the filter, under which a virtual host tells it how long an attempt may take.
 FILTER = "answers"
@@ -33,24 +36,29 @@ FULL_HEADER, FULL_VALUE = "x-sluicegate-shed", "server queue"
 #: What a route tells the filter (`serving.control_plane.overflow`), and where the filter writes down what shed the first attempt.
 DRAWN, HANDS_ON, SHED = "drawn", "hands_on", "shed"
 
-#: Triton's front end answers 500 as application/json, before any model saw the request; what a model raises or answers comes
-#: as text/plain. So a release that fails in these very words still fails. Messages are compared from their first letter, since
-#: Triton quotes what callers sent further on.
-ANSWERS_LUA = f"""
-local LONGEST = {LONGEST}
-local MISTAKES = {{
-  "failed to parse the request JSON buffer", "Unable to parse '", "Unable to set '", "failed to get request params",
-  "attempt to get members for non-object", "attempt to access ", "Unsupported compression type", "string correlation ID cannot",
-  "Unable to parse JSON bytes", "Expected JSON object for keyword",
-}}
-local NO_MEMORY = {{
-  "Unable to find shared memory region", "Unable to find system shared memory region", "Unable to find cuda shared memory region",
-}}
+
+def _words(words: Words) -> str:
+    """A server's words as tables of the script. They are compared from their first letter, since servers quote what callers sent
+    further on."""
+
+    def listed(texts: Iterable[str]) -> str:
+        return "{ " + ", ".join(map(json.dumps, texts)) + " }"
+
+    by_status = {of: [text for status, text in words.grpc_mistakes if status == of] for of, _ in words.grpc_mistakes}
+    mistakes = ", ".join(f'["{status}"] = {listed(texts)}' for status, texts in by_status.items())
+    return f"""local MISTAKES = {listed(words.mistakes)}
+local NO_MEMORY = {listed(words.no_memory)}
+local FAILURES = {listed(words.failures)}
 -- ONNX Runtime calls it an invalid argument, too, when a node of a graph that began to run finds an index beyond its table. Whether
 -- the caller's data or the release is to blame is seen where stable answers the same.
-local RAN = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Non-zero status code returned while running "
-local FAILURES = {{"Failed to process the request(s) for model", "Stub process", RAN}}
-local FULL = "Exceeds maximum queue size"
+local RAN = {json.dumps(words.ran)}
+local FULL = {json.dumps(words.full)}
+local GRPC_MISTAKES = {{ {mistakes} }}"""
+
+
+ANSWERS_LUA = f"""
+local LONGEST = {LONGEST}
+{_words(TRITON)}
 -- Of a version that the server does not have, in Triton's words; of one that is no number it has no words but these.
 local NO_PATH, NO_NUMBER = "Not Found", "failed to get model version from specified version string"
 local VERSIONS = "; a version chooses no release here: leave it out, and the gateway chooses the release"
@@ -70,9 +78,7 @@ end
 local function grpc(head, status)
   local said = head:get("grpc-message") or ""
   if (status == "3" or status == "5") and is_version(said) then head:replace("grpc-message", said .. VERSIONS) end
-  local is_mistake = (status == "13" and (said == "Unable to parse request" or begins(said, {{"Unexpected error decompressing"}})))
-    or (status == "12" and begins(said, {{"string correlation ID cannot"}})) or (status == "5" and begins(said, NO_MEMORY))
-  if is_mistake then head:replace("grpc-status", "3") end
+  if begins(said, GRPC_MISTAKES[status] or {{}}) then return head:replace("grpc-status", "3") end
   if status == "3" and begins(said, {{RAN}}) then head:replace("grpc-status", "13") end
   if status == "14" and said:find(FULL, 1, true) then
     head:replace("grpc-status", "8")
@@ -146,7 +152,7 @@ function envoy_on_response(handle)
     if began and handle:timestamp() - began >= slow then about:set(ABOUT, "is_slow", "yes") end
   end
   local status = head:get("grpc-status")
-  if status then
+  if status and begins(head:get("content-type") or "", {{"application/grpc"}}) then  -- over HTTP it says nothing
     if status ~= "0" and grpc(head, status) then hand_on(handle, about) end
     return
   end

@@ -95,13 +95,13 @@ class Snapshot:
 
 def compile_table(table: RoutingTable, last: Snapshot | None = None) -> Snapshot:
     """The snapshot of a table. Models that did not change since `last` are taken over as they are."""
-    same_rules = last is not None and last.table.allows_forced == table.allows_forced
+    same_rules = last is not None and last.table.forced_key == table.forced_key
     models: dict[str, CompiledModel] = {}
     for route in table.models:
         name = vhost_name(route.model)
         before = last.models.get(name) if last is not None else None
         is_same = same_rules and before is not None and (before.route is route or before.route == route)
-        models[name] = before if before is not None and is_same else _compile(route, table.allows_forced, before)
+        models[name] = before if before is not None and is_same else _compile(route, table.forced_key, before)
     new = {name: one for name, one in models.items() if last is None or last.models.get(name) is not one}
     if last is not None and _has_same_names(new, models, last):
         clusters = {**last.clusters, **{name: one for model in new.values() for name, one in model.clusters.items()}}
@@ -142,7 +142,7 @@ def compile_listeners(
     return found
 
 
-def _compile(route: ModelRoute, allows_forced: bool, last: CompiledModel | None) -> CompiledModel:
+def _compile(route: ModelRoute, forced_key: str, last: CompiledModel | None) -> CompiledModel:
     """With the very resources of `last`, or of the one before it, that are so again: most, where a replica goes, and where it comes."""
     had = [one for one in (last, last.earlier if last is not None else None) if one is not None]
 
@@ -156,9 +156,9 @@ def _compile(route: ModelRoute, allows_forced: bool, last: CompiledModel | None)
     host = vhost_name(route.model)
     return CompiledModel(
         route=route,
-        clusters=made(CLUSTER, clusters(route)),
-        endpoints=made(ENDPOINTS, endpoints(route)),
-        scope=made(SCOPE, {host: scope(route.model, vhost(route, allows_forced=allows_forced))})[host],
+        clusters=made(CLUSTER, clusters(route, allows_forced=bool(forced_key))),
+        endpoints=made(ENDPOINTS, endpoints(route, allows_forced=bool(forced_key))),
+        scope=made(SCOPE, {host: scope(route.model, vhost(route, forced_key=forced_key))})[host],
         earlier=replace(last, earlier=None) if last is not None else None,
     )
 

@@ -20,6 +20,7 @@ from accounts.core.access import Actor
 from registry.models import Release
 from registry.queries import whole_releases
 from serving.actions.gateways import record_refused_stream
+from serving.adapters.forced_key import forced_key
 from serving.adapters.mirror_secret import mirror_secret
 from serving.control_plane.model_settings import (
     classes_of,
@@ -116,7 +117,11 @@ def load(last: Loaded | None = None) -> Loaded:
 def _table(environment: EnvironmentRow, models: list[ModelRoute], problems: list[RouteProblem]) -> RoutingTable:
     unknown = {one.model for one in problems} - {one.model for one in models}
     return RoutingTable(
-        environment.slug, environment.generation, environment.allows_forced, tuple(models), frozenset(unknown)
+        environment.slug,
+        environment.generation,
+        forced_key(environment.slug) if environment.allows_forced else "",
+        tuple(models),
+        frozenset(unknown),
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
+from serving.control_plane.calls import PATHS, PROTOCOLS, as_servers_want, match_of
 from serving.control_plane.clusters import NAMESPACE, PROBER_CLUSTER, cluster_name, stream_entry_name
+from serving.control_plane.forced import FORCED_KEY_HEADER, RELEASE_HEADER, forced_routes
 from serving.control_plane.overflow import HANDED_ON, drawn_metadata, draws_candidate, tells_room
 from serving.control_plane.own_answers import HEALTH_OF_MODEL, NOT_OFFERED, gateway_routes, model_routes
 from serving.control_plane.refusals import (
@@ -14,36 +15,25 @@ from serving.control_plane.refusals import (
     grpc_refusal,
     not_found,
     refusals,
+    wrong_calls,
 )
-from serving.control_plane.request_classes import of_class, split_name
+from serving.control_plane.request_classes import of_class
 from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, incoming_route, model_metadata
 from serving.control_plane.response_filters import attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.asleep import Asleep
-from serving.core.buckets import GRPC_FAILURES
+from serving.core.outcomes import GRPC, GRPC_FAILURES, HTTP, Purpose, route_name
 from serving.core.request_classes import Pool
 from serving.core.request_limits import LONGEST_S
-from serving.core.routes import REQUEST_BYTES, Arm, ModelRoute
+from serving.core.routes import REQUEST_BYTES, ModelRoute
 
 ROUTE_CONFIG = "gateway"
-RELEASE_HEADER = "x-sluicegate-release"
 #: On a mirrored request: the number of the route that it was split by.
 MIRROR_HEADER = "x-sluicegate-mirror"
 #: Beside it, what the prober knows the gateway by. Both replace whatever a caller sent under these names.
 MIRROR_SECRET_HEADER = "x-sluicegate-mirror-secret"
 
 _TYPES = "type.googleapis.com/"
-_SERVICE = r"/inference\.GRPCInferenceService/"
-_MODEL_PATH = r"^/v2/models/[^/]+(/versions/[^/]+)?"
-#: Inference and questions about the model; never loading, tracing, logging or shared memory, which change the server.
-#: Envoy refuses a regular expression that compiles to more than 100 instructions, so each is short.
-UNARY_PATHS = {
-    "grpc": rf"^{_SERVICE}Model(Infer|Ready|Metadata|Config|Statistics)$",
-    "http": rf"{_MODEL_PATH}(/(infer|generate|ready|config|stats))?$",
-}
-STREAM_PATHS = {"grpc": rf"^{_SERVICE}ModelStreamInfer$", "http": rf"{_MODEL_PATH}/generate_stream$"}
-PROTOCOLS = ("grpc", "http")
-
 #: What a server says of a model that it has lost, for some seconds after the model's process died. No failure of the server
 #: for counting, since a caller may have asked for a version that does not exist; but worth a retry on stable.
 HTTP_NOT_FOUND = 404
@@ -59,19 +49,25 @@ NEVER_SENT = "connect-failure,refused-stream,reset-before-request"
 RETRY_ON = f"{NEVER_SENT},retriable-headers,retriable-status-codes"
 RESET = "reset"
 SERVER_ERRORS = range(500, 512)
+#: gRPC failures that have no word of their own here are matched by the header of a trailers-only answer; over HTTP nothing reads it.
+_BAD_STATUS = [
+    {"name": "grpc-status", "string_match": {"exact": str(status)}}
+    for status in sorted({*GRPC_FAILURES, GRPC_NOT_FOUND})
+]
 _BAD_ANSWERS = {
-    # gRPC failures that have no word of their own here are matched by the header of a trailers-only answer.
-    "retriable_headers": [
-        {"name": "grpc-status", "string_match": {"exact": str(status)}}
-        for status in sorted({*GRPC_FAILURES, GRPC_NOT_FOUND})
-    ]
-    + [HANDED_ON],
-    "retriable_status_codes": [HTTP_NOT_FOUND, *SERVER_ERRORS],
+    protocol: {
+        "retriable_headers": [*(_BAD_STATUS if protocol == GRPC else []), HANDED_ON],
+        "retriable_status_codes": [HTTP_NOT_FOUND, *SERVER_ERRORS],
+    }
+    for protocol in PROTOCOLS
 }
 
 #: Heads that no caller may hand to a server. With `triton_grpc_error` a stream asks for errors as a status, and Triton 2.51 ends by
 #: a signal where the model's own error follows: one caller would end it for all. Seen on the real server.
-_NOT_FOR_SERVERS = ("triton_grpc_error",)
+#: gRPC's own lines come from its clients' inner workings; a server resets a call whose line it cannot read.
+_NOT_FOR_SERVERS = (
+    FORCED_KEY_HEADER, "triton_grpc_error", "grpc-previous-rpc-attempts", "grpc-retry-pushback-ms", "grpc-internal-encoding-request",
+)  # fmt: skip
 #: Seconds that a stream may stand still at least. A model whose requests may take longer gets that time.
 STREAM_IDLE_S = 300.0
 #: How much later than the limit of a request Envoy's own idle timers end, in seconds, so that the limit is what ends it.
@@ -122,12 +118,14 @@ def scope(model: str, host: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
-    """The virtual host of one model. Its metadata carry the route's generation: that is what gets acknowledged."""
+def vhost(route: ModelRoute, *, forced_key: str = "") -> dict[str, Any]:
+    """The virtual host of one model. `forced_key`: what a request that forces a release must show.
+    Its metadata carry the route's generation: that is what gets acknowledged.
+    """
     return {
         "name": vhost_name(route.model),
         "domains": ["*"],  # the model header has picked these routes
-        "routes": _routes(route, allows_forced=allows_forced),
+        "routes": _routes(route, forced_key),
         "request_body_buffer_limit": str(route.max_request_bytes),
         "request_headers_to_remove": [*_NOT_FOR_SERVERS],
         "include_request_attempt_count": True,  # for the log of attempts; replaces what the caller says
@@ -141,7 +139,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
         "metadata": {
             "filter_metadata": {
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
-                **model_metadata(route.max_request_bytes, route.max_batch),
+                **model_metadata(route.max_request_bytes, route.max_batch, _least_deadline_ms(route)),
                 **attempt_metadata(_attempt_s(route), route.slow_ms, has_resets=_retries_resets(route)),
                 **tenant_metadata(route.tenants, route.classes),
             }
@@ -150,31 +148,29 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
     }
 
 
-def _routes(route: ModelRoute, *, allows_forced: bool) -> list[dict[str, Any]]:
+def _routes(route: ModelRoute, forced_key: str) -> list[dict[str, Any]]:
     """Of a model that is asleep the gateway answers whatever a server of it would have."""
     pools = [pool.name for pool in reversed(route.pools)]  # that of whatever is of no other class comes last
     routes = [incoming_route(), *model_routes(route.model, is_ready=route.is_ready, asleep=_asleep_as(route))]
-    if allows_forced and route.asleep is None:
-        for arm in route.arms:
-            names = product((arm.name, arm.digest), PROTOCOLS, pools)
-            routes += [_forced(route, arm, name, protocol, pool) for name, protocol, pool in names]
-        missing = f"this release of {route.model} has no server here"
-        routes += refusals({"headers": [{"name": RELEASE_HEADER, "present_match": True}]}, missing, name="no_release")
+    if forced_key and route.asleep is None:
+        routes += forced_routes(route, pools, forced_key)
     if not route.has_streams:
         # Nobody reads the messages of a stream before a server does: docs/decisions/0014-the-request-guard.md
         why = f"{route.model} takes no gRPC streams; its releases declare none (envelope.limits.streaming). Ask by ModelInfer."
-        path = {"safe_regex": {"regex": STREAM_PATHS["grpc"]}}
+        path = {"safe_regex": {"regex": PATHS[Purpose.STREAM]["grpc"]}}
         routes += refusals(path, why, name="no_streams", grpc_status=GRPC_UNIMPLEMENTED)
     for protocol in PROTOCOLS:
         has_streams = protocol == "http" or route.has_streams
         if route.asleep is not None:
-            kinds = (UNARY_PATHS, STREAM_PATHS) if has_streams else (UNARY_PATHS,)
-            routes += [_sleeps(route, route.asleep, protocol, paths) for paths in kinds]
+            kinds = PATHS if has_streams else (Purpose.INFERENCE, Purpose.QUESTION)
+            routes += [_sleeps(route, route.asleep, protocol, asked) for asked in kinds]
             continue
         for pool in reversed(route.pools):
-            routes += _split(route, protocol, pool)
+            routes += _split(route, protocol, pool, Purpose.INFERENCE)
         if has_streams:
             routes.append(_stream(route, protocol))
+        routes += _split(route, protocol, route.pools[0], Purpose.QUESTION)
+    routes += wrong_calls(PATHS[asked][HTTP] for asked in (Purpose.INFERENCE, Purpose.STREAM))
     return [*routes, *refusals({}, NOT_OFFERED, name="not_offered", grpc_status=GRPC_UNIMPLEMENTED)]
 
 
@@ -204,7 +200,7 @@ def unknown_model_vhost() -> dict[str, Any]:
     }
 
 
-def _sleeps(route: ModelRoute, asleep: Asleep, protocol: str, paths: dict[str, str]) -> dict[str, Any]:
+def _sleeps(route: ModelRoute, asleep: Asleep, protocol: str, asked: Purpose) -> dict[str, Any]:
     """503 or UNAVAILABLE at once, and when to ask again. Its name is what such requests are counted by, apart from errors."""
     after_s, name = asleep.retry_after_s, _asleep_as(route) or ASLEEP
     then = f"it is being loaded; try again in {after_s} s" if after_s is not None else "somebody has to wake it"
@@ -219,7 +215,7 @@ def _sleeps(route: ModelRoute, asleep: Asleep, protocol: str, paths: dict[str, s
     return {
         "name": name,
         "metadata": _label(route),
-        "match": _match(protocol, paths),
+        "match": match_of(protocol, asked),
         "direct_response": {"status": 503, "body": {"inline_string": f"{name}: {words}"}},
         "response_headers_to_add": [
             {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
@@ -233,24 +229,6 @@ def _asleep_as(route: ModelRoute) -> str:
     if route.asleep is None:
         return ""
     return PREPARING if route.is_preparing else ASLEEP
-
-
-def _match(protocol: str, paths: dict[str, str]) -> dict[str, Any]:
-    match: dict[str, Any] = {"safe_regex": {"regex": paths[protocol]}}
-    return {**match, "grpc": {}} if protocol == "grpc" else match
-
-
-def _forced(route: ModelRoute, arm: Arm, name: str, protocol: str, pool: str) -> dict[str, Any]:
-    """Forced releases have no fallback: the caller wants that release's own answer. Not for streams."""
-    header = {"name": RELEASE_HEADER, "string_match": {"exact": name}}
-    return {
-        "name": "forced",
-        "match": {**_match(protocol, UNARY_PATHS), "headers": [header, *of_class(pool)]},
-        "route": {
-            "cluster": cluster_name(route.model, arm, protocol, pool),
-            "timeout": _seconds(route.limits.timeout_s),
-        },
-    }
 
 
 def _label(route: ModelRoute, **more: dict[str, str]) -> dict[str, Any]:
@@ -270,43 +248,45 @@ def _whole(timeout_s: float, protocol: str) -> dict[str, Any]:
     }
 
 
-def _split(route: ModelRoute, protocol: str, pool: Pool) -> list[dict[str, Any]]:
+def _split(route: ModelRoute, protocol: str, pool: Pool, asked: Purpose) -> list[dict[str, Any]]:
     """The candidate's share of the requests, and the rest, which is stable's. Both are routes: a weight cannot ask who has room."""
     stable = cluster_name(route.model, route.stable, protocol, pool.name)
-    rest = _unary(route, protocol, pool.name, {"cluster": stable})
+    rest = _unary(route, protocol, pool.name, asked, {"cluster": stable})
     if route.candidate is None or not route.candidate_bp:
         return [rest]
-    drawn = _unary(route, protocol, pool.name, draws_candidate(route, route.candidate, protocol, pool), HANDED_BACK_S)
+    where = draws_candidate(route, route.candidate, protocol, pool)
+    drawn = _unary(route, protocol, pool.name, asked, where, HANDED_BACK_S)
     share = {"numerator": route.candidate_bp, "denominator": "TEN_THOUSAND"}
     return [
         {
             **drawn,
             "match": {**drawn["match"], "runtime_fraction": {"default_value": share}},
             "metadata": _label(route, **drawn_metadata(route)),
-            "request_headers_to_add": tells_room(),
+            "request_headers_to_add": [*tells_room(), *drawn.get("request_headers_to_add", ())],
         },
         rest,
     ]
 
 
 def _unary(
-    route: ModelRoute, protocol: str, pool: str, where: dict[str, Any], again_s: float = AGAIN_S
+    route: ModelRoute, protocol: str, pool: str, asked: Purpose, where: dict[str, Any], again_s: float = AGAIN_S
 ) -> dict[str, Any]:
     """`again_s`: a second attempt is made at a random time within so many seconds after the first has failed."""
     return {
-        "name": split_name(pool),
+        "name": route_name(asked, protocol, pool),
         "metadata": _label(route),
-        "match": {**_match(protocol, UNARY_PATHS), **({"headers": of_class(pool)} if pool else {})},
+        "match": match_of(protocol, asked, of_class(pool)),
+        **as_servers_want(protocol, asked),
         "route": {
             **_whole(route.limits.timeout_s, protocol),
             **where,
-            "request_mirror_policies": _mirrors(route),
+            "request_mirror_policies": _mirrors(route) if asked is Purpose.INFERENCE else [],
             "retry_policy": {
                 "num_retries": 1,
                 "retry_back_off": {"base_interval": _seconds(again_s), "max_interval": _seconds(again_s)},
                 "retry_priority": _ELSEWHERE,
                 **_ANOTHER_REPLICA,
-                **_retried(route),
+                **_retried(route, protocol),
                 **({"per_try_timeout": _seconds(_attempt_s(route))} if _is_hedged(route) else {}),
             },
             # Without this an attempt that is late counts as one that was cut, which is never tried again. It goes on until there
@@ -316,10 +296,10 @@ def _unary(
     }
 
 
-def _retried(route: ModelRoute) -> dict[str, Any]:
+def _retried(route: ModelRoute, protocol: str) -> dict[str, Any]:
     if not route.is_idempotent:
         return {"retry_on": NEVER_SENT}
-    return {"retry_on": f"{RETRY_ON},{RESET}" if _retries_resets(route) else RETRY_ON, **_BAD_ANSWERS}
+    return {"retry_on": f"{RETRY_ON},{RESET}" if _retries_resets(route) else RETRY_ON, **_BAD_ANSWERS[protocol]}
 
 
 def _retries_resets(route: ModelRoute) -> bool:
@@ -335,6 +315,12 @@ def _is_hedged(route: ModelRoute) -> bool:
 def _attempt_s(route: ModelRoute) -> float:
     """How long the first attempt may take before there is another."""
     return route.limits.attempt_timeout_s if _is_hedged(route) else route.limits.timeout_s
+
+
+def _least_deadline_ms(route: ModelRoute) -> float:
+    """The shortest deadline of a caller that a release can be blamed for: its objective, or half of the time of one attempt."""
+    half_ms = 500 * route.limits.attempt_timeout_s
+    return half_ms if route.slow_ms is None else min(route.slow_ms, half_ms)
 
 
 def _mirrors(route: ModelRoute) -> list[dict[str, Any]]:
@@ -363,9 +349,10 @@ def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
     any request to the model may take is ended.
     """
     return {
-        "name": split_name(""),
+        "name": route_name(Purpose.STREAM, protocol),
         "metadata": _label(route),
-        "match": _match(protocol, STREAM_PATHS),
+        "match": match_of(protocol, Purpose.STREAM),
+        **as_servers_want(protocol, Purpose.STREAM),
         "route": {
             "timeout": "0s",
             "idle_timeout": _seconds(stream_idle_s(route.limits.timeout_s)),

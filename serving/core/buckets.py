@@ -1,4 +1,4 @@
-"""The latency edges that every gateway counts by, and which gRPC answers are failures."""
+"""The edges of latencies and sizes that every gateway counts by."""
 
 from __future__ import annotations
 
@@ -44,16 +44,3 @@ TENANT_EDGES_US: tuple[int, ...] = (
 
 #: Upper edges in bytes of a request's body, by which the mix of requests is compared between releases. Envoy writes six digits.
 SIZE_EDGES: tuple[int, ...] = (512, 4096, 32_768, 262_144, 2_000_000)
-
-#: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS: the server's fault, not the caller's.
-GRPC_FAILURES: frozenset[int] = frozenset({2, 4, 12, 13, 14, 15})
-
-
-def is_failure(*, http_status: int, grpc_status: int | None, was_cut: bool) -> bool:
-    """Whether an attempt failed through the server's fault.
-
-    `grpc_status` is None for plain HTTP; `was_cut`: no whole answer came (refused, reset, timed out).
-    """
-    if was_cut or http_status >= 500:
-        return True
-    return grpc_status in GRPC_FAILURES

@@ -252,7 +252,7 @@ class RoutingTable:
 
     environment: str
     generation: int
-    allows_forced: bool = False
+    forced_key: str = field(default="", repr=False)  # what a request that forces a release must show; empty: none may
     models: tuple[ModelRoute, ...] = ()
     unknown: frozenset[str] = frozenset()
 

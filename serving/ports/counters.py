@@ -20,7 +20,7 @@ class GatewayError(PortError):
 class ArmCounters:
     """Cumulative counts of one release at one gateway since the gateway's `epoch`.
 
-    What the split drew for it, counted when the request ends: `routed` is every such request, `size_bytes` maps an upper edge
+    What the split drew for it, counted when the request ends: `routed` is every such inference, `size_bytes` maps an upper edge
     of their bodies' size to the cumulative count of those under it. `decided` are those whose first attempt was made on this
     release's servers and brought an outcome; of these `failed` are those whose first attempt failed (5xx, gRPC UNKNOWN,
     DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS or UNIMPLEMENTED, reset, time-out, refused connection), also when a
@@ -30,10 +30,13 @@ class ArmCounters:
     Undecided is the rest: given up by their caller before any attempt failed, never sent anywhere, or answered by another release
     because this one's servers were set aside.
 
+    `refused` are requests that ended as their caller's mistake, by the words of a release's server. They are in no other count.
+
     Where the model has classes of requests, `by_class` tells how many of the decided were of each but the default one.
 
-    What its servers did: `timed` first attempts that ended and were not shed, and `latency_us` maps an upper bucket edge in µs to
-    how many of them took less. `answered` are those of them that did not fail, and `answered_us` has their latencies.
+    What its servers did: `timed` first attempts that ended, answered or failed, and `latency_us` maps an upper bucket edge in µs to
+    how many of them took less. `answered` are those of them that did not fail, and `answered_us` has their latencies. `aborted` first
+    attempts were given up by their callers, so many of them within each edge of `aborted_us`: an answer would have taken longer.
     """
 
     routed: int = 0
@@ -48,6 +51,9 @@ class ArmCounters:
     by_class: dict[str, int] = field(default_factory=dict)
     answered: int = 0
     answered_us: dict[int, int] = field(default_factory=dict)
+    refused: int = 0
+    aborted: int = 0
+    aborted_us: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,8 @@ class GatewayCounters:
     """One reading of one gateway for one model. `epoch` changes when the gateway restarted and its counts began anew.
 
     `read_at` is when the counts were true: it stays where it was while a gateway repeats itself. `by_slot` has the same counts
-    apart by the weight under which a request began, which its route's slot names. In none of them is what `forced` a release, or found the
-    model `asleep` and was answered by the gateway.
+    apart by the weight under which a request began, which its route's slot names. In none of them is what `forced` a release, found the
+    model `asleep` and was answered by the gateway, or asked one of its `questions`: is it ready, what are its inputs.
     """
 
     gateway: str
@@ -110,6 +116,8 @@ class GatewayCounters:
     forced: int = 0
     asleep: int = 0
     user_shed: int = 0  # of `user_errors`, those that were refused because too many were in flight
+    questions: int = 0
+    forced_now: int = 0  # under way; `forced` are those that ended
 
 
 class TrafficCounters(Protocol):

@@ -16,7 +16,7 @@ HELP = "Environments, and the rules for entering them"
 RULES = {
     "needs_passed_report": "a rollout starts only with a passed report",
     "needs_approval": "every rollout waits for an approval at its start; on in a new environment with a gateway",
-    "allows_forced_release": "a request may choose its release by x-sluicegate-release",
+    "allows_forced_release": "a request that shows the key may choose its release by x-sluicegate-release",
 }
 COLUMNS = ("environment", "title", "gateways", "models served", "asks for")
 EXAMPLES = """examples:
@@ -87,9 +87,10 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
         for one in row["routes"]
     ]
     gateways = ", ".join(one["name"] for one in row["gateways"]) or "none"
-    output.result(
-        row, [f"{row['slug']}: {_titled(row)}", f"asks for: {_asks_for(row)}", f"gateways: {gateways}", *routes]
-    )
+    key = row["forced_release_key"]
+    forced = [f"forced releases: by the header x-sluicegate-release-key: {key}"] if key else []
+    about = [f"{row['slug']}: {_titled(row)}", f"asks for: {_asks_for(row)}", f"gateways: {gateways}"]
+    output.result(row, [*about, *forced, *routes])
     return exits.OK
 
 

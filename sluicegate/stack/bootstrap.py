@@ -23,15 +23,11 @@ from serving.core.joining import credential_file
 from sluicegate.stack import secrets
 from sluicegate.stack.machine import ADMIN_TOKEN, FIRST_PASSWORD, GATEWAY_NAME, JOIN_TOKEN
 
-#: Staging is where gates talk to servers directly; production is where users are. On one machine its owner may force a release.
+#: Staging is where gates talk to servers directly; production is where users are: no caller chooses a release there, as its work
+#: would slow down the users that a release is judged by.
 ENVIRONMENTS: dict[str, dict[str, object]] = {
     "staging": {"title": "Staging", "is_routed": False, "needs_passed_report": False},
-    "production": {
-        "title": "Production",
-        "is_routed": True,
-        "needs_passed_report": True,
-        "allows_forced_release": True,
-    },
+    "production": {"title": "Production", "is_routed": True, "needs_passed_report": True},
 }
 
 

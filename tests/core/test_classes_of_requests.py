@@ -103,13 +103,14 @@ def test_a_model_without_classes_has_what_it_had() -> None:
         + [("b" * 12, kind) for kind in ("", "_streams")]
         + [("b" * 12, f"{kind}_or_{'a' * 12}") for kind in ("", "_full", "_streams")]
     }
-    host = vhost(PLAIN, allows_forced=True)
+    host = vhost(PLAIN, forced_key="key")
     assert "class" not in json.dumps(host)
     assert "tenants" not in host["metadata"]["filter_metadata"]
     assert {one["name"] for one in host["routes"]} == {
-        "forced", "no_release", "no_streams", "own_answer", "split", "not_offered", "incoming",
+        "forced", "forced_grpc", "no_release", "no_streams", "own_answer", "split", "split_grpc", "stream", "question",
+        "question_grpc", "refused", "not_offered", "incoming",
     }  # fmt: skip
-    assert all("headers" not in one["match"] for one in host["routes"] if one["name"] == "split")
+    assert CLASS_HEADER not in json.dumps(host)
 
 
 def bound(cluster: dict[str, Any]) -> tuple[int, int]:
@@ -142,15 +143,16 @@ def test_all_classes_together_have_one_place_more_each_at_most() -> None:
 
 
 def test_the_split_is_the_same_for_every_class() -> None:
-    split = [one for one in vhost(CLASSED, allows_forced=False)["routes"] if one["name"].startswith("split")]
-    unary = [one for one in split if one["route"].get("priority") is None]
+    unary = [one for one in vhost(CLASSED)["routes"] if one["name"].startswith("split")]
     names = [one["name"] for one in unary]
-    of_each = [name for name in ("split-nightly", "split-batch", "split") for _ in range(2)]
-    assert names == of_each * 2  # the candidate's share and the rest; what has no class comes last
+    pools = [f"split{protocol}{pool}" for protocol in ("_grpc", "") for pool in ("-nightly", "-batch", "")]
+    assert names == [
+        name for name in pools for _ in range(2)
+    ]  # the candidate's share and the rest; what has no class comes last
     drawn = [one["match"].get("runtime_fraction", {}).get("default_value", {}).get("numerator") for one in unary]
     assert drawn == [2500, None] * 6
     for one in unary[2:4]:
-        assert one["match"]["headers"] == [{"name": CLASS_HEADER, "string_match": {"exact": "batch"}}]
+        assert one["match"]["headers"][:1] == [{"name": CLASS_HEADER, "string_match": {"exact": "batch"}}]
     where = {"cluster": None, "inline_cluster_specifier_plugin": None}
     for first in (0, 1):
         alike = [{**one["route"], **where} for one in unary[first:6:2]]
@@ -168,22 +170,22 @@ def test_the_filter_is_told_of_classes_by_the_side_of_tenants() -> None:
 
 
 def test_requests_are_counted_for_their_release_whatever_their_class() -> None:
-    line = "sli.request.model.m.digest.d.entry.{}.slot.1.by.{}.tries.{}.code.{}.grpc.-.flags.{}: B1e+09({},{})"
+    line = (
+        "sli.request.model.m.digest.d.entry.{}.slot.1.by.{}.tries.{}.code.{}.grpc.-.flags.{}: B512(0,{}) B1e+15(0,{})"
+    )
     lines = [
-        line.format("split", "d", 1, 200, "-", 5, 5),
+        line.format("split", "d", 1, 200, "-", 4, 5),
         line.format("split-batch", "d", 1, 200, "-", 3, 3),
         line.format("split-batch", "d", 1, 429, "UO", 7, 7),
         line.format("split-batch", "d", 1, 500, "-", 1, 1),
         line.format("forced", "d", 1, 200, "-", 9, 9),
         line.format("splitting-batch", "d", 1, 200, "-", 9, 9),
     ]
-    size = "sli.size.model.m.digest.d.entry.{}.slot.1: B512(0,{}) B4096(0,{})"
-    lines += [size.format("split", 4, 5), size.format("split-batch", 11, 11)]
     found = parse("\n".join(lines), {})["m"].counters("g", "e", None)  # type: ignore[arg-type]
     arm = found.by_release["d"]
     assert (arm.routed, arm.decided, arm.failed, arm.shed) == (16, 9, 1, 7)
     assert arm.by_class == {"batch": 4} and found.by_slot[1]["d"].by_class == {"batch": 4}
-    assert (arm.size_bytes[512], arm.size_bytes[4096]) == (15, 16)
+    assert arm.size_bytes[512] == 15
 
 
 def test_what_was_shed_is_told_by_class() -> None:

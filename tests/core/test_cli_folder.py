@@ -123,7 +123,7 @@ def test_a_tokenizer_that_is_a_file_is_not_left_behind(folder: Path) -> None:
         ("{12: x}", "the field's name '12' is not text"),
         ("{2026-01-01: x}", "the field's name '2026-01-01' is not text"),
         ("{[a, b]: x}", "is not text"),
-        ('"\\ud800"', "half of a character"),
+        ('"\\ud800"', "invalid Unicode character escape code"),
     ],
 )
 def test_what_json_does_not_have_is_refused_with_its_line_and_its_fix(folder: Path, value: str, says: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 import pytest
 
-from serving.adapters.envoy_stats import parse
+from serving.adapters.envoy_stats import Counted, parse
 from serving.core.buckets import EDGES_US
 from serving.ports import ArmCounters
 
@@ -21,14 +22,14 @@ def arm(*lines: str) -> ArmCounters:
 
 def request(tries: int, code: int, grpc: str = "", flags: str = "-") -> str:
     by = OTHER if tries == 2 else DRAWN
-    return f"sli.request.{LABELS}.slot.0.by.{by}.tries.{tries}.code.{code}.grpc.{grpc}.flags.{flags}: B1e+09(0,7)"
+    labels = f"{LABELS}_grpc" if grpc else LABELS
+    return f"sli.request.{labels}.slot.0.by.{by}.tries.{tries}.code.{code}.grpc.{grpc}.flags.{flags}: B1e+09(0,7)"
 
 
 @pytest.mark.parametrize(
     ("code", "grpc", "flags", "expected"),
     [
         (200, "0", "-", "decided"),
-        (400, "", "-", "decided"),
         (500, "", "-", "failed"),
         (504, "", "UT", "failed"),
         (200, "14", "UT", "failed"),
@@ -38,6 +39,7 @@ def request(tries: int, code: int, grpc: str = "", flags: str = "-") -> str:
         (429, "", "-", "shed"),  # the server's own queue was full
         (200, "8", "-", "shed"),
         (0, "", "DC", "undecided"),
+        (200, "1", "-", "undecided"),
     ],
 )
 def test_a_first_attempt_is_answered_failed_shed_or_undecided(code: int, grpc: str, flags: str, expected: str) -> None:
@@ -101,8 +103,55 @@ def test_a_second_attempt_tells_whether_it_was_saved_or_fails_everywhere(
 def test_what_the_guard_refused_is_nobodys_failure(code: int, grpc: str, flags: str) -> None:
     line = request(0, code, grpc, flags).replace(f"by.{DRAWN}", "by.")
     one = arm(line)
-    assert (one.routed, one.decided, one.failed, one.shed) == (7, 0, 0, 0)
+    assert (one.routed, one.decided, one.failed, one.shed, one.refused) == (0, 0, 0, 0, 0)
+    assert set(one.size_bytes.values()) == {0}
     assert parse(line, {})["m"].user_errors == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "grpc", "tries"),
+    [(400, "", 1), (401, "", 1), (405, "", 1), (413, "", 1), (404, "", 1), (404, "", 2), (200, "3", 1), (200, "7", 1),
+     (200, "9", 1), (200, "11", 1), (200, "16", 1), (200, "5", 1), (200, "5", 2)],
+)  # fmt: skip
+def test_a_callers_mistake_is_counted_apart_and_as_nothing_else(code: int, grpc: str, tries: int) -> None:
+    one = arm(request(tries, code, grpc))
+    assert one == ArmCounters(refused=7, latency_us=one.latency_us, size_bytes=one.size_bytes)
+    assert parse(request(tries, code, grpc), {})["m"].user_errors == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["question", "question_grpc", "forced", "forced_grpc", "model_asleep", "own_answer", "x"]
+)
+@pytest.mark.parametrize(("code", "grpc"), [(200, ""), (500, ""), (200, "13"), (400, "")])
+def test_what_is_no_inference_counts_for_no_release(name: str, code: int, grpc: str) -> None:
+    """Readiness calls of a load balancer promoted a release that failed a tenth of its requests."""
+    lines = [request(1, code, grpc)]
+    lines.append(f"sli.latency.{LABELS}.try.1.slot.0.code.{code}.grpc.{grpc}.flags.-: B250(0,9) B1e+09(0,9)")
+    page = "\n".join(re.sub(r"entry\.split(_grpc)?", f"entry.{name}", line) for line in lines)
+    found = parse(page, {})
+    counted = found["m"] if found else Counted()
+    assert (counted.slots, counted.user_requests, counted.user_errors) == ({}, 0, 0)
+    beside = {"question": "questions", "forced": "forced", "model_asleep": "asleep"}.get(name.removesuffix("_grpc"), "")
+    assert {one: getattr(counted, one) for one in ("questions", "forced", "asleep")} == {
+        one: 7 if one == beside else 0 for one in ("questions", "forced", "asleep")
+    }
+
+
+@pytest.mark.parametrize("grpc", ["2", "13", "14", "3", "8"])
+def test_a_grpc_status_over_http_says_nothing(grpc: str) -> None:
+    """Envoy derives one from the content type of the request, and any server may write one."""
+    one = arm(request(1, 200, grpc).replace("split_grpc", "split"))
+    assert (one.decided, one.failed, one.shed, one.refused) == (7, 0, 0, 0)
+
+
+def test_a_callers_deadline_that_no_release_is_held_to_tells_nothing() -> None:
+    line = request(1, 200, "4")
+    assert arm(line).failed == 7
+    one = arm(line.replace(".tries.1", ".tries.1.shed.deadline"))
+    assert (one.routed, one.decided, one.failed, one.shed) == (7, 0, 0, 0)
+    took = f"sli.latency.{LABELS}_grpc.try.1.slot.0.code.200.grpc.4.flags.{{}}: B250(0,9) B1e+09(0,9)"
+    assert parse(took.format("-"), {}) == {}
+    assert arm(took.format("UT")).timed == 9
 
 
 @pytest.mark.parametrize(
@@ -117,13 +166,20 @@ def test_a_user_who_gets_no_answer_sees_an_error(code: int, flags: str) -> None:
     assert parse(request(1, code, "", flags), {})["m"].user_errors == 7
 
 
-def test_attempts_are_timed_however_they_ended_unless_they_were_shed() -> None:
+def test_attempts_are_timed_unless_they_were_shed_or_given_up() -> None:
     def line(tries: int, flags: str, under: int, count: int) -> str:
         buckets = " ".join(f"B{edge / 1000:g}(0,{under if edge <= 1_000_000 else count})" for edge in EDGES_US)
-        return f"sli.latency.{LABELS}.try.{tries}.slot.0.flags.{flags}: {buckets} B1e+09(0,{count})"
+        code = 0 if flags in ("UT", "DC") else 200
+        return f"sli.latency.{LABELS}.try.{tries}.slot.0.code.{code}.grpc..flags.{flags}: {buckets} B1e+09(0,{count})"
 
-    one = arm(line(1, "-", 5, 10), line(1, "UT", 0, 3), line(1, "UO", 40, 40), line(2, "-", 6, 6))
+    shed = line(1, "UO", 40, 40).replace("code.200", "code.429")
+    one = arm(line(1, "-", 5, 10), line(1, "UT", 0, 3), shed, line(2, "-", 6, 6), line(1, "DC", 2, 8))
     assert (one.timed, one.latency_us[1_000_000], one.latency_us[2_000_000]) == (13, 5, 13)
+    assert (one.aborted, one.aborted_us[1_000_000], one.answered) == (
+        8,
+        2,
+        10,
+    )  # these tell nothing of an answer's time
 
 
 def test_a_late_first_attempt_is_timed_once_and_not_by_the_log_of_attempts() -> None:
@@ -142,7 +198,7 @@ def test_what_failed_is_timed_and_is_no_answer() -> None:
         return f"sli.latency.{LABELS}.try.1.slot.0.code.{code}.grpc..flags.{flags}: {buckets} B1e+09(0,{count})"
 
     one = arm(line(200, "-", 4), line(400, "-", 1), line(503, "-", 20), line(0, "UF", 30))
-    assert (one.timed, one.answered, one.answered_us[1_000_000]) == (55, 5, 5)
+    assert (one.timed, one.answered, one.answered_us[1_000_000]) == (54, 4, 4)  # a caller's mistake is not timed
 
 
 @pytest.mark.parametrize(

@@ -167,14 +167,14 @@ def test_a_gateway_keeps_what_it_has_of_a_model_of_which_no_route_can_be_made() 
         CLUSTER: {name: one.version for name, one in whole.clusters.items()},
         SCOPE: {name: model.scope.version for name, model in whole.models.items()},
     }
-    unmade = compile_table(RoutingTable("production", 2, False, both[:1], frozenset({"other"})))
+    unmade = compile_table(RoutingTable("production", 2, "", both[:1], frozenset({"other"})))
     peer = Peer(held)  # the control plane was started anew
     peer.ask(ENDPOINTS, tuple(whole.endpoints))
     for _ in range(3):
         peer.settle(unmade, now)
         now += GRACE_S
     assert peer.removed == []
-    removed = compile_table(RoutingTable("production", 3, False, both[:1]), unmade)
+    removed = compile_table(RoutingTable("production", 3, "", both[:1]), unmade)
     peer.settle(removed, now)
     peer.settle(removed, now + GRACE_S)
     assert peer.removed[0] == "gateway/other" and sum(one.startswith("other_") for one in peer.removed) > 4

@@ -73,7 +73,7 @@ class World:
         else:
             bp = chance.randrange(0, 10_001) if before.candidate else 0
             self._routes[name] = dataclasses.replace(before, candidate_bp=bp, generation=self._generation)
-        table = RoutingTable("production", self._generation, False, tuple(self._routes.values()))
+        table = RoutingTable("production", self._generation, "", tuple(self._routes.values()))
         self.current = compile_table(table, self.current)
         self.every.append(self.current)
         for host, model in self.current.models.items():

@@ -188,3 +188,40 @@ def test_while_answers_are_on_their_way_counts_add_no_evidence_and_no_scatter() 
 def test_a_tracker_of_an_older_version_begins_with_nothing() -> None:
     old = GuardTracker.from_json({"evidence": GuardTracker().evidence.to_json()})
     assert old == GuardTracker()
+
+
+# --- forced requests --------------------------------------------------------------------------------------------------
+
+
+def test_a_reading_in_which_a_release_was_forced_gives_no_evidence_of_time() -> None:
+    readings = [(0, 0), (1, 0), (1, 0), (1, 1), (1, 1), (1, 1)]  # begins, runs on, ends
+    now = {}
+    slow, errors = GuardTracker(), GuardTracker()
+    used = []
+    for number, (begun, ended) in enumerate(readings, 1):
+        more = {"forced": begun, "forced_ended": ended} if begun else {}
+        arms = [counts(50 * number, slow_100ms=s * number, slow_250ms=s * number, **more) for s in (20, 0)]
+        reading = {"a": Reading("a", 10.0 + number, *arms, since=10.0)}
+        told = CounterNews.between(now or {"a": Reading("a", 10.0, NOTHING, NOTHING)}, reading)
+        ticks = slow.evidence.ticks
+        slow, errors, now = seen(slow, told, SLOW), seen(errors, told), reading
+        slow = GuardTracker.from_json(json.loads(json.dumps(slow.to_json())))
+        used.append(slow.evidence.ticks > ticks)
+    assert used == [
+        True,
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]  # and not the one behind it, when users who waited are answered
+    assert (slow.forced, slow.was_forced, errors.forced, errors.evidence.ticks) == (4, False, 0, 6)
+    assert slow.evidence.candidate == 100 and errors.evidence.candidate == 300
+
+
+def test_a_gateway_whose_counts_began_anew_forces_nothing_for_ever() -> None:
+    before = {"a": Reading("one", 10.0, counts(50, forced=3, forced_ended=2), counts(50, forced=3, forced_ended=2))}
+    for begun, expected in ((0, False), (1, True)):
+        more = {"forced": begun, "forced_ended": 0} if begun else {}
+        now = {"a": Reading("two", 11.0, counts(9, **more), counts(9, **more), since=10.5)}
+        assert CounterNews.between(before, now).parts["a"].is_forced is expected

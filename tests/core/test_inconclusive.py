@@ -168,3 +168,18 @@ def test_a_hold_past_the_deadline_is_marked_as_late_and_a_shared_incident_never_
     assert early is not None and early.action is Action.HOLD and "is_late" not in early.facts
     both = judged(0, bad_candidate=40, bad_stable=600, is_stable_over=True)
     assert code(judged=(both,), now=1500.0, policy=strict) is Code.BOTH_ARMS_BAD
+
+
+def test_calls_that_force_a_release_are_named_where_they_starve_a_guard() -> None:
+    def starved(left_out: int, used: int, log_e_fine: float = 0.0) -> Decision | None:
+        guard = replace(ERRORS, indicator="slow", threshold_us=250_000)
+        slow = replace(judged(), guard=guard, log_e_fine=log_e_fine)
+        return found(judged=(slow,), forced={slow.guard.name: (left_out, used)})
+
+    held = starved(31, 30)
+    assert held is not None and (held.action, held.code) == (Action.HOLD, Code.NO_DATA)
+    assert held.reason == (
+        "Holding at 25 %: 31 of 61 readings give no evidence of slow requests (over 250 ms), because calls forced a release "
+        "meanwhile; stop such calls, or wait."
+    )
+    assert starved(30, 30) is None and starved(31, 30, POLICY.bar_fine) is None

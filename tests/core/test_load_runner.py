@@ -60,7 +60,7 @@ def test_beyond_the_most_at_once_nothing_is_sent() -> None:
     assert [bool(one.error) for one in found] == [False, False, True, True, True]
 
 
-class Asked(PreparedRequests):
+class Purpose(PreparedRequests):
     """Does something whenever it is sent."""
 
     def __init__(self, does: Callable[[], object]) -> None:
@@ -76,7 +76,7 @@ class Asked(PreparedRequests):
 @pytest.mark.parametrize("is_frozen", [False, True])
 def test_what_is_there_already_is_not_looked_through_while_requests_fall_due(is_frozen: bool) -> None:
     counts: list[int] = []
-    server = Asked(lambda: counts.append(gc.get_freeze_count()))
+    server = Purpose(lambda: counts.append(gc.get_freeze_count()))
     gc.unfreeze()
     if is_frozen:
         gc.freeze()
@@ -90,4 +90,4 @@ def test_what_is_there_already_is_not_looked_through_while_requests_fall_due(is_
 def test_what_the_client_itself_raises_ends_the_run() -> None:
     far = np.array([0.0, 3600.0])
     with pytest.raises(ZeroDivisionError):
-        load.drive(Asked(lambda: 1 // 0), far, timeout_s=1, progress=lambda sent: None)
+        load.drive(Purpose(lambda: 1 // 0), far, timeout_s=1, progress=lambda sent: None)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from serving.agent import shim_record
 from serving.agent.launcher import LocalLauncher
 from serving.agent.log_tail import LOOK_EVERY_S, MOST_CHARS, MOST_LINES, LogTail, cleaned, tail_of
 from validators.core.load import LATENCY_EDGES_MS, Attempt, summarise
@@ -72,7 +73,7 @@ def test_a_log_whose_secret_cannot_be_read_is_shown_later(tmp_path: Path, monkey
     (tmp_path / "server.log").write_text("began with topsecret\n")
     tail = LogTail()
     with monkeypatch.context() as short:
-        short.setattr(Path, "read_text", lambda *_, **__: (_ for _ in ()).throw(OSError(24, "Too many open files")))
+        short.setattr(shim_record, "read", lambda *_, **__: (_ for _ in ()).throw(OSError(24, "Too many open files")))
         assert tail.changed(tmp_path, now_s=0.0) is None
     assert tail.changed(tmp_path, now_s=LOOK_EVERY_S) == "began with …\n"
 

@@ -20,7 +20,7 @@ OBJECTIVES = {"errors_max_frac": 0.002, "slow": {"threshold_ms": 250, "max_frac"
 def test_every_preset_is_whole_and_reads_back_to_the_same_digest(preset: str) -> None:
     policy = parse_policy({"preset": preset}, OBJECTIVES)
     shadowed = ["wrong"] if policy.shadow else []
-    assert [guard.name for guard in policy.guards] == ["errors", "slow_250ms", *shadowed]
+    assert [guard.name for guard in policy.guards] == ["errors", "slow_250ms", *shadowed, "refused"]
     assert policy.guards[0].max_frac == 0.002
     assert policy.on_undecided is OnUndecided.HOLD
     again = parse_policy(policy.document)
@@ -39,7 +39,7 @@ def test_presets_differ_only_in_numbers() -> None:
 def test_standard_is_the_default_and_errors_are_always_guarded() -> None:
     policy = parse_policy({})
     assert policy.digest == parse_policy({"preset": "standard"}).digest
-    assert [guard.indicator for guard in policy.guards] == ["errors"]
+    assert [(guard.indicator, guard.max_frac) for guard in policy.guards] == [("errors", 0.01), ("refused", 1.0)]
     assert policy.guards[0].roll_back_over == Tolerance(1.2, 0.001)
 
 
@@ -68,7 +68,16 @@ def test_stable_is_left_its_holdback_and_a_first_release_takes_one_step() -> Non
 
 def test_alpha_is_shared_out_over_all_tests_of_a_rollout() -> None:
     policy = parse_policy({"preset": "standard", "alpha_roll_back": 0.016}, OBJECTIVES)
-    assert policy.alpha_of_one_test(policy.guards[1]) == pytest.approx(0.016 / (2 * 2 * 4))
+    assert policy.alpha_of_one_test(policy.guards[1]) == pytest.approx(0.9 * 0.016 / (2 * 2 * 4))
+    assert policy.alpha_of_one_test(policy.guards[2]) == pytest.approx(0.1 * 0.016 / (2 * 4))  # refused requests
+
+
+def test_a_policy_that_was_stored_without_the_guard_of_refused_requests_goes_on_without_it() -> None:
+    document = parse_policy({}).document
+    stored = {**document, "guards": [one for one in document["guards"] if one["indicator"] != "refused"]}
+    policy = stored_policy(stored)
+    assert [guard.name for guard in policy.guards] == ["errors"]
+    assert policy.alpha_of_one_test(policy.guards[0]) == policy.alpha_roll_back / (2 * policy.stages)
 
 
 @pytest.mark.parametrize(

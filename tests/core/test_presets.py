@@ -90,13 +90,16 @@ def test_a_preset_is_standard_but_for_its_stages_and_what_is_named(preset: str) 
     assert numbers == {**{name: PRESETS["standard"][name] for name in numbers}, **DIFFERS[preset]}
 
 
+STRICT = {"errors": (1.2, 0.001), "slow_250ms": (1.5, 0.005), "wrong": (1.5, 0.005), "refused": (1.2, 0.01)}
+
+
 @pytest.mark.parametrize(
     ("preset", "over", "within"),
     [
-        ("careful", {"errors": (1.2, 0.001), "slow_250ms": (1.5, 0.005), "wrong": (1.5, 0.005)}, (1.5, 0.005)),
-        ("standard", {"errors": (1.2, 0.001), "slow_250ms": (1.5, 0.005), "wrong": (1.5, 0.005)}, (2, 0.005)),
-        ("fast", {"errors": (1.2, 0.001), "slow_250ms": (1.5, 0.005), "wrong": (1.5, 0.005)}, (2, 0.01)),
-        ("demo", dict.fromkeys(("errors", "slow_250ms", "wrong"), (1.5, 0.02)), (2, 0.1)),
+        ("careful", STRICT, (1.5, 0.005)),
+        ("standard", STRICT, (2, 0.005)),
+        ("fast", STRICT, (2, 0.01)),
+        ("demo", dict.fromkeys(STRICT, (1.5, 0.02)), (2, 0.1)),
     ],
 )
 def test_what_is_tolerated_beside_stable_unless_the_guard_says(preset: str, over: dict, within: tuple) -> None:

@@ -10,8 +10,8 @@ import pytest
 from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
 from serving.control_plane.virtual_hosts import vhost
 from serving.core.addresses import Address
-from serving.core.buckets import is_failure
 from serving.core.lifecycle import DeploymentState
+from serving.core.outcomes import is_failure
 from serving.core.request_limits import Limits
 from serving.core.routes import (
     Arm,
@@ -37,7 +37,7 @@ def route(stable: Arm = A, candidate: Arm | None = B, bp: int = 500, generation:
 
 
 def table(*routes: ModelRoute, generation: int = 1) -> RoutingTable:
-    return RoutingTable("production", generation, False, routes)
+    return RoutingTable("production", generation, "", routes)
 
 
 @pytest.mark.parametrize("bp", [0, 1, 500, 9999, 10_000])
@@ -98,7 +98,7 @@ def test_an_address_that_makes_no_sense_is_refused(address: str) -> None:
 def mirrors_by_route(route: ModelRoute) -> dict[str, list[int]]:
     """The mirrored share, in basis points, of every route of the virtual host that passes requests on."""
     found: dict[str, list[int]] = {}
-    for one in vhost(route, allows_forced=True)["routes"]:
+    for one in vhost(route, forced_key="key")["routes"]:
         if "route" in one:
             policies = one["route"].get("request_mirror_policies", [])
             key = f"{one['name']} {'stream' if one['route'].get('timeout') == '0s' else 'unary'}"
@@ -111,9 +111,10 @@ def test_only_what_the_split_answers_is_mirrored() -> None:
     assert mirrors_by_route(mirrored) == {
         "own_answer unary": [],
         "incoming unary": [],
-        "forced unary": [],
-        "split unary": [2000] * 4,
-        "split stream": [],
+        **{f"{name}{protocol} unary": [] for name in ("forced", "question") for protocol in ("", "_grpc")},
+        "split unary": [2000] * 2,
+        "split_grpc unary": [2000] * 2,
+        "stream stream": [],
     }
     cluster = clusters(mirrored)[PROBER_CLUSTER]
     address = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]
@@ -151,7 +152,7 @@ def test_a_time_out_is_above_nothing_and_at_most_ten_minutes() -> None:
 
 
 def test_a_release_is_forced_only_where_the_environment_says_so() -> None:
-    assert RoutingTable("production", 1).allows_forced is False
+    assert RoutingTable("production", 1).forced_key == ""
 
 
 def test_the_least_share_is_mirrored_too() -> None:
@@ -277,9 +278,9 @@ def test_what_may_be_in_flight_is_shared_by_protocols_and_gateways(
 def test_a_model_takes_what_the_roomiest_of_its_releases_takes() -> None:
     small, large = dataclasses.replace(A, max_request_bytes=1000), dataclasses.replace(B, max_request_bytes=5000)
     for stable, candidate in ((small, large), (large, small)):
-        told = vhost(route(stable, candidate), allows_forced=False)
+        told = vhost(route(stable, candidate))
         assert told["request_body_buffer_limit"] == "5000"
-        assert told["metadata"]["filter_metadata"]["request_guard"] == {"max_request_bytes": "5000"}
+        assert told["metadata"]["filter_metadata"]["request_guard"]["max_request_bytes"] == "5000"
     with pytest.raises(ValueError, match="never be asked"):
         dataclasses.replace(A, max_request_bytes=0)
 
@@ -287,7 +288,7 @@ def test_a_model_takes_what_the_roomiest_of_its_releases_takes() -> None:
 def test_a_model_takes_the_largest_batch_that_one_of_its_releases_takes() -> None:
     def told(*most: int) -> str | None:
         arms = [dataclasses.replace(arm, max_batch=one) for arm, one in zip((A, B), most, strict=True)]
-        metadata = vhost(route(*arms), allows_forced=False)["metadata"]["filter_metadata"]["request_guard"]
+        metadata = vhost(route(*arms))["metadata"]["filter_metadata"]["request_guard"]
         return metadata.get("max_batch")
 
     assert (told(8, 8), told(8, 16), told(16, 8)) == ("8", "16", "16")
@@ -297,7 +298,7 @@ def test_a_model_takes_the_largest_batch_that_one_of_its_releases_takes() -> Non
 def test_grpc_streams_have_a_route_where_every_release_of_the_split_asks_for_them() -> None:
     def is_routed(stable: bool, candidate: bool) -> bool:
         arms = dataclasses.replace(A, has_streams=stable), dataclasses.replace(B, has_streams=candidate)
-        routes = vhost(route(*arms), allows_forced=False)["routes"]
+        routes = vhost(route(*arms))["routes"]
         (first, *_) = [
             one for one in routes if "ModelStreamInfer" in one["match"].get("safe_regex", {}).get("regex", "")
         ]
@@ -319,7 +320,7 @@ def test_grpc_streams_have_a_route_where_every_release_of_the_split_asks_for_the
 def test_callers_of_a_model_without_a_route_read_how_far_its_release_is(
     state: DeploymentState, words: str, retry_after: str | None
 ) -> None:
-    for one in vhost(ModelRoute.preparing("sentiment", 5, "r1", A.digest, state), allows_forced=False)["routes"]:
+    for one in vhost(ModelRoute.preparing("sentiment", 5, "r1", A.digest, state))["routes"]:
         answer = one.get("direct_response", {})
         if one["name"] != "model_preparing" or answer.get("status") != 503:
             continue
@@ -333,7 +334,7 @@ def test_callers_of_a_model_without_a_route_read_how_far_its_release_is(
 
 
 def test_what_a_server_answered_is_tried_again_and_what_broke_is_not() -> None:
-    for one in vhost(route(), allows_forced=True)["routes"]:
+    for one in vhost(route(), forced_key="key")["routes"]:
         policy = one.get("route", {}).get("retry_policy")
         if policy:
             assert not {"5xx", "gateway-error", "reset"} & set(policy["retry_on"].split(","))
@@ -356,9 +357,10 @@ def test_what_a_server_answered_is_tried_again_and_what_broke_is_not() -> None:
     ],
 )
 def test_what_may_be_asked_twice(changes: dict[str, Any], is_retried: bool, is_hedged: bool) -> None:
-    host = vhost(dataclasses.replace(route(), **changes), allows_forced=False)
+    host = vhost(dataclasses.replace(route(), **changes))
     unary = [one["route"] for one in host["routes"] if "request_mirror_policies" in one.get("route", {})]
-    assert len(unary) == (4 if "candidate" not in changes else 2)  # the candidate's share has routes of its own
+    # Inference and questions; the candidate's share has routes of its own.
+    assert len(unary) == (8 if "candidate" not in changes else 4)
     for one in unary:
         policy = one["retry_policy"]
         assert ("retriable_status_codes" in policy, "retriable-status-codes" in policy["retry_on"]) == (is_retried,) * 2
@@ -376,7 +378,7 @@ def test_what_may_not_be_asked_twice_is_not_mirrored() -> None:
     (problem,) = admit(table(once), None).problems
     assert "idempotent: false" in problem.message and not problem.is_withheld
     assert PROBER_CLUSTER in clusters(mirrored) and PROBER_CLUSTER not in clusters(once)
-    routes = vhost(once, allows_forced=False)["routes"]
+    routes = vhost(once)["routes"]
     assert not any(one.get("route", {}).get("request_mirror_policies") for one in routes)
 
 
@@ -429,7 +431,7 @@ def test_a_bound_that_lets_nothing_through_is_refused(changes: dict[str, int], m
 
 
 def test_streams_take_their_places_from_a_pool_of_their_own() -> None:
-    routes = [one for one in vhost(route(), allows_forced=True)["routes"] if "route" in one]
+    routes = [one for one in vhost(route(), forced_key="key")["routes"] if "route" in one]
     pools = {one["route"].get("timeout") == "0s": one["route"].get("priority", "DEFAULT") for one in routes}
     assert pools == {True: "HIGH", False: "DEFAULT"}
 

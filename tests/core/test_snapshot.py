@@ -152,7 +152,11 @@ def test_a_dry_run_is_judged_and_does_not_act() -> None:
 def test_every_guard_of_the_policy_is_judged_in_its_order_by_its_own_counts() -> None:
     watches = {"slow_250ms": GuardTracker(evidence=Evidence(candidate=70, stable=30))}
     found = evidence(EngineState(watches=watches)).judged
-    assert [(one.guard.name, one.candidate, one.stable) for one in found] == [("errors", 0, 0), ("slow_250ms", 70, 30)]
+    assert [(one.guard.name, one.candidate, one.stable) for one in found] == [
+        ("errors", 0, 0),
+        ("slow_250ms", 70, 30),
+        ("refused", 0, 0),
+    ]
 
 
 def test_harm_is_counted_where_the_policy_has_a_budget() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -11,7 +13,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.core.routes import Arm
-from tests.gateway_rig import MODEL, Answer, Rig, grpc_infer, rig
+from tests.gateway_rig import FORCES, MODEL, Answer, Rig, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")
 CANDIDATE = Rig.CANDIDATE
@@ -98,7 +100,7 @@ def test_grpc_calls_that_change_a_server_do_not_pass(parts: Rig, call: str) -> N
 
 
 def forced(parts: Rig, name: str) -> Answer:
-    return parts.envoy.http(headers={"x-sluicegate-release": name})
+    return parts.envoy.http(headers={**FORCES, "x-sluicegate-release": name})
 
 
 def test_no_caller_asks_a_server_for_what_would_end_it(parts: Rig) -> None:
@@ -115,12 +117,45 @@ def test_a_forced_release_answers_without_fallback_and_outside_the_counts(parts:
     assert forced(parts, CANDIDATE).release == "r2"
     assert forced(parts, "r1").release == "r1"
     with parts.envoy.channel() as channel:
-        assert grpc_infer(channel, metadata=(("x-sluicegate-release", "r2"),))[1] == "r2"
+        shown = (*FORCES.items(), ("x-sluicegate-release", "r2"))
+        assert grpc_infer(channel, metadata=shown)[1] == "r2"
     assert forced(parts, "r99").status == 404
     parts.candidate.mode = "error"
     answer = forced(parts, "r2")
     assert (answer.status, answer.release) == (500, "r2")
+    assert b"x-sluicegate-release-key" not in parts.candidate.head
+    assert (parts.counters().by_release, parts.counters().forced) == ({}, 5)
+
+
+@pytest.mark.parametrize("key", ["", "another"])
+def test_who_does_not_show_the_key_forces_no_release(parts: Rig, key: str) -> None:
+    parts.apply(5000, allows_forced=True)
+    shown = {"x-sluicegate-release": "r2", **({"x-sluicegate-release-key": key} if key else {})}
+    answer = parts.envoy.http(headers=shown)
+    assert (answer.status, "sluicegate environment show" in json.loads(answer.body)["error"]) == (403, True)
+    with parts.envoy.channel() as channel:
+        assert grpc_infer(channel, metadata=tuple(shown.items()))[0] is grpc.StatusCode.PERMISSION_DENIED
+    assert parts.stable.hits == parts.candidate.hits == 0
     assert parts.counters().by_release == {}
+
+
+def test_one_forced_request_runs_at_a_time_over_either_protocol(parts: Rig) -> None:
+    """What one release gets alone slows down the users that it is compared by."""
+    parts.apply(5000, allows_forced=True)
+    shown = {**FORCES, "x-sluicegate-release": "r2"}
+    with ThreadPoolExecutor(1) as pool, parts.envoy.channel() as channel:
+        with parts.candidate.held():
+            first = pool.submit(forced, parts, "r2")
+            wait_until(lambda: parts.candidate.hits == 1, "the first is under way")
+            assert (parts.counters().forced, parts.counters().forced_now) == (0, 1)
+            second = forced(parts, "r2")
+            assert (second.status, second.headers["retry-after"]) == (429, "1")
+            assert grpc_infer(channel, metadata=tuple(shown.items()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert forced(parts, "r1").release == "r1"
+        assert first.result().release == "r2"
+        assert grpc_infer(channel, metadata=tuple(shown.items()))[1] == "r2"
+    counted = parts.counters()
+    assert (counted.forced, counted.forced_now, dict(counted.by_release)) == (5, 0, {})
 
 
 def test_a_release_that_only_waits_can_be_forced(parts: Rig) -> None:

@@ -25,7 +25,7 @@ from serving.control_plane.clusters import MAX_MIRRORED, MIRROR_TIMEOUT_S, PROBE
 from serving.core.addresses import Address
 from serving.core.request_limits import Limits
 from serving.core.routes import Arm, Prober
-from tests.gateway_rig import MODEL, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
+from tests.gateway_rig import FORCES, MODEL, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(300)]
 
@@ -141,7 +141,7 @@ def test_both_protocols_are_copied_whole_with_the_number_of_the_route(parts: Rig
 
 def test_forced_requests_are_not_copied(parts: Rig, sink: Sink) -> None:
     mirror(parts, sink, allows_forced=True)
-    assert parts.envoy.http(headers={"x-sluicegate-release": "r2"}).release == "r2"
+    assert parts.envoy.http(headers={**FORCES, "x-sluicegate-release": "r2"}).release == "r2"
     assert parts.envoy.http().release == "r1"
     wait_until(sink.copies, "the copy")
     parts.envoy.flushed()

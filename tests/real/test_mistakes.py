@@ -19,7 +19,7 @@ from serving.core.routes import Arm, Endpoint
 from serving.ports import ArmCounters
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
-from tests.gateway_rig import MODEL, Answer, Rig, rig
+from tests.gateway_rig import FORCES, MODEL, Answer, Rig, rig
 from tests.triton_rig import local_launcher
 
 pytestmark = [pytest.mark.real("envoy", "triton"), pytest.mark.timeout(300)]
@@ -65,7 +65,8 @@ class World:
 
     def attempts(self, protocol: str) -> int:
         """On the candidate so far."""
-        start = f"{MODEL}_{CANDIDATE.removeprefix('sha256:')[:12]}_{protocol}::"
+        name = f"{MODEL}_{CANDIDATE.removeprefix('sha256:')[:12]}_{protocol}"
+        start = (f"{name}::", f"{name}_forced::")
         lines = [
             line.split("::") for line in self.parts.envoy.admin("/clusters").splitlines() if line.startswith(start)
         ]
@@ -183,7 +184,7 @@ GENERATE = {
 
 
 def headers_for(route: str, headers: dict[str, str]) -> dict[str, str]:
-    return {**headers, "x-sluicegate-release": "r2"} if route == "forced" else headers
+    return {**headers, **FORCES, "x-sluicegate-release": "r2"} if route == "forced" else headers
 
 
 def test_what_a_caller_gets_wrong_over_http_is_told_and_tried_once(world: World, route: str) -> None:
@@ -252,7 +253,10 @@ AT_THE_GATEWAY_GRPC = {"garbage", "a text", "cut", "a negative shape", "a shape 
 
 def call(channel: grpc.Channel, body: bytes, route: str = "") -> grpc.StatusCode:
     ask = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-    metadata = [("x-sluicegate-model", MODEL), *([("x-sluicegate-release", "r2")] if route == "forced" else [])]
+    metadata = [
+        ("x-sluicegate-model", MODEL),
+        *([*FORCES.items(), ("x-sluicegate-release", "r2")] if route == "forced" else []),
+    ]
     try:
         ask(body, timeout=60, metadata=metadata)
     except grpc.RpcError as error:

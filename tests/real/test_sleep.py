@@ -23,7 +23,7 @@ from serving.core.request_limits import Limits
 from serving.core.routes import digest12
 from serving.core.sleep import LEAST_S, SleepRule
 from serving.models import Deployment, Server, Sleep
-from tests.gateway_rig import MODEL, Envoy, Rig, Traffic, rig, wait_until
+from tests.gateway_rig import FORCES, MODEL, Envoy, Rig, Traffic, rig, wait_until
 from tests.real.test_agent import SYSTEM, Machine, database, machine, processes_under  # noqa: F401
 from tests.real.test_static_servers import BODY, Product, gateway  # noqa: F401
 
@@ -81,9 +81,9 @@ def test_a_gateway_answers_for_a_model_that_sleeps_and_counts_that_as_no_error(p
 
 def test_a_forced_request_finds_it_asleep_too_and_is_counted(parts: Rig) -> None:
     parts.apply(None, allows_forced=True)
-    assert parts.envoy.http(headers={"x-sluicegate-release": "r1"}).status == 200
+    assert parts.envoy.http(headers={**FORCES, "x-sluicegate-release": "r1"}).status == 200
     parts.apply(None, allows_forced=True, asleep=Asleep(7))
-    assert parts.envoy.http(headers={"x-sluicegate-release": "r1"}).status == 503
+    assert parts.envoy.http(headers={**FORCES, "x-sluicegate-release": "r1"}).status == 503
     counted = parts.counters()
     assert (counted.forced, counted.asleep, counted.user_requests) == (1, 1, 0)
 

@@ -12,7 +12,7 @@ import pytest
 
 from serving.core.tenants import Quota, Tenants
 from serving.ports import TenantCounters
-from tests.gateway_rig import Rig, grpc_infer, rig
+from tests.gateway_rig import FORCES, Rig, grpc_infer, rig
 
 pytestmark = [pytest.mark.real("envoy")]
 #: Buckets that do not fill again while a test lasts: what passes is what a bucket holds, however busy the machine is.
@@ -76,7 +76,7 @@ def test_what_a_quota_refuses_says_so_over_http_and_over_grpc(parts: Rig) -> Non
 
 def test_a_forced_release_is_no_way_out_of_a_quota(parts: Rig) -> None:
     parts.apply(None, tenants=TENANTS, allows_forced=True)
-    heads = {"x-tenant": "acme", "x-sluicegate-release": "r1"}
+    heads = {**FORCES, "x-tenant": "acme", "x-sluicegate-release": "r1"}
     assert Counter(parts.envoy.http(headers=heads).status for _ in range(15)) == {200: 10, 429: 5}
 
 

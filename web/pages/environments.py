@@ -17,6 +17,7 @@ from serving import queries
 from serving.actions.environments import change_environment, create_environment
 from serving.core.gateway_standing import Standing
 from serving.models import Environment
+from serving.queries.forced_key import shown_forced_key
 from serving.queries.gateways import GatewayState, gateway_states
 from serving.queries.routes import models_routed_in
 from web.pages.forms import optional_reason_in, version_in
@@ -62,6 +63,7 @@ def environment(request: HttpRequest, slug: str) -> HttpResponse:
             {**vars(one), "verbs": _verbs(one)} for one in gateway_states() if one.gateway.environment_id == row.pk
         ],
         "form": request.POST,
+        "forced_key": shown_forced_key(actor_of(request), row),
     }
     return render_settings(request, "settings/environment.html", "settings_environments", facts)
 
@@ -165,7 +167,9 @@ def _says(row: Environment) -> list[str]:
         "waits for an approval at its start" if row.needs_approval else "waits for the approvals of its policy alone"
     )
     forced = (
-        "may choose its release by x-sluicegate-release" if row.allows_forced_release else "cannot choose its release"
+        "that shows the environment's key may choose its release by x-sluicegate-release"
+        if row.allows_forced_release
+        else "cannot choose its release"
     )
     return [
         f"{row.title} ({row.slug}): {gateway}.",
