@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote_plus, urlencode, urlsplit, urlunsplit
 
 from ledger.adapters.deadline_http import DeadlineConnection, TooLong
-from ledger.adapters.outbound import Refused, resolver
+from ledger.adapters.outbound import AddressRefused, resolver
 from ledger.core.outbound import host_problem
 from ledger.core.proxies import proxy_for
 
@@ -82,7 +82,7 @@ def _ask(
         addresses = resolver(parts.hostname or "", parts.port or 0, proxy=proxy, may_be_private=True)
         with DeadlineConnection(origin, until, MOST_BYTES, addresses=addresses, proxy=proxy) as line:
             status, answer = line.ask(method, path, body, told)
-    except Refused as refused:
+    except AddressRefused as refused:
         raise IssuerUnreachable(f"{_shown(url)} is never asked: {refused}") from None
     except TooLong:
         raise IssuerUnreachable(f"{_shown(url)} answered more than {MOST_BYTES // 1024} kB") from None

@@ -12,7 +12,7 @@ from ledger.adapters.deadline_http import addresses_of
 from ledger.core.outbound import address_problem
 
 
-class Refused(Exception):
+class AddressRefused(Exception):
     """Sluicegate connects to no address of the host. The message states why."""
 
 
@@ -20,7 +20,7 @@ def resolver(host: str, port: int, *, proxy: str, may_be_private: bool) -> Calla
     """Returns the resolver for one connection. It returns checked addresses only, so a name that changes later leads nowhere.
 
     With a proxy, the proxy resolves the name. The addresses that this machine finds for the host are checked all the same.
-    Raises Refused.
+    Raises AddressRefused.
     """
     permitted = partial(permitted_addresses, may_be_private=may_be_private)
     if not proxy:
@@ -31,7 +31,7 @@ def resolver(host: str, port: int, *, proxy: str, may_be_private: bool) -> Calla
 
 
 def permitted_addresses(host: str, port: int, *, may_be_private: bool) -> list[str]:
-    """Those of the host's addresses that may be connected to. Raises Refused when there are none, socket.gaierror."""
+    """Those of the host's addresses that may be connected to. Raises AddressRefused when there are none, socket.gaierror."""
     found, problem = [], "The host has no address."
     for text in addresses_of(host, port):
         address = ipaddress.ip_address(text.partition("%")[0])
@@ -39,5 +39,5 @@ def permitted_addresses(host: str, port: int, *, may_be_private: bool) -> list[s
         problem = refused or problem
         found += [] if refused else [str(address)]
     if not found:
-        raise Refused(problem)
+        raise AddressRefused(problem)
     return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 from ledger.adapters.deadline_http import DeadlineConnection
-from ledger.adapters.outbound import Refused, resolver
+from ledger.adapters.outbound import AddressRefused, resolver
 from ledger.core.proxies import proxy_for
 from notifications.core.delivery import SNIPPET_CHARACTERS, Outcome
 from notifications.core.webhook import url_problem
@@ -33,7 +33,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
     until = began + timeout_s
     try:
         if problem := url_problem(url, may_be_private=may_be_private):
-            raise Refused(problem)
+            raise AddressRefused(problem)
         parts = urlsplit(url)
         origin = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], "", "", ""))
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -41,7 +41,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
         addresses = resolver(parts.hostname or "", parts.port or 0, proxy=proxy, may_be_private=may_be_private)
         with DeadlineConnection(origin, until, addresses=addresses, proxy=proxy) as line:
             answer.take(line.request("POST", target, body, {"User-Agent": AGENT, "Connection": "close", **headers}))
-    except Refused as refused:
+    except AddressRefused as refused:
         error = str(refused)
     except socket.gaierror as unknown:
         error = f"The host's name cannot be resolved: {unknown.strerror}. Correct the address, or the name service."

@@ -19,7 +19,7 @@ _PIECE: Final = 64 << 10
 _LAST_WORDS_S: Final = 1.0
 
 
-class ServerLog:
+class BoundedLog:
     """Copies the output in `pipe`, a file descriptor, to the end of a file. A full disk loses words and stops no server."""
 
     def __init__(self, file: Path) -> None:

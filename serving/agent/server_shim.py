@@ -30,7 +30,7 @@ from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import adopt_orphans, children_of, die_with_parent, started_at_ticks
 from serving.agent import scratch
 from serving.agent.sandbox.spec import ENVIRONMENT, NAMESPACES, command, read
-from serving.agent.server_log import ServerLog, append
+from serving.agent.server_log import BoundedLog, append
 
 LAUNCH_FILE = "launch.json"
 SANDBOX_FILE = "sandbox.json"
@@ -103,7 +103,7 @@ def keep(folder: Path) -> int:
     return 1
 
 
-def _start(folder: Path) -> tuple[subprocess.Popen[bytes], int, ServerLog]:
+def _start(folder: Path) -> tuple[subprocess.Popen[bytes], int, BoundedLog]:
     """The sandbox, the id of the server in it (0 if there is none; the log has the reason), and the log."""
     tie = die_with_parent(signal.SIGTERM)  # SIGTERM: the server ends its model processes with it
 
@@ -113,7 +113,7 @@ def _start(folder: Path) -> tuple[subprocess.Popen[bytes], int, ServerLog]:
 
     told, tell = os.pipe()
     (folder / LOG_FILE).touch(0o600)
-    log = ServerLog(folder / LOG_FILE)
+    log = BoundedLog(folder / LOG_FILE)
     sandbox = subprocess.Popen(  # there is one thread yet, so a function before exec is safe
         command(folder / SANDBOX_FILE, report=tell),
         env=ENVIRONMENT,

@@ -277,7 +277,7 @@ def test_a_server_cannot_make_its_log_large(keep: Callable[..., Kept], has_lines
 
 
 def test_a_log_on_a_full_disk_stops_no_server(tmp_path: Path) -> None:
-    log = server_log.ServerLog(Path("/dev/full"))
+    log = server_log.BoundedLog(Path("/dev/full"))
     pipe = os.dup(log.pipe)
     log.begin()
     assert os.write(pipe, b"x" * (1 << 16)) and os.write(pipe, b"y" * (1 << 16))
