@@ -52,5 +52,5 @@ def _bound_tensors(found: dict[str, Findings]) -> None:
     for path in sorted(found):
         room -= len(found[path].facts.get("tensors", ()))
         if room < 0:
-            said = f"the release's files name more than {MOST_TENSORS} tensors."
-            found[path] = replace(found[path], problems=(Problem(path, said, "Split the release."),), facts={})
+            message = f"the release's files name more than {MOST_TENSORS} tensors."
+            found[path] = replace(found[path], problems=(Problem(path, message, "Split the release."),), facts={})

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, may, require
 from ledger.actions import append_event, enqueue
-from ledger.core.errors import DomainError, Invalid, NotFound, StateChanged
+from ledger.core.errors import DomainError, Invalid, NotFound, StateChanged, Unavailable
 from registry.actions.blobs import record_blob
 from registry.actions.drafts import attach, require_draft, require_expected_file
 from registry.actions.inspections import inspect_files
@@ -249,7 +249,10 @@ def _inspect(upload: Upload, blob: Blob) -> None:
 
     What a graph may name as its data is judged at the seal, which reads the graph.
     """
-    found = inspect_files([(upload.path, blob)])[upload.path]
+    try:
+        found = inspect_files([(upload.path, blob)])[upload.path]
+    except Unavailable:  # other large files are read at this moment; the seal reads this one
+        return
     beside = _beside(upload) if found.problems else set()
     if found.problems and not (found.can_be_data and can_be_data(upload.path, beside=beside)):
         said = " ".join(f"{problem.message} {problem.fix}" for problem in found.problems)

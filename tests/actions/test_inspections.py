@@ -62,7 +62,7 @@ def test_a_header_is_read_once_for_all_releases_that_hold_it(
     actions.seal(actor=dev, release=draft_with(dev, model))
     (row,) = Inspection.objects.all()
     assert (row.blob_id, row.kind, row.facts["outputs"]) == (sha256(ONNX), "onnx", [["probabilities", "FP32", [-1, 2]]])
-    monkeypatch.setattr(inspections, "inspect", None)  # would fail if it were called again
+    monkeypatch.setattr(inspections, "read_header", None)  # would fail if it were called again
     draft = draft_with(dev, model, changes={"provenance.notes": "The second."})
     assert actions.seal(actor=dev, release=draft).number == 2
     Inspection.objects.update(reader=0)

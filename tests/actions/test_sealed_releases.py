@@ -115,13 +115,13 @@ def test_files_are_read_before_the_transaction_of_the_seal_and_not_again_in_it(m
     """Large ones take longer than the database lets a transaction stand still, and whoever else needs the draft waits."""
     dev = developer()
     draft, read = draft_with(dev, served_model(dev)), list[bool]()
-    real = inspections.inspect
+    real = inspections.read_header
 
     def watched(*args: Any) -> Any:
         read.append(connection.in_atomic_block)
         return real(*args)
 
-    monkeypatch.setattr(inspections, "inspect", watched)
+    monkeypatch.setattr(inspections, "read_header", watched)
     assert actions.seal(actor=dev, release=draft).state == "sealed"
     assert read and not any(read)
 
