@@ -202,7 +202,11 @@ class Policy:
     @property
     def bar_worse(self) -> float:
         """The same for a guard that has an equal share: what pages and decisions show as the rollout's bar."""
-        return -math.log(self.alpha_roll_back / (2 * len(self.guards) * self.stages))
+        refused = [guard.alpha for guard in self.guards if guard.indicator == "refused" and guard.alpha is not None]
+        others = len(self.guards) - len(refused)
+        if not others:
+            return -math.log(self.alpha_roll_back / (2 * len(self.guards) * self.stages))
+        return -math.log((self.alpha_roll_back - sum(refused)) / (2 * others * self.stages))
 
     @property
     def bar_fine(self) -> float:

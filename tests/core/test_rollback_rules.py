@@ -16,7 +16,7 @@ from rollouts.core.rollback_rules import breach
 from rollouts.core.snapshot import Judged, Snapshot
 from tests.core.test_decide import ALONE, POLICY, judged, snapshot
 
-ERRORS, SLOW = POLICY.guards
+ERRORS, SLOW, *_ = POLICY.guards
 BAR = POLICY.bar_worse_of(ERRORS)
 BELOW = math.nextafter(BAR, 0)
 #: An objective of one half, so that a share can be exactly at its limit.
