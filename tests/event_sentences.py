@@ -72,6 +72,8 @@ RESTS_ON = {
     "The freeze until {} was passed. {}": "a freeze window of the plan holds at this time, and the action does not refuse it",
     "Paused by {} at {} %: {}": PERSON,
     "Resumed by {} at {} %: {}": PERSON,
+    "{} begins look {} of {} now: {}": "every gateway has acknowledged weight 0 since the crossing",
+    "{} Before that: {}": "the records of the rollout's crossings, each written in the transaction that took its traffic away",
     "{} went back to {}, {}: {}": "a server of the former release is ready",
     "{} is taken out of use.": PERSON,
     "{} is in use again.": PERSON,
