@@ -34,7 +34,7 @@ from serving.core.routes import Arm, ModelRoute, RoutingTable
 from serving.ports import ArmCounters, GatewayCounters
 from tests.stub_server import MODEL, Backend, Loop, free_port
 
-#: What a request shows that forces a release.
+#: Key of a request that forces a release.
 KEY = "a key of this rig"
 FORCES = {"x-sluicegate-release-key": KEY}
 #: The stubs bear whatever the tests ask of them at once.

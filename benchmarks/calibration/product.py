@@ -101,7 +101,7 @@ class Watched:
             self._look()
 
     def _closed(self, more: Sequence[Floats]) -> tuple[list[Floats], Booleans]:
-        """The windows that close now, nothing where one stays open; and where that is so."""
+        """Counts of the windows that close now, zeros for an open window, and a mask of the closed ones."""
         whole = self._waiting + np.stack(np.broadcast_arrays(*more))
         closes = (whole[1, :, 0] > 0) & (whole[3, :, 0] > 0)
         self._waiting = np.where(closes[:, None], 0.0, whole)

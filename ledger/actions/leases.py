@@ -37,7 +37,7 @@ def acquire(name: str, owner: str, ttl_s: float, *, dead: str | None = None) -> 
 
 
 def acquire_after(name: str, owner: str, ttl_s: float) -> int | None:
-    """As `acquire`. A holder of this machine whose process has ended is not waited for, which a killed process makes likely."""
+    """As `acquire`. Does not wait for a holder on this machine if its process has ended, for example by a kill."""
     token = acquire(name, owner, ttl_s)
     if token is None and (other := holder(name)) is not None and has_ended(other):
         return acquire(name, owner, ttl_s, dead=other)

@@ -8,7 +8,7 @@ import re
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 #: A last label that makes a host an IPv4 address: 127.1, 2130706433, 0x7f.1. Source: WHATWG URL, "ends in a number checker".
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-#: Where clouds answer whoever asks with the machine's own credentials, beside 169.254.169.254, which is link-local.
+#: Addresses at which clouds hand out the machine's credentials, beside 169.254.169.254, which is link-local.
 _METADATA = {ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")}
 #: IPv6 addresses with an IPv4 address in their last four bytes. Source: RFC 6052 (NAT64), RFC 4291 (compatible).
 _EMBEDDING = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96"))

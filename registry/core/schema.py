@@ -58,7 +58,7 @@ class _Bad:
         return "BAD"
 
 
-#: Mistakes that one answer lists, and for which a similar known word is looked for, which is slow.
+#: Most mistakes in one answer. Only these are compared with known words, because that is slow.
 MOST_PROBLEMS: Final = 100
 #: Characters of a free name: of a tensor, a parameter, a label.
 LONGEST_NAME: Final = 256

@@ -81,7 +81,7 @@ def void_because(
     if approval.expires_at is not None and approval.expires_at <= now:
         return Void.EXPIRED
     if crossed_at is not None and approval.stage != START and approval.at <= crossed_at:
-        return Void.BEFORE_CROSSING  # of a later stage, by somebody who did not know of the crossing
+        return Void.BEFORE_CROSSING  # of a later stage, given without knowledge of the crossing
     return None
 
 

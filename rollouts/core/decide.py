@@ -29,7 +29,7 @@ from rollouts.core.stable_replica import comparable, renewing
 
 #: Nodes that a sentence names.
 MOST_NODES = 3
-#: Where the counts scatter by more than this factor, the hold states it: it is why so many samples are needed.
+#: If the counts scatter by more than this factor, the hold states it as the reason for its number of samples.
 CLUMPED = 2.0
 
 

@@ -170,8 +170,8 @@ class EngineState:
         )  # fmt: skip
 
     def looking_again(self) -> EngineState:
-        """Without what the candidate's last attempts were like: the next look begins with nothing known of it. What is known of stable
-        stays, and so does the harm that users had."""
+        """Without the history of the candidate's attempts, so that the next look starts fresh. Stable's history and the harm to users
+        stay."""
         watches = {
             name: replace(watch, dispersion=watch.dispersion.without_candidate(), recent=Recent(), first_bad_at=None)
             for name, watch in self.watches.items()

@@ -9,7 +9,7 @@ from rollouts.core.evidence import Side, Window, attempts_to_go, fixed_sums, log
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.policy import Guard
 
-#: An excess within so many standard deviations is chance's. Source: docs/rollouts.md, "One bad replica".
+#: Standard deviations within which an excess is due to chance. Source: docs/rollouts.md, "One bad replica".
 BY_CHANCE_SIGMAS = 1.0
 
 
@@ -86,7 +86,7 @@ def excess_of(bad: float, candidate: int, bad_stable: int, stable: int) -> float
 
 
 def by_chance(candidate: int, bad_stable: int, stable: int, phi: float) -> float:
-    """The standard deviation of `excess_of` where the arms are alike; `phi`: how much stable's counts scatter beyond chance."""
+    """The standard deviation of `excess_of` if the arms are alike; `phi`: how much stable's counts scatter beyond chance."""
     share = bad_stable / max(1, stable)
     return math.sqrt(max(0.0, phi * candidate * share * (1 - share) * (1 + candidate / max(1, stable))))
 

@@ -1,4 +1,4 @@
-"""What does not fit together in a rollout policy whose fields are each readable."""
+"""Contradictions between the fields of a rollout policy, each of which is valid by itself."""
 
 from __future__ import annotations
 

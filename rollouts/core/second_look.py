@@ -18,11 +18,11 @@ from rollouts.core.rollback_rules import breach
 from rollouts.core.snapshot import Snapshot
 from rollouts.core.stable_gone import no_target, replacement
 
-#: Before it begins again the candidate must have had a server for so many seconds, so that its probes of this time were answered.
+#: Seconds for which the candidate must have had a server before it begins again: its probes of this time were answered.
 PROBED_S = 10.0
 #: Counters that cannot show that the candidate gets nothing hold up its next look no longer than this, in seconds.
 CONFIRMED_WITHIN_S = 30.0
-#: The indicator whose evidence convicts at once: wrong answers need no users, so the wait shows them too.
+#: The indicator that convicts at once: the prober finds wrong answers without users, also during the wait.
 PROBED = "wrong"
 
 

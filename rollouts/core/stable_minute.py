@@ -13,11 +13,11 @@ from typing import Any
 from rollouts.core.dispersion import Dispersion
 from rollouts.core.evidence import Side, fixed_sums, mixed
 
-#: The minute is kept in so many parts of so many seconds.
+#: Number of parts of the minute, and the seconds of each part.
 PARTS, PART_S = 12, 5.0
 #: Stable is over its objective when the minute's counts are ten to one for it, and until their share is within it again.
 OVER_LOG_E = math.log(10)
-#: It lasts when so many parts are over: 20 s. A clump of failures that ends within a few seconds is no incident.
+#: Number of parts that must be over for an incident to last: 20 s. A clump of failures that ends within a few seconds is no incident.
 LASTING_PARTS = 4
 #: How stable scatters is remembered anew so often, in seconds, at moments at which the newest parts are within the objective.
 CALM_S, NEWEST = 60.0, 2

@@ -46,7 +46,7 @@ class Convincing(NamedTuple):
 class Point(NamedTuple):
     """One counter's evidence: log M of the side that rolls back, plain sums of the side that promotes, and what was bad."""
 
-    worse: Sums = ()  # until the first window that says something
+    worse: Sums = ()  # until the first window with evidence
     fine: Sums = ZERO
     bad_candidate: int = 0
     bad_stable: int = 0
@@ -82,7 +82,7 @@ class Part:
         return Window(bad[0], self.candidate, bad[1], self.stable)
 
     def own_window(self, name: str) -> Window:
-        """With what is held against the candidate in place of all that was bad."""
+        """With the failures that are held against the candidate in place of all its failures."""
         bad = self.own or self.bad[name]
         return Window(bad[0], self.candidate, bad[1], self.stable)
 
@@ -108,7 +108,7 @@ BETTER = Tolerance()
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one step's windows say of one guard: the counters at its points, over the same attempts.
+    """Evidence of one step for one guard: the counters at its points, over the same attempts.
 
     `ticks` counts the windows in which both arms (or, without a stable, the candidate) had attempts. `better` are the sums
     against "the candidate is no better than stable", of the guard's own counter. `own` are the bad attempts that are held against each
@@ -196,7 +196,7 @@ class Evidence:
         return (point.bad_candidate, point.bad_stable) if self.own is None else self.own
 
     def point(self, name: str) -> Point:
-        """One counter's evidence; nothing known where it never counted."""
+        """Evidence of one counter; empty if it never counted."""
         return self.points.get(name, _NOTHING)
 
     def log_e_worse(self, name: str) -> float:

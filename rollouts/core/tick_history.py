@@ -230,7 +230,7 @@ def _external(counts: Sequence[int], name: str) -> Arms:
 
 
 def _context_change(before: TickContext | None, now: TickContext, names: Sequence[str] | None) -> list[dict[str, Any]]:
-    """The object in front of a row, if there is something to tell. In front of the first row, what is not usual."""
+    """The changed fields in front of a row, if any. In front of the first row, the fields that differ from their defaults."""
     told: dict[str, Any] = {} if names is None else {"names": list(names)}
     known = before or TickContext()
     told |= {name: value for name in _FIELDS if (value := getattr(now, name)) != getattr(known, name)}

@@ -152,7 +152,7 @@ class StaticLauncher:
         self._finish(loading, model, timeout_s)
 
     def is_alive(self, server: RunningServer) -> bool:
-        """Whether it serves what it was given; a server that does not say so in time is not given up for that.
+        """Whether it serves what it was given; a server that does not answer in time is kept.
 
         Raises OSError if this process cannot look.
         """

@@ -119,7 +119,7 @@ def scope(model: str, host: dict[str, Any]) -> dict[str, Any]:
 
 
 def vhost(route: ModelRoute, *, forced_key: str = "") -> dict[str, Any]:
-    """The virtual host of one model. `forced_key`: what a request that forces a release must show.
+    """The virtual host of one model. `forced_key`: the key of requests that force a release.
     Its metadata carry the route's generation: that is what gets acknowledged.
     """
     return {

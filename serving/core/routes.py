@@ -252,7 +252,7 @@ class RoutingTable:
 
     environment: str
     generation: int
-    forced_key: str = field(default="", repr=False)  # what a request that forces a release must show; empty: none may
+    forced_key: str = field(default="", repr=False)  # key of requests that force a release; empty: forcing is off
     models: tuple[ModelRoute, ...] = ()
     unknown: frozenset[str] = frozenset()
 

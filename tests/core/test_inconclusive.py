@@ -138,7 +138,7 @@ def test_an_incident_is_shared_where_stable_is_over_in_the_last_minute_and_the_c
 
     assert burning(251) is Code.BOTH_ARMS_BAD
     assert burning(250) is None  # exactly at its limit the candidate is not over it
-    assert burning(251, is_over=False) is None  # whatever stable failed in the stage before
+    assert burning(251, is_over=False) is None  # failures of stable in the stage before do not matter
     one = judged(0, bad_candidate=40, bad_stable=600, is_stable_over=True)
     assert "errors of r1 were over 1.3 % in the last minute too, so it is not the release" in said(judged=(one,))
 

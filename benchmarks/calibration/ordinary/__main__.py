@@ -43,7 +43,7 @@ FIVE, ONE = Fault(0.05), Fault(0.01)
 
 @dataclass(frozen=True)
 class Limit:
-    """What a row must keep; absent parts are not asked. Shares in [0, 1], times in seconds."""
+    """The bounds of a row; None: no bound. Shares in [0, 1], times in seconds."""
 
     rolled_back: float | None = None
     promoted: float | None = None
@@ -73,7 +73,7 @@ def _timed(name: str, rate: float = 10.0, **more: Any) -> Scenario:
 
 
 def rows() -> list[Row]:
-    """Every row, by the number of the defect; then faults, then what is well today."""
+    """Every row, by the number of the defect; then faults, then traffic without trouble."""
     return [
         *_spells(),
         *_streams(),
@@ -153,7 +153,7 @@ def _replicas() -> list[Row]:
 
 
 def _incidents() -> list[Row]:
-    """J5, J6, J9: incidents of both arms, of stable alone, and one that hits the candidate harder."""
+    """J5, J6, J9: incidents of both arms, of stable alone, and an incident that hits the candidate harder."""
     both = [
         _row(f"J5 both fail 30 % more for {seconds} s", _usual("", horizon_s=100 * MINUTE,
              faults=(Fault(0.3, 60, is_shared=True, for_s=seconds),)), rolled_back=0.0, promoted=0.95)
@@ -209,7 +209,7 @@ def _others() -> list[Row]:
 
 
 def _faults() -> list[Row]:
-    """How soon what a judge must find is found; the limits are 1.2 times what was measured before."""
+    """Faults, with 1.2 times the earlier detection times as limits."""
     bake = Fault(0.05, 10, in_bake=True)
     return [
         _row("fault +5 pp", _usual("", horizon_s=10 * MINUTE, faults=(FIVE,)), found_s=40),
@@ -227,7 +227,7 @@ def _faults() -> list[Row]:
 
 
 def _well() -> list[Row]:
-    """What must stay at 1 % or less."""
+    """Traffic without trouble: at most 1 % may be rolled back."""
     return [
         _row("well: nothing happens", _usual("", horizon_s=80 * MINUTE), rolled_back=0.0, promoted=0.95),
         _row("well: at the tolerance", _usual("", candidate_base=0.0046, horizon_s=80 * MINUTE), rolled_back=0.0),
@@ -276,7 +276,7 @@ def told(row: Row, runs: Sequence[Ran]) -> str:
 
 
 def _verdict(limit: Limit, n: int, back: int, promoted: list[float], delays: list[float]) -> str:
-    """`ok`, `OVER`, or nothing where no limit is asked. With few runs a share may be over its limit by three runs of a hundred."""
+    """`ok`, `OVER`, or nothing without a limit. With few runs a share may be over its limit by three runs of a hundred."""
     kept = []
     if limit.rolled_back is not None:
         kept.append(back <= max(limit.rolled_back, 0.0) * n + 0.02 * n * (limit.rolled_back < 0.02))

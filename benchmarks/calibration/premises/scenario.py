@@ -31,7 +31,7 @@ class Fault:
     `clump`: so many of them fail within one second. `every_s`: only the first `on_s` seconds of each such period.
     `grows`: the share begins at nothing and grows by so much a minute, up to `share`. `is_seen`: the agent reports no
     server meanwhile. `is_shared`: both arms fail so, which makes it an incident and no fault. `is_of_stable`: stable alone
-    fails so. `for_s`: it ends after so many seconds.
+    fails so. `for_s`: its length in seconds.
     """
 
     share: float
@@ -119,7 +119,7 @@ class Scenario:
     fails, whenever it is asked, and as many others only the candidate. `retried`: a failed attempt is tried again on stable
     once. `late_s`: how long each gateway takes to follow a weight. `before`: failures of stable alone, as
     (second, how many), seconds before the first step being negative. `servers`: of the candidate at the first weight; with
-    more traffic it has more. `an_arm`: instead, each arm has so many whatever its weight. `is_harmless`: to take the candidate
+    more traffic it has more. `an_arm`: instead, servers of each arm, at any weight. `is_harmless`: to take the candidate
     back would be wrong, whatever its faults. `runs`: of 200 that a full run asks for, so many are walked.
     """
 
@@ -178,5 +178,5 @@ class Scenario:
         asked = {
             "second_look": {"looks": 1},
             **self.policy,
-        }  # where the first crossing ends it, unless the policy states more
+        }  # the first crossing ends it, unless the policy states more looks
         return parse_policy(asked, self.objectives).facing(has_stable=True)

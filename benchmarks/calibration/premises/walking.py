@@ -136,7 +136,7 @@ class Ran:
 
     state: str
     ended_at: float
-    away_at: float  # when traffic was first taken away, by a rollback or for another look; infinite where it never was
+    away_at: float  # when traffic was first taken away, by a rollback or for another look; infinite if never
     code: str  # of the last decision
     onset_at: float
     bad: int  # failed or slow attempts of the candidate from the onset until the product's end
