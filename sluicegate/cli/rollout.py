@@ -213,7 +213,7 @@ def status_line(view: dict[str, Any]) -> str:
 
 def status_lines(view: dict[str, Any]) -> list[str]:
     """The status line, then what people should know: who approved what, what is missing, freezes, the undo window."""
-    lines = [status_line(view), *_stop_line(view), *_target_line(view)]
+    lines = [status_line(view), *_crossing_lines(view), *_stop_line(view), *_target_line(view)]
     for stage in view.get("approval_stages") or []:
         by = f" by {', '.join(stage['by'])}" if stage["by"] else ""
         lines.append(f"  {stage['stage']}: {stage['given']} of {stage['needed']} approvals{by}")
@@ -231,6 +231,15 @@ def status_lines(view: dict[str, Any]) -> list[str]:
         why = "".join(f" ({one})" for one in (frozen.get("local_until"), frozen["why"]) if one)
         lines.append(f"  changes are frozen until {frozen['until'][:16]} UTC{why}")
     return [*lines, *_undo_line(view)]
+
+
+def _crossing_lines(view: dict[str, Any]) -> list[str]:
+    """Each time that its traffic was taken away for another look."""
+    second = view.get("second_look") or {}
+    return [
+        f"  look {number} of {second['looks']}: {crossing['said']}"
+        for number, crossing in enumerate(second.get("crossings") or [], start=1)
+    ]
 
 
 def _stop_line(view: dict[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ from rollouts.core.engine_state import EngineState
 from rollouts.models import Mismatch, Rollout
 from rollouts.queries import view_of
 from serving.models import Route
+from sluicegate.cli.rollout import status_lines
 from tests.factories import make_actor, make_model, make_release, make_user
 from tests.pages.markup import squeezed
 from tests.rollout_setup import (
@@ -351,6 +352,7 @@ def test_a_second_look_is_told_with_its_crossing_and_begins_by_hand() -> None:
             break
     text = squeezed(page_of(boss, rollout))
     assert "Begins again" in text and "It is second look." in text  # why nothing advances
+    assert any("look 1 of 2: Traffic taken away at 25 %:" in line for line in status_lines(view_of(rollout)))
     seen = view_of(rollout)["second_look"]
     assert seen["is_waiting"] and seen["begins_at"] is not None
     answer = Client(headers={"accept": "application/json"})
