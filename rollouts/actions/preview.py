@@ -323,15 +323,23 @@ def _of_traffic(asked: _Asked) -> Iterator[Warned]:
         said = f"Nobody has counted the traffic of {asked.candidate.model.slug} in {asked.environment.slug} yet"
         yield Warned("traffic_unknown", "note", f"{said}, so that no times can be told.")
         return
-    thin = [f"{one.name} ({weight_text(one.weight_bp)})" for one in asked.found.stages if one.expected_s is None]
+    thin = [f"{one.name} ({weight_text(one.weight_bp)})" for one in asked.found.stages if one.is_late]
     if thin:
-        said = f"At {rate:g} requests/s {listed(thin)} will not see enough before the deadline"
-        yield Warned(
-            "thin_traffic", "warning", f"{said}; make these weights or deadlines larger, or ask for fewer samples."
-        )
+        said = f"At {rate:g} requests/s {listed(thin)} will not see enough before the deadline. {_hours(asked)}"
+        yield Warned("thin_traffic", "warning", said)
     elif asked.found.total_s is not None and asked.found.total_s > plan.deadline_s:
         said = f"At {rate:g} requests/s the rollout takes about {asked.found.total_s / 3600:.1f} h"
         yield Warned("thin_traffic", "warning", f"{said}, longer than its deadline of {plan.deadline_s / 3600:.1f} h.")
+
+
+def _hours(asked: _Asked) -> str:
+    """How long a healthy release takes all the same, and the plan that takes less."""
+    total_s, sooner = asked.found.total_s, asked.found.sooner
+    takes = "The proof cannot be had" if total_s is None else f"A healthy release takes about {total_s / 3600:.1f} h"
+    if sooner is None:
+        return f"{takes}; make these weights or deadlines larger, or ask for fewer samples."
+    step = f"One step of {weight_text(sooner.weight_bp)} with a holdback of {weight_text(sooner.holdback_bp)}"
+    return f"{takes}. {step} takes about {sooner.total_s / 3600:.1f} h."
 
 
 def _of_sources(asked: _Asked) -> Iterator[Warned]:

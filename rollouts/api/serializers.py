@@ -296,6 +296,7 @@ class StagePreviewOut(serializers.Serializer[Any]):
     samples_s = serializers.FloatField(allow_null=True, help_text="until enough attempts are seen")
     proof_s = serializers.FloatField(allow_null=True, help_text="until a healthy candidate is proven")
     expected_s = serializers.FloatField(allow_null=True)
+    is_late = serializers.BooleanField(help_text="it will not end by proof before its deadline")
 
 
 class DetectionOut(serializers.Serializer[Any]):
@@ -320,6 +321,14 @@ class WarningOut(serializers.Serializer[Any]):
     message = serializers.CharField()
 
 
+class SoonerPlanOut(serializers.Serializer[Any]):
+    """One step and a bake, for few requests."""
+
+    weight_bp = serializers.IntegerField()
+    holdback_bp = serializers.IntegerField()
+    total_s = serializers.FloatField()
+
+
 class RolloutPreviewOut(serializers.Serializer[Any]):
     """What a rollout would do, and what speaks against it."""
 
@@ -339,6 +348,7 @@ class RolloutPreviewOut(serializers.Serializer[Any]):
     )
     total_s = serializers.FloatField(allow_null=True)
     is_thin = serializers.BooleanField(help_text="some stage will not see enough before its deadline")
+    sooner = SoonerPlanOut(allow_null=True, help_text="a plan that proves a healthy release in less time; if is_thin")
     approvals = ApprovalNeedOut(many=True)
     frozen = FrozenOut(allow_null=True)
     can_start = serializers.BooleanField()

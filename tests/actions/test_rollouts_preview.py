@@ -226,7 +226,8 @@ def test_traffic_that_is_thin_for_the_policy_or_unknown() -> None:
     candidate = over_stable()
     assert codes(candidate)["traffic_unknown"] == "note"
     counting(candidate, 0.5)
-    assert "start (5 %)" in message(candidate, "thin_traffic")
+    thin = message(candidate, "thin_traffic")
+    assert "start (5 %)" in thin and "One step of 50 % with a holdback of 20 % takes about " in thin
     counting(candidate, 100)
     assert not {"thin_traffic", "traffic_unknown"} & set(codes(candidate))
     assert "longer than its deadline" in message(candidate, "thin_traffic", {"deadline_s": 60})

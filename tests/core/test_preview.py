@@ -53,7 +53,24 @@ def test_a_first_release_has_no_stable_to_be_as_slow_as() -> None:
 
 def test_thin_traffic_is_said() -> None:
     found = preview(STANDARD, rate_per_s=0.05, error_frac=0.001, has_stable=True)
+    assert found.is_thin and found.stages[0].is_late
+    assert found.total_s == pytest.approx(sum(stage.expected_s or 0 for stage in found.stages))  # it waits for proof
+
+
+def test_a_policy_that_takes_back_what_is_late_has_no_time_to_wait() -> None:
+    strict = parse_policy({"preset": "standard", "on_undecided": "roll_back"})
+    found = preview(strict, rate_per_s=0.05, error_frac=0.001, has_stable=True)
     assert found.is_thin and found.total_s is None and found.stages[0].expected_s is None
+
+
+def test_thin_traffic_is_offered_one_step_of_half_the_traffic() -> None:
+    thin = preview(STANDARD, rate_per_s=3.0, error_frac=0.005, has_stable=True)
+    assert thin.total_s == pytest.approx(3.45 * 3600, rel=0.02)
+    assert thin.sooner is not None and (thin.sooner.weight_bp, thin.sooner.holdback_bp) == (5000, 2000)
+    assert thin.sooner.total_s < 0.5 * thin.total_s
+    assert json.loads(json.dumps(thin.to_json()))["sooner"]["total_s"] == thin.sooner.total_s
+    assert preview(STANDARD, rate_per_s=100.0, error_frac=0.005, has_stable=True).sooner is None
+    assert preview(STANDARD, rate_per_s=0.05, has_stable=False).sooner is None
 
 
 def test_without_known_traffic_nothing_is_claimed() -> None:
@@ -202,8 +219,8 @@ def staged(**over: Any) -> Policy:
 def test_a_stage_that_would_end_with_its_deadline_is_thin() -> None:
     """1000 attempts at 10 a second take 100 s."""
     late = preview(staged(), rate_per_s=20.0, has_stable=True)
-    assert late.stages[0].samples_s == 100.0 and late.stages[0].expected_s is None and late.is_thin
-    assert late.stages[-1].expected_s is not None  # at 95 %
+    assert late.stages[0].samples_s == late.stages[0].expected_s == 100.0 and late.stages[0].is_late and late.is_thin
+    assert not late.stages[-1].is_late  # at 95 %
     just = preview(staged(deadline_s=101), rate_per_s=20.0, has_stable=True)
     assert just.stages[0].expected_s == 100.0 and not just.is_thin
     assert preview(staged(min_samples=1), rate_per_s=20.0, has_stable=True).stages[0].expected_s == 60.0
@@ -230,7 +247,7 @@ def test_shadowing_ends_with_its_samples_and_its_least_time() -> None:
 
     assert shadow(40.0) == StagePreview("shadow", 0, 120, 200, 3600, 0, 50.0, 50.0, 120.0)
     assert shadow(4.0).expected_s == pytest.approx(500.0)
-    assert (shadow(2000 / 3600).samples_s, shadow(2000 / 3600).expected_s) == (pytest.approx(3600.0), None)
+    assert shadow(2000 / 3600).expected_s == pytest.approx(3600.0) and shadow(2000 / 3600).is_late
     assert (shadow(None).samples_s, shadow(None).expected_s) == (None, None)
     assert [one.approvals for one in preview(policy, rate_per_s=4.0, has_stable=True).stages] == [0] * (
         len(policy.steps) + 2
