@@ -325,21 +325,11 @@ def _of_traffic(asked: _Asked) -> Iterator[Warned]:
         return
     thin = [f"{one.name} ({weight_text(one.weight_bp)})" for one in asked.found.stages if one.is_late]
     if thin:
-        said = f"At {rate:g} requests/s {listed(thin)} will not see enough before the deadline. {_hours(asked)}"
+        said = f"At {rate:g} requests/s {listed(thin)} will not see enough before the deadline. {asked.found.in_hours}"
         yield Warned("thin_traffic", "warning", said)
     elif asked.found.total_s is not None and asked.found.total_s > plan.deadline_s:
         said = f"At {rate:g} requests/s the rollout takes about {asked.found.total_s / 3600:.1f} h"
         yield Warned("thin_traffic", "warning", f"{said}, longer than its deadline of {plan.deadline_s / 3600:.1f} h.")
-
-
-def _hours(asked: _Asked) -> str:
-    """How long a healthy release takes all the same, and the plan that takes less."""
-    total_s, sooner = asked.found.total_s, asked.found.sooner
-    takes = "The proof cannot be had" if total_s is None else f"A healthy release takes about {total_s / 3600:.1f} h"
-    if sooner is None:
-        return f"{takes}; make these weights or deadlines larger, or ask for fewer samples."
-    step = f"One step of {weight_text(sooner.weight_bp)} with a holdback of {weight_text(sooner.holdback_bp)}"
-    return f"{takes}. {step} takes about {sooner.total_s / 3600:.1f} h."
 
 
 def _of_sources(asked: _Asked) -> Iterator[Warned]:

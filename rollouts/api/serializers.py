@@ -285,7 +285,7 @@ class TrafficOut(serializers.Serializer[Any]):
 
 
 class StagePreviewOut(serializers.Serializer[Any]):
-    """`expected_s` is null where it cannot be told, or where the stage will not end by proof before its deadline."""
+    """`expected_s` is null if it is unknown, or if the policy takes the candidate back at the stage's deadline before that."""
 
     name = serializers.CharField()
     weight_bp = serializers.IntegerField()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from accounts.core.quantities import weight_text
 from rollouts.core.arrays import Floats, increments_of, mixed_of
 from rollouts.core.evidence import LOG_WEIGHTS, Side, fixed_sums
 from rollouts.core.policy import FULL_BP, ONE_LOOK, Guard, OnUndecided, Policy, Source, Step
@@ -75,7 +76,19 @@ class PolicyPreview:
     detect: tuple[Detection, ...]
     total_s: float | None
     is_thin: bool  # some stage will not see its samples, or its proof, before its deadline
-    sooner: SoonerPlan | None = None  # offered where traffic is thin
+    sooner: SoonerPlan | None = None  # offered if traffic is thin
+
+    @property
+    def in_hours(self) -> str:
+        """The time that a healthy release takes, and the plan that takes less, as sentences."""
+        takes = "Nothing proves a healthy release in this time"
+        if self.total_s is not None:
+            takes = f"A healthy release takes about {self.total_s / 3600:.1f} h"
+        if self.sooner is None:
+            return f"{takes}; make these weights or deadlines larger, or ask for fewer samples."
+        weight, kept = weight_text(self.sooner.weight_bp), weight_text(self.sooner.holdback_bp)
+        hours = self.sooner.total_s / 3600
+        return f"{takes}. One step of {weight} with a holdback of {kept} takes about {hours:.1f} h."
 
     def to_json(self) -> dict[str, Any]:
         return {
