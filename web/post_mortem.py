@@ -121,7 +121,7 @@ def markdown_of(found: Mapping[str, Any], address: str = "") -> str:
             ("Fault to weight 0", _seconds(clock["fault_to_zero_s"])), ("Decision to weight 0", _seconds(clock["decision_to_zero_s"])),
             ("Users", f"{users['requests']} requests, {users['errors']} of them failed"),
             ("Bad attempts of the candidate", _counts(clock["bad_candidate_attempts_by_guard"])),
-            ("Counted when it was decided", f"{decided['guard']}: {decided['bad']} of {decided['attempts']}" if decided else "–"),
+            ("Counted when it was decided", f"{decided['counter']}: {decided['bad']} of {decided['attempts']}" if decided else "–"),
         ],
     )  # fmt: skip
     lines += ["", "## What happened", ""]

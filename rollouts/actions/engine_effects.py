@@ -20,7 +20,7 @@ from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import StableOdd
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import FULL_BP
-from rollouts.core.second_look import crossing_words
+from rollouts.core.second_look import counts_behind, crossing_words
 from rollouts.core.tick import Outcome, Tick, outcome_of
 from rollouts.models import Rollout
 from rollouts.queries.release_usage import is_in_use
@@ -282,13 +282,13 @@ def _withdraw(rollout: Rollout, tick: Tick, fence: int) -> None:
 
 def _crossing(rollout: Rollout, tick: Tick) -> dict[str, Any]:
     """The record of `Rollout.crossings`, with the counts of the guard behind it."""
-    facts, first_bad_at = tick.decision.facts, _first_bad_at(tick)
+    code, facts, first_bad_at = tick.decision.code, tick.decision.facts, _first_bad_at(tick)
     judged = next(
         (one for one in tick.snapshot.evidence.judged if one.guard.name == facts.get("guard", "errors")), None
     )
+    words, counts = counts_behind(code, judged) if judged else ("", None)
     return {
-        "code": tick.decision.code.value, "reason": tick.decision.reason, "words": judged.guard.words if judged else "",
-        "counts": facts["guards"].get(judged.guard.name) if judged else None, "state": str(tick.snapshot.where),
+        "code": code.value, "reason": tick.decision.reason, "words": words, "counts": counts, "state": str(tick.snapshot.where),
         "step_index": rollout.step_index, "weight_bp": rollout.weight_bp,
         "first_bad_at": first_bad_at.isoformat() if first_bad_at else None, "decided_at": tick.at.isoformat(),
         "zero_at": None, "confirmed_at": None,

@@ -33,6 +33,15 @@ class RollbackTimesOut(serializers.Serializer[Any]):
     decision_to_zero_s = serializers.FloatField(allow_null=True)
 
 
+class BadCountsOut(serializers.Serializer[Any]):
+    """Attempts of both arms, and how many were bad."""
+
+    bad_candidate = serializers.IntegerField()
+    candidate = serializers.IntegerField()
+    bad_stable = serializers.IntegerField()
+    stable = serializers.IntegerField()
+
+
 class CrossingOut(RollbackTimesOut):
     """A first crossing: traffic was taken away, and the candidate got another look."""
 
@@ -40,7 +49,7 @@ class CrossingOut(RollbackTimesOut):
     reason = serializers.CharField()
     said = serializers.CharField(help_text="a short sentence with the counts")
     words = serializers.CharField(help_text="the guard in words")
-    counts = EvidenceOut(allow_null=True, help_text="of the guard, when it was decided")
+    counts = BadCountsOut(allow_null=True, help_text="that convinced")
     state = serializers.CharField(help_text="the state that it was in")
     step_index = serializers.IntegerField()
     weight_bp = serializers.IntegerField(help_text="the weight that was taken away")

@@ -12,6 +12,7 @@ from typing import Any
 from accounts.core.quantities import weight_text
 from rollouts.core.decision import Action, Code, Decision, facts_of, hold, sentence
 from rollouts.core.inconclusive import overdue
+from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.rollback_rules import breach
@@ -104,6 +105,15 @@ def _begun(s: Snapshot) -> Decision:
 def look_words(look: int, looks: int) -> str:
     """`Look 2 of 2.`"""
     return f"Look {look} of {looks}."
+
+
+def counts_behind(code: Code, judged: Judged) -> tuple[str, dict[str, int]]:
+    """The counter that convinced, in words, and its counts: those of the decision's own sentence."""
+    names = ("bad_candidate", "candidate", "bad_stable", "stable")
+    if code is Code.WORSE_THAN_STABLE:
+        point, counts = judged.convinced or (judged.guard.name, judged.window)
+        return judged.guard.words_at(point), dict(zip(names, map(round, counts), strict=True))
+    return judged.guard.words, {name: getattr(judged, name) for name in names}
 
 
 def crossing_words(crossing: Mapping[str, Any]) -> str:

@@ -258,9 +258,10 @@ class Engine:
             tallies = tallies_for(tick, entry, world, self.hosts, until=self._naming_until)
             if tallies:
                 tick = evaluate(with_tallies(entry, given, tallies), gone_over_s=self.timings.gone_over_s)
+            is_due = self._stables.is_due(entry, tick, world.at)
             if tick.decision.action in TAKES_BACK:
                 entry.mark_written(commit_tick(rollout, tick, fence=world.fence))
-            elif tick.is_effect or tick.warning or _is_rolling_back(entry):
+            elif tick.is_effect or tick.warning or is_due or _is_rolling_back(entry):
                 effects.append((entry, tick, counters, given))
             else:
                 hold = self.writer.defer(entry, tick)

@@ -28,6 +28,8 @@ from serving.queries.answering import deployments_by_name, server_names
 log = structlog.get_logger(__name__)
 #: Another in the place of the odd one is asked for again this often, where none was to be had; and a gateway that did not tell, too.
 RETRY_S = 10.0
+#: Stable's replicas are looked at again this long after the first look at a hold that rests on them; twice as long after each other look.
+LOOK_AGAIN_S = 10.0
 
 
 @dataclass
@@ -38,6 +40,8 @@ class _AtFirst:
     counts: ByGateway = field(default_factory=dict)
     asked_at: float = 0.0
     is_warned: bool = False
+    looks: int = 0  # how often a decision of this stage was doubted by it
+    looked_at: float = 0.0
 
 
 class StableReplicas:
@@ -91,6 +95,13 @@ class StableReplicas:
             if one.name not in counts and not 0 <= now - self._silent.get(one.name, -RETRY_S) < RETRY_S
         ]
 
+    def is_due(self, entry: RolloutEntry, tick: Tick, at: float) -> bool:
+        """Whether the hold rests on stable's failures, and its replicas have counted more since they were last looked at."""
+        begun = self._begun.get(entry.rollout.pk)
+        if begun is None or not begun.counts or doubted(tick.snapshot, tick.decision) is None:
+            return False
+        return not begun.looks or at - begun.looked_at >= LOOK_AGAIN_S * 2.0 ** (begun.looks - 1)
+
     def with_tallies(
         self, entry: RolloutEntry, tick: Tick, given: TickInput, world: WorldState, hosts: HostCounters | None
     ) -> TickInput | None:
@@ -108,6 +119,7 @@ class StableReplicas:
             tallies = tallies_since(begun.counts, now, rollout.stable.pk, rollout.environment_id)
             if len(tallies) < 2:
                 return None
+            begun.looks, begun.looked_at = begun.looks + 1, world.at
             entry.proven = entry.proven or proven_rates(entry.rollout)
             deployments = deployments_by_name(rollout.stable.pk, rollout.environment_id)
         except Exception:  # a rollout does not stand still for it

@@ -33,7 +33,10 @@ def test_a_draft_is_made_of_the_text_of_release_yaml(dev: Any) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("model: sentiment\nmodel: other", "line 2"), ("- 1", "has no fields"), ("", "has no fields"), ([1], "no text"), ("a: [", "line 1")],
+    [
+        ("model: sentiment\nmodel: other", "line 2"), ("- 1", "has no fields"), ("", "has no fields"), ([1], "no text"),
+        ("a: [", "line 2, column 1"),
+    ],
 )  # fmt: skip
 def test_mistakes_of_that_text_are_told_with_their_lines(dev: Any, text: Any, says: str) -> None:
     answer = send_json(dev, "post", "/models/sentiment/releases", {"release_yaml": text})

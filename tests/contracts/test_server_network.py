@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from accounts.adapters.issuer_http import IssuerUnreachable, get_json
+from ledger.adapters import outbound
 from notifications.adapters import webhook_sender
 from notifications.core.delivery import Outcome
 from registry.storage.s3 import S3Store, ca_bundle
@@ -62,7 +63,7 @@ def test_a_webhook_to_a_certificate_of_nobody_known_fails(
 def test_a_webhook_to_a_private_address_is_refused_behind_a_proxy_too(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook_sender, "addresses_of", lambda host, port: ["10.0.0.1"])
+    monkeypatch.setattr(outbound, "addresses_of", lambda host, port: ["10.0.0.1"])
     assert sent(f"https://{HOST}/in").status_code is None
     assert proxy.asked == []
 

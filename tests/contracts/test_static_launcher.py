@@ -117,7 +117,7 @@ def test_an_agent_without_a_free_file_descriptor_does_not_call_the_server_gone(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     if cannot == "read its record":
-        monkeypatch.setattr(Path, "read_text", no_file)
+        monkeypatch.setattr(Path, "open", no_file)
     else:
         monkeypatch.setattr(health_check.socket, "socket", no_file)
     with pytest.raises(OSError, match="Too many open files"):

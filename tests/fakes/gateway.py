@@ -360,7 +360,13 @@ def _lines_of_slot(labels: str, slot: int, digest: str, arm: ArmCounters, refuse
         "by.sha256:other.tries.1.shed.gateway.code.200.grpc.0.flags.-": arm.shed - refused,
         "by..tries.0.code.408.grpc..flags.-": undecided,
     }
-    lines = [f"sli.request.{labels}.slot.{slot}.{name}: B1e+09(0,{count})" for name, count in outcomes.items() if count]
+    # The sizes of all requests stand at one line: a reader adds up those of every line.
+    sizes = " ".join(f"B{edge}(0,{count})" for edge, count in arm.size_bytes.items())
+    lines = []
+    for name, count in outcomes.items():
+        if count:
+            buckets = sizes if not lines else " ".join(f"B{edge}(0,0)" for edge in arm.size_bytes)
+            lines.append(f"sli.request.{labels}.slot.{slot}.{name}: {buckets} B1e+15(0,{count})")
     failed = {edge: count - arm.answered_us.get(edge, 0) for edge, count in arm.latency_us.items()}
     took = {
         "code.200.grpc.0.flags.-": (arm.answered_us or dict.fromkeys(arm.latency_us, 0), arm.answered),
@@ -369,5 +375,4 @@ def _lines_of_slot(labels: str, slot: int, digest: str, arm: ArmCounters, refuse
     for name, (under, count) in took.items():
         buckets = " ".join(f"B{edge / 1000:g}(0,{one})" for edge, one in under.items())
         lines.append(f"sli.latency.{labels}.try.1.slot.{slot}.{name}: {buckets} B1e+09(0,{count})")
-    sizes = " ".join(f"B{edge}(0,{count})" for edge, count in arm.size_bytes.items())
-    return [*lines, f"sli.size.{labels}.slot.{slot}: {sizes}"]
+    return lines

@@ -44,7 +44,7 @@ def test_ticks_are_stored_in_blocks_and_the_open_one_with_the_rollout() -> None:
     assert half.rows == 3 and half.first_tick == spans[-1][1] + 1 and half.tick == rollout.tick
     summed = sum(one.candidate["attempts"] for one in stored) + half.arms.candidate.attempts
     assert summed == EngineState.from_json(rollout.engine_state).total.candidate.attempts
-    assert set(stored[-1].evidence) == {"errors", "slow_250ms"} and stored[-1].state == "shifting"
+    assert set(stored[-1].evidence) == {"errors", "slow_250ms", "refused"} and stored[-1].state == "shifting"
     for one in stored:
         rows = list(rows_of(one.first_tick, one.from_at.timestamp(), one.ticks))
         assert sum(row.arms.stable.attempts for row in rows) == one.stable["attempts"]

@@ -17,7 +17,7 @@ def test_the_guard_that_rolled_back_shows_the_numbers_of_the_decision() -> None:
     guard: dict[str, Any] = {
         "name": "errors", "bad_candidate": 16, "candidate": 408, "fine_progress": 1.0, "worse_progress": 0.0, "is_fine": True,
     }  # fmt: skip
-    decided = {"guard": "errors", "bad": 38, "attempts": 298, "bad_stable": 0, "stable": 0}
+    decided = {"guard": "errors", "counter": "errors", "bad": 38, "attempts": 298, "bad_stable": 0, "stable": 0}
     shown = as_decided(guard, decided)
     assert shown["has_rolled_back"] and (shown["bad_candidate"], shown["candidate"]) == (38, 298)
     assert (shown["worse_progress"], shown["fine_progress"], shown["is_fine"]) == (1.0, 0.0, False)

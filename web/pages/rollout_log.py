@@ -70,16 +70,18 @@ def after(at: datetime, began: datetime) -> str:
 def at_decision(decisions: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """What the guard that rolled back had counted when it did: answers under way come in after that, and tables show more.
 
-    `{"guard", "bad", "attempts", "bad_stable", "stable"}`; None where nothing was rolled back by evidence.
+    `{"guard", "counter", "bad", "attempts", "bad_stable", "stable"}`, the counts of the decision's own sentence. `counter` is the guard's
+    name or another of its thresholds. None where nothing was rolled back by evidence.
     """
     for one in decisions:
         name = one["facts"].get("guard")
         counted = one["facts"].get("guards", {}).get(name)
         if one["action"] == "roll_back" and counted:
-            return {
-                "guard": name, "bad": counted["bad_candidate"], "attempts": counted["candidate"],
-                "bad_stable": counted["bad_stable"], "stable": counted["stable"],
-            }  # fmt: skip
+            counter, counts = name, [counted[each] for each in ("bad_candidate", "candidate", "bad_stable", "stable")]
+            if one["code"] == "worse_than_stable" and "convinced" in counted:
+                counter, counts = counted["convinced"]["counter"], [round(each) for each in counted["convinced"]["counts"]]
+            names = ("bad", "attempts", "bad_stable", "stable")
+            return {"guard": name, "counter": counter, **dict(zip(names, counts, strict=True))}
     return None
 
 
@@ -87,6 +89,8 @@ def as_decided(guard: dict[str, Any], decided: dict[str, Any] | None) -> dict[st
     """The guard; the one that rolled back as it stood when it did. Its evidence begins anew after that, and would look fine."""
     if decided is None or decided["guard"] != guard["name"]:
         return guard
+    if decided["counter"] != guard["name"]:
+        return {**guard, "has_rolled_back": True, "worse_progress": 1.0, "fine_progress": 0.0, "is_fine": False}
     attempts, stable = decided["attempts"], decided["stable"]
     return {
         **guard, "has_rolled_back": True, "bad_candidate": decided["bad"], "candidate": attempts,
