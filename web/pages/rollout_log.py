@@ -79,7 +79,10 @@ def at_decision(decisions: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
         if one["action"] == "roll_back" and counted:
             counter, counts = name, [counted[each] for each in ("bad_candidate", "candidate", "bad_stable", "stable")]
             if one["code"] == "worse_than_stable" and "convinced" in counted:
-                counter, counts = counted["convinced"]["counter"], [round(each) for each in counted["convinced"]["counts"]]
+                counter, counts = (
+                    counted["convinced"]["counter"],
+                    [round(each) for each in counted["convinced"]["counts"]],
+                )
             names = ("bad", "attempts", "bad_stable", "stable")
             return {"guard": name, "counter": counter, **dict(zip(names, counts, strict=True))}
     return None
