@@ -14,13 +14,13 @@ from ledger.adapters.linux_processes import is_running, started_at_ticks
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _PIDS: Final = Path("/proc/self/ns/pid")
 _NAME: Final = re.compile(
-    r"[^:]*:(?P<pid>[0-9]{1,10}):(?P<ticks>[0-9]{1,20}):(?P<machine>[0-9a-f-]{36}/[0-9]+):[0-9a-f]+"
+    r"(?P<host>[^:]*):(?P<pid>[0-9]{1,10}):(?P<ticks>[0-9]{1,20}):(?P<machine>[0-9a-f-]{36}/[0-9]+):[0-9a-f]+"
 )
 
 
 def process_name() -> str:
     """`host:pid:start:boot/namespace:random`, at most 120 characters; another one at each call."""
-    host, random = socket.gethostname()[:32].replace(":", ""), os.urandom(3).hex()
+    host, random = _host(), os.urandom(3).hex()
     try:
         return f"{host}:{os.getpid()}:{started_at_ticks(os.getpid())}:{_machine()}:{random}"
     except OSError:  # then its end cannot be seen
@@ -28,14 +28,24 @@ def process_name() -> str:
 
 
 def has_ended(name: str) -> bool:
-    """Whether the process of this name has ended. False for another machine, another start of it, or if it cannot be told."""
+    """Whether the process of this name has ended. False for another machine or host name, another start of the machine, and if that
+    cannot be seen: /proc may hide the processes of other users."""
     told = _NAME.fullmatch(name)
-    try:
-        return (
-            told is not None and told["machine"] == _machine() and not is_running(int(told["pid"]), int(told["ticks"]))
-        )
-    except OSError:
+    if told is None or told["host"] != _host():
         return False
+    try:
+        if told["machine"] != _machine() or is_running(int(told["pid"]), int(told["ticks"])):
+            return False
+        os.kill(int(told["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it belongs to another user, for example
+        return False
+    return False  # some process has this number: its lease runs out by itself
+
+
+def _host() -> str:
+    return socket.gethostname()[:32].replace(":", "")
 
 
 @cache

@@ -42,4 +42,4 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         if found is None:
             return
         yield found
-        found = found.__cause__ or found.__context__
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)

@@ -169,7 +169,10 @@ def difference(before: Reading | None, now: Reading) -> Reading:
     gateway began counting after the last reading. Nothing of the arms where nobody knows what stood under the slot's name.
     """
     now = replace(now, is_forced=_was_forced(before, now)) if FORCED in now.candidate.bad else now
-    if before is None:
+    if before is None or (
+        before.candidate.bad and REFUSED in now.candidate.bad and REFUSED not in before.candidate.bad
+    ):
+        # Never read, or by a version that counted otherwise.
         whole = (Counts(), Counts()) if now.whole else None
         return replace(now, candidate=Counts(), stable=Counts(), user_requests=0, user_errors=0, whole=whole)
     if before.epoch != now.epoch:

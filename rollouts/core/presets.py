@@ -93,7 +93,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 _STRICT = {
     "errors": {"ratio": 1.2, "plus_frac": 0.001},
     "slow": {"ratio": 1.5, "plus_frac": 0.005},
-    "refused": {"ratio": 1.2, "plus_frac": 0.01},
+    "refused": {"ratio": 1.0, "plus_frac": 0.01},  # a ratio would hide good requests behind many bad ones
     "wrong": {"ratio": 1.5, "plus_frac": 0.005},
     "external": {"ratio": 1.2, "plus_frac": 0.005},
 }

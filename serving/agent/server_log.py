@@ -47,9 +47,13 @@ class BoundedLog:
         os.close(self._source)
 
 
+#: The copy and the shim's own words are written one after another.
+_ONE_WRITER: Final = threading.Lock()
+
+
 def append(file: Path, data: bytes) -> None:
     """Adds at most KEPT_BYTES to the file, which stays within MOST_BYTES. Raises OSError."""
-    with file.open("r+b") as log:
+    with _ONE_WRITER, file.open("r+b") as log:
         size = log.seek(0, os.SEEK_END)
         if size + len(data) > MOST_BYTES:
             log.seek(max(0, size - KEPT_BYTES))

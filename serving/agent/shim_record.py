@@ -32,10 +32,10 @@ def read(file: Path) -> dict[str, Any]:
             data = opened.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES} bytes", str(file))
-        found: dict[str, Any] = json.loads(data)
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        found = json.loads(data)
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return {}
-    return found
+    return found if isinstance(found, dict) else {}
 
 
 @contextlib.contextmanager

@@ -107,10 +107,12 @@ _CALLS: Final[Mapping[tuple[str, str], Call]] = {(head, ""): Call(*known) for he
 
 # --- one attempt ------------------------------------------------------------------------------------------------------
 
-#: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS: the server's fault, not the caller's.
-GRPC_FAILURES: Final = frozenset({2, 4, 12, 13, 14, 15})
-#: INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNAUTHENTICATED: the caller's own doing.
-GRPC_REFUSED: Final = frozenset({3, 7, 9, 11, 16})
+#: UNKNOWN, DEADLINE_EXCEEDED, ABORTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS: the server's fault, not the caller's.
+GRPC_FAILURES: Final = frozenset({2, 4, 10, 12, 13, 14, 15})
+#: INVALID_ARGUMENT, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNAUTHENTICATED: the caller's own doing.
+GRPC_REFUSED: Final = frozenset({3, 6, 7, 9, 11, 16})
+#: The last status that gRPC defines. Any other number is a server's fault.
+_LAST_GRPC: Final = 16
 GRPC_CANCELLED, GRPC_LATE, GRPC_NOT_FOUND, GRPC_FULL, GRPC_UNAVAILABLE = 1, 4, 5, 8, 14
 NOT_FOUND, LATE, FULL, UNAVAILABLE = 404, 504, 429, 503
 
@@ -119,6 +121,8 @@ NOT_FOUND, LATE, FULL, UNAVAILABLE = 404, 504, 429, 503
 CUT_FLAGS: Final = frozenset({"UF", "UC", "UR", "UT", "UO", "UH", "UPE", "NC", "LR", "OM", "UMSDR", "SI"})
 #: Too many requests in flight; quota used up; time-out; the caller left; the connection stood still.
 SHED_FLAG, QUOTA_FLAG, LATE_FLAG, GONE_FLAG, IDLE_FLAG = "UO", "RL", "UT", "DC", "SI"
+#: The caller closed its connection, or reset its stream.
+_LEFT: Final = frozenset({GONE_FLAG, "DR"})
 #: The gateway's answers to requests that it sheds.
 _SHED_STATUS, _SHED_GRPC = frozenset({0, FULL, UNAVAILABLE}), frozenset({GRPC_FULL, GRPC_UNAVAILABLE})
 
@@ -130,7 +134,7 @@ def is_failure(*, http_status: int, grpc_status: int | None, was_cut: bool) -> b
     """
     if was_cut or http_status >= 500:
         return True
-    return grpc_status in GRPC_FAILURES
+    return grpc_status in GRPC_FAILURES or (grpc_status is not None and grpc_status > _LAST_GRPC)
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ class Answer:
     def is_aborted(self) -> bool:
         """Given up by its caller, or by the gateway when its whole time was over: the outcome is unknown."""
         is_silent = self.status == 0 and CUT_FLAGS.isdisjoint(self.flags)
-        return GONE_FLAG in self.flags or is_silent or self.grpc == GRPC_CANCELLED
+        return is_silent or self.grpc == GRPC_CANCELLED or not _LEFT.isdisjoint(self.flags)
 
     @property
     def is_shed(self) -> bool:
@@ -313,7 +317,7 @@ def meant_status(words: Words, status: int, said: str, *, is_front: bool) -> int
     """Returns the HTTP status that fits the text of an answer. `said`: the start of its error; `is_front`: it came from the
     server's front end, not from a model."""
     if status == UNAVAILABLE:
-        return FULL if words.full and words.full in said else status
+        return FULL if _is_full(words, said) else status
     if status == NOT_FOUND:
         return 400 if said.startswith(words.no_memory) else status
     if status == 400:
@@ -327,4 +331,9 @@ def meant_grpc(words: Words, status: int, said: str) -> int:
         return 3
     if status == 3 and words.ran and said.startswith(words.ran):
         return 13
-    return GRPC_FULL if status == GRPC_UNAVAILABLE and words.full and words.full in said else status
+    return GRPC_FULL if status == GRPC_UNAVAILABLE and _is_full(words, said) else status
+
+
+def _is_full(words: Words, said: str) -> bool:
+    """Whether the server's own queue is full. A model that writes these words stands behind the server's words of a failure."""
+    return bool(words.full) and words.full in said and not said.startswith(words.failures)

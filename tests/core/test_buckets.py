@@ -30,7 +30,7 @@ def test_the_edges_rise_and_none_is_lost_in_the_six_digits_that_envoy_writes(edg
 
 #: Source: the meaning of each status, https://grpc.github.io/grpc/core/md_doc_statuscodes.html. The others blame the caller,
 #: ask it to wait, or answer it.
-SERVERS_FAULT = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
+SERVERS_FAULT = {"UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 
 
 @pytest.mark.parametrize("status", list(grpc.StatusCode), ids=lambda status: status.name)

@@ -52,6 +52,7 @@ def answer(protocol: str, status: int, grpc: int | None = None, flags: str = "-"
     [
         (Ended.ANSWERED, [(HTTP, 200), (HTTP, 200, 13), (HTTP, 204), (HTTP, 302), (GRPC, 200, 0)]),
         (Ended.FAILED, [(HTTP, 500), (HTTP, 503), (HTTP, 503, None, "UC"), (HTTP, 0, None, "UF"), (GRPC, 200, 2), (GRPC, 200, 12),
+                        (GRPC, 200, 10), (GRPC, 200, 17),
                         (GRPC, 200, 13), (GRPC, 200, 14), (GRPC, 200, 15), (GRPC, 503, None)]),
         (Ended.LATE, [(HTTP, 504), (HTTP, 504, None, "UT"), (GRPC, 200, 4), (GRPC, 200, 14, "UT")]),
         (Ended.SHED, [(HTTP, 429), (HTTP, 503, None, "UO"), (GRPC, 200, 8), (GRPC, 200, 14, "UO")]),

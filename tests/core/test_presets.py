@@ -90,7 +90,7 @@ def test_a_preset_is_standard_but_for_its_stages_and_what_is_named(preset: str) 
     assert numbers == {**{name: PRESETS["standard"][name] for name in numbers}, **DIFFERS[preset]}
 
 
-STRICT = {"errors": (1.2, 0.001), "slow_250ms": (1.5, 0.005), "wrong": (1.5, 0.005), "refused": (1.2, 0.01)}
+STRICT = {"errors": (1.2, 0.001), "slow_250ms": (1.5, 0.005), "wrong": (1.5, 0.005), "refused": (1.0, 0.01)}
 
 
 @pytest.mark.parametrize(
