@@ -36,12 +36,14 @@ def has_ended(name: str) -> bool:
     try:
         if told["machine"] != _machine() or is_running(int(told["pid"]), int(told["ticks"])):
             return False
-        os.kill(int(told["pid"]), 0)
+        if started_at_ticks(int(told["pid"])) is None:  # gone, or hidden
+            os.kill(int(told["pid"]), 0)
+            return False
     except ProcessLookupError:
         return True
-    except OSError:  # it belongs to another user, for example
+    except OSError:  # a process of another user, for example
         return False
-    return False  # some process has this number: its lease runs out by itself
+    return True  # a zombie, or another process with its number
 
 
 def _host() -> str:
