@@ -33,6 +33,7 @@ _FLAGS: Final = {
 _GRPC_NAMES: Final = {
     2: "UNKNOWN",
     4: "DEADLINE_EXCEEDED",
+    10: "ABORTED",
     12: "UNIMPLEMENTED",
     13: "INTERNAL",
     14: "UNAVAILABLE",
