@@ -31,12 +31,20 @@ def weed() -> str | None:
     return str(own) if own.is_file() else shutil.which("weed")
 
 
+def _port() -> int:
+    """A free port whose sockets in /tmp nobody left behind: the program ends itself if it may not remove another user's."""
+    while True:
+        port = free_port()
+        if not any(Path("/tmp").glob(f"seaweedfs-*-{port}.sock")):
+            return port
+
+
 class SeaweedFS:
     """One server with master, volume, filer and S3 door, its data in `folder`. It sends nothing to anybody."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log_file = folder, folder / "weed.log"
-        self._ports = {name: free_port() for name in ("master", "volume", "filer", "s3")}
+        self._ports = {name: _port() for name in ("master", "volume", "filer", "s3")}
         self._process: subprocess.Popen[bytes] | None = None
         self.endpoint = f"http://127.0.0.1:{self._ports['s3']}"
 
@@ -50,7 +58,7 @@ class SeaweedFS:
         config = self.folder / "s3.json"
         config.write_text(json.dumps({"identities": [identity]}))
         ports = [f"-{name}.port={port}" for name, port in self._ports.items()]
-        ports += [f"-{name}.port.grpc={free_port()}" for name in self._ports]
+        ports += [f"-{name}.port.grpc={_port()}" for name in self._ports]
         argv = [
             str(weed()), "server", f"-dir={self.folder}", "-ip=127.0.0.1", "-filer", "-s3", f"-s3.config={config}", *ports,
             "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false", "-master.telemetry=false", "-volume.max=100",

@@ -23,7 +23,7 @@ import pytest
 from serving.agent import containment
 from serving.agent.sandbox import spec as specs
 from serving.agent.sandbox.landlock import version
-from serving.agent.sandbox.spec import LANDLOCK, NAMESPACES, SECCOMP, USER, Bounds, Spec
+from serving.agent.sandbox.spec import LANDLOCK, NAMESPACES, PROC, SECCOMP, USER, Bounds, Spec
 
 NOBODY = 65_534
 MIB = 1 << 20
@@ -35,6 +35,7 @@ OTHERS_START = 400
 REFUSED_BY_SECCOMP = {
     **dict.fromkeys(("connect", "connect to itself", "fast open"), "EPERM"),
     **dict.fromkeys(("datagram", "unix socket", "abstract socket", "netlink", "raw socket", "sctp", "vsock"), "EACCES"),
+    **dict.fromkeys(("sequential socket", "send without connecting"), "EACCES"),
     **dict.fromkeys(("ptrace", "unshare", "keyctl", "bpf", "userfaultfd", "io_uring", "perf_event_open"), "EPERM"),
     **dict.fromkeys(("mount", "setns", "process_vm_readv", "memory file"), "EPERM"),
     **dict.fromkeys(("System V memory", "System V semaphores", "System V queue", "remove a POSIX queue"), "EPERM"),
@@ -118,9 +119,9 @@ class Ground:
             said, complained = process.communicate(timeout=150)
         return subprocess.CompletedProcess([], process.returncode, said, complained)
 
-    def probe(self, layers: tuple[str, ...], **more: Any) -> dict[str, Any]:
+    def probe(self, layers: tuple[str, ...], *, has_gpu: bool = False, **more: Any) -> dict[str, Any]:
         program = str(self.folder / "server" / "repository" / PROBES.name)
-        spec = self.spec(layers, ())
+        spec = self.spec(layers, (), **({"devices": (*specs.DEVICES, "/dev/nvidiactl")} if has_gpu else {}))
         told = json.dumps({**self.facts, "processes": spec.bounds.processes, **more})
         ended = self.run(replace(spec, argv=(self.python, "-I", "-S", program, told)))
         assert ended.returncode == 0, ended.stderr
@@ -199,7 +200,7 @@ def ground(is_root: bool) -> Iterator[Ground]:
             shutil.rmtree(folder)
 
 
-def expected(layers: tuple[str, ...], is_root: bool = False) -> dict[str, set[str]]:
+def expected(layers: tuple[str, ...], is_root: bool = False, *, has_gpu: bool = False) -> dict[str, set[str]]:
     """What each probe must meet. Landlock's rules for ports and signals came with later kernels than those for files."""
     has_ports, has_signals = version() >= 4, version() >= 6
     found = {name: {answer} for name, answer in ALWAYS.items()}
@@ -245,4 +246,10 @@ def expected(layers: tuple[str, ...], is_root: bool = False) -> dict[str, set[st
         found |= {name: {"yes"} for name in open_to_it}
     if LANDLOCK in layers and has_ports:
         found |= {"listen elsewhere": {"EACCES"}}
+    found |= {"name its thread": {"EACCES"} if LANDLOCK in layers else {"yes"}}
+    if has_gpu:
+        found |= {"name its thread": {"yes"}, "sequential socket": {"yes"}, "shared memory in no file": {"yes"}}
+        found |= {"send without connecting": {"ENOTCONN"}}
+    if NAMESPACES in layers and PROC not in layers:
+        found |= {"name its thread": {"EROFS", "ENOENT", "EACCES"}}
     return found

@@ -134,8 +134,10 @@ def find_granted(venv: Path, servers: Path) -> Granted:
     """
     if platform.machine() != ARCHITECTURE:
         return Granted((), f"the sandbox is written for {ARCHITECTURE}, and this machine is {platform.machine()}")
-    refused = ""
+    refused, gpus = "", gpus_here()
     for layers in AS_ROOT if os.getuid() == 0 else AS_ANYBODY:
+        if gpus and NAMESPACES in layers and PROC not in layers:
+            continue  # libcuda starts nowhere without /proc
         trouble = try_layers(layers, venv, servers)
         if not trouble:
             return Granted(layers, refused)
@@ -246,7 +248,7 @@ def spec_for(
 ) -> Spec:
     """The sandbox of the server in this folder, but for its ports and secrets. `make_folders` makes what it needs."""
     has_namespaces = NAMESPACES in layers
-    gpus = sorted(str(path) for path in Path("/dev").glob("nvidia*"))
+    gpus = gpus_here()
     # Nothing of the server's folder is seen but what it serves: what it was started with and its log stay outside.
     seen = [*_runtime_paths(venv), *_ALSO_SEEN, *(_GPU_SEEN if gpus else ())]
     home, tmp = folder / "home", folder / "tmp"
@@ -299,16 +301,21 @@ def bounds_of(envelope: dict[str, Any], layers: tuple[str, ...]) -> Bounds:
     # Without a user or a user namespace of its own, a server's processes are counted with all of this user's.
     has_own_count = USER in layers or NAMESPACES in layers
     own = _PROCESSES + _PROCESSES_PER_CPU * (os.cpu_count() or 1)
-    has_gpu = any(Path("/dev").glob("nvidia*"))  # CUDA reserves far more addresses than memory: a bound would stop it
     most_memory = max(2 * memory * _MIB, _LEAST_MEMORY) if memory else machine // 2
     return Bounds(
         processes=own if has_own_count else threads_of(os.getuid()) + _PROCESSES_OF_THE_USER,
         open_files=_OPEN_FILES,
-        memory=0 if has_gpu else most_memory + own * STACK,
+        # CUDA reserves far more addresses than memory: a bound would stop it.
+        memory=0 if gpus_here() else most_memory + own * STACK,
         shared_memory=max(2 * shared * _MIB, _LEAST_SHARED) if shared else max(machine // 4, _LEAST_SHARED),
         scratch=max(2 * disk * _MIB, _SCRATCH) if disk else _SCRATCH,
         file=_LONGEST_FILE,
     )
+
+
+def gpus_here() -> list[str]:
+    """The devices of NVIDIA's driver."""
+    return sorted(str(path) for path in Path("/dev").glob("nvidia*"))
 
 
 def threads_of(uid: int) -> int:
@@ -337,11 +344,12 @@ def _mapped_users() -> int:
 
 
 def _runtime_paths(venv: Path) -> list[str]:
-    """The serving environment and the Python that it was made with, under each name that they go by."""
+    """The serving environment, the Python that it was made with and folders that its .pth files name, under each of their names."""
     found = [venv.absolute(), venv.resolve()]
     with contextlib.suppress(OSError, runtime_image.RuntimeMissing):
-        home = runtime_image.binaries(venv).python_home
-        found += [home, home.resolve()] if home else []
+        parts = runtime_image.binaries(venv)
+        for folder in (*([parts.python_home] if parts.python_home else []), *parts.added_folders):
+            found += [folder, folder.resolve()]
     system = tuple(Path(path) for path in SYSTEM)
     return sorted(
         {str(path) for path in found if path != Path("/") and not any(path.is_relative_to(one) for one in system)}

@@ -80,6 +80,13 @@ class Binaries:
         return home if told and home not in (Path("/"), Path("/usr")) else None
 
     @property
+    def added_folders(self) -> list[Path]:
+        """Folders that the environment's .pth files add to the path of its Python. Source: the module `site`."""
+        lines = [line.strip() for file in sorted(self.site.glob("*.pth")) for line in file.read_text().splitlines()]
+        named = [self.site / line for line in lines if line and not line.startswith(("#", "import ", "import\t"))]
+        return [folder for folder in named if folder.is_dir()]
+
+    @property
     def python_library(self) -> Path | None:
         """The folder of libpython that the stub links to, where it is not the system's."""
         folder = self.python_home / "lib" if self.python_home else None

@@ -68,6 +68,13 @@ def _outcome(probe: Callable[[], Any]) -> Any:
     return "yes" if found is None or found is True else found
 
 
+def _sequential() -> socket.socket:
+    """As libcuda makes one, with an abstract name."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.bind(f"\0probe-{os.getpid()}-{made.fileno()}")
+    return made
+
+
 def _call(number: int, *arguments: int) -> None:
     _result(number, *arguments)
 
@@ -211,6 +218,11 @@ _PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "run a shell": lambda given: _spawn("/bin/sh", "-c", "exit 0"),
     "talk to a child": lambda given: _pair(),
     "memory file": lambda given: os.close(os.memfd_create("x")),
+    "name its thread": lambda given: os.close(
+        os.open(f"/proc/self/task/{threading.get_native_id()}/comm", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    ),
+    "sequential socket": lambda given: _sequential().close(),
+    "send without connecting": lambda given: _sequential().sendto(b"x", given["unix"]) and None,
     "shared memory in no file": lambda given: mmap.mmap(-1, 4096).close(),
     "shared memory of zeros": _map_zeros,
     "memory like a stack": lambda given: mmap.mmap(

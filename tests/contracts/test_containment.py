@@ -219,3 +219,29 @@ def found_where(denied: str, answer: int) -> tuple[str, str]:
     tier, _, told = ended.stdout.strip().partition(" ")
     assert tier, ended.stderr
     return tier, told
+
+
+def test_folders_that_the_environments_pth_files_name_are_seen(tmp_path: Path) -> None:
+    """As `pip install --editable` and a shared folder of packages have them. Lines that are code are none."""
+    site = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    backend = site / "pytriton" / "tritonserver" / "backends" / "python"
+    stub = site / "pytriton" / "tritonserver" / "python_backend_stubs" / "3.11" / "triton_python_backend_stub"
+    server = site / "pytriton" / "tritonserver" / "bin" / "tritonserver"
+    parts = (server, backend / "libtriton_python.so", backend / "triton_python_backend_utils.py", stub)
+    for part in parts:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+    (tmp_path / "venv" / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (tmp_path / "shared").mkdir()
+    lines = [
+        "# a comment",
+        "import sys; sys.path.append('/root')",
+        str(tmp_path / "shared"),
+        str(tmp_path / "gone"),
+        "",
+    ]
+    (site / "machine.pth").write_text("\n".join(lines))
+    bounds = containment.bounds_of({}, ())
+    spec = containment.spec_for(tmp_path / "server", tmp_path / "venv", (), argv=("/bin/true",), env={}, bounds=bounds)
+    outside = [path for path in spec.read_only if path.startswith(str(tmp_path)) and "/server/" not in path]
+    assert outside == [str(tmp_path / "shared"), str(tmp_path / "venv")]

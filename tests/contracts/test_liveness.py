@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -65,10 +65,23 @@ def test_a_frozen_process_does_not_answer_it(tmp_path: Path) -> None:
         launcher.await_loaded(running, manifest["model"], timeout_s=60)
         client = TritonServer(running.host, running.http_port, running.grpc_port)
         try:
-            assert client.is_live(timeout_s=30)
+            assert _comes_true(lambda: client.is_live(timeout_s=30))
             os.kill(running.pid, signal.SIGSTOP)
+            assert _comes_true(lambda: _state(running.pid) == "T")
             assert not client.is_live(timeout_s=0.5)
             os.kill(running.pid, signal.SIGCONT)
-            assert client.is_live(timeout_s=30)
+            assert _comes_true(lambda: client.is_live(timeout_s=30))
         finally:
             client.close()
+
+
+def _state(pid: int) -> str:
+    """Source: proc(5), the field after the name."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+
+
+def _comes_true(asked: Callable[[], bool]) -> bool:
+    until = time.monotonic() + 60
+    while not (is_true := asked()) and time.monotonic() < until:
+        time.sleep(0.1)
+    return is_true

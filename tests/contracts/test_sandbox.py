@@ -59,6 +59,14 @@ def test_what_hostile_code_reaches(shut_in: tuple[Ground, tuple[str, ...]]) -> N
     assert Path(found.facts["secret"]).read_text() == ("the key")
 
 
+def test_with_a_gpu_it_has_what_its_driver_asks_for_and_no_more(shut_in: tuple[Ground, tuple[str, ...]]) -> None:
+    """Names of threads, sequential sockets and shared memory are all that libcuda was seen to lack (decision 0046)."""
+    found, layers = shut_in
+    answers = found.probe(layers, has_gpu=True)
+    wanted = expected(layers, found.is_root, has_gpu=True)
+    assert {name: answers[name] for name in wanted if answers[name] not in wanted[name]} == {}
+
+
 def test_how_much_hostile_code_takes(shut_in: tuple[Ground, tuple[str, ...]]) -> None:
     found, layers = shut_in
     got = found.probe(layers, bounds=True)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.gpu_proof.judged import judged
 from benchmarks.gpu_proof.made import ITEM
-from benchmarks.gpu_proof.outcome import Outcome, Verdict, unknown
+from benchmarks.gpu_proof.outcome import Outcome, Verdict
 from benchmarks.gpu_proof.scene import Scene
-from serving.agent import runtime_image
-from serving.agent.sandbox.spec import SYSTEM
 from serving.core.containment import Containment
 from serving.ports import LaunchError
 from validators.execution.gates import run_gate
@@ -34,11 +30,6 @@ def launch(scene: Scene) -> Outcome:
     answer = served.infer({"x": np.ones((1, ITEM), np.float32)})["y"]
     assert (answer == 2).all(), f"the release answered {answer[0, :4].tolist()} where y = 2x is 2"
     numbers |= {"timings": served.timings, "failure_in_sandbox": failure}
-    if failure and (hidden := _outside_the_sandbox(scene)):
-        sentence = (
-            f"The release loads without a sandbox alone, because PyTorch lies in {hidden}, which no sandbox shows."
-        )
-        return unknown(sentence, **numbers, layers_used=[])
     if failure:
         sentence = f"The release loads without a sandbox alone; in it the launcher reported: {failure}"
         return Outcome(Verdict.REFUTED, sentence, {**numbers, "layers_used": []})
@@ -46,17 +37,6 @@ def launch(scene: Scene) -> Outcome:
     is_contained = granted.tier is not Containment.NONE
     sentence = f"The product's launcher started Triton {contained}, and the release answered y = 2x."
     return Outcome(Verdict.PROVED, sentence, {**numbers, "is_contained": is_contained})
-
-
-def _outside_the_sandbox(scene: Scene) -> str:
-    """The folder of PyTorch, if it belongs neither to the system, the serving environment nor its Python; else an empty string."""
-    found = importlib.util.find_spec("torch") if scene.config.form == "torch" else None
-    if found is None or found.origin is None:
-        return ""
-    folder, venv = Path(found.origin).resolve().parents[1], scene.config.venv
-    home = runtime_image.binaries(venv).python_home
-    shown = [Path(one) for one in (*SYSTEM, venv.resolve(), *([home.resolve()] if home else []))]
-    return "" if any(folder.is_relative_to(one) for one in shown) else str(folder)
 
 
 def contract(scene: Scene) -> Outcome:

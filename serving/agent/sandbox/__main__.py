@@ -85,7 +85,7 @@ def _run(spec: Spec, tell: int) -> NoReturn:
             os.write(tell, _PLAIN)
             argv, env = hidden_arguments.whole(spec.argv, spec.hidden), dict(spec.env)
         if spec.has(SECCOMP):
-            seccomp.filter_system_calls(sees_the_service=not spec.has(NAMESPACES))
+            seccomp.filter_system_calls(sees_the_service=not spec.has(NAMESPACES), has_gpu=spec.has_gpu)
         os.execve(argv[0], argv, env)  # noqa: S606 - a program by its path, without a shell
     except OSError as error:
         status = _report_failure(error)

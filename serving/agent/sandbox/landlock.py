@@ -47,11 +47,14 @@ def _grants(spec: Spec, known: int) -> dict[str, int]:
         **dict.fromkeys((spec.home, spec.tmp, "/dev/shm"), write),  # noqa: S108 - where Triton keeps its regions
         **dict.fromkeys(spec.devices, device),
     }
+    # libcuda names its threads, and opens their files in /proc with O_TRUNC.
+    named = _WRITE | _TRUNCATE if spec.has_gpu else 0
     if spec.has(NAMESPACES):
-        return {**grants, "/": _LIST, "/proc": read | _WRITE}
+        return {**grants, "/": _LIST, "/proc": read | _WRITE | named}
     # Triton's python backend makes a folder in /tmp whatever TMPDIR says, and ends itself when it may not. To remove files there
     # would be a right on the service's own, so the removal of that folder fails: a wanted stop then ends with SIGABRT.
-    own_process = {"/proc/self": read, "/proc/stat": _READ, "/proc/meminfo": _READ, "/proc/cpuinfo": _READ}
+    # A process that the server starts is another one, so that there a model of the python backend cannot use a GPU.
+    own_process = {"/proc/self": read | named, "/proc/stat": _READ, "/proc/meminfo": _READ, "/proc/cpuinfo": _READ}
     return {"/tmp": _LIST | _MKDIR | _RMDIR, **grants, **own_process}  # noqa: S108 - see above
 
 

@@ -82,7 +82,8 @@ _SHARED_AND_NOWHERE = 0x01 | 0x20
 #: Memory that grows as a stack does, and that the bound on memory leaves out like one (MAP_GROWSDOWN). Source: linux/mm.h, is_data_mapping.
 _LIKE_A_STACK = 0x100
 _NEW_NAMESPACES, _FASTOPEN = 0x7E020000, 0x20000000  # Source: linux/sched.h, linux/socket.h
-_AF_INET, _AF_INET6, _SOCK_STREAM, _SOCK_KIND, _IPPROTO_TCP = 2, 10, 1, 0xF, 6
+_AF_UNIX, _AF_INET, _AF_INET6, _IPPROTO_TCP = 1, 2, 10, 6
+_SOCK_STREAM, _SOCK_SEQPACKET, _SOCK_KIND = 1, 5, 0xF
 # Source: linux/filter.h, linux/seccomp.h, linux/audit.h. A filter's instruction is (code, jump if true, if false, value).
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT, _X86_64, _X32 = 0, 4, 16, 0xC000003E, 0x40000000
@@ -91,14 +92,20 @@ _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _REGION_MODE = 0o644
 
 
-def filter_system_calls(*, sees_the_service: bool) -> None:
-    """From now on this process and its children are refused them. Raises OSError where the kernel has no seccomp."""
-    program = _program(sees_the_service)
+def filter_system_calls(*, sees_the_service: bool, has_gpu: bool) -> None:
+    """From now on this process and its children are refused them. Raises OSError where the kernel has no seccomp.
+
+    Args:
+        sees_the_service: files and processes of the service can be named.
+        has_gpu: allow what libcuda needs (decision 0046): sequential-packet unix sockets, which cannot send without `connect`, and
+            memory that is shared and lies in no file.
+    """
+    program = _program(sees_the_service, has_gpu)
     code = ctypes.create_string_buffer(b"".join(program))
     prctl(_PR_SET_SECCOMP, _MODE_FILTER, struct.pack("HxxxxxxQ", len(program), ctypes.addressof(code)))
 
 
-def _program(sees_the_service: bool) -> list[bytes]:
+def _program(sees_the_service: bool, has_gpu: bool) -> list[bytes]:
     code = [
         *(_load(_ARCHITECTURE_AT), _step(_EQUAL, _X86_64, 1), _step(_RETURN, _KILL)),
         *(_load(_NUMBER_AT), _step(_AT_LEAST, _X32, 0, 1), _refuse(errno.ENOSYS)),
@@ -111,7 +118,7 @@ def _program(sees_the_service: bool) -> list[bytes]:
     for number, place, bits in flags:
         code += _block(number, [_load_argument(place), _step(_ANY_BIT, bits, 0, 1), _refuse(errno.EPERM)])
     # The bound on memory counts what is private; regions in /dev/shm are bounded there, and these would be nowhere. A memfd can be
-    # executed as well.
+    # executed as well. (With a GPU there is no bound on memory.)
     nowhere = [
         _load_argument(3),
         _step(_AND, _SHARED_AND_NOWHERE),
@@ -119,7 +126,7 @@ def _program(sees_the_service: bool) -> list[bytes]:
         _refuse(errno.ENOMEM),
     ]
     like_a_stack = [_load_argument(3), _step(_ANY_BIT, _LIKE_A_STACK, 0, 1), _refuse(errno.ENOMEM)]
-    code += _block(_MMAP, [*like_a_stack, *nowhere])
+    code += _block(_MMAP, [*like_a_stack, *([] if has_gpu else nowhere)])
     if sees_the_service:
         code += _beside_the_service()
     else:  # Triton makes its regions with mode 0644; the umask counts, so the mode said once more is only said to be done.
@@ -132,7 +139,11 @@ def _program(sees_the_service: bool) -> list[bytes]:
         *(_load_argument(2), _step(_EQUAL, 0, refused - 7), _step(_EQUAL, _IPPROTO_TCP, refused - 8)),
         _refuse(errno.EACCES),
     ]
-    code += [*_block(_SOCKET, check), _step(_RETURN, _ALLOW)]
+    sequential = [
+        *(_load_argument(0), _step(_EQUAL, _AF_UNIX, 0, 4)),
+        *(_load_argument(1), _step(_AND, _SOCK_KIND), _step(_EQUAL, _SOCK_SEQPACKET, 0, 1), _step(_RETURN, _ALLOW)),
+    ]
+    code += [*_block(_SOCKET, [*(sequential if has_gpu else []), *check]), _step(_RETURN, _ALLOW)]
     return code
 
 

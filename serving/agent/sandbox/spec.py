@@ -69,6 +69,11 @@ class Spec:
     def has(self, layer: str) -> bool:
         return layer in self.layers
 
+    @property
+    def has_gpu(self) -> bool:
+        """Whether a device of NVIDIA's driver is among the devices."""
+        return any(path.startswith("/dev/nvidia") for path in self.devices)
+
     def as_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
