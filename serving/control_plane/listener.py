@@ -11,7 +11,7 @@ from serving.control_plane.request_guard import MODEL_HEADER, request_guard
 from serving.control_plane.request_log import failed_attempts, slow_requests
 from serving.control_plane.response_filters import SHED, is_late, upstream_filters
 from serving.control_plane.stream_model import stream_model
-from serving.control_plane.tenants import SHED_BY_QUOTA, SHED_HEADER, tenant_filters
+from serving.control_plane.tenants import SHED_BY_QUOTA, SHED_HEADER, limiter, peer_filters
 from serving.control_plane.virtual_hosts import REQUEST_WITHIN_S, ROUTE_CONFIG, UNARY_IDLE_S
 
 #: Every stat of ours begins with this.
@@ -28,7 +28,7 @@ def listener(
 ) -> dict[str, Any]:
     """A listener that has its port alone: with SO_REUSEPORT, Envoy's default, a second gateway on the same port would be
     let in by the kernel and silently get half of the connections. So the workers share one socket, and connections are
-    dealt to them evenly, as a few long gRPC connections would else end on one worker. `trusted`: see `tenant_filters`.
+    dealt to them evenly, as a few long gRPC connections would else end on one worker. `trusted`: see `peer_filters`.
     `is_drained`: it says that it is not ready; and as its filters are others then, Envoy tells open connections to end.
     """
     return {
@@ -62,9 +62,10 @@ def _connection_manager(trusted: tuple[str, ...], is_drained: bool) -> dict[str,
         "always_set_request_id_in_response": True,
         "local_reply_config": {"mappers": _own_words()},
         "http_filters": [
+            *peer_filters(trusted),
             stream_model(),
             request_guard(is_drained=is_drained),
-            *tenant_filters(trusted),
+            limiter(),
             {
                 "name": "router",
                 "typed_config": {

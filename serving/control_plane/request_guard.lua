@@ -259,69 +259,69 @@ local function model_in(body)
   return name
 end
 
--- Bytes that a request of this model may have, from its virtual host; nil where the model has none.
-local function most_of(handle)
-  return tonumber(handle:virtualHost():metadata():get("max_request_bytes") or "")
-end
+-- What virtual hosts state of their models, by the text that states it: to read a text once is cheaper than to ask for each number.
+local NO_LIMITS, KNOWN = {}, {}
 
--- Items that a batch for this model may have; nil where it has no batches, or says nothing.
-local function batch_of(handle)
-  return tonumber(handle:virtualHost():metadata():get("max_batch") or "")
+-- {most, batch, least_ms, tells_tenants}: bytes of a request, items of a batch, the shortest deadline that any release must keep, and
+-- whether the model has tenants or classes. Empty where the host is no model's. A number is nil where the model has no such limit.
+local function limits_of(handle)
+  local text = handle:virtualHost():metadata():get("limits")
+  if not text then return NO_LIMITS end
+  local known = KNOWN[text]
+  if not known then
+    local most, batch, least_ms, tells = match(text, "^(%d+) (%d*) (%d*) (%a*)$")
+    known = { most = tonumber(most), batch = tonumber(batch), least_ms = tonumber(least_ms), tells_tenants = tells ~= "" }
+    KNOWN[text] = known
+  end
+  return known
 end
 
 local function refuse(handle, status, why)
   handle:respond({ [":status"] = status }, why)
 end
 
--- The routes that go by this name hold from here on, for what they take too.
-local function route_as(handle, name)
-  handle:headers():replace(LIMITS.model_header, name)
+-- The routes that go by this name hold from here on, for what they take too. Returns the limits.
+local function route_as(handle, headers, name)
+  headers:replace(LIMITS.model_header, name)
   handle:clearRouteCache()
   handle:metadata() -- finds the route anew; `virtualHost` alone would show the one from before
+  return limits_of(handle)
 end
 
--- By the model's own routes; where it has none, by those of unknown models.
-local function name_model(handle, model)
-  local headers = handle:headers()
-  local name = headers:get(LIMITS.model_header) or ""
+-- By the model's own routes; where it has none, by those of unknown models. `named`: what the header says. Returns the limits.
+local function name_model(handle, headers, model, named)
+  local name = named
   if model and model ~= "" then
     name = model
   elseif name == "" or name == LIMITS.unknown_model then
     name = string.lower(match(headers:get(":authority") or "", "^([^:]+)") or LIMITS.unknown_model)
   end
-  route_as(handle, name)
-  if not most_of(handle) then route_as(handle, LIMITS.unknown_model) end
+  local limits = route_as(handle, headers, name)
+  return limits.most and limits or route_as(handle, headers, LIMITS.unknown_model)
 end
 
 -- From here on the request is on the route that bounds how long its body may take. Envoy finds routes anew for the first
 -- `metadata` alone, so this stands before the model is named. Returns the caller's own deadline of a gRPC call, or nil: Envoy
 -- writes the time limit of that route over it.
-local function expect_body(handle)
-  handle:headers():replace(LIMITS.incoming, "1")
-  return handle:headers():get("grpc-timeout")
+local function expect_body(headers, is_grpc)
+  headers:replace(LIMITS.incoming, "1")
+  return is_grpc and headers:get("grpc-timeout") or nil
 end
 
-local function end_of_body(handle, deadline)
-  local headers = handle:headers()
+-- The request leaves that route. The next who asks finds its route anew: a split is drawn when the request is sent on.
+local function end_of_body(handle, headers, is_grpc, deadline)
   headers:remove(LIMITS.incoming)
-  headers:remove("grpc-timeout")
-  if deadline then headers:add("grpc-timeout", deadline) end
+  if is_grpc then
+    headers:remove("grpc-timeout")
+    if deadline then headers:add("grpc-timeout", deadline) end
+  end
   handle:clearRouteCache()
 end
 
--- The whole body, and the routes of whole requests again.
-local function body_of(handle, deadline)
-  local body = handle:body(true) -- handles from before are dead behind this line
-  end_of_body(handle, deadline)
-  return body
-end
-
 -- Marks a call whose own deadline is shorter than the time that any release must keep.
-local function note_deadline(handle, deadline)
-  local own_ms = deadline_ms(deadline)
-  if not own_ms then return end
-  local least_ms = tonumber(handle:virtualHost():metadata():get("least_deadline_ms") or "")
-  if least_ms and own_ms < least_ms then
+local function note_deadline(handle, deadline, least_ms)
+  local own_ms = least_ms and deadline_ms(deadline)
+  if own_ms and own_ms < least_ms then
     handle:streamInfo():dynamicMetadata():set(LIMITS.about, LIMITS.shed, LIMITS.by_caller)
   end
 end
@@ -332,34 +332,56 @@ local function model_of_stream(handle)
   return (known.model_name or {})[1]
 end
 
--- A health check that names a model goes to that model's routes.
+-- A health check that names a model goes to that model's routes. Returns the limits.
 local function check_health(handle, deadline)
-  local body = body_of(handle, deadline)
+  local body = handle:body(true) -- handles from before are dead behind this line
+  local headers = handle:headers()
+  end_of_body(handle, headers, true, deadline)
   local model = model_in(body)
   if body:length() > LIMITS.question then return refuse(handle, "413", "a health check may have " .. LIMITS.question .. " bytes") end
   if model and model ~= "" then
-    handle:headers():replace(":path", LIMITS.check_model)
-    name_model(handle, model)
+    headers:replace(":path", LIMITS.check_model)
+    return name_model(handle, headers, model, "")
   elseif LIMITS.drained then
-    handle:headers():replace(":path", LIMITS.drained .. LIMITS.check)
+    headers:replace(":path", LIMITS.drained .. LIMITS.check)
     handle:clearRouteCache()
   end
 end
 
--- What asks about no model: the gateway answers it. One that is drained answers that it is not ready.
-local function answer_self(handle, plain)
+-- What asks about no model: the gateway answers it. One that is drained answers that it is not ready. Returns the limits.
+local function answer_self(handle, headers, plain)
   local is_check = plain == LIMITS.check
   if LIMITS.drained and LIMITS.asks_ready[plain] and not is_check then
-    handle:headers():replace(":path", LIMITS.drained .. plain)
+    headers:replace(":path", LIMITS.drained .. plain)
   end
-  local deadline = is_check and expect_body(handle)
-  route_as(handle, LIMITS.unknown_model) -- which bounds how much is held of it
-  if is_check then check_health(handle, deadline) end
+  local deadline = is_check and expect_body(headers, true)
+  route_as(handle, headers, LIMITS.unknown_model) -- which bounds how much is held of it
+  return is_check and check_health(handle, deadline) or NO_LIMITS
 end
 
+-- A stream, whose messages pass unread. Returns the limits.
+local function admit_stream(handle, headers, named)
+  local encoding = headers:get("grpc-encoding") or "identity"
+  if not LIMITS.encodings[encoding] then
+    return refuse(handle, "415", "no server here reads this grpc-encoding; send gzip, deflate or identity")
+  end
+  return name_model(handle, headers, named == "" and model_of_stream(handle) or nil, named)
+end
+
+-- The model of a call whose head does not name it. Returns the limits.
+local function name_by_message(handle, headers, call, body)
+  local name = model_in(body)
+  local limits = name_model(handle, headers, name, "")
+  if call == "ModelStatistics" and (name or "") == "" and not limits.most then -- of all models
+    headers:replace(":path", LIMITS.all_statistics)
+    handle:clearRouteCache()
+  end
+  return limits
+end
+
+-- Refuses a request, or gives it its model's name and returns the limits of that model.
 local function admit(handle)
   local headers = handle:headers()
-  headers:remove(LIMITS.incoming)
   local path = headers:get(":path") or ""
   local plain = match(path, "^[^?]*")
   if #plain > 1 and byte(plain, -1) == 47 then -- a slash at the end changes nothing
@@ -369,58 +391,75 @@ local function admit(handle)
   end
   local call = match(plain, "^/inference%.GRPCInferenceService/(Model%a*)$")
   local model = not match(plain, "/trace/setting$") and match(plain, "^/v2/models/([^/]+)")
-  if not (call or model) then return answer_self(handle, plain) end
+  if call == "ModelStreamInfer" or not (call or model) then headers:remove(LIMITS.incoming) end -- others' are replaced
+  if not (call or model) then return answer_self(handle, headers, plain) end
   if call then
     if match(path, "%?") then return refuse(handle, "400", "a gRPC path has no query; take off what follows the name of the call") end
     local status, why = head_fault(headers)
     if status then return refuse(handle, status, why) end
   end
   if headers:get("content-encoding") then return refuse(handle, "415", "send the request without content-encoding") end
-  local is_named = (headers:get(LIMITS.model_header) or "") ~= ""
+  local named = headers:get(LIMITS.model_header) or ""
+  if call == "ModelStreamInfer" then return admit_stream(handle, headers, named) end
   -- Triton heeds this header for `infer` alone, and parses the whole body of everything else.
-  local head = match(plain, "/infer$") and headers:get("inference-header-content-length")
-  local declared = tonumber(headers:get("content-length") or "")
-  if call == "ModelStreamInfer" then
-    local encoding = headers:get("grpc-encoding") or "identity"
-    if not LIMITS.encodings[encoding] then
-      return refuse(handle, "415", "no server here reads this grpc-encoding; send gzip, deflate or identity")
-    end
-    return name_model(handle, not is_named and model_of_stream(handle) or nil)
-  end
-  local deadline = expect_body(handle)
-  if model or is_named then
-    name_model(handle, not is_named and model or nil)
+  local head = model and match(plain, "/infer$") and headers:get("inference-header-content-length")
+  local declared = model and tonumber(headers:get("content-length") or "")
+  local deadline, limits = expect_body(headers, call), nil
+  if model or named ~= "" then
+    limits = name_model(handle, headers, named == "" and model or nil, named)
     -- Nobody's request is answered 404 by its route; who sends a body to no model holds no memory here.
-    if not most_of(handle) then return end_of_body(handle, deadline) end
+    if not limits.most then return end_of_body(handle, headers, call, deadline) end
   else
-    route_as(handle, LIMITS.unknown_model) -- until its message says more; that bounds how much is held of it
+    route_as(handle, headers, LIMITS.unknown_model) -- until its message says more; that bounds how much is held of it
   end
-  if model and declared and declared > (head and most_of(handle) or math.min(most_of(handle), LIMITS.json)) then
-    return refuse(handle, "413", "this model takes requests of up to " .. most_of(handle) .. " bytes, " .. LIMITS.json .. " of them as JSON")
+  if declared and declared > (head and limits.most or math.min(limits.most, LIMITS.json)) then
+    return refuse(handle, "413", "this model takes requests of up to " .. limits.most .. " bytes, " .. LIMITS.json .. " of them as JSON")
   end
-  local body = body_of(handle, deadline)
-  if call and not is_named then
-    local name = model_in(body)
-    name_model(handle, name)
-    if call == "ModelStatistics" and (name or "") == "" and not most_of(handle) then -- of all models
-      handle:headers():replace(":path", LIMITS.all_statistics)
-      handle:clearRouteCache()
-    end
-  end
+  local body = handle:body(true) -- handles from before are dead behind this line
+  headers = handle:headers()
+  end_of_body(handle, headers, call, deadline)
+  if not limits then limits = name_by_message(handle, headers, call, body) end
+  if not limits.most then return end
   local status, why
-  if not most_of(handle) then return end
   if call then
-    status, why = message_fault(body, body:length(), call, call == "ModelInfer" and most_of(handle) or LIMITS.question, batch_of(handle))
+    status, why = message_fault(body, body:length(), call, call == "ModelInfer" and limits.most or LIMITS.question, limits.batch)
   else
-    status, why = http_fault(body, body:length(), head, most_of(handle), batch_of(handle))
+    status, why = http_fault(body, body:length(), head, limits.most, limits.batch)
   end
   if status then return refuse(handle, status, why) end
-  if call and deadline then note_deadline(handle, deadline) end
-  handle:clearRouteCache() -- which release has room is asked when the request is sent on, and not when its head came
+  if deadline then note_deadline(handle, deadline, limits.least_ms) end
+  return limits
+end
+
+-- Writes down the tenant and the class. Two headers of the tenant's name are read as one text with a comma, which is nobody's name.
+local function note_tenant(handle)
+  local known, about, headers = handle:virtualHost():metadata(), handle:streamInfo():dynamicMetadata(), handle:headers()
+  local header, classes = known:get("header"), known:get("classes")
+  local is_believed = (about:get(LIMITS.peers) or {})["shadow_engine_result"] == "allowed"
+  local tenant
+  if header then
+    local name = is_believed and headers:get(header)
+    tenant = name and (known:get("names") or {})[name] and name or LIMITS.others
+    about:set(LIMITS.about, "tenant", tenant)
+  end
+  if not classes then return end
+  local default = known:get("default_class")
+  local said = known:get("class_header")
+  said = is_believed and said and said ~= "" and headers:get(said)
+  local class = said and classes[said] and said or tenant and (known:get("class_of") or {})[tenant] or default
+  about:set(LIMITS.about, "class", class)
+  headers:remove(LIMITS.class_header) -- routes go by what is written there, and a caller may have written it
+  if class ~= default then headers:add(LIMITS.class_header, class) end
+  handle:clearRouteCache()
+end
+
+local function guard(handle)
+  local limits = admit(handle)
+  if limits and limits.tells_tenants then note_tenant(handle) end
 end
 
 function envoy_on_request(handle)
-  local is_well, fault = pcall(admit, handle)
+  local is_well, fault = pcall(guard, handle)
   if not is_well then
     handle:logErr("the request guard failed: " .. tostring(fault))
     refuse(handle, "400", "this request cannot be read")

@@ -16,6 +16,9 @@ has to be known to send them. So the gateway takes each request whole, reads wha
     another method than POST (a route refuses it)                  405     UNIMPLEMENTED 12
     a head or a body that does not come in time                    408     INVALID_ARGUMENT 3
 
+It also writes down the tenant and the class of a request (`serving.control_plane.tenants`), because a filter of its own for that costs
+each request as much again.
+
 Messages of gRPC streams pass unread (docs/decisions/0014-the-request-guard.md), so streams have a route only where asked for.
 
 Source of every number: measured on Triton 2.51 and Envoy 1.40; `tests/real/test_request_guard.py` holds the requests.
@@ -23,14 +26,18 @@ Source of every number: measured on Triton 2.51 and Envoy 1.40; `tests/real/test
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from registry.core.traffic import OTHERS
 from serving.control_plane.clusters import NAMESPACE
 from serving.control_plane.own_answers import ALL_STATISTICS, ASKS_READY, DRAINED, HEALTH_CHECK, HEALTH_OF_MODEL
+from serving.control_plane.request_classes import CLASS_HEADER
 from serving.control_plane.response_filters import SHED
 from serving.control_plane.stream_model import STREAM_FILTER
+from serving.control_plane.tenants import PEERS
 from serving.core.outcomes import Refused
 
 #: The name of the filter, under which a virtual host tells it what its model takes.
@@ -85,6 +92,9 @@ def request_guard(*, is_drained: bool = False) -> dict[str, Any]:
         "shed": f'"{SHED}"',
         "by_caller": f'"{Refused.BY_CALLER}"',
         "stream_filter": f'"{STREAM_FILTER}"',
+        "peers": f'"{PEERS}"',
+        "others": f'"{OTHERS}"',
+        "class_header": f'"{CLASS_HEADER}"',
         "all_statistics": f'"{ALL_STATISTICS}"',
         "check": f'"{HEALTH_CHECK}"',
         "check_model": f'"{HEALTH_OF_MODEL}"',
@@ -118,12 +128,19 @@ def _script() -> str:
 
 
 def model_metadata(
-    max_request_bytes: int, max_batch: int = 0, least_deadline_ms: float | None = None
+    max_request_bytes: int,
+    max_batch: int = 0,
+    least_deadline_ms: float | None = None,
+    tenants: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Returns a virtual host's metadata for the filter: the model's limits. `max_batch` 0: no limit. A call whose own deadline
-    is below `least_deadline_ms` is no evidence against a release that misses it.
+    """Returns a virtual host's metadata for the filter: the model's limits as one text, and its tenants and classes.
+
+    Args:
+        max_request_bytes: largest request.
+        max_batch: items in a batch; 0 for no limit.
+        least_deadline_ms: a call whose own deadline is shorter is no evidence against a release that misses it; None for no such bound.
+        tenants: what `tenants.tenant_metadata` returned.
     """
-    told = {"max_request_bytes": str(max_request_bytes)}
-    if least_deadline_ms is not None:
-        told["least_deadline_ms"] = f"{least_deadline_ms:.0f}"
-    return {FILTER: {**told, "max_batch": str(max_batch)} if max_batch else told}
+    least = "" if least_deadline_ms is None else f"{least_deadline_ms:.0f}"
+    limits = f"{max_request_bytes} {max_batch or ''} {least} {'tells' if tenants else ''}"
+    return {FILTER: {"limits": limits, **(tenants or {})}}

@@ -22,7 +22,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from serving.control_plane.clusters import CONNECT_TIMEOUT_S, NAMESPACE
+from serving.control_plane.clusters import NAMESPACE
 from serving.core.outcomes import TRITON, Words
 
 #: The name of the filter, under which a virtual host tells it how long an attempt may take.
@@ -31,6 +31,8 @@ FILTER = "answers"
 LONGEST = 16 * 1024
 #: On a request that was drawn for the candidate, from the gateway to this filter: whether the candidate had room for it.
 ROOM_HEADER = "x-sluicegate-room"
+#: On a second attempt, from Envoy to this filter, if the first was late. What callers say there, Envoy removes.
+LATE_HEADER = "x-envoy-is-timeout-retry"
 #: On what a server's full queue refused: the same header by which a tenant's quota says so.
 FULL_HEADER, FULL_VALUE = "x-sluicegate-shed", "server queue"
 #: What a route tells the filter (`serving.control_plane.overflow`), and where the filter writes down what shed the first attempt.
@@ -117,19 +119,20 @@ local function hand_on(handle, about)
   handle:headers():replace("{FULL_HEADER}", "{FULL_VALUE}")
 end
 
--- Marks a request whose first attempt was late: the second began because the time of one was over, and not because the first
--- had an answer or no connection. What is set here lasts as long as the request, over all its attempts.
+-- What is set here lasts as long as the request, over all its attempts. Envoy itself marks a second attempt that began because the
+-- first was late, and not because that had an answer or no connection.
 function envoy_on_request(handle)
+  local headers = handle:headers()
   local about = handle:streamInfo():dynamicMetadata()
-  if handle:headers():get("x-envoy-attempt-count") == "1" then
-    if handle:metadata():get("{DRAWN}") then drawn(handle, about) end
+  if headers:get("x-envoy-attempt-count") == "1" then
+    if headers:get("{ROOM_HEADER}") and handle:metadata():get("{DRAWN}") then drawn(handle, about) end  -- callers may send it
     return about:set(ABOUT, "began_at", tostring(handle:timestamp()))
   end
-  local known = about:get(ABOUT) or {{}}
-  if known["hands_on"] == "yes" then about:set(ABOUT, "hands_on", "no") end
-  local late = stated(handle, "late_after_ms")
-  local took = handle:timestamp() - (tonumber(known["began_at"]) or handle:timestamp())
-  if late and took >= late and not known["is_answered"] then about:set(ABOUT, "is_late", "yes") end
+  if (about:get(ABOUT) or {{}})["hands_on"] == "yes" then about:set(ABOUT, "hands_on", "no") end
+  if headers:get("{LATE_HEADER}") == "true" then
+    headers:remove("{LATE_HEADER}")
+    about:set(ABOUT, "is_late", "yes")
+  end
 end
 
 -- Whether another attempt may be under way beside this one. Envoy 1.40 ends with a segmentation fault when a filter waits for the
@@ -141,26 +144,27 @@ local function is_late(handle, known)
   return known["is_late"] or not most or took >= 0.9 * most
 end
 
+local function note_slow(handle, slow)
+  local about = handle:streamInfo():dynamicMetadata()
+  local known = about:get(ABOUT) or {{}}
+  local began = not known["{SHED}"] and tonumber(known["began_at"])
+  if began and handle:timestamp() - began >= slow then about:set(ABOUT, "is_slow", "yes") end
+end
+
 function envoy_on_response(handle)
   local head = handle:headers()
-  local about = handle:streamInfo():dynamicMetadata()
-  about:set(ABOUT, "is_answered", "yes")
   local slow = stated(handle, "slow_ms")
-  if slow then
-    local known = about:get(ABOUT) or {{}}
-    local began = not known["{SHED}"] and tonumber(known["began_at"])
-    if began and handle:timestamp() - began >= slow then about:set(ABOUT, "is_slow", "yes") end
-  end
+  if slow then note_slow(handle, slow) end
   local status = head:get("grpc-status")
   if status and begins(head:get("content-type") or "", {{"application/grpc"}}) then  -- over HTTP it says nothing
-    if status ~= "0" and grpc(head, status) then hand_on(handle, about) end
+    if status ~= "0" and grpc(head, status) then hand_on(handle, handle:streamInfo():dynamicMetadata()) end
     return
   end
   status = head:get(":status")
   local size = tonumber(head:get("content-length") or "")
   -- `generate` tells no length when the model failed
   if not READ[status] or (size or 0) > LONGEST or (not size and status ~= "400") then return end
-  if is_late(handle, about:get(ABOUT) or {{}}) then return end
+  if is_late(handle, handle:streamInfo():dynamicMetadata():get(ABOUT) or {{}}) then return end
   local is_front = status == "501" or head:get("content-type") == "application/json"
   local body = handle:body(true)
   local text = body:getBytes(0, math.min(body:length(), 200))
@@ -200,27 +204,10 @@ def upstream_filters() -> list[dict[str, Any]]:
     ]
 
 
-def attempt_metadata(
-    attempt_timeout_s: float, slow_ms: float | None = None, *, has_resets: bool = False
-) -> dict[str, dict[str, Any]]:
-    """The metadata by which a virtual host tells the filter how long an attempt may take, after how long a second one means that the
-    first was late, and from when on a request is slow. `has_resets`: a second one may also follow a connection that broke.
-    """
-    told = {
-        "attempt_timeout_ms": f"{1000 * attempt_timeout_s:.0f}",
-        "late_after_ms": f"{1000 * _late_after_s(attempt_timeout_s, has_resets):.0f}",
-    }
+def attempt_metadata(attempt_timeout_s: float, slow_ms: float | None = None) -> dict[str, dict[str, Any]]:
+    """Returns the metadata by which a virtual host tells the filter how long an attempt may take, and from when on a request is slow."""
+    told = {"attempt_timeout_ms": f"{1000 * attempt_timeout_s:.0f}"}
     return {FILTER: told if slow_ms is None else {**told, "slow_ms": f"{slow_ms:.0f}"}}
-
-
-def _late_after_s(attempt_timeout_s: float, has_resets: bool) -> float:
-    """On a busy machine Envoy's timers end tens of milliseconds early by the script's timestamps, which are taken later than the
-    timers' time. So the bound is halfway between the time of an attempt and the longest that the other cause of a second one takes,
-    which is to get no connection; but a connection may break at any time, where that is a cause.
-    """
-    if has_resets:
-        return 0.9 * attempt_timeout_s
-    return (attempt_timeout_s + (CONNECT_TIMEOUT_S if attempt_timeout_s > CONNECT_TIMEOUT_S else 0.0)) / 2
 
 
 def is_late() -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The gateway's filters for tenants: who a request is from, of which class it is, and whether their quota has room for it.
+"""What the gateway knows of tenants: who a request is from, of which class it is, and whether their quota has room for it.
 
-Three filters behind the request guard, which finds the model. The first compares the peer of the connection with the proxies that
-are trusted; the second writes down the tenant, one of the model's own names or `others`, and the class, and never what a caller made
-up; the third has a bucket for each tenant. Counts go by what was written down, so there are no more series than names.
+A filter before the request guard compares the peer of the connection with the proxies that are trusted. The guard finds the model, and
+writes down the tenant, one of the model's own names or `others`, and the class: never what a caller made up. A filter behind it has a
+bucket for each tenant. Counts go by what was written down, so there are no more series than names.
 """
 
 from __future__ import annotations
@@ -10,82 +10,49 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from registry.core.traffic import OTHERS
 from serving.control_plane.clusters import NAMESPACE
-from serving.control_plane.request_classes import CLASS_HEADER, class_metadata
+from serving.control_plane.request_classes import class_metadata
 from serving.core.request_classes import RequestClasses
 from serving.core.tenants import Quota, Tenants
 
 #: The name of the filter that limits, under which a virtual host tells it the buckets.
 LIMITER = "envoy.filters.http.local_ratelimit"
-#: The name of the filter that finds the tenant, under which a virtual host tells it the names.
-FILTER = "tenants"
-#: Also where this filter writes down what it found, whatever it is called.
-_PEERS = "envoy.filters.http.rbac"
+#: The filter that marks requests of trusted proxies, and where it writes that down, whatever the filter is called.
+PEERS = "envoy.filters.http.rbac"
 _PREFIX = "type.googleapis.com/envoy.extensions.filters.http"
 #: On what a quota refused: it tells this answer from that of a full release.
 SHED_HEADER, SHED_BY_QUOTA = "x-sluicegate-shed", "tenant quota"
 
-_SCRIPT = f"""
--- Two headers of the tenant's name are read as one text with a comma, which is nobody's name.
-function envoy_on_request(handle)
-  local known = handle:virtualHost():metadata()
-  local header, classes = known:get("header"), known:get("classes")
-  if not header and not classes then return end
-  local about = handle:streamInfo():dynamicMetadata()
-  local peer = about:get("{_PEERS}") or {{}}
-  local is_believed = peer["shadow_engine_result"] == "allowed"
-  local tenant
-  if header then
-    local name = is_believed and handle:headers():get(header)
-    tenant = name and (known:get("names") or {{}})[name] and name or "{OTHERS}"
-    about:set("{NAMESPACE}", "tenant", tenant)
-  end
-  if not classes then return end
-  local default = known:get("default_class")
-  local said = known:get("class_header")
-  said = is_believed and said and said ~= "" and handle:headers():get(said)
-  local class = said and classes[said] and said or tenant and (known:get("class_of") or {{}})[tenant] or default
-  about:set("{NAMESPACE}", "class", class)
-  local headers = handle:headers()
-  local is_made_up = headers:get("{CLASS_HEADER}")
-  headers:remove("{CLASS_HEADER}")
-  if class ~= default then headers:add("{CLASS_HEADER}", class) elseif not is_made_up then return end
-  handle:clearRouteCache() -- the route that was found goes by what the caller wrote there
-end
-"""
 
-
-def tenant_filters(trusted: Iterable[str]) -> list[dict[str, Any]]:
-    """`trusted`: networks (address/bits) of the proxies whose word on the tenant is believed; nobody's without any."""
+def peer_filters(trusted: Iterable[str]) -> list[dict[str, Any]]:
+    """Returns the filter that marks requests whose peer is a proxy of these networks (address/bits). Without any, there is none, and
+    nobody's word on the tenant is believed.
+    """
     ranges = [one.partition("/") for one in trusted]
     peers = [{"direct_remote_ip": {"address_prefix": at, "prefix_len": int(bits or 32)}} for at, _, bits in ranges]
+    if not peers:
+        return []
     believed = {
         "action": "ALLOW",
-        "policies": {"proxies": {"permissions": [{"any": True}], "principals": peers}} if peers else {},
+        "policies": {"proxies": {"permissions": [{"any": True}], "principals": peers}},
     }
-    # The script itself says when a route is to be found anew; that must not rest on Envoy's default for changed heads.
-    script = {
-        "@type": f"{_PREFIX}.lua.v3.Lua",
-        "default_source_code": {"inline_string": _SCRIPT},
-        "clear_route_cache": False,
-    }
-    return [
-        {"name": _PEERS, "typed_config": {"@type": f"{_PREFIX}.rbac.v3.RBAC", "shadow_rules": believed}},
-        {"name": FILTER, "typed_config": script},
-        {
-            "name": LIMITER,  # where a virtual host tells no bucket it limits nothing
-            "typed_config": {"@type": f"{_PREFIX}.local_ratelimit.v3.LocalRateLimit", "stat_prefix": "tenants"},
-        },
-    ]
+    return [{"name": PEERS, "typed_config": {"@type": f"{_PREFIX}.rbac.v3.RBAC", "shadow_rules": believed}}]
 
 
-def tenant_metadata(tenants: Tenants | None, classes: RequestClasses | None = None) -> dict[str, dict[str, Any]]:
-    """The metadata by which a virtual host tells which tenants and classes of requests its model has."""
+def limiter() -> dict[str, Any]:
+    """Returns the filter of the buckets. Where a virtual host states no bucket, it limits nothing."""
+    return {
+        "name": LIMITER,
+        "typed_config": {"@type": f"{_PREFIX}.local_ratelimit.v3.LocalRateLimit", "stat_prefix": "tenants"},
+    }
+
+
+def tenant_metadata(tenants: Tenants | None, classes: RequestClasses | None = None) -> dict[str, Any]:
+    """Returns what a virtual host tells the request guard of its model's tenants and classes; empty without both."""
     told = class_metadata(classes)
     if tenants is not None:
         told |= {"header": tenants.header, "names": {name: True for name, _ in tenants.named}}
-    return {FILTER: told} if told else {}
+    return told
 
 
 def quotas(tenants: Tenants | None, gateways: int) -> dict[str, dict[str, Any]]:

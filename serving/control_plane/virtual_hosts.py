@@ -129,6 +129,7 @@ def vhost(route: ModelRoute, *, forced_key: str = "") -> dict[str, Any]:
         "request_body_buffer_limit": str(route.max_request_bytes),
         "request_headers_to_remove": [*_NOT_FOR_SERVERS],
         "include_request_attempt_count": True,  # for the log of attempts; replaces what the caller says
+        "include_is_timeout_retry_header": True,  # on a second attempt alone that began because the first was late
         "response_headers_to_add": [
             # From the endpoint, not from the split: after a retry on stable it still names the one that answered.
             {
@@ -139,9 +140,13 @@ def vhost(route: ModelRoute, *, forced_key: str = "") -> dict[str, Any]:
         "metadata": {
             "filter_metadata": {
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
-                **model_metadata(route.max_request_bytes, route.max_batch, _least_deadline_ms(route)),
-                **attempt_metadata(_attempt_s(route), route.slow_ms, has_resets=_retries_resets(route)),
-                **tenant_metadata(route.tenants, route.classes),
+                **model_metadata(
+                    route.max_request_bytes,
+                    route.max_batch,
+                    _least_deadline_ms(route),
+                    tenant_metadata(route.tenants, route.classes),
+                ),
+                **attempt_metadata(_attempt_s(route), route.slow_ms),
             }
         },
         "typed_per_filter_config": quotas(route.tenants, route.gateways),

@@ -161,7 +161,7 @@ def test_the_split_is_the_same_for_every_class() -> None:
 
 
 def test_the_filter_is_told_of_classes_by_the_side_of_tenants() -> None:
-    told = tenant_metadata(None, READ)["tenants"]
+    told = tenant_metadata(None, READ)
     assert told["classes"] == {"interactive": True, "batch": True, "nightly": True}
     assert (told["class_header"], told["default_class"]) == ("x-class", "interactive")
     assert told["class_of"] == {"gold": "interactive", "others": "batch"} and "header" not in told

@@ -13,7 +13,7 @@ from rollouts.core.latency import NOTHING, Classes, added
 from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
 from serving.adapters.envoy_stats import parse
 from serving.control_plane.model_settings import is_idempotent, retries_resets
-from serving.control_plane.tenants import quotas, tenant_filters, tenant_metadata
+from serving.control_plane.tenants import peer_filters, quotas, tenant_metadata
 from serving.core.tenants import Quota, Tenants
 from serving.ports import TenantCounters
 
@@ -100,8 +100,8 @@ def test_only_names_of_the_policy_have_a_bucket_of_their_own() -> None:
 
 
 def test_nobody_is_believed_without_a_trusted_network() -> None:
-    (nobody, *_), (one, *_) = tenant_filters(()), tenant_filters(("10.20.0.0/16", "192.0.2.7"))
-    assert nobody["typed_config"]["shadow_rules"]["policies"] == {}
+    assert peer_filters(()) == []
+    (one,) = peer_filters(("10.20.0.0/16", "192.0.2.7"))
     found = one["typed_config"]["shadow_rules"]["policies"]["proxies"]["principals"]
     assert [list(each["direct_remote_ip"].values()) for each in found] == [["10.20.0.0", 16], ["192.0.2.7", 32]]
 
