@@ -105,6 +105,7 @@ def test_a_silent_node_is_seen_on_every_open_page_and_no_word_is_green(
     expect(pages["model"].locator("main")).to_contain_text("40 requests in the last seconds: 100")
     with reporting():  # the agent is back, and so is the good word
         for name in ("overview", "model"):
+            failing(release)  # counts of a minute ago would mean that no gateway is read
             pages[name].bring_to_front()
             expect(pages[name].locator("main .word.ok", has_text="healthy")).to_be_visible()
             expect(pages[name]).not_to_have_title(re.compile("^✕"))
