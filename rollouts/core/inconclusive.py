@@ -20,7 +20,7 @@ LEAST_SHED, SHED_FRAC, SHED_RATIO = 10, 0.01, 2.0
 
 def inconclusive_because(s: Snapshot) -> Decision | None:
     """A hold, if anything keeps us from judging; None when the numbers can be trusted."""
-    found = _telemetry_unavailable(s) or _unacknowledged(s) or (None if s.is_by_hand else _source_unavailable(s))
+    found = telemetry_unavailable(s) or _unacknowledged(s) or (None if s.is_by_hand else _source_unavailable(s))
     if found is None and s.desired.state is RolloutState.PAUSED:
         return hold(s, Code.PAUSED, f"Paused at {weight_text(s.desired.weight_bp)} until someone resumes it.")
     if found is None and not s.desired.is_promoting:
@@ -33,7 +33,8 @@ def _lacks_evidence(s: Snapshot) -> Decision | None:
     return None if s.is_by_hand else _no_samples(s) or _gap(s) or _forced(s)
 
 
-def _telemetry_unavailable(s: Snapshot) -> Decision | None:
+def telemetry_unavailable(s: Snapshot) -> Decision | None:
+    """A hold while the counters cannot be read; past `blind_limit_s`, what the policy says."""
     if not s.observed.problem:
         return None
     at = f"Holding at {weight_text(s.desired.weight_bp)}"
@@ -186,4 +187,7 @@ def overdue(s: Snapshot) -> Decision | None:
     said = f"The rollout has lasted {s.observed.total_s:.0f} s, over its deadline of {s.policy.deadline_s:.0f} s"
     if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.identity.has_stable and not s.is_stable_gone:
         return Decision(Action.ROLL_BACK, Code.OVERDUE, f"{said}, and the policy then rolls back.", facts_of(s))
+    if s.where is RolloutState.SECOND_LOOK:  # neither of the other verbs begins a look
+        resume = f"`sluicegate rollout resume {s.identity.rollout_id}`"
+        return hold(s, Code.OVERDUE, f"{said}: a person must begin its next look ({resume}) or take it back.")
     return hold(s, Code.OVERDUE, f"{said}: a person must advance it, promote it or take it back.")
