@@ -16,6 +16,8 @@ from rollouts.core.stable_gone import no_target
 #: A release sheds when so many requests of a step were refused, more than this share of what was drawn for it, and more than so
 #: many times stable's: a burst or two that both arms feel is none.
 LEAST_SHED, SHED_FRAC, SHED_RATIO = 10, 0.01, 2.0
+#: While most of stable's requests fail, a candidate answers if it fails less than half as many of so many newest attempts, or of more.
+LEAST_ANSWERED = 10
 
 
 def inconclusive_because(s: Snapshot) -> Decision | None:
@@ -148,9 +150,24 @@ def _shedding(s: Snapshot) -> Decision | None:
 
 def _incident(s: Snapshot) -> Decision | None:
     for judged in s.acting:
+        if (found := _outage(s, judged)) is not None:
+            return found
         if judged.is_stable_over and judged.rate_candidate > judged.limit and not is_fix(s, judged):
             return shared_incident(s, burns(s, judged), judged)
     return None
+
+
+def _outage(s: Snapshot, judged: Judged) -> Decision | None:
+    """Most requests fail wherever they go: that is no caller's doing, and nothing opens into it. A candidate that answers goes on."""
+    if judged.stable_failing is None:
+        return None
+    failed, of = judged.stable_failing
+    bad, attempts = s.evidence.recent.get(judged.guard.name, (0, 0))
+    if attempts >= LEAST_ANSWERED and 2 * bad * of < failed * attempts:
+        return None
+    name = s.identity.stable_name
+    said = f"most requests fail, {failed} of the last {of} on {name} and {bad} of the last {attempts} on {s.identity.candidate_name}"
+    return shared_incident(s, said, judged)
 
 
 # --- past a deadline --------------------------------------------------------------------------------------------------
