@@ -24,7 +24,8 @@ class Rollout(models.Model):
     displaced release answers again, a rollback makes it `stable` again.
     `policy` is the whole policy that this rollout follows, `policy_digest` its canonical digest.
     `crossings` are objects: `at`, `code`, `words` and `counts` of the guard, `state`, `step_index`, `weight_bp`, `reason`,
-    and the clock `first_bad_at`, `decided_at`, `zero_at`, `confirmed_at` as that of a rollback (ISO 8601, UTC, or null).
+    the clock `first_bad_at`, `decided_at`, `zero_at`, `confirmed_at` as that of a rollback (ISO 8601, UTC, or null), and
+    `begun_by`, the person who ended the wait after it, if somebody did.
     `engine_state` is what the engine carries from tick to tick (last counters, evidence); it is written only by the
     leader, with its fencing token.
     """

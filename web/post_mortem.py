@@ -17,7 +17,7 @@ from rollouts.queries.request_examples import examples_by_arm
 from rollouts.queries.timeline import MOST_RECOMPUTED
 from web.kept import Kept
 from web.pages.policy_form import CHOICES
-from web.pages.rollout_log import after, at_decision, log_of
+from web.pages.rollout_log import after, counted_at_zero, log_of
 from web.pages.rollout_plots import Read, began_at
 
 S = RolloutState
@@ -44,7 +44,7 @@ def post_mortem_of(rollout: Rollout, read: Read | None = None) -> dict[str, Any]
         "policy_digest": rollout.policy_digest, "requested_by": view["requested_by"], "began_at": began.isoformat(),
         "ended_at": ended.isoformat() if ended else None,
         "lasted_s": round((ended - began).total_seconds(), 1) if ended else None,
-        "clock": view["clock"], "users": view["users"], "at_decision": at_decision(view["decisions"]),
+        "clock": view["clock"], "users": view["users"], "at_decision": counted_at_zero(view),
         "attempts": view["arms"]["total"], "examples": examples_by_arm(rollout),
         "log": [
             {"after": one.after, "at": one.at.isoformat(), "action": one.action, "reason": one.reason, "actor": one.actor}

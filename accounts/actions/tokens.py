@@ -172,7 +172,7 @@ def living_token(clear: str, *, beyond_end: Callable[[Token], bool] = lambda tok
 
 
 def _require_secret_of_now(actor: Actor, *, beside: int | None = None) -> None:
-    """Raises Refused for a rotated secret: it may have leaked, and would live on in a new token.
+    """Raises Refused for a rotated secret or a revoked token: it may have leaked, and would live on in a new token.
 
     Locks the actor's token, and the token `beside` it, until the transaction ends. So of many simultaneous requests with
     the same secret, the first alone rotates it.
@@ -180,7 +180,10 @@ def _require_secret_of_now(actor: Actor, *, beside: int | None = None) -> None:
     if actor.token_id is None:
         return
     locked = Token.objects.select_for_update(no_key=True).filter(pk__in=[actor.token_id, beside]).order_by("pk")
-    if (actor.token_id, actor.secret_sha256) not in {(row.pk, row.sha256) for row in locked}:
+    own = next((row for row in locked if row.pk == actor.token_id), None)
+    if own is not None and own.revoked_at is not None:
+        raise Refused("token_revoked", f"The token {own.name!r} was revoked, so it makes no other.")
+    if own is None or own.sha256 != actor.secret_sha256:
         raise Refused(
             "previous_secret", "The token was rotated, and this secret of before makes no other. Use the new secret."
         )

@@ -10,8 +10,16 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 #: Addresses at which clouds hand out the machine's credentials, beside 169.254.169.254, which is link-local.
 _METADATA = {ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")}
-#: IPv6 addresses with an IPv4 address in their last four bytes. Source: RFC 6052 (NAT64), RFC 4291 (compatible).
-_EMBEDDING = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96"))
+#: IPv6 addresses with an IPv4 address in their last four bytes. Sources: RFC 6052 (NAT64), RFC 4291 (compatible), RFC 2765 (SIIT).
+_EMBEDDING = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")))
+#: NAT64 of one network's own, and the bytes that hold the IPv4 address by the length of the network's prefix; the bytes after them
+#: are 0. Sources: RFC 8215, RFC 6052 section 2.2.
+_OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
+_NAT64_BYTES = ((6, 7, 9, 10), (7, 9, 10, 11), (9, 10, 11, 12), (12, 13, 14, 15))
+#: Bytes 8 to 11 of an IPv6 address whose last four are an IPv4 address, after any prefix. Source: RFC 5214 (ISATAP).
+_ISATAP = (b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe")
+#: All IPv6 addresses that lead through the internet, but for those of documents. Sources: IANA, RFC 9637.
+_GLOBAL, _OF_DOCUMENTS = ipaddress.ip_network("2000::/3"), ipaddress.ip_network("3fff::/20")
 
 
 def host_problem(host: str, *, may_be_private: bool) -> str:
@@ -41,12 +49,18 @@ def address_problem(address: IpAddress, *, may_be_private: bool) -> str:
         is_odd = each.is_link_local or each.is_multicast or each.is_unspecified or each in _METADATA
         if is_odd or (each.version == 4 and each.is_reserved):
             return f"{address} is an address that Sluicegate never connects to. Name the receiver's own address."
-        if not each.is_global and not _within(each) and not may_be_private:
+        if not _is_global(each) and not _within(each) and not may_be_private:
             return (
                 f"{address} is a private address. Name a public one; or an administrator names it, where "
                 "SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE is 1."
             )
     return ""
+
+
+def _is_global(address: IpAddress) -> bool:
+    if isinstance(address, ipaddress.IPv4Address):
+        return address.is_global
+    return address.is_global and address in _GLOBAL and address not in _OF_DOCUMENTS
 
 
 def _within(address: IpAddress) -> tuple[IpAddress, ...]:
@@ -58,4 +72,10 @@ def _within(address: IpAddress) -> tuple[IpAddress, ...]:
         found += address.teredo
     if any(address in network for network in _EMBEDDING) and int(address) > 1:
         found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    packed = address.packed
+    if packed[8:12] in _ISATAP:
+        found.append(ipaddress.IPv4Address(packed[12:]))
+    if address in _OWN_NAT64:
+        forms = [bytes(packed[at] for at in places) for places in _NAT64_BYTES if not any(packed[places[-1] + 1 :])]
+        found += [ipaddress.IPv4Address(form) for form in forms if any(form)]
     return tuple(found)

@@ -99,18 +99,18 @@ def resume(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str
 
 def _begin_now(rollout: Rollout, actor: Actor, why: str) -> Rollout:
     """Ends the wait after a crossing. The engine begins again at its next tick, if the candidate has a server."""
-    plan, acknowledged_at = rollout.effective_policy, rollout.step_started_at
+    plan = rollout.effective_policy
     refuse_frozen(plan, "Begin")
-    if acknowledged_at is None:
+    if rollout.step_started_at is None:
         raise StateChanged(
             "wrong_state",
             f"The gateways still take the traffic of {rollout.candidate.name} away. Repeat when they have: {rollout.reason}",
             state=rollout.state,
         )
-    ended_at = min(acknowledged_at, clock.now() - timedelta(seconds=plan.second_look.after_s))
+    crossings = [*rollout.crossings[:-1], {**rollout.crossings[-1], "begun_by": actor.name}]
     said = f"{actor.name} begins look {rollout.look} of {plan.second_look.looks} now: {why}"
     return transition_with_record(
-        rollout, S.SECOND_LOOK, actor, "resume", said, verb="rollout.resumed", resume_state="", step_started_at=ended_at
+        rollout, S.SECOND_LOOK, actor, "resume", said, verb="rollout.resumed", resume_state="", crossings=crossings
     )
 
 

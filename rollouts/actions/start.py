@@ -21,7 +21,7 @@ from rollouts.actions.weaker_policies import refuse_weaker, weakened_by
 from rollouts.core.approvals import START
 from rollouts.core.lifecycle import WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.policy import Policy
-from rollouts.core.policy_schema import parse_policy
+from rollouts.core.policy_schema import parse_policy, watching_refusals
 from rollouts.models import Rollout
 from rollouts.queries.beside import Ongoing, beside
 from rollouts.queries.obstacles import does_not_hold, report_problem
@@ -177,12 +177,13 @@ def refuse_frozen_start(actor: Actor, candidate: Release, environment: Environme
 
 
 def policy_for(candidate: Release, environment: Environment, policy: Mapping[str, Any] | None) -> Policy:
-    """The policy in full: the one given or the model's own, with the approval that the environment asks for at the start.
+    """The policy in full: the one given or the model's own, with the approval that the environment asks for at the start, and with a
+    guard on callers' mistakes unless it states one.
 
     Raises Invalid.
     """
     model = candidate.model
-    plan = parse_policy(model.rollout_policy if policy is None else policy, model.objectives)
+    plan = watching_refusals(parse_policy(model.rollout_policy if policy is None else policy, model.objectives))
     if environment.needs_approval and not plan.approvals.get(START):
         plan = parse_policy({**plan.document, "approvals": {**plan.approvals, START: 1}})
     return plan

@@ -53,6 +53,7 @@ class CrossingOut(RollbackTimesOut):
     state = serializers.CharField(help_text="the state that it was in")
     step_index = serializers.IntegerField()
     weight_bp = serializers.IntegerField(help_text="the weight that was taken away")
+    begun_by = serializers.CharField(help_text="the person who ended the wait after it; empty if the engine did")
 
 
 class SecondLookOut(serializers.Serializer[Any]):
@@ -66,6 +67,9 @@ class SecondLookOut(serializers.Serializer[Any]):
         allow_null=True, help_text="at the earliest; null where it does not wait for a time"
     )
     crossings = CrossingOut(many=True)
+    conviction = RollbackTimesOut(
+        allow_null=True, help_text="the clock of the rollback after a crossing; null if there was none"
+    )
 
 
 class ClockOut(RollbackTimesOut):

@@ -23,10 +23,10 @@ SETTLES_S = 5.0
 _PLAIN = (
     "user_requests", "user_errors", "has_failed", "candidate_seen_at", "read_at", "commanded_at",
     "stage", "gone_since", "stable_gone_since", "asked_at", "is_promoting", "tick", "gap_at", "blind_since", "server_since", "server_base",
-    "forgotten", "blind_at", "served_since", "drawn", "stable_looks", "stable_unanswered", "load_failure",
+    "forgotten", "blind_at", "served_since", "drawn", "stable_looks", "stable_unanswered", "load_failure", "unsteady_since",
 )  # fmt: skip
 #: Of these, fields that are kept only where there is something to keep.
-_SELDOM = frozenset({"stable_gone_since", "stable_looks", "stable_unanswered", "load_failure"})
+_SELDOM = frozenset({"stable_gone_since", "stable_looks", "stable_unanswered", "load_failure", "unsteady_since"})
 
 
 class Aside(NamedTuple):
@@ -99,6 +99,7 @@ class EngineState:
     load_failure: str | None = None  # why its last try to load failed, as a sentence; None once it has a server
     gone_since: float | None = None  # when it was first found without a server; None: it has one
     server_since: float | None = None  # when its newest server came
+    unsteady_since: float | None = None  # after a crossing: since when it has had no steady server
     server_base: int = 0  # attempts of the candidate until then
     served_since: float | None = None  # when that server was first seen to have answered
     aside: Aside | None = None  # the one that was set aside, as it failed where the others did not
@@ -166,7 +167,7 @@ class EngineState:
         }
         return replace(
             before, watches=watches, step=Arms(), stage=stage, commanded_at=at, candidate_seen_at=None,
-            harm=self.harm_so_far(policy), gap_at=None, forgotten=0, mostly=MostlyFailing(),
+            harm=self.harm_so_far(policy), gap_at=None, forgotten=0, mostly=MostlyFailing(), unsteady_since=None,
         )  # fmt: skip
 
     def looking_again(self) -> EngineState:
@@ -260,6 +261,12 @@ class EngineState:
         if candidate:
             return replace(self, gone_since=None)
         return replace(self, gone_since=at if self.gone_since is None else self.gone_since)
+
+    def waited_for_server(self, at: float, *, is_steady: bool) -> EngineState:
+        """With whether the candidate has a steady server taken in, after a crossing."""
+        if is_steady is (self.unsteady_since is None):
+            return self
+        return replace(self, unsteady_since=None if is_steady else at)
 
     def preparing(self, load_failure: str, *, has_server: bool) -> EngineState:
         """With the candidate's last failure to load taken in, which stays known until it has a server."""

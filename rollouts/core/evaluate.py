@@ -13,6 +13,7 @@ from rollouts.core.decide import decide
 from rollouts.core.engine_state import EngineState, StableOdd, update_state
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import Policy
+from rollouts.core.second_look import is_steady
 from rollouts.core.snapshot import NOBODY, Desired, Identity, Observed, People, Snapshot, take_snapshot
 from rollouts.core.stable_gone import is_absent
 from rollouts.core.tick import Tick
@@ -96,6 +97,9 @@ def _updated(given: TickInput) -> EngineState:
     state = state.blinded(seen.now, is_blind=bool(seen.problem)).met_server(seen.server_since)
     if seen.candidate_servers is not None and (not seen.candidate_servers or state.gone_since is not None):
         state = state.looked_for_servers(seen.now, seen.candidate_servers)
+    if RolloutState.SECOND_LOOK in {wanted.state, wanted.paused_in} and seen.candidate_servers is not None:
+        age_s = None if state.server_since is None else seen.now - state.server_since
+        state = state.waited_for_server(seen.now, is_steady=is_steady(seen.candidate_servers, age_s))
     if wanted.state is RolloutState.PREPARING:
         state = state.preparing(seen.failed_to_load, has_server=bool(seen.candidate_servers))
     return state.acknowledged(seen.now) if seen.is_newly_acknowledged else state

@@ -226,7 +226,10 @@ def _minute(
     bad = sum(stable for _, stable in owns.values())
     attempts = sum(_attempts(guard, part.stable) for part in settled.values())
     limit = guard.roll_back_over.of(guard.max_frac)
-    return watch.minute.after(read_at, bad, attempts, name=guard.name, limit=limit, dispersion=dispersion)
+    all_bad = sum(part.stable.bad.get(guard.name, 0) for part in settled.values())
+    return watch.minute.after(
+        read_at, bad, attempts, name=guard.name, limit=limit, dispersion=dispersion, all_bad=all_bad
+    )
 
 
 def _attempts(guard: Guard, counts: Counts) -> int:

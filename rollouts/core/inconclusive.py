@@ -16,11 +16,13 @@ from rollouts.core.stable_gone import no_target
 #: A release sheds when so many requests of a step were refused, more than this share of what was drawn for it, and more than so
 #: many times stable's: a burst or two that both arms feel is none.
 LEAST_SHED, SHED_FRAC, SHED_RATIO = 10, 0.01, 2.0
+#: While most of stable's requests fail, a candidate answers if it fails less than half as many of so many newest attempts, or of more.
+LEAST_ANSWERED = 10
 
 
 def inconclusive_because(s: Snapshot) -> Decision | None:
     """A hold, if anything keeps us from judging; None when the numbers can be trusted."""
-    found = _telemetry_unavailable(s) or _unacknowledged(s) or (None if s.is_by_hand else _source_unavailable(s))
+    found = telemetry_unavailable(s) or _unacknowledged(s) or (None if s.is_by_hand else _source_unavailable(s))
     if found is None and s.desired.state is RolloutState.PAUSED:
         return hold(s, Code.PAUSED, f"Paused at {weight_text(s.desired.weight_bp)} until someone resumes it.")
     if found is None and not s.desired.is_promoting:
@@ -33,7 +35,8 @@ def _lacks_evidence(s: Snapshot) -> Decision | None:
     return None if s.is_by_hand else _no_samples(s) or _gap(s) or _forced(s)
 
 
-def _telemetry_unavailable(s: Snapshot) -> Decision | None:
+def telemetry_unavailable(s: Snapshot) -> Decision | None:
+    """A hold while the counters cannot be read; past `blind_limit_s`, what the policy says."""
     if not s.observed.problem:
         return None
     at = f"Holding at {weight_text(s.desired.weight_bp)}"
@@ -147,9 +150,24 @@ def _shedding(s: Snapshot) -> Decision | None:
 
 def _incident(s: Snapshot) -> Decision | None:
     for judged in s.acting:
+        if (found := _outage(s, judged)) is not None:
+            return found
         if judged.is_stable_over and judged.rate_candidate > judged.limit and not is_fix(s, judged):
             return shared_incident(s, burns(s, judged), judged)
     return None
+
+
+def _outage(s: Snapshot, judged: Judged) -> Decision | None:
+    """Most requests fail wherever they go: that is no caller's doing, and nothing opens into it. A candidate that answers goes on."""
+    if judged.stable_failing is None:
+        return None
+    failed, of = judged.stable_failing
+    bad, attempts = s.evidence.recent.get(judged.guard.name, (0, 0))
+    if attempts >= LEAST_ANSWERED and 2 * bad * of < failed * attempts:
+        return None
+    name = s.identity.stable_name
+    said = f"most requests fail, {failed} of the last {of} on {name} and {bad} of the last {attempts} on {s.identity.candidate_name}"
+    return shared_incident(s, said, judged)
 
 
 # --- past a deadline --------------------------------------------------------------------------------------------------
@@ -186,4 +204,7 @@ def overdue(s: Snapshot) -> Decision | None:
     said = f"The rollout has lasted {s.observed.total_s:.0f} s, over its deadline of {s.policy.deadline_s:.0f} s"
     if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.identity.has_stable and not s.is_stable_gone:
         return Decision(Action.ROLL_BACK, Code.OVERDUE, f"{said}, and the policy then rolls back.", facts_of(s))
+    if s.where is RolloutState.SECOND_LOOK:  # neither of the other verbs begins a look
+        resume = f"`sluicegate rollout resume {s.identity.rollout_id}`"
+        return hold(s, Code.OVERDUE, f"{said}: a person must begin its next look ({resume}) or take it back.")
     return hold(s, Code.OVERDUE, f"{said}: a person must advance it, promote it or take it back.")

@@ -25,7 +25,8 @@ class Judged:
 
     `own_candidate`, `own_stable`: the bad attempts that are held against each arm, if these are not all. The rates and
     `log_e_over` rest on them. `is_stable_over`: stable was over the objective in the last minute. `convinced`: the counter
-    with the strongest evidence against the candidate, and the counts of that evidence.
+    with the strongest evidence against the candidate, and the counts of that evidence. `stable_failing`: bad and all of stable's newest
+    attempts, if most fail wherever they go.
     """
 
     guard: Guard
@@ -47,6 +48,7 @@ class Judged:
     phi_stable: float = 1.0
     is_stable_over: bool = False
     convinced: tuple[str, Window] | None = None
+    stable_failing: tuple[int, int] | None = None
 
     @property
     def window(self) -> Window:
@@ -140,4 +142,5 @@ def judge_guard(guard: Guard, watch: GuardTracker, *, has_stable: bool, bar_fine
         phi_stable=watch.dispersion.phi_stable(name),
         is_stable_over=has_stable and watch.minute.is_over,
         convinced=(strongest, seen.point(strongest).convincing.counts),
+        stable_failing=watch.minute.failing if has_stable else None,
     )

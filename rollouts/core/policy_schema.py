@@ -149,6 +149,26 @@ def stored_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | N
     return _read(document, objectives or {}, is_asked=False)
 
 
+def watching_refusals(policy: Policy) -> Policy:
+    """The policy with a guard on callers' mistakes, unless it states one. For rollouts that begin.
+
+    Without that guard, a candidate that refuses good requests only has fewer attempts. The guard asks for no more proof than the
+    policy's own guards do, and takes its share of the chance to roll back from what these leave: none, if they leave nothing.
+    """
+    own = [guard.alpha for guard in policy.guards if guard.alpha is not None]
+    left = policy.alpha_roll_back - sum(own)
+    if any(guard.indicator == "refused" for guard in policy.guards) or left <= 1e-9 * policy.alpha_roll_back:
+        return policy
+    share = REFUSED_ALPHA * (left if len(own) < len(policy.guards) else policy.alpha_roll_back)
+    within = max((guard.promote_within for guard in policy.guards), key=lambda one: (one.plus_frac, one.ratio))
+    refused = {
+        "indicator": "refused",
+        "alpha": min(share, left),
+        "promote_within": {"ratio": within.ratio, "plus_frac": within.plus_frac},
+    }
+    return stored_policy({**policy.document, "guards": [*policy.document["guards"], refused]})
+
+
 @lru_cache(maxsize=MOST_FOLLOWED)
 def followed_policy(text: str, *, has_stable: bool) -> Policy:
     """`stored_policy` of a document's JSON, as it can be followed with or without a stable release: a page asks for it often,

@@ -11,7 +11,7 @@ from typing import Any
 
 from accounts.core.quantities import weight_text
 from rollouts.core.decision import Action, Code, Decision, facts_of, hold, sentence
-from rollouts.core.inconclusive import overdue
+from rollouts.core.inconclusive import overdue, telemetry_unavailable
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.mostly_failing import MostlyFailing
@@ -34,8 +34,19 @@ def after_crossing(s: Snapshot) -> Decision:
         return found
     if s.is_stable_gone:
         return replacement(s) or no_target(s)
-    if (ended := overdue(s)) is not None:
+    blind = telemetry_unavailable(s)
+    if blind is not None and blind.action is Action.ROLL_BACK:
+        return blind
+    if s.desired.state is RolloutState.PAUSED:
+        said = f"Paused, with the traffic of {s.identity.candidate_name} taken away. It begins again once someone resumes it."
+        return Decision(Action.HOLD, Code.PAUSED, said, facts_of(s))
+    if not s.desired.is_begun_by_hand and (ended := overdue(s)) is not None:
         return ended
+    return _waiting(s) or _held_open(s) or _begun(s)
+
+
+def _waiting(s: Snapshot) -> Decision | None:
+    """What the next look waits for; None when it may begin, as far as gateways, servers and the clock go."""
     name = s.identity.candidate_name
     if s.observed.step_started_at is None:
         why = f": {s.observed.ack_error}" if s.observed.ack_error else ""
@@ -44,12 +55,13 @@ def after_crossing(s: Snapshot) -> Decision:
         return _wait(s, f"Waiting for counters that show no request for {name}")
     if (lacking := _unready(s)) is not None:
         return lacking
-    left_s = s.stage.min_s - s.elapsed_s
-    if left_s > 0:
-        return _wait(s, f"Begins again in {left_s:.0f} s")
-    if s.desired.state is RolloutState.PAUSED:
-        said = f"Paused, with the traffic of {name} taken away. It begins again once someone resumes it."
-        return Decision(Action.HOLD, Code.PAUSED, said, facts_of(s))
+    left_s = 0.0 if s.desired.is_begun_by_hand else s.stage.min_s - s.elapsed_s
+    return _wait(s, f"Begins again in {left_s:.0f} s") if left_s > 0 else None
+
+
+def _held_open(s: Snapshot) -> Decision | None:
+    """What keeps a look from its beginning that is due: a person's pause, the gate report, or gateways that cannot be read."""
+    name = s.identity.candidate_name
     if s.desired.paused_in is RolloutState.PAUSED:
         return Decision(
             Action.PAUSE,
@@ -63,7 +75,7 @@ def after_crossing(s: Snapshot) -> Decision:
     if s.observed.problem:
         code = Code.STALE if s.observed.problem == Code.STALE else Code.PROVIDER_DOWN
         return hold(s, code, f"{name} may begin again, but nothing is opened blindly: {s.observed.problem_sentence}")
-    return _begun(s)
+    return None
 
 
 def _probed_only(s: Snapshot) -> Snapshot:
@@ -73,14 +85,18 @@ def _probed_only(s: Snapshot) -> Snapshot:
     return replace(s, evidence=evidence)
 
 
+def is_steady(servers: int, age_s: float | None) -> bool:
+    """Whether the candidate has a server, and none is newer than PROBED_S. `age_s`: of the newest; None if it is not known."""
+    return servers > 0 and (age_s is None or age_s >= PROBED_S)
+
+
 def _unready(s: Snapshot) -> Decision | None:
-    """A hold until the candidate has had a server for PROBED_S; the conviction after the policy's time to prepare."""
-    age_s = s.evidence.server_age_s
-    if s.observed.candidate_servers and (age_s is None or age_s >= PROBED_S):
+    """A hold until the candidate has a steady server; the conviction after the policy's time to prepare."""
+    if is_steady(s.observed.candidate_servers or 0, s.evidence.server_age_s):
         return None
     name = s.identity.candidate_name
-    if s.elapsed_s >= s.policy.prepare_deadline_s:
-        said = f"{name} had no steady server for {s.elapsed_s:.0f} s after its traffic was taken away."
+    if s.evidence.unsteady_s >= s.policy.prepare_deadline_s:
+        said = f"{name} has had no steady server for {s.evidence.unsteady_s:.0f} s since its traffic was taken away."
         return Decision(
             Action.ROLL_BACK, Code.NEVER_READY, f"{said} Rolling back to {s.identity.stable_name}.", facts_of(s)
         )

@@ -40,6 +40,7 @@ class Desired:
     crossed_in: RolloutState = RolloutState.SHIFTING  # the state in which traffic was last taken away
     crossed_because: str = ""  # a sentence, why
     is_promoting: bool = False  # the route names the candidate as stable already; its acknowledgement is awaited
+    is_begun_by_hand: bool = False  # after a crossing: a person ended the wait
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ class StageEvidence:
     classes: Mix = field(default_factory=Mix)  # the classes of both arms' decided requests
     attempts_since_server: int | None = None  # of the candidate, since its newest server came; None: none is known
     server_age_s: float | None = None  # of that server
+    unsteady_s: float = 0.0  # after a crossing: for how long the candidate has had no steady server
     served_s: float | None = None  # since its first attempt
     first: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by guard: bad and all of its first attempts
     forgotten: int = 0  # how often evidence of a warm-up was dropped in this stage
@@ -276,6 +278,7 @@ def _evidence(
         if state.server_since is None
         else state.total.candidate.attempts - state.server_base,
         server_age_s=_since(now, state.server_since),
+        unsteady_s=_since(now, state.unsteady_since) or 0.0,
         served_s=_since(now, state.served_since) if state.server_since is not None else None,
         first={name: watch.first for name, watch in state.watches.items()},
         forgotten=state.forgotten,

@@ -64,6 +64,7 @@ def tick_input(
             S(rollout.crossings[-1]["state"]) if rollout.crossings else S.SHIFTING,
             crossing_words(rollout.crossings[-1]) if rollout.crossings else "",
             entry.engine_state.is_promoting,
+            is_begun_by_hand=rollout.is_withdrawn and bool(rollout.crossings[-1].get("begun_by")),
         ),
         observed=_observed(entry, world, counters, desired, serving, source_problems),
         engine_state=replace(entry.engine_state, asked_at=desired.asked_at),

@@ -12,7 +12,7 @@ from ledger.queries.statements import Statement
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import TAKES_BACK, Action
 from rollouts.core.policy import Policy
-from rollouts.core.policy_schema import parse_policy, stored_policy
+from rollouts.core.policy_schema import parse_policy, stored_policy, watching_refusals
 from rollouts.core.replay import Walk, replay, uncounted
 from rollouts.core.tick_history import OpenSegment, Segment, TickRecord, rows_in
 from rollouts.core.timeline import Moment, Timeline
@@ -58,10 +58,14 @@ class Judgement:
 
 
 def plan_of(rollout: Rollout, policy: Mapping[str, Any] | None) -> Policy:
-    """The policy in full; without one the model's own of today. Raises Invalid where it cannot be read."""
+    """The policy in full; without one the model's own of today, as a rollout of this one's time began with it. Raises Invalid where it
+    cannot be read."""
     model = rollout.model
-    asked, read = (model.rollout_policy, stored_policy) if policy is None else (policy, parse_policy)
-    return read(asked, model.objectives)
+    if policy is not None:
+        return parse_policy(policy, model.objectives)
+    own = stored_policy(model.rollout_policy, model.objectives)
+    is_watched = any(guard["indicator"] == "refused" for guard in rollout.policy["guards"])
+    return watching_refusals(own) if is_watched else own
 
 
 def judged_by(rollout: Rollout, plan: Policy, history: list[Segment]) -> Judgement:

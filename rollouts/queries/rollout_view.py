@@ -16,7 +16,7 @@ from django.utils import timezone
 from accounts.core.addresses import API
 from ledger.queries.statements import Statement
 from registry.models import Release
-from rollouts.core.approvals import PROMOTE, WHY, missing, stages_of
+from rollouts.core.approvals import PROMOTE, WHY, Void, missing, stages_of
 from rollouts.core.counter_deltas import FORCED, Arms, Counts
 from rollouts.core.decision import evidence_of
 from rollouts.core.engine_state import EngineState
@@ -40,6 +40,8 @@ MISMATCHES_SHOWN = 5
 CLOCK = ("first_bad_at", "decided_at", "zero_at", "confirmed_at")
 #: Decisions that entered a stage.
 _ENTERING = ("start", "advance", "bake", "promote_now", "replace")
+#: Decisions after which the stages are entered anew: those of a first release, or those of another look.
+_ANEW = ("replace", "withdraw")
 
 
 def followed_by(rollout: Rollout) -> Followed | None:
@@ -136,18 +138,19 @@ def _decisions(rollout: Rollout) -> list[DecisionRecord]:
 def _shown(rollout: int) -> QuerySet[DecisionRecord]:
     decisions = DecisionRecord.objects.filter(rollout=rollout).order_by("-pk")
     entering = Q(action__in=_ENTERING, facts__has_key="to_index")
-    return decisions.filter(entering | Q(pk__in=decisions.values("pk")[:DECISIONS_SHOWN]))
+    anew = Q(action__in=_ANEW)
+    return decisions.filter(entering | anew | Q(pk__in=decisions.values("pk")[:DECISIONS_SHOWN]))
 
 
 _DECISIONS = Statement(_shown)
 
 
 def _entered(rollout: Rollout, policy: Policy, decisions: list[DecisionRecord]) -> dict[str, datetime | None]:
-    """When the rollout entered each stage that it did enter, in their order; None where nobody wrote that down."""
+    """When the rollout entered each stage of its present look, in their order; None if that was not recorded."""
     begun: dict[int, datetime | None] = {}
     for decision in reversed(decisions):
-        if decision.action == "replace":
-            begun.clear()  # the stages are those of a first release from then on
+        if decision.action in _ANEW:
+            begun.clear()
         if decision.action in _ENTERING and "to_index" in decision.facts:
             begun.setdefault(decision.facts["to_index"], decision.at)
     where, count = _where(rollout), len(policy.steps)
@@ -221,17 +224,30 @@ def _second_look(rollout: Rollout, policy: Policy) -> dict[str, Any]:
     """The rollout's look, and every crossing before it with its clock. `begins_at`: when the next look begins, if it waits for that."""
     second = policy.second_look
     begins_at = None
-    if rollout.state == S.SECOND_LOOK and rollout.step_started_at is not None:
+    crossings = [_crossing(one) for one in rollout.crossings]
+    is_waiting = rollout.state == S.SECOND_LOOK and rollout.step_started_at is not None
+    if is_waiting and rollout.step_started_at is not None and not crossings[-1]["begun_by"]:
         begins_at = rollout.step_started_at + timedelta(seconds=second.after_s)
     return {
         "look": rollout.look, "looks": second.looks, "after_s": second.after_s, "is_waiting": rollout.is_withdrawn,
-        "begins_at": _iso(begins_at), "crossings": [_crossing(one) for one in rollout.crossings],
+        "begins_at": _iso(begins_at), "crossings": crossings, "conviction": _conviction(rollout),
     }  # fmt: skip
 
 
 def _crossing(crossing: dict[str, Any]) -> dict[str, Any]:
     instants = {name: _instant(crossing[name]) for name in CLOCK}
-    return {**crossing, "said": crossing_words(crossing), **_spans(instants)}
+    begun_by = crossing.get("begun_by", "")
+    return {**crossing, "begun_by": begun_by, "said": crossing_words(crossing), **_spans(instants)}
+
+
+def _conviction(rollout: Rollout) -> dict[str, Any] | None:
+    """The clock of the rollback that followed a crossing; None before, and if gateways never followed the crossing itself."""
+    if not rollout.crossings or rollout.decided_at is None or rollout.state in {S.PROMOTED, S.REVERTED}:
+        return None
+    if rollout.decided_at.isoformat() == rollout.crossings[-1]["decided_at"]:
+        return None
+    at: dict[str, datetime | None] = {name: getattr(rollout, name) for name in CLOCK}
+    return {**{name: _iso(one) for name, one in at.items()}, **_spans(at)}
 
 
 def _instant(text: str | None) -> datetime | None:
@@ -280,7 +296,7 @@ def approvals_view(rollout: Rollout, policy: Policy, entered: dict[str, datetime
     counts = {stage: len(names) for stage, names in people.items()}
     ahead = ahead_of(rollout, policy)
     left = missing(policy.approvals, counts, ahead)
-    used = [one for one in given if _was_used(one, entered)]
+    used = [one for one in given if one.void is not Void.BEFORE_CROSSING and _was_used(one, entered)]
     let_in = {
         stage: list(dict.fromkeys(one.row.approver.username for one in used if one.row.stage == stage))
         for stage in entered

@@ -24,7 +24,7 @@ PRODUCTION = "production"
 #: What a person or CI may do to a rollout, and how it is explained.
 VERBS: dict[str, str] = {
     "pause": "Stop advancing; the weight stays, and a breach still rolls back",
-    "resume": "Go on after a pause",
+    "resume": "Go on after a pause, or end the wait before another look",
     "approve": "Say yes to exactly the digests that you looked at, for the next stage or --stage",
     "reject": "Say no for good: it ends, and traffic that it has is taken back",
     "advance": "Go to the next stage without waiting for its evidence",

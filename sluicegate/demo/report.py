@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -114,28 +115,44 @@ def rollout_part(
 
 
 def steps(view: dict[str, Any], observations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """[{weight_pct, at}]: each weight and when a tick first saw it; a rollback's 0, when gateways acknowledged it."""
+    """[{weight_pct, at}]: each weight and when a tick first saw it; each 0, when gateways acknowledged it."""
     found: list[dict[str, Any]] = []
+    before = 0.0
     for observation in sorted(observations, key=lambda o: int(o["tick"])):
         weight = int(observation["weight_bp"]) / 100
-        if weight > 0 and (not found or found[-1]["weight_pct"] != weight):
+        if weight > 0 and weight != before:
             found.append({"weight_pct": weight, "at": observation["at"]})
-    if zero_at := (view.get("clock") or view).get("zero_at"):
-        found.append({"weight_pct": 0.0, "at": zero_at})
-    return found
+        before = weight
+    clock = view.get("clock") or view
+    second = view.get("second_look") or {}
+    for away in [*(second.get("crossings") or [clock]), second.get("conviction") or {}]:
+        if zero_at := away.get("zero_at"):
+            found.append({"weight_pct": 0.0, "at": zero_at})
+    return sorted(found, key=lambda step: str(step["at"]))
 
 
 def _last_request_after(view: dict[str, Any], candidate: str, records: Iterable[Record]) -> float | None:
-    """Seconds from the decision to roll back to the start of the last request that the candidate answered.
+    """Seconds from the first decision to take traffic away to the start of the last request before another look began.
 
     Negative when the last one began before the decision. It is the users' word on how fast the gate shut.
     """
     source = {**view, **(view.get("clock") or {})}
     decided = source.get("decided_at")
-    started = [record.sent_at for record in records if record.release == candidate]
+    again_at = _begun_again_at(view)
+    started = [record.sent_at for record in records if record.release == candidate and record.sent_at < again_at]
     if not decided or not started:
         return None
     return round(max(started) - datetime.fromisoformat(decided).timestamp(), 3)
+
+
+def _begun_again_at(view: dict[str, Any]) -> float:
+    """When the look after the first crossing began, seconds since the epoch (UTC); infinite if none did."""
+    crossings = (view.get("second_look") or {}).get("crossings") or []
+    if not crossings:
+        return math.inf
+    crossed = datetime.fromisoformat(crossings[0]["decided_at"])
+    begun = [datetime.fromisoformat(one["at"]) for one in view["decisions"] if one["action"] in {"start", "shadow"}]
+    return min((at.timestamp() for at in begun if at > crossed), default=math.inf)
 
 
 def differences(report: dict[str, Any]) -> list[str]:

@@ -232,3 +232,15 @@ def test_a_rollout_without_traffic_beside_it_is_to_be_superseded_one_with_traffi
     put(old, "shifting")
     with pytest.raises(StateChanged, match="abort it first"):
         started(candidate=newer)
+
+
+def test_a_rollout_whose_policy_lists_its_guards_is_watched_for_refused_requests_too() -> None:
+    model = make_model(objectives=OBJECTIVES, rollout_policy={"guards": [{"indicator": "errors"}]})
+    production()
+    rollout = started(candidate=release_of(model))
+    assert [guard.name for guard in rollout.effective_policy.guards] == ["errors", "refused"]
+    assert model.rollout_policy == {"guards": [{"indicator": "errors"}]}
+    stored = {**rollout.policy, "guards": rollout.policy["guards"][:1]}
+    Rollout.objects.filter(pk=rollout.pk).update(policy=stored)  # of an older version
+    rollout.refresh_from_db()
+    assert [guard.name for guard in rollout.effective_policy.guards] == ["errors"]

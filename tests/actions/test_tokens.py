@@ -176,6 +176,20 @@ class TestRotation:
             with pytest.raises(Refused):
                 actions.issue_token(actor=by(one), user=anna, name="mine")
 
+    def test_a_token_that_was_revoked_since_it_signed_in_makes_no_other(self, anna: User) -> None:
+        """The token signed in before somebody revoked it."""
+        secret, token = issued(anna)
+        early = by(actions.living_token(secret))
+        actions.revoke_token(actor=actions.actor_for(anna), token=token)
+        for refused in (
+            lambda: actions.rotate_token(actor=early, token=token),
+            lambda: actions.issue_token(actor=early, user=anna, name="mine"),
+        ):
+            with pytest.raises(Refused) as caught:
+                refused()
+            assert caught.value.code == "token_revoked"
+        assert Token.objects.count() == 1
+
     def test_it_rotates_and_revokes_no_other_token(self, anna: User) -> None:
         _, other = issued(anna)
         _, token = issued(anna, ["ci"])

@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -120,6 +121,21 @@ def test_a_rollback_is_timed_by_the_engine_and_checked_by_the_users() -> None:
     assert part["steps"][-1]["at"] == "2026-01-01T00:00:09.250000+00:00"
     assert part["steps"][0]["at"] == "2026-01-01T00:00:02+00:00"
     assert (part["candidate_attempts"], part["bad_candidate_attempts"]) == (20, 2)
+
+
+def test_the_clock_of_a_rollout_with_two_looks_is_that_of_the_first() -> None:
+    view = rolled_back()
+    first = {"decided_at": "2026-01-01T00:00:04+00:00", "zero_at": "2026-01-01T00:00:04.500000+00:00"}
+    conviction = {"decided_at": "2026-01-01T00:00:09+00:00", "zero_at": "2026-01-01T00:00:09.250000+00:00"}
+    view["clock"] |= first
+    view["second_look"] = {"crossings": [first], "conviction": conviction}
+    view["decisions"] = [{"action": "start", "at": f"2026-01-01T00:00:0{second}+00:00"} for second in (8, 1)]
+    ticks = [observation(2, 2500), observation(3, 5000), observation(6, 0), observation(8, 2500)]
+    began = datetime.fromisoformat("2026-01-01T00:00:00+00:00").timestamp()
+    records = [record(began + second, release="r4") for second in (3.5, 4.25, 8.5)]
+    part = report.rollout_part(view, ticks, records)
+    assert [step["weight_pct"] for step in part["steps"]] == [25, 50, 0, 25, 0]
+    assert part["last_candidate_request_after_decision_s"] == 0.25
 
 
 def good() -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from ledger.core.errors import Invalid
 from rollouts.core.evidence import Tolerance
 from rollouts.core.policy import OnUndecided
-from rollouts.core.policy_schema import followed_policy, parse_policy, stored_policy
+from rollouts.core.policy_schema import followed_policy, parse_policy, stored_policy, watching_refusals
 from rollouts.core.presets import PRESETS
 from serving.core.buckets import EDGES_US
 
@@ -70,6 +71,36 @@ def test_alpha_is_shared_out_over_all_tests_of_a_rollout() -> None:
     policy = parse_policy({"preset": "standard", "alpha_roll_back": 0.016}, OBJECTIVES)
     assert policy.alpha_of_one_test(policy.guards[1]) == pytest.approx(0.9 * 0.016 / (2 * 2 * 4))
     assert policy.alpha_of_one_test(policy.guards[2]) == pytest.approx(0.1 * 0.016 / (2 * 4))  # refused requests
+
+
+@pytest.mark.parametrize(
+    ("guards", "alpha"),
+    [
+        ([{"indicator": "errors"}], 0.001),
+        ([{"indicator": "errors"}, {"indicator": "slow", "threshold_ms": 250, "alpha": 0.004}], 0.0006),
+        ([{"indicator": "errors", "alpha": 0.0096}], 0.0004),
+    ],
+)
+def test_a_rollout_begins_with_a_guard_on_refused_requests(guards: list[dict[str, Any]], alpha: float) -> None:
+    wide = {"ratio": 3, "plus_frac": 0.03}
+    asked = parse_policy({"guards": [{**guards[0], "promote_within": wide}, *guards[1:]]})
+    plan = watching_refusals(asked)
+    assert plan.guards[:-1] == asked.guards and plan.guards[-1].indicator == "refused"
+    assert plan.guards[-1].alpha == pytest.approx(alpha) and plan.guards[-1].promote_within.plus_frac == 0.03
+    assert sum(2 * plan.stages * plan.alpha_of_one_test(one) for one in plan.guards) <= 0.01 * (1 + 1e-9)
+    assert watching_refusals(plan) is plan and parse_policy(plan.document).digest == plan.digest
+
+
+@pytest.mark.parametrize(
+    "guards",
+    [
+        [{"indicator": "errors"}, {"indicator": "refused", "dry_run": True}],
+        [{"indicator": "errors", "alpha": 0.01}],  # leaves nothing
+    ],
+)
+def test_a_policy_may_turn_the_guard_on_refused_requests_off(guards: list[dict[str, Any]]) -> None:
+    asked = parse_policy({"guards": guards})
+    assert watching_refusals(asked) is asked
 
 
 def test_a_policy_that_was_stored_without_the_guard_of_refused_requests_goes_on_without_it() -> None:

@@ -12,12 +12,14 @@ import pytest
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import EngineState
+from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.lifecycle import LIVE, RolloutState
-from rollouts.core.policy import ONE_LOOK, SecondLook, WhenStableIsGone
+from rollouts.core.mostly_failing import MostlyFailing
+from rollouts.core.policy import ONE_LOOK, OnUndecided, SecondLook, WhenStableIsGone
 from rollouts.core.policy_schema import followed_policy, parse_policy
 from rollouts.core.second_look import crossing_words
-from rollouts.core.snapshot import Snapshot
+from rollouts.core.snapshot import Desired, Identity, Observed, Snapshot
 from tests.core.test_decide import OBJECTIVES, STEPS, judged
 from tests.core.test_decide import snapshot as plain_snapshot
 
@@ -34,6 +36,7 @@ CROSSINGS: dict[Code, dict[str, Any]] = {
         "judged": (judged(0, POLICY, bad_candidate=90, log_e_over=30.0, log_e_worse=3.0), judged(1, POLICY))
     },
     Code.ALL_FAILING: {"all_failing": 10, "all_failing_s": 1.0},
+    Code.MOSTLY_FAILING: {"mostly": MostlyFailing(4, 1.0, 4.0, 60, 80, 0, 240, 45.0, 10.0)},
 }
 HARD: dict[str, tuple[dict[str, Any], Code]] = {
     "contents": ({"digest_mismatch": "The server runs other contents."}, Code.DIGEST_MISMATCH),
@@ -70,11 +73,34 @@ def test_a_first_crossing_takes_the_traffic_away_and_the_last_one_convicts(code:
     assert once.action is Action.ROLL_BACK
 
 
+@pytest.mark.parametrize("code", sorted(set(CROSSINGS) - {Code.MOSTLY_FAILING}))
+def test_a_promotion_under_way_is_taken_back_as_any_other_stage(code: Code) -> None:
+    done = decide(snapshot(**CROSSINGS[code], state=S.BAKING, is_promoting=True, weight_bp=10_000))
+    assert (done.action, done.code) == (Action.WITHDRAW, code)
+
+
+@pytest.mark.parametrize("code", [Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED])
+def test_a_guard_that_is_not_critical_pauses_at_each_look(code: Code) -> None:
+    errors, wrong = CROSSINGS[code]["judged"]
+    soft = replace(errors, guard=replace(errors.guard, is_critical=False))
+    for look in (1, 2):
+        done = decide(snapshot(judged=(soft, wrong), look=look))
+        assert (done.action, done.code) == (Action.PAUSE, code)
+
+
+@pytest.mark.parametrize("code", [Code.OBJECTIVE_BREACHED, Code.ALL_FAILING])
+def test_a_first_release_is_paused_and_keeps_its_traffic(code: Code) -> None:
+    alone = followed_policy(json.dumps(POLICY.document), has_stable=False)
+    done = decide(snapshot(**CROSSINGS[code], has_stable=False, policy=alone, weight_bp=10_000, step_index=0))
+    assert (done.action, done.code) == (Action.PAUSE, Code.NO_ROLLBACK_TARGET)
+
+
+@pytest.mark.parametrize("look", [1, 2])
 @pytest.mark.parametrize("state", SERVING)
 @pytest.mark.parametrize("fact", HARD)
-def test_what_no_incident_explains_convicts_at_once(fact: str, state: RolloutState) -> None:
+def test_what_no_incident_explains_convicts_at_once(fact: str, state: RolloutState, look: int) -> None:
     over, code = HARD[fact]
-    done = decide(snapshot(**over, state=state))
+    done = decide(snapshot(**over, state=state, look=look))
     assert (done.action, done.code) == (Action.ROLL_BACK, code)
 
 
@@ -119,6 +145,10 @@ WAITS: dict[str, tuple[dict[str, Any], str]] = {
     "counters do not show it": ({"is_confirmed": False, "now": 960.0}, "Waiting for counters"),
     "no server": ({"candidate_servers": 0}, "Begins again once a server of r2 has answered probes for 10 s."),
     "a new server": ({"server_age_s": 4.0}, "Begins again once a server of r2 has answered probes for 10 s."),
+    "begun by hand, without counters": (
+        {"is_begun_by_hand": True, "is_confirmed": False, "now": 945.0},
+        "Waiting for counters",
+    ),
     "blind": ({"problem": "stale", "problem_sentence": "gateway-1 is silent."}, "nothing is opened blindly"),
     "a report that expired": ({"report_problem": "The report has expired."}, "may not begin again: The report"),
 }
@@ -131,13 +161,70 @@ def test_it_does_not_begin_before_it_can_be_judged(name: str) -> None:
     assert held.action is Action.HOLD and said in held.reason
 
 
+@pytest.mark.parametrize("now", [940.0, 990.0, 2000.0])
+def test_a_pause_during_the_wait_promises_no_beginning(now: float) -> None:
+    for late in (POLICY, replace(POLICY, deadline_s=1.0, on_undecided=OnUndecided.ROLL_BACK)):
+        held = decide(away(state=S.PAUSED, paused_in=S.SECOND_LOOK, now=now, policy=late, total_s=now))
+        assert (held.action, held.code) == (Action.HOLD, Code.PAUSED) and "Begins again in" not in held.reason
+
+
+def test_a_person_ends_the_wait_at_once() -> None:
+    assert decide(away(now=945.0)).action is Action.HOLD
+    begun = decide(away(now=945.0, is_begun_by_hand=True))
+    assert (begun.action, begun.code) == (Action.START, Code.SECOND_LOOK)
+    unready = decide(away(now=945.0, is_begun_by_hand=True, server_age_s=4.0))
+    assert (unready.action, unready.code) == (Action.HOLD, Code.SECOND_LOOK)
+
+
+def test_past_the_deadline_only_a_person_begins_the_next_look() -> None:
+    held = decide(away(total_s=POLICY.deadline_s, rollout_id=7))
+    assert (held.action, held.code) == (Action.HOLD, Code.OVERDUE)
+    assert held.reason.endswith("a person must begin its next look (`sluicegate rollout resume 7`) or take it back.")
+    assert decide(away(total_s=POLICY.deadline_s, is_begun_by_hand=True)).action is Action.START
+    strict = replace(POLICY, on_undecided=OnUndecided.ROLL_BACK)
+    assert decide(away(total_s=POLICY.deadline_s, policy=strict)).code is Code.OVERDUE
+
+
+def test_a_blind_wait_ends_as_the_policy_states() -> None:
+    blind = {"problem": "stale", "problem_sentence": "gateway-1 is silent.", "blind_s": POLICY.blind_limit_s}
+    assert decide(away(**blind)).action is Action.HOLD
+    strict = replace(POLICY, on_blind=OnUndecided.ROLL_BACK)
+    done = decide(away(**blind, policy=strict))
+    assert (done.action, done.code) == (Action.ROLL_BACK, Code.BLIND)
+    assert decide(away(**blind, policy=strict, state=S.PAUSED, paused_in=S.SECOND_LOOK)).action is Action.HOLD
+
+
 def test_counters_that_never_show_it_hold_it_up_for_half_a_minute_only() -> None:
     assert decide(away(is_confirmed=False)).action is Action.START
 
 
 def test_a_candidate_without_a_steady_server_is_convicted_after_the_time_to_prepare() -> None:
-    late = decide(away(candidate_servers=0, now=939.0 + POLICY.prepare_deadline_s))
+    late = decide(away(candidate_servers=0, unsteady_s=POLICY.prepare_deadline_s))
     assert (late.action, late.code) == (Action.ROLL_BACK, Code.NEVER_READY)
+
+
+def test_a_new_server_after_a_long_wait_convicts_nobody() -> None:
+    """A freeze window holds the next look for a day, and then a replica is replaced."""
+    held = decide(away(server_age_s=4.0, unsteady_s=4.0, now=939.0 + 86_000))
+    assert (held.action, held.code) == (Action.HOLD, Code.SECOND_LOOK)
+
+
+def ticked(state: EngineState, tick: int, **seen: Any) -> EngineState:
+    """The state after a tick while the traffic is away, of a second after the tick before."""
+    desired = Desired(S.SECOND_LOOK, step_index=-1, look=2)
+    observed = Observed(1000.0 + tick, step_started_at=1000.0, stable_servers=1, **seen)
+    return evaluate(TickInput(tick, POLICY, Identity(), desired, observed, state), gone_over_s=60.0).engine_state
+
+
+def test_the_time_without_a_steady_server_is_measured() -> None:
+    state = EngineState()
+    for tick in range(1, 4):  # a server that starts again and again is never steady
+        state = ticked(state, 10 * tick, candidate_servers=1, server_since=1000.0 + 10 * tick - 1)
+    assert state.unsteady_since == 1010.0 and EngineState.from_json(state.to_json()).unsteady_since == 1010.0
+    state = ticked(state, 60, candidate_servers=1, server_since=1029.0)
+    assert state.unsteady_since is None and "unsteady_since" not in state.to_json()
+    state = ticked(state, 61, candidate_servers=0)
+    assert state.unsteady_since == 1061.0 and state.entering("shifting:0:500", 1100.0, POLICY).unsteady_since is None
 
 
 def test_a_dead_stable_release_holds_and_the_policy_may_replace_it() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rollouts.core.counter_deltas import Arms, Counts
-from rollouts.core.decision import Code
+from rollouts.core.decision import EXCUSES, Action, Code
 from rollouts.core.dispersion import Dispersion
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk, walk
@@ -58,8 +60,11 @@ def test_it_survives_json() -> None:
 # --- in a rollout -----------------------------------------------------------------------------------------------------
 
 
-def told(seconds: int, shares: dict[range, tuple[float, float]], per_s: int = 200) -> list[Walk]:
-    """A walk in which both arms fail .5 %, and in these seconds besides (candidate, stable) shares, in whole counts."""
+def told(
+    seconds: int, shares: dict[range, tuple[float, float]], per_s: int = 200, *, is_common: bool = False
+) -> list[Walk]:
+    """A walk in which both arms fail .5 %, and in these seconds besides (candidate, stable) shares, in whole counts. `is_common`: all
+    failures are of requests that fail wherever they go."""
     owed = [0.0, 0.0]
 
     def feed(tick: int, weight_bp: int) -> Arms | None:
@@ -71,7 +76,7 @@ def told(seconds: int, shares: dict[range, tuple[float, float]], per_s: int = 20
             attempts = round(per_s * part)
             owed[arm] += attempts * (0.005 + more[arm])
             bad, owed[arm] = int(owed[arm]), owed[arm] % 1
-            arms.append(Counts(attempts, attempts, {"errors": bad}))
+            arms.append(Counts(attempts, attempts, {"errors": bad, **({"common": bad} if is_common else {})}))
         return Arms(*arms)
 
     return list(walk(POLICY, feed))
@@ -101,3 +106,38 @@ def test_an_incident_of_stable_alone_leaves_no_scatter_behind() -> None:
     assert errors[215].phi > 10 and errors[300].phi == 1
     end = walks[-1]
     assert end.decision.code in {Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED} and end.tick < 1060
+
+
+@pytest.mark.parametrize("share", [0.6, 0.9])
+def test_nothing_opens_into_an_outage_of_most_requests(share: float) -> None:
+    walks = told(1500, {range(160, 460): (share, share)}, is_common=True)
+    assert codes(walks, range(168, 460)) == {Code.BOTH_ARMS_BAD}
+    held = next(one.decision for one in walks if one.tick == 300)
+    assert held.action is Action.HOLD and "most requests fail" in held.reason
+    assert codes(walks, range(475, 1501)) >= {Code.PROVEN} and not codes(walks, range(475, 1501)) & EXCUSES
+    errors = {one.tick: one.judged[0] for one in walks}
+    assert errors[480].bad_candidate < 10  # nothing of the outage is kept
+
+
+def test_a_caller_that_always_fails_holds_nothing() -> None:
+    for per_s in (20, 200):
+        walks = told(1500, {range(1, 1501): (0.1, 0.1)}, per_s, is_common=True)
+        assert Code.BOTH_ARMS_BAD not in codes(walks, range(1, 1501))
+
+
+def test_an_outage_of_stable_alone_does_not_hold_a_candidate_that_answers() -> None:
+    walks = told(400, {range(160, 400): (0.0, 0.9)}, is_common=True)
+    assert Code.BOTH_ARMS_BAD not in codes(walks, range(1, 401))
+
+
+def test_most_requests_fail_if_more_than_half_of_the_newest_do() -> None:
+    def minute(all_bad: float, attempts: int, seconds: int = 30) -> StableMinute:
+        found = StableMinute()
+        for at in range(seconds):
+            found = found.after(float(at), 0, attempts, name="errors", limit=LIMIT, dispersion=CLEAN, all_bad=all_bad)
+        return found
+
+    assert minute(6, 10).failing == (30, 50) and minute(6, 10).is_over and minute(6, 10).has_lasted
+    assert minute(5, 10).failing is None and not minute(5, 10).is_over
+    assert minute(1, 1, 19).failing is None and minute(1, 1).failing == (20, 20)
+    assert StableMinute.from_json(minute(6, 10).to_json()) == minute(6, 10)

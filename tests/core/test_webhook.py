@@ -79,10 +79,23 @@ class TestBody:
 #: Those with 2001:0 are Teredo's: a server's address (65.54.227.120), and the client's with every bit turned (RFC 4380).
 NEVER = ["169.254.169.254", "fe80::1", "fd00:ec2::254", "100.100.100.200", "0.0.0.0", "::", "224.0.0.1", "240.0.0.1",
          "255.255.255.255", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::", "ff02::1",
-         "2001:0:4136:e378:8000:63bf:5601:5601"]  # fmt: skip
+         "2001:0:4136:e378:8000:63bf:5601:5601", "::ffff:0:169.254.169.254", "64:ff9b:1::169.254.169.254",
+         "64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:a9:fe:a9fe::", "64:ff9b:1:0:a9:fea9:fe00:0",
+         "2606:4700::5efe:169.254.169.254", "2606:4700::200:5efe:169.254.169.254", "fe80::5efe:8.8.8.8"]  # fmt: skip
 PRIVATE = ["127.0.0.1", "::1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "fd12::1", "::ffff:127.0.0.1",
-           "64:ff9b::7f00:1", "::7f00:1", "::2", "192.0.2.1", "2001:0:4136:e378:8000:63bf:3fff:fdd2"]  # fmt: skip
-PUBLIC = ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808", "2001:0:4136:e378:8000:63bf:f7f7:f7f7"]
+           "64:ff9b::7f00:1", "::7f00:1", "::2", "192.0.2.1", "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+           "fec0::1", "feff:ffff::1", "64:ff9b:1::", "64:ff9b:1::127.0.0.1", "64:ff9b:1:a00:1:200::",
+           "::ffff:0:10.1.2.3", "2606:4700::5efe:10.1.2.3", "5f00::1", "3fff::1", "4000::1"]  # fmt: skip
+PUBLIC = [
+    "64:ff9b:1::8.8.8.8",
+    "::ffff:0:8.8.8.8",
+    "2606:4700::5efe:8.8.8.8",
+    "8.8.8.8",
+    "2606:4700::1111",
+    "::ffff:8.8.8.8",
+    "64:ff9b::808:808",
+    "2001:0:4136:e378:8000:63bf:f7f7:f7f7",
+]
 
 
 class TestAddresses:
@@ -105,10 +118,12 @@ class TestAddresses:
 
     @given(st.ip_addresses(v=4))
     def test_an_address_within_another_one_is_judged_alike(self, address: ipaddress.IPv4Address) -> None:
-        mapped = ipaddress.IPv6Address(f"::ffff:{address}")
+        forms = ["::ffff:{}", "::ffff:0:{}", "64:ff9b::{}", "64:ff9b:1::{}", "2606:4700::5efe:{}"]
         for may_be_private in (True, False):
-            both = [outbound.address_problem(a, may_be_private=may_be_private) != "" for a in (address, mapped)]
-            assert both[0] == both[1]
+            alone = outbound.address_problem(address, may_be_private=may_be_private) != ""
+            for form in forms if int(address) > 1 else forms[:1]:
+                within = ipaddress.IPv6Address(form.format(address))
+                assert (outbound.address_problem(within, may_be_private=may_be_private) != "") == alone, form
 
 
 class TestUrls:

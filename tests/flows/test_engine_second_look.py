@@ -16,6 +16,7 @@ from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import view_of
 from serving.models import Deployment, Server
 from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.factories import make_admin
 from tests.gateway_rig import wait_until
 from tests.rollout_story import Story
 
@@ -84,11 +85,43 @@ def test_an_incident_that_ends_is_not_the_release() -> None:
     heal(story)
     again = story.until("shifting")
     assert again.step_index == 0 and again.weight_bp == 2500
+    assert [step["is_current"] for step in view_of(again)["steps"]] == [True, False, False]
     done = story.until("promoted")
     assert done.decided_at is None and view_of(done)["clock"]["fault_to_zero_s"] is not None
     assert "Traffic taken away at" in done.reason
     event = Event.objects.get(verb="rollout.promoted", subject_id=str(done.pk))
     assert event.facts["crossings"] == 1 and "Traffic taken away at" in event.reason
+
+
+def test_a_promotion_that_fails_gives_stable_its_place_back() -> None:
+    story = Story(second_look=LONG)
+    story.until("baking")
+    tick_unheard(story)
+    while not story.rollout.engine_state["is_promoting"]:
+        story.gateway.obey()
+        tick_unheard(story)
+    assert story.route().stable_id == story.candidate.pk
+    story.gateway.set_arm(story.candidate.digest, error_frac=1.0)
+    while story.rollout.state == "baking":
+        tick_unheard(story)
+    away = story.turn()
+    assert away.state == "second_look" and story.stable is not None and not away.engine_state["is_promoting"]
+    for _ in range(4):
+        story.turn()
+        route = story.route()
+        assert (route.stable_id, route.candidate_id, route.candidate_bp) == (
+            story.stable.pk,
+            story.candidate.pk,
+            0,
+        )
+    assert story.rollout.crossings[0]["confirmed_at"] is not None
+
+
+def tick_unheard(story: Story) -> None:
+    """Traffic and a tick whose route the gateway does not take yet."""
+    story.gateway.traffic(200)
+    story.engine.step()
+    story.rollout.refresh_from_db()
 
 
 def test_what_stays_broken_is_convicted_and_users_see_nothing() -> None:
@@ -100,7 +133,9 @@ def test_what_stays_broken_is_convicted_and_users_see_nothing() -> None:
     view = view_of(done)
     assert view["users"]["errors"] == 0 and done.decided_at is not None and len(done.crossings) == 1
     assert view["clock"]["decided_at"] == view["second_look"]["crossings"][0]["decided_at"]  # of the first crossing
-    assert done.decided_at.isoformat() > view["clock"]["decided_at"]
+    convicted = view["second_look"]["conviction"]
+    assert convicted["decided_at"] == done.decided_at.isoformat() > view["clock"]["decided_at"]
+    assert convicted["zero_at"] > convicted["decided_at"] and convicted["decision_to_zero_s"] < 60
     assert [one for one in story.codes() if one in CROSSINGS]
     assert not Deployment.objects.get(release=story.candidate).is_wanted
 
@@ -178,7 +213,7 @@ def test_a_pause_during_the_wait_holds_the_next_look() -> None:
     crossed(story)
     story.turn()
     act(story, actions.pause, "Look at the logs.")
-    assert story.turn().state == "paused"
+    assert story.turn().state == "paused" and story.turn().reason.endswith("at 0 %: Look at the logs.")
     act(story, actions.resume, "The database was away.")
     story.until("shifting", turns=4)
 
@@ -193,8 +228,38 @@ def test_a_person_begins_at_once_and_the_crossing_counts() -> None:
         story.turn()
     act(story, actions.resume, "The database was away.")
     again = story.until("shifting", turns=4)
-    assert again.look == 2
+    assert again.look == 2 and again.crossings[0]["begun_by"] == story.admin.name
+    seen = view_of(again)["second_look"]
+    assert seen["crossings"][0]["begun_by"] == story.admin.name and seen["conviction"] is None
     story.until("rolling_back")
+
+
+def test_the_stages_of_the_look_before_are_not_those_of_the_next() -> None:
+    story = Story(second_look=LOOKS, approvals={"step 2": 1})
+    story.until("shifting")
+    approve(story)
+    while story.turn().step_index < 1:
+        pass
+    story.gateway.set_arm(story.candidate.digest, error_frac=0.5)
+    away = view_of(story.until("second_look"))
+    assert not any(step["is_current"] or step["is_done"] or step["at"] for step in away["steps"])
+    heal(story)
+    again = view_of(story.until("shifting"))
+    assert [step["is_current"] for step in again["steps"]] == [True, False, False]
+    (stage,) = again["approval_stages"]
+    assert (stage["given"], stage["missing"], stage["is_entered"]) == (0, 1, False)
+    assert again["approvals"][0]["void"] == "before_crossing" and not again["approvals"][0]["was_used"]
+    for _ in range(6):
+        assert story.turn().step_index == 0
+    assert story.codes()[-1] == "awaiting_approval"
+    approve(story)
+    story.until("promoted")
+
+
+def approve(story: Story) -> None:
+    """Another person's approval of step 2."""
+    story.rollout.refresh_from_db()
+    actions.approve(actor=make_admin(), rollout=story.rollout, expected_version=story.rollout.version, stage="step 2")
 
 
 def test_a_person_convicts_or_ends_it_at_once() -> None:

@@ -351,7 +351,7 @@ def test_a_second_look_is_told_with_its_crossing_and_begins_by_hand() -> None:
         if "Begins again" in rollout.reason:
             break
     text = squeezed(page_of(boss, rollout))
-    assert "Begins again" in text and "It is second look." in text  # why nothing advances
+    assert "Begins again" in text and "Its traffic was taken away for another look." in text  # why nothing advances
     assert any("look 1 of 2: Traffic taken away at 25 %:" in line for line in status_lines(view_of(rollout)))
     seen = view_of(rollout)["second_look"]
     assert seen["is_waiting"] and seen["begins_at"] is not None

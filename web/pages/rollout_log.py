@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -86,6 +86,15 @@ def at_decision(decisions: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
             names = ("bad", "attempts", "bad_stable", "stable")
             return {"guard": name, "counter": counter, **dict(zip(names, counts, strict=True))}
     return None
+
+
+def counted_at_zero(live: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The counts behind the clock of `live`: those of the first crossing, else those of the rollback; None without evidence."""
+    for crossing in live["second_look"]["crossings"]:
+        counts = crossing["counts"]
+        names = {"bad": "bad_candidate", "attempts": "candidate", "bad_stable": "bad_stable", "stable": "stable"}
+        return {"counter": crossing["words"], **{name: counts[own] for name, own in names.items()}} if counts else None
+    return at_decision(live["decisions"])
 
 
 def as_decided(guard: dict[str, Any], decided: dict[str, Any] | None) -> dict[str, Any]:

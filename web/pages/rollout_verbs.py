@@ -50,7 +50,7 @@ def shutting_buttons(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> li
     if may(actor, Verb.ROLL_BACK, team):
         found.append(_way_out(rollout, state, live))
     if may(actor, Verb.PAUSE_ROLLOUT, team):
-        found.append(Button("pause", "Pause", "" if state in _FORWARD | {S.SECOND_LOOK} else f"It is {_word(state)}."))
+        found.append(Button("pause", "Pause", "" if state in _FORWARD | {S.SECOND_LOOK} else _state_words(state)))
     return found
 
 
@@ -60,7 +60,7 @@ def _way_out(rollout: Rollout, state: RolloutState, live: dict[str, Any]) -> But
     before = (live.get("target") or {}).get("release")
     before = before or (rollout.stable.name if rollout.stable else None)
     label = f"Roll back to {before}" if before else "End the rollout"
-    return Button("abort", label, "" if state in LIVE | {S.STUCK} else f"It is {_word(state)}.", is_danger=True)
+    return Button("abort", label, "" if state in LIVE | {S.STUCK} else _state_words(state), is_danger=True)
 
 
 def opening_buttons(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> list[Button]:
@@ -74,7 +74,7 @@ def opening_buttons(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> lis
     if may(actor, Verb.RESUME_ROLLOUT, team):
         found.append(_resume(rollout, state))
     if may(actor, Verb.ADVANCE_ROLLOUT, team):
-        why_not = "" if state in _FORWARD - {S.BAKING} else f"It is {_word(state)}."
+        why_not = "" if state in _FORWARD - {S.BAKING} else _state_words(state)
         says = (
             f"{rollout.candidate.name} gets the next stage's traffic without its evidence; a breach still rolls back."
         )
@@ -96,7 +96,7 @@ def _resume(rollout: Rollout, state: RolloutState) -> Button:
 def _promote(rollout: Rollout, state: RolloutState, live: dict[str, Any]) -> Button:
     is_gone = rollout.stable is not None and (live.get("target") or {}).get("is_missing", False)
     states = _FORWARD | {S.PREPARING, S.PAUSED, S.SECOND_LOOK} if is_gone else _FORWARD
-    why_not = "" if state in states else f"It is {_word(state)}."
+    why_not = "" if state in states else _state_words(state)
     why_not = "It is being promoted already." if rollout.promote_now else why_not
     obstacle = live["blocked"] or live["will_stop"]  # every stage on the way needs its approvals
     why_not = obstacle["message"] if obstacle else why_not
@@ -134,3 +134,10 @@ def _reject(rollout: Rollout, state: RolloutState, live: dict[str, Any]) -> Butt
 
 def _word(state: RolloutState) -> str:
     return state.value.replace("_", " ")
+
+
+def _state_words(state: RolloutState) -> str:
+    """`It is baking.`: why a button cannot be pressed."""
+    if state is S.SECOND_LOOK:
+        return "Its traffic was taken away for another look."
+    return f"It is {_word(state)}."

@@ -32,7 +32,7 @@ from rollouts.queries.undo_window import is_closed
 from serving.queries.routes import Followed
 from web.pages.forms import NO_REASON, optional_reason_in, reason_in, refused, version_in
 from web.pages.policy_form import CHOICES, JSON, policy_in
-from web.pages.rollout_log import as_decided, at_decision, log_of
+from web.pages.rollout_log import as_decided, at_decision, counted_at_zero, log_of
 from web.pages.rollout_plots import Read, began_at, judged_again, plots_of
 from web.pages.rollout_verbs import OPENING, SHUTTING, opening_buttons, shutting_buttons
 from web.pages.session import live
@@ -91,7 +91,7 @@ def _clocks(rollout: Rollout, live: dict[str, Any], moments: list[Moment]) -> di
         "log": log_of(live["decisions"], began_at(rollout)),
         "rate_per_s": rate,
         "guards": [{**one, **_to_go(ranges.get(one["name"]), rate)} for one in guards],
-        "at_decision": decided,
+        "at_decision": counted_at_zero(live),
     }
 
 

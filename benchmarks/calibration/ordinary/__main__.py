@@ -48,6 +48,7 @@ class Limit:
     rolled_back: float | None = None
     promoted: float | None = None
     promoted_after_s: float | None = None  # the median
+    closed_s: tuple[float, float] | None = None  # nothing opens from when until when, after the first step began
     found_s: float | None = None  # of `found` of the runs, from the fault's onset
     found: float = 0.95
 
@@ -198,6 +199,14 @@ def _others() -> list[Row]:
              horizon_s=80 * MINUTE), promoted=0.95),
         _row("J8 +2 pp beside 5 % that fail anywhere", _usual("", poison=0.05, horizon_s=40 * MINUTE,
              faults=(Fault(0.02),)), found_s=400),
+        _row("J8 a tenant of 5 % always fails", _usual("", base=(0.002,), poison=0.05, horizon_s=80 * MINUTE),
+             rolled_back=0.0, promoted=0.95),
+        *(
+            _row(f"J8 outage: {share:.0%} of all requests fail wherever they go for 10 min, {rate:g}/s",
+                 _usual("", rate, horizon_s=100 * MINUTE, faults=(Fault(share, 60, is_common=True, for_s=600),)),
+                 rolled_back=0.0, promoted=0.95, closed_s=(70, 660))
+            for share, rate in ((0.6, 10.0), (0.9, 10.0), (0.9, 1.0), (1.0, 10.0))
+        ),
         Row("J10 bursts with a heavy tail", _usual("J10", base=(0.0,), poison=0.001, bursts=Bursts(0.003),
             horizon_s=120 * MINUTE), Limit(rolled_back=0.01), 40),
         Row("J12 batches of 32 fail whole", _usual("J12", clump=32, horizon_s=120 * MINUTE), Limit(rolled_back=0.0), 20),
@@ -260,7 +269,7 @@ def told(row: Row, runs: Sequence[Ran]) -> str:
     delays = [one.away_at - one.onset_at if one.away_at > one.onset_at else math.inf for one in runs]
     convicted = [one.ended_at - one.onset_at if one.state in BACK else math.inf for one in runs]
     crossed = sum(math.isfinite(one.away_at) for one in runs)
-    is_fault = not row.scenario.is_healthy
+    is_fault, opened = not row.scenario.is_healthy, sum(_opened(one, row.limit) for one in runs)
     codes = ", ".join(f"{code} {count}" for code, count in Counter(one.code for one in back).most_common())
     held = Counter(code for one in runs for code in one.held if code != "need_more").most_common(3)
     parts = [
@@ -271,11 +280,13 @@ def told(row: Row, runs: Sequence[Ran]) -> str:
     if is_fault:
         parts.append(f"away after {_quantile(delays, 0.5)} / {_quantile(delays, 0.95)} s")
         parts.append(f"convicted after {_quantile(convicted, 0.5)} / {_quantile(convicted, 0.95)} s")
+    if row.limit.closed_s is not None:
+        parts.append(f"opened in it {opened / n:.1%}")
     parts += [codes, " ".join(f"[{code} {count}]" for code, count in held)]
-    return f"{row.name:72} n {n:3} {_verdict(row.limit, n, len(back), promoted, delays)}  {' · '.join(filter(None, parts))}"
+    return f"{row.name:72} n {n:3} {_verdict(row.limit, n, len(back), promoted, delays, opened)}  {' · '.join(filter(None, parts))}"
 
 
-def _verdict(limit: Limit, n: int, back: int, promoted: list[float], delays: list[float]) -> str:
+def _verdict(limit: Limit, n: int, back: int, promoted: list[float], delays: list[float], opened: int) -> str:
     """`ok`, `OVER`, or nothing without a limit. With few runs a share may be over its limit by three runs of a hundred."""
     kept = []
     if limit.rolled_back is not None:
@@ -284,9 +295,18 @@ def _verdict(limit: Limit, n: int, back: int, promoted: list[float], delays: lis
         kept.append(len(promoted) >= limit.promoted * n)
     if limit.promoted_after_s is not None:
         kept.append(bool(promoted) and len(promoted) > n / 2 and float(np.median(promoted)) <= limit.promoted_after_s)
+    if limit.closed_s is not None:
+        kept.append(opened == 0)
     if limit.found_s is not None:
         kept.append(sum(one <= limit.found_s for one in delays) >= limit.found * n)
     return "    " if not kept else "ok  " if all(kept) else "OVER"
+
+
+def _opened(one: Ran, limit: Limit) -> bool:
+    """Whether a stage began, or the candidate was promoted, within `closed_s`."""
+    begin, end = limit.closed_s or (0.0, 0.0)
+    at = [*one.stages, *([one.ended_at] if one.state == RolloutState.PROMOTED else [])]
+    return any(begin < when <= end for when in at)
 
 
 def _quantile(values: Sequence[float], q: float) -> str:

@@ -31,7 +31,7 @@ class Fault:
     `clump`: so many of them fail within one second. `every_s`: only the first `on_s` seconds of each such period.
     `grows`: the share begins at nothing and grows by so much a minute, up to `share`. `is_seen`: the agent reports no
     server meanwhile. `is_shared`: both arms fail so, which makes it an incident and no fault. `is_of_stable`: stable alone
-    fails so. `for_s`: its length in seconds.
+    fails so. `for_s`: its length in seconds. `is_common`: the requests fail on whichever release they meet.
     """
 
     share: float
@@ -44,6 +44,7 @@ class Fault:
     is_seen: bool = False
     is_shared: bool = False
     is_of_stable: bool = False
+    is_common: bool = False
     for_s: float = math.inf
 
     def at(self, since_s: float) -> float:
@@ -170,7 +171,7 @@ class Scenario:
         return (
             self.slower is None
             and self.wrong[0] <= self.wrong[1]
-            and all(one.is_shared or one.is_of_stable for one in self.faults)
+            and all(one.is_shared or one.is_of_stable or one.is_common for one in self.faults)
         )
 
     def parsed(self) -> Policy:

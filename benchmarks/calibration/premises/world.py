@@ -65,7 +65,7 @@ class World:
     def onset_at(self) -> float:
         """When the first fault of the candidate begins, as far as is known yet."""
         s = self.scenario
-        own = [one for one in (*s.faults, *s.slow_times) if not one.is_shared and not one.is_of_stable]
+        own = [one for one in (*s.faults, *s.slow_times) if not (one.is_shared or one.is_of_stable or one.is_common)]
         return min((fault.from_s + self._start(fault) for fault in own), default=0.0)
 
     def has_server(self, at: int) -> bool:
@@ -84,7 +84,7 @@ class World:
             failing = min(1.0, failing + self._mean(self._ill, arm, at, frac) * s.spells.frac)
         own = _clumps(rng, rate * failing, s.clump)
         for fault in s.faults:
-            is_here = fault.is_shared or fault.is_of_stable == (arm == STABLE)
+            is_here = not fault.is_common and (fault.is_shared or fault.is_of_stable == (arm == STABLE))
             share = self._share(fault, at) if is_here else 0.0
             if share:
                 share = min(share, 1 - failing)
@@ -93,11 +93,12 @@ class World:
         own += self._burst(rate, s.bursts) if s.bursts else 0
         if self.fleet is not None and arm == CANDIDATE:
             own += self.fleet.failed(rate, own)
-        poison = int(rng.poisson(rate * s.poison)) if s.poison else 0
+        common = s.poison + sum(self._share(fault, at) for fault in s.faults if fault.is_common)
+        poison = int(rng.poisson(rate * common)) if common else 0
         if s.swapped:
             never = int(rng.poisson(rate * s.swapped))
             own, poison = (own + never, poison) if arm == CANDIDATE else (own, poison + never)
-        ok = int(rng.poisson(rate * max(0.0, 1 - failing - s.poison - s.swapped)))
+        ok = int(rng.poisson(rate * max(0.0, 1 - failing - common - s.swapped)))
         return Begun(ok, self._slow(arm, at, frac, ok), own, poison + extra)
 
     def _burst(self, rate: float, bursts: Bursts) -> int:
