@@ -1,17 +1,20 @@
 """How long a candidate that breaks under users keeps its traffic, on the real stack: Triton, Envoy, PostgreSQL, Valkey.
 
-Run `python -m benchmarks.rollback_time [--runs 20] [--faults errors,some_errors,slow,hang,crash,wrong] [--out FILE]`.
+Run `python -m benchmarks.rollback_time [--runs 20] [--faults errors,some_errors,slow,hang,crash,kill,wrong] [--out FILE]`.
 
 For each fault one release passes its gates once. Each run rolls it out, lets it answer users for two seconds, and then lets users
 ask what it breaks on, so that probes and gates meet a model that is right. The clock starts when the first of them asks that
 (`fault`), whichever release that goes to, and ends when every gateway has acknowledged weight 0 (`zero`, the product's own
-clock, docs/rollouts.md). Users ask at their own pace, however slow the answers are.
+clock, docs/rollouts.md). Users ask at their own pace, however slow the answers are. `kill` ends the candidate's server from outside:
+its clock starts at the kill. *Shown* is the product's own `fault_to_zero_s` of the same run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psycopg
 
 from benchmarks.faulty_code import FAILS, breaking
 from benchmarks.load_generator import LoadGenerator
@@ -42,6 +46,7 @@ class Fault:
     share: float = 1.0
     guards: tuple[dict[str, Any], ...] = ({"indicator": "errors"}, {"indicator": "slow", "threshold_ms": 250})
     mirrored_pct: float = 0
+    kills: bool = False  # the candidate's server, from outside
 
 
 FAULTS = {
@@ -50,6 +55,7 @@ FAULTS = {
     "slow": Fault("20 % of the requests take 0.6 s more", "time.sleep(0.6)", 0.20),
     "hang": Fault("every request hangs", "time.sleep(3600)"),
     "crash": Fault("the model process dies", "os._exit(1)"),
+    "kill": Fault("the server is killed", "pass", kills=True),
     "wrong": Fault(
         "20 % of the answers are wrong", "y = 3 * x", 0.20, ({"indicator": "errors"}, {"indicator": "wrong"}), 50
     ),
@@ -65,7 +71,7 @@ def measure(
     rate_per_s: float,
     keep: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
-    """{fault: [row of each run]}. `keep` gets what is known after each fault."""
+    """{fault: [row of each run]}. `keep` gets what is known after each run."""
     found: dict[str, Any] = {}
     with Shop(stack, folder, step_s=1) as shop:
         first = shop.start(shop.prove("first"))
@@ -77,8 +83,10 @@ def measure(
                 fault = FAULTS[name]
                 release = shop.prove(name, code=breaking(does=fault.does, share=fault.share))
                 policy = policy_of(fault, WEIGHT_PCT)
-                found[name] = [one_run(shop, crowd, release, policy, run) for run in range(1, runs + 1)]
-                keep(found)
+                found[name] = []
+                for run in range(1, runs + 1):
+                    found[name].append(one_run(shop, crowd, release, policy, run, kills=fault.kills))
+                    keep(found)
     return found
 
 
@@ -105,6 +113,7 @@ def one_run(
     *,
     good_s: float = GOOD_S,
     replicas: int | None = None,
+    kills: bool = False,
 ) -> dict[str, Any]:
     """One rollout of the release, broken after it has served for `good_s`; of so many replicas, if they are told.
 
@@ -113,7 +122,7 @@ def one_run(
     crowd.broke_at = None
     failed_at_first, wrong_before = len(crowd.failed), len(crowd.wrong)
     time.sleep(PAUSE_S)
-    number = shop.start(release, policy=policy)
+    number = shop.start(release, policy=policy, again=run > 1)
     if replicas is not None:
         # before it gets traffic: a server that starts takes its time of the machine from those that answer
         await_replicas(shop, release, 1)
@@ -123,17 +132,19 @@ def one_run(
     shop.until_acknowledged(number)
     failed_before = len(crowd.failed)
     time.sleep(good_s)
+    killed_at = kill_server(shop.stack, release) if kills else None
     crowd.breaks = True
     try:
         seen = shop.until(number, "rolled_back", within_s=300)
     finally:
         crowd.breaks = False
-    clock, fault_at = seen["clock"], crowd.broke_at
+    clock, fault_at = seen["clock"], killed_at or crowd.broke_at
     assert fault_at is not None
     zero_at, decided_at = (datetime.fromisoformat(clock[key]).timestamp() for key in ("zero_at", "decided_at"))
     row = {
         "code": next(one["code"] for one in seen["decisions"] if one["action"] == "roll_back"),
         "fault_to_zero_s": round(zero_at - fault_at, 3),
+        "shown_s": round(clock["fault_to_zero_s"], 3),
         "fault_to_decision_s": round(decided_at - fault_at, 3),
         "decision_to_zero_s": round(zero_at - decided_at, 3),
         "bad_candidate_attempts": clock["bad_candidate_attempts"],
@@ -146,6 +157,20 @@ def one_run(
         print(f"  a user's failure {at - fault_at:+.2f} s after the fault: {what}", flush=True)
     print(f"{release} run {run}: {row}", flush=True)
     return row
+
+
+def kill_server(stack: Stack, release: str) -> float:
+    """Kills the server process of a release (`double/r2`); returns when, in seconds since the epoch."""
+    asked = (
+        "SELECT s.pid FROM serving_server s JOIN serving_deployment d ON d.id = s.deployment_id "
+        "JOIN registry_release r ON r.id = d.release_id WHERE s.ended_at IS NULL AND s.pid > 0 AND r.number = %s"
+    )
+    with psycopg.connect(stack.database_url, autocommit=True) as session:
+        rows = session.execute(asked, [int(release.rpartition("/r")[2])]).fetchall()
+    for (pid,) in rows:
+        os.kill(pid, signal.SIGKILL)
+    assert rows, f"{release} has no server"
+    return time.time()
 
 
 def scale(shop: Shop, release: str, replicas: int) -> None:
@@ -167,6 +192,7 @@ def await_replicas(shop: Shop, release: str, replicas: int, *, within_s: float =
 WEIGHT_PCT = 25.0
 COLUMNS = {
     "fault_to_zero_s": "fault → zero weight, s",
+    "shown_s": "shown, s",
     "fault_to_decision_s": "fault → decision, s",
     "decision_to_zero_s": "decision → zero weight, s",
     "bad_candidate_attempts": "failed attempts",
@@ -203,12 +229,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sluicegate-rollback-") as name, running(Path(name) / "state") as stack:
 
         def keep(found: dict[str, Any]) -> None:
-            print("\n".join(table(found)), flush=True)
             if asked.out:
                 known = {"rate_per_s": asked.rate, "weight_pct": WEIGHT_PCT, "runs": found}
                 asked.out.write_text(json.dumps(known, indent=1))
 
         found = measure(stack, Path(name), names, runs=asked.runs, rate_per_s=asked.rate, keep=keep)
+    print("\n".join(table(found)))
     every = [row for rows in found.values() for row in rows]
     if any(row["users_failed"] or row["asked_late"] for row in every):
         raise SystemExit("Users saw failures, or were too few or too slow to ask in time: then it was another load.")

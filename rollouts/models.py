@@ -64,7 +64,7 @@ class Rollout(models.Model):
     )  # how often its traffic was taken away for another look, the oldest first
     supersedes = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="superseded_by")
     # the clock of a rollback, all measured
-    first_bad_at = models.DateTimeField(null=True)  # the last reading before the candidate's first bad attempt
+    first_bad_at = models.DateTimeField(null=True)  # see `rollouts.queries.first_broken.first_asked`
     decided_at = models.DateTimeField(null=True)  # when the roll back was decided
     zero_at = models.DateTimeField(null=True)  # when every gateway had acknowledged weight 0
     confirmed_at = models.DateTimeField(null=True)  # when counters showed no more traffic on the candidate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -23,6 +23,7 @@ from rollouts.core.policy import FULL_BP
 from rollouts.core.second_look import counts_behind, crossing_words
 from rollouts.core.tick import Outcome, Tick, outcome_of
 from rollouts.models import Rollout
+from rollouts.queries.first_broken import counted_after, first_asked
 from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.room import proofs_for
 from rollouts.queries.stable_odd import stable_odd_of
@@ -282,7 +283,7 @@ def _withdraw(rollout: Rollout, tick: Tick, fence: int) -> None:
 
 def _crossing(rollout: Rollout, tick: Tick) -> dict[str, Any]:
     """The record of `Rollout.crossings`, with the counts of the guard behind it."""
-    code, facts, first_bad_at = tick.decision.code, tick.decision.facts, _first_bad_at(tick)
+    code, facts, first_bad_at = tick.decision.code, tick.decision.facts, counted_after(tick)
     judged = next(
         (one for one in tick.snapshot.evidence.judged if one.guard.name == facts.get("guard", "errors")), None
     )
@@ -309,20 +310,10 @@ def _roll_back(rollout: Rollout, tick: Tick, fence: int) -> None:
         stable=rollout.stable,
         weight_bp=0,
         decided_at=tick.at,
-        first_bad_at=_first_bad_at(tick),
+        first_bad_at=counted_after(tick),
         step_started_at=None,
         due_at=None,
     )
-
-
-def _first_bad_at(tick: Tick) -> datetime | None:
-    """The earliest instant that can have shown the fault behind this decision; the last reading's where nothing was counted."""
-    guard = tick.decision.facts.get("guard", "errors")
-    watch = tick.engine_state.watches.get(guard)
-    at = watch.first_bad_at if watch and watch.first_bad_at is not None else tick.engine_state.read_at
-    if at is None or "breach" not in tick.decision.facts:
-        return None
-    return datetime.fromtimestamp(at, UTC)
 
 
 @transaction.atomic
@@ -345,12 +336,12 @@ def note_acknowledged_zero(
 def note_withdrawn(rollout: Rollout, confirmed_at: datetime, *, fence: int) -> None:
     """The counters show no request for the candidate at weight 0 since `confirmed_at`; the rollout waits for its next look."""
     _lock(rollout, fence)
-    _note_crossing(rollout, confirmed_at=confirmed_at)
+    _note_crossing(rollout, confirmed_at=confirmed_at, first_bad_at=first_asked(rollout))
 
 
-def _note_crossing(rollout: Rollout, **instants: datetime) -> None:
+def _note_crossing(rollout: Rollout, **instants: datetime | None) -> None:
     """Adds instants to the last crossing's record. No other state, so the version stays."""
-    last = {**rollout.crossings[-1], **{name: at.isoformat() for name, at in instants.items()}}
+    last = {**rollout.crossings[-1], **{name: at.isoformat() for name, at in instants.items() if at}}
     Rollout.objects.filter(pk=rollout.pk).update(crossings=[*rollout.crossings[:-1], last])
     reread(rollout)
 
@@ -395,6 +386,7 @@ def finish_rollback(
         fence=fence,
         reason=f"{rollout.candidate.name} leaves the route, as its rollback has ended.",
     )
-    move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=reason, confirmed_at=confirmed_at)
+    asked_at = first_asked(rollout)
+    move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=reason, confirmed_at=confirmed_at, first_bad_at=asked_at)
     keep_sizes_of(rollout, actor=ENGINE)
     drain_release(rollout, rollout.candidate, actor=ENGINE, reason=reason)

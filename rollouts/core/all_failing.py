@@ -10,11 +10,18 @@ from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms, Counts
 
 #: Stable is clearly better when, were all these attempts alike, the candidate would have got none but bad ones more seldom.
 CHANCE = 1e-3
+#: A candidate is silent if so many attempts were due by its usual rate and none has ended. After so many seconds it is simply slow.
+DUE, SILENT_FOR_S = 3, 10.0
 
 
 def fails(counts: Counts) -> bool:
     """Whether there were attempts and none of them was good."""
     return counts.attempts > 0 and counts.bad.get(ERRORS, 0) >= counts.attempts
+
+
+def is_silent(attempts: int, over_s: float, quiet_s: float) -> bool:
+    """Whether a candidate that ended `attempts` in `over_s` seconds and none in the `quiet_s` since may hang."""
+    return 0 < quiet_s <= SILENT_FOR_S and attempts * quiet_s >= DUE * max(over_s, 1.0)
 
 
 @dataclass(frozen=True)

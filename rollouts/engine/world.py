@@ -15,6 +15,7 @@ from uuid import UUID
 from django.db import connection
 
 from rollouts.actions.tick_records import count_blocks
+from rollouts.core.all_failing import is_silent
 from rollouts.core.counter_deltas import ERRORS, Reading
 from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import RolloutState
@@ -82,12 +83,23 @@ class RolloutEntry:
     def is_suspect(self) -> bool:
         """Whether the last look at it saw the candidate fail in a way that is worth another look before the next tick.
 
-        More than a lone failure and a tenth of its attempts: one fault may have begun in the middle of that second.
+        More than a lone failure and a tenth of its attempts: one fault may have begun in the middle of that second. Or nothing
+        of it ended, though several attempts were due: what hangs fails all at once, when its time is up.
         """
+        if self.rollout.state not in {S.SHIFTING, S.BAKING}:
+            return False
         last = self.engine_state.last.candidate
         bad = last.bad.get(ERRORS, 0)
         is_burning = bad >= 2 and bad * 10 >= last.attempts
-        return self.rollout.state in {S.SHIFTING, S.BAKING} and (self.engine_state.failures.attempts > 0 or is_burning)
+        return self.engine_state.failures.attempts > 0 or is_burning or self._is_silent
+
+    @property
+    def _is_silent(self) -> bool:
+        state, began = self.engine_state, self.rollout.step_started_at
+        if began is None or state.read_at is None or state.candidate_seen_at is None:
+            return False
+        quiet_s = state.read_at - state.candidate_seen_at
+        return is_silent(state.step.candidate.attempts, state.candidate_seen_at - began.timestamp(), quiet_s)
 
     @property
     def next_tick(self) -> int:

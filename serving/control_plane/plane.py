@@ -42,8 +42,9 @@ LOOK_S = 0.005
 BLIND_AFTER_S = 5.0
 #: An event tells of refused streams, and of those that follow on one gateway's name not again before this time is over.
 TELL_EVERY_S = 600.0
-#: Requests that failed or were slow, of each release and kind, that one heartbeat writes: they are examples.
-MOST_EXAMPLES = 10
+#: Requests that failed or were slow, of each release and kind, that are written at a time: they are examples. The first one is
+#: written at once, since a rollback's clock starts with it; the next ones so many seconds later.
+MOST_EXAMPLES, EXAMPLES_EVERY_S = 10, 1.0
 
 
 class ControlPlane:
@@ -59,7 +60,7 @@ class ControlPlane:
         self._gateways: dict[str, GatewayIdentity] = {}
         self._streams: defaultdict[str, set[tuple[GatewayIdentity, Wake]]] = defaultdict(set)
         self._acks: dict[tuple[int, int], store.AckRow] = {}
-        self._has_acks = asyncio.Event()
+        self._has_acks, self._has_examples = asyncio.Event(), asyncio.Event()
         self._said: dict[str, str] = {}
         self._refused_at: dict[int, float] = {}
         self._refusals: list[tuple[int, str, str]] = []
@@ -81,7 +82,7 @@ class ControlPlane:
         on_open(await server.start(address, tls))
         try:
             async with asyncio.TaskGroup() as tasks:
-                for job in (self._follow, self._write_acks, self._heartbeat):
+                for job in (self._follow, self._write_acks, self._heartbeat, self._tell_examples):
                     tasks.create_task(job())
                 tasks.create_task(self._serve_while_it_sees(server, address, tls))
         finally:
@@ -139,13 +140,14 @@ class ControlPlane:
         log.warning("gateway %s: a stream from %s is refused: %s", gateway.name, peer, reason)
 
     def record_requests(self, gateway: GatewayIdentity, requests: Iterable[LoggedRequest]) -> None:
-        """Keeps the first `MOST_EXAMPLES` of each kind until the next heartbeat: a gateway may tell thousands a second."""
+        """Keeps the first `MOST_EXAMPLES` of each kind until they are written: a gateway may tell thousands a second."""
         snapshot = self._snapshots.get(gateway.environment)
         watched = snapshot.table.watched if snapshot is not None else frozenset()
         kept = self._examples.setdefault(gateway, {})
         for one in requests:
             if one.digest in watched and len(found := kept.setdefault((one.digest, one.kind), [])) < MOST_EXAMPLES:
                 found.append(one)
+                self._has_examples.set()
 
     # -- the database -----------------------------------------------------------------------------------------------
 
@@ -248,8 +250,15 @@ class ControlPlane:
                     await self._flush_acks()  # first: which models they do not speak for
                     await self._in_thread(self._writer, store.write_follows, follows)
                 await self._write_refusals()
-                await self._write_examples()
             await asyncio.sleep(HEARTBEAT_S)
+
+    async def _tell_examples(self) -> None:
+        while True:
+            await self._has_examples.wait()
+            self._has_examples.clear()
+            with contextlib.suppress(db.Error):
+                await self._write_examples()
+            await asyncio.sleep(EXAMPLES_EVERY_S)
 
     def _follows(self) -> dict[int, datetime]:
         """Up to when each gateway that is connected here has what the database said."""

@@ -95,6 +95,7 @@ def _log(name: str, whose: str) -> dict[str, Any]:
             "common_config": {
                 "log_name": name,
                 "transport_api_version": "V3",
+                "buffer_flush_interval": "0.2s",
                 "grpc_service": {"envoy_grpc": {"cluster_name": "ads"}},
                 "custom_tags": [{"tag": "digest", "value": f"%METADATA({whose}:{NAMESPACE}:digest)%"}],
             },

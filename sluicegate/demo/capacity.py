@@ -41,7 +41,10 @@ GRAPH_S, GRAPH_LOOKS = 3.0, 2
 #: The weights are loaded first. A look that is not over by then is no look.
 _LOOKED_WITHIN_S = 60.0
 #: Users keep this many seconds and as many requests under way as there are protocols while the capacity is measured.
-MEASURE_S = 6.0
+MEASURE_S = 4.0
+#: The load gate asks at this share of what the graph alone answers, within these bounds in requests a second. As many requests prove
+#: as much at any rate, and a machine that serves more has asked them sooner. The least is that of examples/sentiment/model.yaml.
+GATE_SHARE, GATE_PER_S = 1 / 5, (8.0, 16.0)
 #: A healthy release's share of attempts over the lower points of the latency guard, as it is on a slow machine.
 SLOWISH_FRAC = 0.2
 #: A rollout that takes longer than this leaves stable more than the usual holdback, since the bake waits for what stable gets.
@@ -100,6 +103,12 @@ def check_graph(release: Path, *, look: Callable[[Path], float] | None = None) -
         if found >= LEAST_CAPACITY_PER_S:
             return found
     raise TooSmall(f"the model alone, without any server, answers {found:.1f} requests a second of the users' mix")
+
+
+def gate_rate(alone_per_s: float) -> float:
+    """Returns the requests a second that the load gate asks on a machine whose graph alone answers so many."""
+    least, most = GATE_PER_S
+    return round(min(most, max(least, GATE_SHARE * alone_per_s)), 1)
 
 
 def _graph_per_s(release: Path) -> float:

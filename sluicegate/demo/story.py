@@ -19,7 +19,7 @@ from sluicegate.client import Client, ClientError
 from sluicegate.client.documents import read_yaml
 from sluicegate.demo import releases, report
 from sluicegate.demo.actors import Actors, assemble
-from sluicegate.demo.capacity import Capacity, TooSmall, check_graph, plan_for
+from sluicegate.demo.capacity import Capacity, TooSmall, check_graph, gate_rate, plan_for
 from sluicegate.demo.timeouts import StoryTimeout
 from sluicegate.demo.traffic_process import TrafficProcess
 from sluicegate.stack import AlreadyRunning, Stack, StartFailed, running
@@ -153,6 +153,7 @@ def _play(tale: Tale, cast: Actors) -> None:
     )
     # Exactly the preset: its undo window is short, so that no old release's server runs beside the next one's gates.
     spec = {**read_yaml(releases.MODEL_FILE), "rollout_policy": {"preset": "demo"}}
+    spec["gate_policy"]["load"]["rate_per_s"] = gate_rate(alone)
     tale.objectives = spec["objectives"]
     model.create(cast.author, spec, releases.GOLDEN_FILE)
     tale.teller.say("ada created the model sentiment with a golden set of 800 rated sentences")

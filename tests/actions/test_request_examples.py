@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from rollouts.models import Rollout
+from rollouts.queries.first_broken import first_asked
 from rollouts.queries.request_examples import MOST_SHOWN, examples_by_arm
 from serving.control_plane import plane as plane_module
 from serving.control_plane import store
@@ -77,7 +78,7 @@ def test_the_server_is_found_by_either_port_and_its_release(rollout: Rollout) ->
     assert RequestExample.objects.filter(address="127.0.0.1:81", server=None).exists()
 
 
-def test_a_heartbeat_writes_some_of_thousands_and_what_is_lost_is_not_tried_again(
+def test_some_of_thousands_are_written_and_what_is_lost_is_not_tried_again(
     rollout: Rollout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane, written = plane_module.ControlPlane(), list[list[LoggedRequest]]()
@@ -150,3 +151,29 @@ def test_pages_and_files_say_what_where_and_how_long(rollout: Rollout) -> None:
         page = signed_in(person).get(reverse("post_mortem", args=[rollout.pk]), more).content.decode()
         assert "request-1" in page and "<script>x" not in page
         assert bool(re.search("data-copy", page)) is not bool(more)
+
+
+@pytest.mark.parametrize(
+    ("began_s", "took_s", "is_first"),
+    [
+        (-2.1, 2.0, True),  # it hung, and was counted when its time was up
+        (-2.1, 1.0, False),  # it had ended long before the reading that shows no failure
+        (-200.0, 200.0, False),  # longer than any request may take
+    ],
+)
+def test_a_rollbacks_clock_starts_when_the_first_broken_request_was_asked(
+    rollout: Rollout, began_s: float, took_s: float, is_first: bool
+) -> None:
+    counted_after = timezone.now()
+    Rollout.objects.filter(pk=rollout.pk).update(created_at=counted_after - timedelta(hours=1))
+    rollout.refresh_from_db()
+    rollout.first_bad_at = counted_after
+    asked_at = counted_after + timedelta(seconds=began_s)
+    write(logged(rollout, at=asked_at, took_ms=1000 * took_s), logged(rollout, at=counted_after + timedelta(seconds=1)))
+    write(logged(rollout, at=asked_at - timedelta(seconds=5), took_ms=1e5, digest=rollout.stable.digest))
+    assert first_asked(rollout) == (asked_at if is_first else counted_after)
+
+
+def test_without_a_bad_request_the_clock_has_no_start(rollout: Rollout) -> None:
+    write(logged(rollout))
+    assert first_asked(rollout) is None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rollouts.core.all_failing import CHANCE, Failures
+from rollouts.core.all_failing import CHANCE, SILENT_FOR_S, Failures, is_silent
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms, Counts
 from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.engine_state import EngineState
@@ -131,3 +131,20 @@ def test_the_row_survives_json() -> None:
     assert (row.attempts, row.spread_s, row.good, row.bad) == (6, 0.75, 14, 2)
     kept = EngineState(failures=row, has_failed=True, gone_since=7.0, asked_at=1.0)
     assert EngineState.from_json(json.loads(json.dumps(kept.to_json()))) == kept
+
+
+@pytest.mark.parametrize(
+    ("attempts", "over_s", "quiet_s", "silent"),
+    [
+        (100, 10.0, 0.3, True),  # three were due
+        (100, 10.0, 0.2, False),
+        (100, 10.0, 0.0, False),
+        (5, 10.0, 5.0, False),  # one in two seconds may well not come
+        (100, 10.0, SILENT_FOR_S + 1, False),  # it answers slowly, and is looked at as often as any other
+        (0, 0.0, 5.0, False),  # nobody has asked it yet
+    ],
+)
+def test_a_candidate_is_silent_when_several_attempts_were_due_and_none_ended(
+    attempts: int, over_s: float, quiet_s: float, silent: bool
+) -> None:
+    assert is_silent(attempts, over_s, quiet_s) is silent

@@ -35,6 +35,7 @@ from sluicegate.demo.capacity import (
     Capacity,
     TooSmall,
     check_graph,
+    gate_rate,
     plan_for,
 )
 from sluicegate.demo.corpus import read_sentences, write_one
@@ -284,7 +285,12 @@ def test_a_gateway_that_fails_is_not_told_as_a_machine_that_is_too_small(
     assert not isinstance(told.value, TooSmall)
     assert told.value.exit_code == exits.FAILED
     assert str(tmp_path / "logs") in told.value.next_step
-    assert crowd_that(monkeypatch, tmp_path, per_s=40.0, answered=240).measure() == Capacity(40.0, 2, 6.0)
+    assert crowd_that(monkeypatch, tmp_path, per_s=40.0, answered=240).measure() == Capacity(40.0, 2, 4.0)
+
+
+@pytest.mark.parametrize(("alone", "asked"), [(18.0, 8.0), (40.0, 8.0), (60.0, 12.0), (80.0, 16.0), (400.0, 16.0)])
+def test_the_load_gate_asks_faster_where_the_graph_is_faster(alone: float, asked: float) -> None:
+    assert gate_rate(alone) == asked
 
 
 def test_a_model_that_cannot_be_tried_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

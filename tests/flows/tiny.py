@@ -198,8 +198,9 @@ class Shop:
             time.sleep(0.2)
         return int(found[0]["id"])
 
-    def start(self, name: str, *, policy: dict[str, Any] | None = None) -> int:
-        return int(self.author.start_rollout(name, environment=ENVIRONMENT, policy=policy)["id"])
+    def start(self, name: str, *, policy: dict[str, Any] | None = None, again: bool = False) -> int:
+        started = self.author.start_rollout(name, environment=ENVIRONMENT, policy=policy, again=again)
+        return int(started["id"])
 
     def approve(self, rollout_id: int, stage: str) -> None:
         self.view(rollout_id)  # the web process answers

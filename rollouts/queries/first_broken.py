@@ -1,0 +1,48 @@
+"""When the first broken request was asked: the start of a rollback's clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from rollouts.core.tick import Tick
+from rollouts.models import Rollout
+from serving.models import RequestExample
+from serving.queries.time_limits import limits_of
+
+#: A gateway's counters show an attempt this long after its end at the latest.
+_COUNTED_WITHIN = timedelta(seconds=0.5)
+
+
+def counted_after(tick: Tick) -> datetime | None:
+    """Returns the last reading before the fault behind this decision was counted. `first_asked` replaces it at the rollback's end."""
+    guard = tick.decision.facts.get("guard", "errors")
+    watch = tick.engine_state.watches.get(guard)
+    at = watch.first_bad_at if watch and watch.first_bad_at is not None else tick.engine_state.read_at
+    if at is None or "breach" not in tick.decision.facts:
+        return None
+    return datetime.fromtimestamp(at, UTC)
+
+
+def first_asked(rollout: Rollout) -> datetime | None:
+    """Returns when the candidate's first bad request was asked, or `counted_after` if no gateway told of an earlier one.
+
+    An attempt is counted once it has ended, so one that hung was asked before. Gateways tell when failed and slow requests began
+    and how long they took. The first bad one is among those that ended later than that reading shows.
+    """
+    at = rollout.first_bad_at
+    if rollout.is_withdrawn:
+        text = rollout.crossings[-1]["first_bad_at"]
+        at = text and datetime.fromisoformat(text)
+    if at is None:
+        return None
+    told = RequestExample.objects.filter(
+        environment=rollout.environment_id,
+        candidate=rollout.candidate_id,
+        release=rollout.candidate_id,
+        at__gte=max(rollout.created_at, at - timedelta(seconds=limits_of(rollout.model).timeout_s)),
+        at__lt=at,
+    ).order_by("at")
+    for began_at, took_ms in told.values_list("at", "took_ms"):
+        if began_at + timedelta(milliseconds=took_ms) >= at - _COUNTED_WITHIN:
+            return began_at
+    return at
