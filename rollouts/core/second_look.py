@@ -42,7 +42,7 @@ def after_crossing(s: Snapshot) -> Decision:
         return Decision(Action.HOLD, Code.PAUSED, said, facts_of(s))
     if not s.desired.is_begun_by_hand and (ended := overdue(s)) is not None:
         return ended
-    return _waiting(s) or _held_open(s) or _begun(s)
+    return _waiting(s) or _blocked(s) or _begun(s)
 
 
 def _waiting(s: Snapshot) -> Decision | None:
@@ -59,7 +59,7 @@ def _waiting(s: Snapshot) -> Decision | None:
     return _wait(s, f"Begins again in {left_s:.0f} s") if left_s > 0 else None
 
 
-def _held_open(s: Snapshot) -> Decision | None:
+def _blocked(s: Snapshot) -> Decision | None:
     """What keeps a look from its beginning that is due: a person's pause, the gate report, or gateways that cannot be read."""
     name = s.identity.candidate_name
     if s.desired.paused_in is RolloutState.PAUSED:
