@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from rollouts.core.tick import Tick
 from rollouts.models import Rollout
-from serving.models import RequestExample
+from serving.queries.request_examples import candidates_own
 from serving.queries.time_limits import limits_of
 
 #: A gateway's counters show an attempt this long after its end at the latest.
@@ -35,14 +35,8 @@ def first_asked(rollout: Rollout) -> datetime | None:
         at = text and datetime.fromisoformat(text)
     if at is None:
         return None
-    told = RequestExample.objects.filter(
-        environment=rollout.environment_id,
-        candidate=rollout.candidate_id,
-        release=rollout.candidate_id,
-        at__gte=max(rollout.created_at, at - timedelta(seconds=limits_of(rollout.model).timeout_s)),
-        at__lt=at,
-    ).order_by("at")
-    for began_at, took_ms in told.values_list("at", "took_ms"):
+    since = max(rollout.created_at, at - timedelta(seconds=limits_of(rollout.model).timeout_s))
+    for began_at, took_ms in candidates_own(rollout.environment_id, rollout.candidate_id, since, at):
         if began_at + timedelta(milliseconds=took_ms) >= at - _COUNTED_WITHIN:
             return began_at
     return at

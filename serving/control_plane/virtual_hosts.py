@@ -129,6 +129,7 @@ def vhost(route: ModelRoute, *, forced_key: str = "") -> dict[str, Any]:
     """The virtual host of one model. `forced_key`: the key of requests that force a release.
     Its metadata carry the route's generation: that is what gets acknowledged.
     """
+    tenants = tenant_metadata(route.tenants, route.classes)
     return {
         "name": vhost_name(route.model),
         "domains": ["*"],  # the model header has picked these routes
@@ -147,12 +148,7 @@ def vhost(route: ModelRoute, *, forced_key: str = "") -> dict[str, Any]:
         "metadata": {
             "filter_metadata": {
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
-                **model_metadata(
-                    route.max_request_bytes,
-                    route.max_batch,
-                    _least_deadline_ms(route),
-                    tenant_metadata(route.tenants, route.classes),
-                ),
+                **model_metadata(route.max_request_bytes, route.max_batch, _least_deadline_ms(route), tenants),
                 **attempt_metadata(_attempt_s(route), route.slow_ms),
             }
         },

@@ -23,3 +23,13 @@ def _examples(environment: int, candidate: UUID, begin: datetime, end: datetime)
 
 
 _EXAMPLES = Statement(_examples)
+
+
+def candidates_own(
+    environment_id: int, release_id: UUID, begin: datetime, end: datetime
+) -> list[tuple[datetime, float]]:
+    """Returns (begun at, ms that it took) of the kept requests that a candidate's own servers had, the oldest first."""
+    rows = RequestExample.objects.filter(
+        environment=environment_id, candidate=release_id, release=release_id, at__gte=begin, at__lt=end
+    )
+    return list(rows.order_by("at").values_list("at", "took_ms"))
