@@ -5,23 +5,15 @@ A model with classes of requests has these for each class: Envoy counts what is 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from registry.core.envelope import LARGEST_REQUEST_BYTES
-from serving.core.outcomes import SPARE
 from serving.core.request_classes import Pool
 from serving.core.routes import Arm, ModelRoute, Prober, class_cluster, release_clusters
 
 #: How the names of clusters of forced requests end.
 FORCED = "_forced"
-#: Envoy's overprovisioning factor, in percent, with which one healthy server of stable's gets all of stable's share.
-ANY_SERVER = 100_000
-#: Seconds between two looks at whether a server of stable's accepts connections, while there is a candidate.
-PORT_CHECK_S = 0.1
-#: Stable's requests whose connection was refused are asked again within this time: mostly after the closed port was seen.
-NOT_ACCEPTED_S = 2 * PORT_CHECK_S
 #: The namespace of Sluicegate's own metadata in xDS messages.
 NAMESPACE = "sluicegate"
 PROTOCOLS = ("http", "grpc")
@@ -33,8 +25,6 @@ MAX_CONCURRENT = 4096
 MAX_BODY_BYTES = LARGEST_REQUEST_BYTES
 #: A candidate's cluster takes so many more than the split sends it: as many workers of a gateway may see its last place at once.
 AT_ONCE = 32
-#: Requests that may be tried anew on stable at once, however few are in flight there.
-LEAST_RETRIES = 5
 #: In the metadata of the clusters that the split sends a candidate's requests to: whether the candidate had room for them.
 ROOM = "room"
 #: Never the name of a release's cluster.
@@ -61,24 +51,12 @@ def full_name(route: ModelRoute, candidate: Arm, protocol: str, pool: str = "") 
     return f"{cluster_name(route.model, candidate, protocol, pool)}_full_or_{route.stable.digest12}"
 
 
-def rest_name(route: ModelRoute, protocol: str, pool: str = "") -> str:
-    """The cluster that the split sends stable's share to: stable's servers, and the candidate's while no port of stable's is open."""
-    name = cluster_name(route.model, route.stable, protocol, pool)
-    return f"{name}_or_{route.candidate.digest12}" if route.candidate and route.has_spare else name
-
-
-def _spare_name(route: ModelRoute, candidate: Arm, protocol: str, pool: str = "") -> str:
-    """The cluster of the candidate's servers in stable's place. Attempts there count for no release."""
-    return f"{cluster_name(route.model, candidate, protocol, pool)}_{SPARE}"
-
-
 def stream_entry_name(route: ModelRoute, arm: Arm, protocol: str) -> str:
     """The cluster that the split sends streams to. A candidate's are on a cluster of their own, for who asks whether it has room
     for a request is told of everything that is in flight on it.
     """
-    if arm is not route.candidate:
-        return rest_name(route, protocol)
-    return f"{_streams_name(route, arm, protocol)}_or_{route.stable.digest12}"
+    name = _streams_name(route, arm, protocol)
+    return f"{name}_or_{route.stable.digest12}" if arm is route.candidate else name
 
 
 def _streams_name(route: ModelRoute, arm: Arm, protocol: str) -> str:
@@ -118,38 +96,20 @@ def clusters(route: ModelRoute, *, allows_forced: bool = False) -> dict[str, dic
 def _candidate_clusters(route: ModelRoute, candidate: Arm, protocol: str, pool: Pool) -> dict[str, dict[str, Any]]:
     """Beside its own. Streams are of no class."""
     own, stable = (cluster_name(route.model, arm, protocol, pool.name) for arm in (candidate, route.stable))
-    found: dict[str, dict[str, Any]] = {}
-    members: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
-        entry_name(route, candidate, protocol, pool.name): ((own, stable), {ROOM: "yes"}),
-        full_name(route, candidate, protocol, pool.name): ((stable,), {ROOM: "no"}),
-    }
+    found, members = (
+        {},
+        {
+            entry_name(route, candidate, protocol, pool.name): ((own, stable), {ROOM: "yes"}),
+            full_name(route, candidate, protocol, pool.name): ((stable,), {ROOM: "no"}),
+        },
+    )
     if not pool.name:
         streams = _streams_name(route, candidate, protocol)
         found[streams] = _release_cluster(streams, route, candidate, protocol, pool)
         members[stream_entry_name(route, candidate, protocol)] = ((streams, stable), {})
     for name, (of, room) in members.items():
         found[name] = _fallback_cluster(name, of, metadata(route, candidate, **room))
-    return found | (_spare_clusters(route, candidate, protocol, pool) if route.has_spare else {})
-
-
-def _spare_clusters(route: ModelRoute, candidate: Arm, protocol: str, pool: Pool) -> dict[str, dict[str, Any]]:
-    """The candidate's servers in stable's place, and the cluster of stable's share that falls back to them.
-
-    Stable retried on stable must not double the load of a server in trouble, so retries are bounded as on its own cluster.
-    """
-    name, spare = rest_name(route, protocol, pool.name), _spare_name(route, candidate, protocol, pool.name)
-    own = cluster_name(route.model, route.stable, protocol, pool.name)
-    places = route.in_stables_place(candidate, pool.share_pct)
-    thresholds = [
-        {"priority": "DEFAULT", "max_retries": max(LEAST_RETRIES, places)},
-        {"priority": "HIGH", "max_retries": MAX_CONCURRENT},
-    ]
-    servers = _release_cluster(spare, route, candidate, protocol, pool)
-    rest = _fallback_cluster(name, (own, spare), metadata(route, route.stable))
-    return {
-        spare: {**servers, "circuit_breakers": {"thresholds": _thresholds(places)}},
-        name: {**rest, "circuit_breakers": {"thresholds": thresholds}},
-    }
+    return found
 
 
 def endpoints(route: ModelRoute, *, allows_forced: bool = False) -> dict[str, dict[str, Any]]:
@@ -157,36 +117,22 @@ def endpoints(route: ModelRoute, *, allows_forced: bool = False) -> dict[str, di
     found = {}
     for protocol, pool in product(PROTOCOLS, route.pools):
         for arm in route.arms:
-            hosts = _hosts(route, arm, protocol)
+            hosts = [
+                {
+                    "endpoint": {"address": _address(e.host, e.http_port if protocol == "http" else e.grpc_port)},
+                    "metadata": metadata(route, arm),
+                }
+                for e in arm.endpoints
+            ]
             streams = set() if pool.name else {_streams_name(route, arm, protocol)}
             is_forced = allows_forced and not pool.name and arm not in route.others
             forced = {forced_name(route.model, arm, protocol)} if is_forced else set()
             for name in {cluster_name(route.model, arm, protocol, pool.name)} | streams | forced:
-                found[name] = _assigned(name, hosts)
-            if arm is route.stable and route.has_spare:
-                # Else the candidate would get a part of stable's share as soon as a third of stable's servers is away.
-                found[cluster_name(route.model, arm, protocol, pool.name)]["policy"] = {
-                    "overprovisioning_factor": ANY_SERVER
+                found[name] = {
+                    "cluster_name": name,
+                    "endpoints": [{"locality": {}, "lb_endpoints": hosts}] if hosts else [],
                 }
-            if arm is route.candidate and route.has_spare:
-                name = _spare_name(route, arm, protocol, pool.name)
-                found[name] = _assigned(name, _hosts(route, replace(arm, digest=SPARE), protocol))
     return found
-
-
-def _assigned(cluster: str, hosts: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"cluster_name": cluster, "endpoints": [{"locality": {}, "lb_endpoints": hosts}] if hosts else []}
-
-
-def _hosts(route: ModelRoute, arm: Arm, protocol: str) -> list[dict[str, Any]]:
-    about = metadata(route, arm)
-    return [
-        {
-            "endpoint": {"address": _address(e.host, e.http_port if protocol == "http" else e.grpc_port)},
-            "metadata": about,
-        }
-        for e in arm.endpoints
-    ]
 
 
 def _address(host: str, port: int) -> dict[str, Any]:
@@ -241,7 +187,7 @@ def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str, pool
         "circuit_breakers": {
             "thresholds": _thresholds(route.in_flight(arm, pool.share_pct) + AT_ONCE * (arm is route.candidate))
         },
-        **_set_aside(is_backed=arm is route.stable and route.has_spare),
+        "outlier_detection": _outlier_detection(),
         # Else a server that is set aside within a second of another, as the last of a broken release is, goes on being asked for
         # that second: Envoy hands on such changes once a second at most.
         "common_lb_config": {"update_merge_window": "0s"},
@@ -263,7 +209,7 @@ def _thresholds(in_flight: int) -> list[dict[str, Any]]:
     `priority: HIGH` have a pool of their own: a stream that stays open for an hour must not hold a request's place.
     """
     # Stable retried on stable must not double the load of a server that is in trouble.
-    retries = {"budget_percent": {"value": 20.0}, "min_retry_concurrency": LEAST_RETRIES}
+    retries = {"budget_percent": {"value": 20.0}, "min_retry_concurrency": 5}
     return [
         {
             "priority": priority,
@@ -274,24 +220,6 @@ def _thresholds(in_flight: int) -> list[dict[str, Any]]:
         }
         for priority, most in (("DEFAULT", in_flight), ("HIGH", MAX_CONCURRENT))
     ]
-
-
-def _set_aside(*, is_backed: bool) -> dict[str, Any]:
-    """Which servers get no requests. `is_backed`: the candidate stands in for them if none is left.
-
-    A server that answers wrongly or late is not gone, and its requests are stable's evidence. So the candidate gets them only if
-    no port of stable's accepts connections, which the gateway then checks by itself.
-    """
-    outliers = _outlier_detection()
-    if not is_backed:
-        return {"outlier_detection": outliers}
-    every = {"interval": f"{PORT_CHECK_S}s", "no_traffic_interval": f"{PORT_CHECK_S}s"}
-    check = {"timeout": f"{CONNECT_TIMEOUT_S:g}s", **every, "unhealthy_threshold": 1, "healthy_threshold": 1}
-    return {
-        "outlier_detection": {**outliers, "max_ejection_percent": 99},
-        "health_checks": [{**check, "tcp_health_check": {}}],
-        "ignore_health_on_host_removal": True,
-    }
 
 
 def _outlier_detection() -> dict[str, Any]:

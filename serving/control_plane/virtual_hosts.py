@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from serving.control_plane.calls import PATHS, PROTOCOLS, as_servers_want, match_of
-from serving.control_plane.clusters import (
-    NAMESPACE,
-    NOT_ACCEPTED_S,
-    PROBER_CLUSTER,
-    cluster_name,
-    rest_name,
-    stream_entry_name,
-)
+from serving.control_plane.clusters import NAMESPACE, PROBER_CLUSTER, cluster_name, stream_entry_name
 from serving.control_plane.forced import FORCED_KEY_HEADER, RELEASE_HEADER, forced_routes
 from serving.control_plane.overflow import HANDED_ON, drawn_metadata, draws_candidate, tells_room
 from serving.control_plane.own_answers import HEALTH_OF_MODEL, NOT_OFFERED, gateway_routes, model_routes
@@ -258,10 +251,10 @@ def _whole(timeout_s: float, protocol: str) -> dict[str, Any]:
 
 def _split(route: ModelRoute, protocol: str, pool: Pool, asked: Purpose) -> list[dict[str, Any]]:
     """The candidate's share of the requests, and the rest, which is stable's. Both are routes: a weight cannot ask who has room."""
+    stable = cluster_name(route.model, route.stable, protocol, pool.name)
+    rest = _unary(route, protocol, pool.name, asked, {"cluster": stable})
     if route.candidate is None or not route.candidate_bp:
-        stable = cluster_name(route.model, route.stable, protocol, pool.name)
-        return [_unary(route, protocol, pool.name, asked, {"cluster": stable})]
-    rest = _rest(route, protocol, pool, asked)
+        return [rest]
     where = draws_candidate(route, route.candidate, protocol, pool)
     drawn = _unary(route, protocol, pool.name, asked, where, HANDED_BACK_S)
     share = {"numerator": route.candidate_bp, "denominator": "TEN_THOUSAND"}
@@ -274,17 +267,6 @@ def _split(route: ModelRoute, protocol: str, pool: Pool, asked: Purpose) -> list
         },
         rest,
     ]
-
-
-def _rest(route: ModelRoute, protocol: str, pool: Pool, asked: Purpose) -> dict[str, Any]:
-    """Stable's share beside a candidate. A second attempt goes to the candidate only if no server has seen the first: one that
-    a server may have seen stays with stable, unless all of stable's ports have closed meanwhile.
-    """
-    where, waits = {"cluster": rest_name(route, protocol, pool.name)}, route.has_spare and route.is_idempotent
-    rest = _unary(route, protocol, pool.name, asked, where, NOT_ACCEPTED_S if waits else AGAIN_S)
-    if waits:
-        del rest["route"]["retry_policy"]["retry_priority"]
-    return rest
 
 
 def _unary(

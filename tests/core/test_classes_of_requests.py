@@ -99,8 +99,8 @@ def test_a_model_without_classes_has_what_it_had() -> None:
     assert set(clusters(PLAIN)) == {
         f"m_{name}_{protocol}{more}"
         for protocol in ("http", "grpc")
-        for name, more in [("a" * 12, ""), ("a" * 12, f"_or_{'b' * 12}")]
-        + [("b" * 12, kind) for kind in ("", "_streams", "_spare")]
+        for name, more in [("a" * 12, "")]
+        + [("b" * 12, kind) for kind in ("", "_streams")]
         + [("b" * 12, f"{kind}_or_{'a' * 12}") for kind in ("", "_full", "_streams")]
     }
     host = vhost(PLAIN, forced_key="key")
