@@ -84,7 +84,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "stable_gone_s": 10,
         "second_look": _second_look(5),
         "dispersion_window_s": 2,
-        "cold_s": 3,
+        "cold_s": 6,
         "budget_bad": 500,
         "deadline_s": 900,
         "instant_window_s": 20,
