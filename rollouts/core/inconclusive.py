@@ -36,7 +36,7 @@ def _lacks_evidence(s: Snapshot) -> Decision | None:
 
 
 def telemetry_unavailable(s: Snapshot) -> Decision | None:
-    """A hold while the counters cannot be read; past `blind_limit_s`, what the policy says."""
+    """A hold while the counters cannot be read; past `blind_limit_s`, the decision of `on_blind`."""
     if not s.observed.problem:
         return None
     at = f"Holding at {weight_text(s.desired.weight_bp)}"

@@ -58,8 +58,8 @@ class Judgement:
 
 
 def plan_of(rollout: Rollout, policy: Mapping[str, Any] | None) -> Policy:
-    """The policy in full; without one the model's own of today, as a rollout of this one's time began with it. Raises Invalid where it
-    cannot be read."""
+    """The policy in full. Without one: the model's own of today, with the guard on refused requests if the rollout has it. Raises
+    Invalid if it cannot be read."""
     model = rollout.model
     if policy is not None:
         return parse_policy(policy, model.objectives)

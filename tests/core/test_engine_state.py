@@ -381,5 +381,7 @@ def test_a_state_that_was_stored_before_fields_were_renamed_is_read_whole() -> N
     assert unset == {
         "load_failure",
         "stable_unanswered",
-    }  # of a candidate that loads, and of a stable release that is silent
+        "unsteady_since",
+        "refuses_forced",
+    }  # of a candidate that loads or is away, of a stable release that is silent, and of forced requests
     assert OpenSegment.from_json(history).began_at == 301.0
