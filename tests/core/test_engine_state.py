@@ -382,6 +382,5 @@ def test_a_state_that_was_stored_before_fields_were_renamed_is_read_whole() -> N
         "load_failure",
         "stable_unanswered",
         "unsteady_since",
-        "refuses_forced",
-    }  # of a candidate that loads or is away, of a stable release that is silent, and of forced requests
+    }  # of a candidate that loads or is away, and of a stable release that is silent
     assert OpenSegment.from_json(history).began_at == 301.0

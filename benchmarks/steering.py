@@ -1,6 +1,6 @@
 """Whether callers can steer a verdict: rollouts walked with an attacker and without, paired by seed.
 
-Run `python -m benchmarks.calibration.steering [--runs 300] [--only PART] [--times 4] [--lines]`. It prints one line for each way to steer
+Run `python -m benchmarks.steering [--runs 300] [--only PART] [--times 4] [--lines]`. It prints one line for each way to steer
 and each candidate: in how many pairs both rollouts ended alike, and the median ratio of their times with its 95 % interval (bootstrap).
 
 First each of the attacker's calls is made once, through a real gateway to a real Triton. What that call adds to Envoy's page of
