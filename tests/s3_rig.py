@@ -32,7 +32,7 @@ def weed() -> str | None:
 
 
 def _port() -> int:
-    """A free port whose sockets in /tmp nobody left behind: the program ends itself if it may not remove another user's."""
+    """Returns a free port without leftover sockets in /tmp. The program exits if another user owns such a socket."""
     while True:
         port = free_port()
         if not any(Path("/tmp").glob(f"seaweedfs-*-{port}.sock")):

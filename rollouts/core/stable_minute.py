@@ -53,8 +53,8 @@ class StableMinute:
         dispersion: Dispersion,
         all_bad: float | None = None,
     ) -> StableMinute:
-        """With what was counted until `at` (seconds). `dispersion` is the one that these counts are in; `name` the guard's counter.
-        `all_bad`: stable's bad attempts with those that are not its own; None if there are no others."""
+        """Returns the minute with the counts up to `at` (seconds). `dispersion` contains these counts; `name` is the guard's counter.
+        `all_bad`: stable's own and common bad attempts; None if there are no common ones."""
         minute = self._counted(int(at // PART_S), bad, attempts, bad if all_bad is None else all_bad)
         phi = minute.calm.phi_stable(name)
         is_proven = mixed(fixed_sums(minute.bad, minute.attempts, limit, Side.WORSE), phi) >= OVER_LOG_E

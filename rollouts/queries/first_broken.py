@@ -24,10 +24,10 @@ def counted_after(tick: Tick) -> datetime | None:
 
 
 def first_asked(rollout: Rollout) -> datetime | None:
-    """Returns when the candidate's first bad request was asked, or `counted_after` if no gateway told of an earlier one.
+    """Returns the start of the candidate's first bad request, or `counted_after` if no gateway logged an earlier one.
 
-    An attempt is counted once it has ended, so one that hung was asked before. Gateways tell when failed and slow requests began
-    and how long they took. The first bad one is among those that ended later than that reading shows.
+    Gateways count attempts at their end, so a hung attempt began before that reading. They log the start and the duration of
+    failed and slow requests. The first bad request is among those that ended after the reading.
     """
     at = rollout.first_bad_at
     if rollout.is_withdrawn:

@@ -48,7 +48,7 @@ def limiter() -> dict[str, Any]:
 
 
 def tenant_metadata(tenants: Tenants | None, classes: RequestClasses | None = None) -> dict[str, Any]:
-    """Returns what a virtual host tells the request guard of its model's tenants and classes; empty without both."""
+    """Returns a virtual host's metadata on its model's tenants and classes for the request guard; empty without both."""
     told = class_metadata(classes)
     if tenants is not None:
         told |= {"header": tenants.header, "names": {name: True for name, _ in tenants.named}}
