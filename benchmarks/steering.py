@@ -3,8 +3,8 @@
 Run `python -m benchmarks.steering [--runs 300] [--only PART] [--times 4] [--lines]`. It prints one line for each way to steer
 and each candidate: in how many pairs both rollouts ended alike, and the median ratio of their times with its 95 % interval (bootstrap).
 
-First each of the attacker's calls is made once, through a real gateway to a real Triton. What that call adds to Envoy's page of
-statistics is recorded (`--lines` prints it). Then users are simulated as in `benchmarks.calibration.ordinary`, and the attacker's lines
+First the program makes each of the attacker's calls once, through a real gateway to a real Triton. It records the lines that this
+call adds to Envoy's page of statistics (`--lines` prints them). Then users are simulated as in `benchmarks.calibration.ordinary`, and the attacker's lines
 go through the product's own reader (`serving.adapters.envoy_stats`, the outcome table) and the engine's conversion.
 
 Premise: an attacker changes nothing but counts, and for forced calls the time of users who wait behind them. Calls for which the model
@@ -122,7 +122,7 @@ _BUCKET = re.compile(r"B([\d.e+]+)\(\d+,(\d+)\)")
 
 
 def recorded(ways: Iterable[Way]) -> dict[str, Lines]:
-    """Makes each call once, and returns what it added to the gateway's page, by the way's name."""
+    """Makes each call once. Returns the lines that it added to the gateway's page, by the way's name."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="sluicegate-steering-") as folder, servers(Path(folder)) as world:
         for way in ways:
