@@ -4,7 +4,8 @@ Run `python -m benchmarks.steering [--runs 300] [--only PART] [--times 4] [--lin
 and each candidate: in how many pairs both rollouts ended alike, and the median ratio of their times with its 95 % interval (bootstrap).
 
 First the program makes each of the attacker's calls once, through a real gateway to a real Triton. It records the lines that this
-call adds to Envoy's page of statistics (`--lines` prints them). Then users are simulated as in `benchmarks.calibration.ordinary`, and the attacker's lines
+call adds to Envoy's page of statistics (`--lines` prints them).
+Then users are simulated as in `benchmarks.calibration.ordinary`, and the attacker's lines
 go through the product's own reader (`serving.adapters.envoy_stats`, the outcome table) and the engine's conversion.
 
 Premise: an attacker changes nothing but counts, and for forced calls the time of users who wait behind them. Calls for which the model
