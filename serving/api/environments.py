@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import generics, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -21,6 +21,7 @@ from serving.api.gateways import GatewayOut
 from serving.core.containment import of_facts, sentence_of
 from serving.models import Environment, Route, Server
 from serving.queries.forced_key import shown_forced_key
+from serving.queries.readiness import readiness_from
 from serving.queries.runtimes import runtimes_with_states
 
 
@@ -91,15 +92,35 @@ class AckOut(serializers.Serializer[Any]):
     error = serializers.CharField(help_text="why the gateway refused it, or empty")
 
 
+class RouteHealthOut(serializers.Serializer[Any]):
+    state = serializers.CharField(
+        help_text="healthy; lost: no server of stable is known to answer; unhealthy: some do not answer; drifted: files are not "
+        "as sealed; unproven: some gave no right answer lately; asleep or waking"
+    )
+    answering = serializers.IntegerField(help_text="servers of stable that answer and gave a right answer lately")
+    wanted = serializers.IntegerField(help_text="servers that stable should have")
+    silent_nodes = serializers.ListField(
+        child=serializers.CharField(), help_text="nodes of these servers whose agent does not report"
+    )
+
+
 class RouteOut(serializers.ModelSerializer[Route]):
     model = serializers.CharField(source="model.slug")
     stable = serializers.CharField(source="stable.name")
     candidate = serializers.CharField(source="candidate.name", default=None, allow_null=True)
     acks = AckOut(many=True)
+    health = serializers.SerializerMethodField()
+
+    @extend_schema_field(RouteHealthOut)
+    def get_health(self, row: Route) -> dict[str, Any]:
+        there = readiness_from(row.health)  # type: ignore[attr-defined]
+        state = row.sleep or (there.state if there is not None else "lost")  # type: ignore[attr-defined]
+        answering, wanted, silent = (there.proven, there.wanted, there.silent) if there is not None else (0, 0, ())
+        return {"state": state, "answering": answering, "wanted": wanted, "silent_nodes": list(silent)}
 
     class Meta:
         model = Route
-        fields = ["model", "stable", "candidate", "candidate_bp", "generation", "changed_at", "acks"]
+        fields = ["model", "stable", "candidate", "candidate_bp", "generation", "changed_at", "acks", "health"]
 
 
 class EnvironmentOut(serializers.ModelSerializer[Environment]):

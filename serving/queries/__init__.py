@@ -8,12 +8,10 @@ from serving.queries.deployments import (
     answering_servers,
     current_servers,
     environment_titles,
-    environments,
     environments_by_id,
     find_environment,
     gateways_in,
     get_environment,
-    get_environment_with_routes,
     get_node,
     is_last_of_stable,
     live_deployments,
@@ -24,6 +22,7 @@ from serving.queries.deployments import (
     server_of,
 )
 from serving.queries.readings import gpu_readings_of, last_reading, measured_servers, readings_of
+from serving.queries.routes import environments, get_environment_with_routes
 from serving.queries.variants import live_variants
 
 __all__ = [

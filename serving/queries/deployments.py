@@ -7,28 +7,23 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F, Prefetch, QuerySet
+from django.db.models import F, QuerySet
 from django.db.models.expressions import RawSQL
 
 from ledger.core.errors import NotFound
 from ledger.queries.statements import Statement
-from registry.models import Release, ServedModel
+from registry.models import Release
 from registry.queries.releases import LARGE
 from serving.core.lifecycle import LIVE, DeploymentState
-from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server, ServerLog
+from serving.models import Deployment, Environment, Gateway, Node, Route, Server, ServerLog
 
 
 def get_environment(slug: str) -> Environment:
     """With its own columns alone; also one that is retired. Raises NotFound."""
-    return _known(find_environment(slug), slug)
+    return known_environment(find_environment(slug), slug)
 
 
-def get_environment_with_routes(slug: str, models: Iterable[ServedModel]) -> Environment:
-    """With its gateways and the routes of these models; also one that is retired. Raises NotFound."""
-    return _known(environments(models, with_retired=True).filter(slug=slug).first(), slug)
-
-
-def _known(found: Environment | None, slug: str) -> Environment:
+def known_environment(found: Environment | None, slug: str) -> Environment:
     if found is None:
         known = ", ".join(one.slug for one in all_environments())
         raise NotFound(
@@ -71,20 +66,6 @@ def gateways_in(environments: Collection[int]) -> dict[int, list[Gateway]]:
     for gateway in Gateway.objects.filter(environment_id__in=list(found)).order_by("name"):
         found[gateway.environment_id].append(gateway)
     return found
-
-
-def environments(models: Iterable[ServedModel] | None = None, *, with_retired: bool = False) -> QuerySet[Environment]:
-    """With their gateways, and the routes of these models (of all)."""
-    acks = Prefetch("acks", RouteAck.objects.select_related("gateway"))
-    routes = (
-        Route.objects.select_related("model", "stable__model", "candidate__model")
-        .prefetch_related(acks)
-        .order_by("model__slug")
-    )
-    if models is not None:
-        routes = routes.filter(model__in=models)
-    rows = Environment.objects.prefetch_related("gateways", Prefetch("routes", routes)).order_by("slug")
-    return rows if with_retired else rows.filter(retired_at=None)
 
 
 def deployments_in(release: Release | UUID, environment: Environment | int) -> QuerySet[Deployment]:

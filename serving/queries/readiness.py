@@ -10,12 +10,14 @@ from uuid import UUID
 
 from django.contrib.postgres.aggregates import ArrayAgg
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import Count, Min, OuterRef, Q, QuerySet
+from django.db.models import Count, Min, OuterRef, Q, QuerySet, Subquery
+from django.db.models.expressions import Combinable
 from django.db.models.functions import JSONObject
 
 from ledger.queries.statements import Statement
 from serving.core.lifecycle import LIVE, DeploymentState
-from serving.models import Deployment
+from serving.core.sleep_lifecycle import SleepState
+from serving.models import Deployment, Sleep
 from serving.queries.deployments import among_text, array_text
 from serving.queries.reporting import on_reporting, proven_since, reports_since
 
@@ -82,6 +84,13 @@ def readiness_column(since: datetime) -> ArraySubquery:
         row=JSONObject(number="release__number", model="release__model", **counts)
     )
     return ArraySubquery(rows.values("row"))
+
+
+def health_columns(since: datetime) -> dict[str, Combinable]:
+    """For a query of routes: `sleep`, asleep or waking, None of a model that is awake there; and `health`, for `readiness_from`."""
+    here = Sleep.objects.filter(environment=OuterRef("environment"), model=OuterRef("model"))
+    asleep = Subquery(here.exclude(state=SleepState.AWAKE).values("state")[:1])
+    return {"sleep": asleep, "health": readiness_column(since)}
 
 
 def readiness_from(rows: Sequence[Mapping[str, Any]]) -> Readiness | None:

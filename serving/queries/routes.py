@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import BooleanField, Exists, ExpressionWrapper, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import BooleanField, Exists, ExpressionWrapper, F, OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.db.models.functions import JSONObject, Now
 
 from ledger.queries import clock
@@ -20,8 +20,8 @@ from serving.core.gateway_standing import SEEN_WITHIN_S
 from serving.core.replicas import desired_replicas
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Environment, Gateway, Route, RouteAck, Scale, Sleep
-from serving.queries.deployments import among, answering_servers
-from serving.queries.readiness import readiness_column
+from serving.queries.deployments import among, answering_servers, known_environment
+from serving.queries.readiness import health_columns
 from serving.queries.replicas import declared_replicas, learn_declared
 from serving.queries.reporting import reports_since
 
@@ -38,6 +38,26 @@ class Ack:
     acked_at: datetime | None
     error: str
     taken_by: frozenset[int] = frozenset()
+
+
+def get_environment_with_routes(slug: str, models: Iterable[ServedModel]) -> Environment:
+    """With its gateways and the routes of these models; also one that is retired. Raises NotFound."""
+    return known_environment(environments(models, with_retired=True).filter(slug=slug).first(), slug)
+
+
+def environments(models: Iterable[ServedModel] | None = None, *, with_retired: bool = False) -> QuerySet[Environment]:
+    """With their gateways, and the routes of these models (of all). Each route has the `health_columns`."""
+    acks = Prefetch("acks", RouteAck.objects.select_related("gateway"))
+    routes = (
+        Route.objects.select_related("model", "stable__model", "candidate__model")
+        .prefetch_related(acks)
+        .annotate(**health_columns(reports_since()))
+        .order_by("model__slug")
+    )
+    if models is not None:
+        routes = routes.filter(model__in=models)
+    rows = Environment.objects.prefetch_related("gateways", Prefetch("routes", routes)).order_by("slug")
+    return rows if with_retired else rows.filter(retired_at=None)
 
 
 def all_routes() -> QuerySet[Route]:
@@ -59,13 +79,11 @@ def routes_of(model: ServedModel) -> list[Route]:
 def model_routes(model: int, since: datetime) -> QuerySet[Route]:
     """The query of `routes_of`. `since`: `reports_since`."""
     large = [f"{arm}__{column}" for arm in ("stable", "candidate") for column in LARGE]
-    here = Sleep.objects.filter(environment=OuterRef("environment"), model=OuterRef("model"))
     return (
         Route.objects.filter(model=model, environment__retired_at=None)
         .select_related("environment", "stable", "candidate")
         .defer(*large)
-        .annotate(sleep=Subquery(here.exclude(state=SleepState.AWAKE).values("state")[:1]))
-        .annotate(health=readiness_column(since))
+        .annotate(**health_columns(since))
         .order_by("pk")
     )
 

@@ -81,17 +81,22 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
 def run_show(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         row = client.get(_path(arguments.environment))
-    routes = [
-        f"  {one['model']}: {one['stable']}"
-        + (f", {one['candidate']} at {one['candidate_bp'] / 100:g} %" if one["candidate"] else "")
-        for one in row["routes"]
-    ]
+    routes = [f"  {one['model']}: {route_line(one)}" for one in row["routes"]]
     gateways = ", ".join(one["name"] for one in row["gateways"]) or "none"
     key = row["forced_release_key"]
     forced = [f"forced releases: by the header x-sluicegate-release-key: {key}"] if key else []
     about = [f"{row['slug']}: {_titled(row)}", f"asks for: {_asks_for(row)}", f"gateways: {gateways}"]
     output.result(row, [*about, *forced, *routes])
     return exits.OK
+
+
+def route_line(route: dict[str, Any]) -> str:
+    """What serves on a route of the API, at which weights, and how many of stable's servers answer."""
+    candidate = f", {route['candidate']} at {route['candidate_bp'] / 100:g} %" if route["candidate"] else ""
+    health = route["health"]
+    silent = f"; no report from {', '.join(health['silent_nodes'])}" if health["silent_nodes"] else ""
+    count = f"{health['answering']} of {health['wanted']} servers answer"
+    return f"{route['stable']}{candidate}; {health['state']}, {count}{silent}"
 
 
 def run_create(arguments: argparse.Namespace, output: Output) -> int:

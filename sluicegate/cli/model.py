@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sluicegate.cli import exits, gates
+from sluicegate.cli.environment import route_line
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
@@ -287,12 +288,19 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
             {**release, "gates": gates.newest_verdict(client, f"{release['model']}/{release['name']}")}
             for release in client.pages(f"{model_path(arguments.model)}/releases", limit=5)
         ]
+        served = {
+            where["slug"]: route
+            for where in client.pages("/environments", limit=None)
+            for route in where["routes"]
+            if route["model"] == model["slug"]
+        }
     lines = [f"{model['slug']}  {model.get('title', '')}", f"team {model.get('team')}"]
     for side in ("inputs", "outputs"):
         for tensor in model.get("contract", {}).get(side, []):
             lines.append(f"{side.removesuffix('s')} {tensor['name']} {tensor['data_type']} {tensor['dims']}")
     asked = model.get("gate_policy", {}).get("gates", [])
     lines.append(f"gates {', '.join(asked) or 'none'}")
+    lines += [f"{where}: {route_line(route)}" for where, route in served.items()] or ["serves nowhere"]
     lines += [f"{r['name']}  {r.get('state')}  {short(r.get('digest'))}  gates {r['gates']}" for r in releases]
-    output.result({**model, "newest_releases": releases}, lines)
+    output.result({**model, "serves": served, "newest_releases": releases}, lines)
     return exits.OK

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,17 @@ from django.utils import timezone
 
 import registry.tasks  # noqa: F401 - registers the handlers of its jobs
 from accounts import actions as accounts
+from accounts.core.access import Actor
 from accounts.models import User
 from registry import actions
 from registry.models import Release, ServedModel
+from serving.actions.routes import set_route
 from sluicegate.cli import exits, gates, session
 from sluicegate.cli.main import main
 from sluicegate.cli.model import proof_lines
 from sluicegate.client import Client
 from tests.api.cli_world import GRAPH, IMAGE, Run, model, model_file, release_folder, run, tokens  # noqa: F401  # fixtures
-from tests.factories import make_environment, make_node
+from tests.factories import make_deployment, make_environment, make_node, make_release, make_server
 from tests.model_files import onnx_file
 from tests.rollout_setup import TOLD, proven_on, report_for
 from validators.models import GoldenSet, KeptRequest
@@ -382,3 +385,25 @@ def test_drafts_are_listed_and_discarded(run: Run, tmp_path: Path) -> None:
     assert run("ada", "draft", "discard", "newest")[0] == exits.REFUSED
     assert run("ada", "draft", "discard", str(draft.pk))[0] == exits.OK
     assert not Release.objects.exists()
+
+
+def test_a_model_without_a_server_is_shown_as_lost(run: Run, model: None) -> None:
+    assert run("ada", "model", "show", "sentiment", plain=True)[1].splitlines().count("serves nowhere") == 1
+    release, production = make_release(ServedModel.objects.get()), make_environment("production")
+    set_route(
+        actor=Actor.system("engine"), environment=production, model=release.model, stable=release, fence=0, reason="a test"
+    )  # fmt: skip
+    told = run("ada", "model", "show", "sentiment", plain=True)[1]
+    assert "production: r1; lost, 0 of 0 servers answer" in told
+
+    node = make_node(seen_at=timezone.now() + timedelta(hours=1))  # reports, however slow this machine is
+    make_server(make_deployment(release, production, state="ready"))
+    assert run("ada", "model", "show", "sentiment")[1]["serves"]["production"]["health"] == {
+        "state": "healthy", "answering": 1, "wanted": 1, "silent_nodes": [],
+    }  # fmt: skip
+    told = run("ada", "environment", "show", "production", plain=True)[1]
+    assert "  sentiment: r1; healthy, 1 of 1 servers answer" in told
+
+    type(node).objects.update(seen_at=timezone.now() - timedelta(minutes=5))
+    told = run("ada", "model", "show", "sentiment", plain=True)[1]
+    assert f"production: r1; lost, 0 of 1 servers answer; no report from {node.name}" in told
