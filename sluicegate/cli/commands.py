@@ -46,6 +46,7 @@ COMMANDS: Final = {
     "node": Command("node", "List nodes, and keep new deployments off one"),
     "gateway": Command("gateway", "Gateways: set one up, drain it, take it off the list"),
     "audit": Command("audit", "Search and check the log of events"),
+    "api": Command("api", "Call any operation of the REST API"),
     "completion": Command("completion", "Print a script that completes commands in your shell"),
     "ci-template": Command("ci_template", "Print a pipeline for GitHub or GitLab, of curl and jq"),
 }

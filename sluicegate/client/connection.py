@@ -125,6 +125,23 @@ class Connection:
     def delete(self, path: str, *, version: int | None = None) -> None:
         self._answer(self._send("DELETE", path, headers=_if_match(version)))
 
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        if_match: str | None = None,
+    ) -> Any:
+        """The answer to any request: its JSON, None if it is empty, or its bytes if it is something else. It is sent once."""
+        headers = {"If-Match": if_match} if if_match else {}
+        accept = {"Accept": "*/*"} if method == "GET" else {}
+        response = self._send(method, path, params=query or None, json=body, headers=headers | accept)
+        answer = self._answer(response)
+        is_json = response.headers.get("Content-Type", "").partition(";")[0].endswith(("/json", "+json"))
+        return answer if is_json or not response.content else response.content
+
     def put_part(self, url: str, chunks: Iterator[bytes], *, size_bytes: int, headers: Mapping[str, str]) -> int:
         """The status that a signed address answers to its part. The token stays here: the address is permission enough.
 
