@@ -95,6 +95,7 @@ class GuardOut(EvidenceOut):
     is_critical = serializers.BooleanField()
     is_dry_run = serializers.BooleanField(help_text="watched and told, never acted on")
     must_have_data = serializers.BooleanField()
+    needs_proof = serializers.BooleanField(help_text="a stage waits until it is proven fine")
     rate_candidate = serializers.FloatField(allow_null=True)
     rate_stable = serializers.FloatField(allow_null=True)
     bar_worse = serializers.FloatField()

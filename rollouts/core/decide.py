@@ -167,7 +167,9 @@ def _onward(s: Snapshot, proof: str) -> Decision:
 
 
 def _proof(s: Snapshot) -> str:
-    on = listed(judged.guard.words for judged in s.acting if judged.candidate)
+    on = listed(
+        judged.guard.words for judged in s.acting if judged.candidate and judged.log_e_fine >= s.policy.bar_fine
+    )
     over = f"over {_samples(s)} {'comparisons' if s.desired.state is RolloutState.SHADOWING else 'attempts'}"
     if not on:
         return f"No guard has a sample of {s.identity.candidate_name} {over}, and none must have data"
@@ -194,7 +196,9 @@ def _missing(s: Snapshot) -> list[str]:
         return ["the step has not begun"]
     samples = _samples(s)
     words = "comparisons made" if s.desired.state is RolloutState.SHADOWING else "attempts seen"
-    unproven = [one for one in s.acting if one.log_e_fine < s.policy.bar_fine and _is_needed(s, one)]
+    unproven = [
+        one for one in s.acting if one.guard.needs_proof and one.log_e_fine < s.policy.bar_fine and _is_needed(s, one)
+    ]
     # Of several targets in one unit only the farthest is stated: the stage waits for it.
     alike = [one for one in unproven if one.to_go is not None and _is_counted_alike(s, one)]
     farthest = max(alike, key=lambda one: one.to_go or 0, default=None)

@@ -125,6 +125,12 @@ class Guard:
         return SOURCES[self.indicator]
 
     @property
+    def needs_proof(self) -> bool:
+        """Whether a stage waits until the guard is proven fine. Any caller can send what a model refuses, as often as they like,
+        and that must not decide when a rollout moves on."""
+        return self.indicator != "refused"
+
+    @property
     def words(self) -> str:
         """`errors`, `slow requests (over 250 ms)`, `wrong answers`, `refused requests`, or the label of an external
         indicator."""

@@ -176,7 +176,7 @@ def _stage(
         each = [
             _fine_sums(guard, nc, nb, share, has_stable)
             for guard in plan.guards
-            if guard.source is Source.GATEWAY and not guard.is_dry_run
+            if guard.source is Source.GATEWAY and guard.needs_proof and not guard.is_dry_run
             for share in _shares(guard, base, slow if has_stable else NO_SHARES)
         ]
         longest_s = float(np.max(_until(np.array(each), plan.bar_fine))) if each else 0.0

@@ -197,6 +197,7 @@ def _guard(judged: Judged, policy: Policy) -> dict[str, Any]:
         "name": guard.name, "words": guard.words, "indicator": guard.indicator, "source": guard.source,
         "threshold_ms": guard.threshold_us / 1000 or None, "max_frac": guard.max_frac, "limit_frac": judged.limit,
         "is_critical": guard.is_critical, "is_dry_run": guard.is_dry_run, "must_have_data": guard.must_have_data,
+        "needs_proof": guard.needs_proof,
         "rate_candidate": judged.rate_candidate if judged.candidate else None,
         "rate_stable": judged.rate_stable if judged.stable else None,
         **evidence_of(judged), "bar_worse": round(bar_worse, 4), "bar_fine": round(bar_fine, 4),

@@ -49,6 +49,19 @@ def snapshot(**over: Any) -> Snapshot:
     return make_snapshot(**numbers)
 
 
+def test_what_callers_alone_decide_holds_no_rollout() -> None:
+    """Any caller can send what the model refuses: the guard takes traffic back, and nothing waits for its proof."""
+    refused = next(index for index, guard in enumerate(POLICY.guards) if guard.indicator == "refused")
+    unproven = judged(refused, bad_candidate=100, bad_stable=310, log_e_fine=0.2, to_go=4000)
+    step = decide(snapshot(judged=(judged(0), judged(1), unproven)))
+    assert step.action is Action.ADVANCE and "refused" not in step.reason  # it states what was proven
+    suspect = replace(unproven, log_e_worse=3.0)
+    held = decide(snapshot(judged=(judged(0), judged(1), suspect)))
+    assert held.code is Code.NEED_MORE and "refused requests look worse" in held.reason
+    worse = replace(unproven, bad_candidate=200, log_e_worse=99.0)
+    assert decide(snapshot(judged=(judged(0), judged(1), worse))).action is Action.ROLL_BACK
+
+
 def test_a_proven_step_advances_and_the_last_one_bakes_and_the_bake_promotes() -> None:
     step = decide(snapshot())
     assert (step.action, step.code) == (Action.ADVANCE, Code.PROVEN) and "50 %" in step.reason
