@@ -151,6 +151,7 @@ class ModelRoute:
     is_idempotent: bool = True  # a request may be asked twice; else it is neither retried once it was sent nor mirrored
     retries_resets: bool = False  # asks again what was in flight on a server that died, of which it may have died
     asleep: Asleep | None = None  # the gateway answers for the model
+    refuses_forced: bool = False  # no request forces a release, though the environment allows it
     is_stable_lost: bool = False  # stable's endpoints are its last known ones: no server is known to serve there
 
     def __post_init__(self) -> None:
