@@ -193,6 +193,16 @@ class ModelRoute:
         return bool(self.stable.endpoints) and not self.is_stable_lost
 
     @property
+    def has_spare(self) -> bool:
+        """Whether the candidate's servers can stand in for stable's."""
+        return self.candidate is not None and self.candidate.digest != self.stable.digest
+
+    @property
+    def uses_spare(self) -> bool:
+        """Whether they do while no server of stable's accepts a connection: only if the candidate has traffic."""
+        return self.has_spare and self.candidate_bp > 0
+
+    @property
     def pools(self) -> tuple[Pool, ...]:
         """The places of each class of requests, those of the default one first."""
         return self.classes.pools if self.classes else ONE_POOL
@@ -243,6 +253,13 @@ class ModelRoute:
         of_all = arm.max_in_flight * max(len(arm.endpoints), 1)
         if arm is self.candidate:
             of_all = ceil(of_all * min(max(self.limits.attempt_timeout_s / arm.well_within_s, 1.0), MOST_TIMES))
+        return self._share(of_all, share_pct)
+
+    def in_stables_place(self, candidate: Arm, share_pct: int = 100) -> int:
+        """Requests of stable's that one gateway may have in flight on the candidate over one protocol, at least 1."""
+        return self._share(candidate.max_in_flight * max(len(candidate.endpoints), 1), share_pct)
+
+    def _share(self, of_all: int, share_pct: int) -> int:
         return ceil(of_all * share_pct / (100 * self.gateways * _PROTOCOLS))
 
 
