@@ -25,6 +25,7 @@ class Environment(models.Model):
     needs_passed_report = models.BooleanField(default=True)
     needs_approval = models.BooleanField(default=False)
     allows_forced_release = models.BooleanField(default=False)  # x-sluicegate-release on a request
+    forced_key_number = models.PositiveIntegerField(default=0, db_default=0)  # grows with each new key
     generation = models.BigIntegerField(default=0)  # grows with every route change in it
     version = models.PositiveIntegerField(default=1)  # of its rules: If-Match
     retired_at = models.DateTimeField(null=True)
@@ -51,9 +52,7 @@ class Gateway(models.Model):
     drained_at = models.DateTimeField(null=True)  # since when it is being drained
     drained_by = models.CharField(max_length=150, blank=True)
     drain_reason = models.TextField(blank=True)
-    version = models.PositiveIntegerField(
-        default=1
-    )  # If-Match; grows with each change of its addresses and of its drain
+    version = models.PositiveIntegerField(default=1)  # If-Match; grows as its addresses or its drain change
 
 
 class Node(models.Model):
@@ -286,6 +285,7 @@ class Route(models.Model):
     changes = models.PositiveIntegerField(default=0)  # how often this row changed
     fence = models.BigIntegerField(default=0)  # the highest engine lease token that wrote here
     changed_at = models.DateTimeField()
+    refuses_forced = models.BooleanField(default=False, db_default=False)  # requests that force a release
     stable_since = models.DateTimeField(null=True)  # when `stable` became the stable release here
     #: By release: the rate that one server of it was proven for when it came into the route (`serving.core.admission.Proof`), or null.
     proven = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))

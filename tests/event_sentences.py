@@ -84,6 +84,8 @@ RESTS_ON = {
     "Rollout {}: it fails where the other replicas do not, and the candidate is compared with it.": "as above, for stable",
     "{} was promoted over it.": "the move to promoted is in this transaction, after every gateway acknowledged the route",
     "{} was kept warm until {} UTC, so that the promotion of {} could be undone at once.": "the clock is past `undo_until`",
+    "Rollout {} has ended, so requests may force a release again.": "the state that it moves to is final",
+    "Rollout {} lacks evidence of time, because requests forced a release.": "300 readings of a stage, and most of it, had one",
     "{}. Traffic may still reach {}; look at the gateways.": "no acknowledgement within the policy's deadline, or counters grow",
     "Every gateway has acknowledged weight 0.": "the acknowledged generation of every gateway of the environment",
     "The counters show no request for {} at weight 0.": "two readings of every gateway since weight 0",

@@ -131,7 +131,7 @@ def write_route(
 
     Raises StateChanged when the rollout moved since it was read: what a person shut meanwhile must not be opened again.
     """
-    _lock(rollout, fence)
+    lock_as_read(rollout, fence)
     stable = None if is_promoting else rollout.stable
     mirror_bp = rollout.mirror_bp if mirror_bp is None else mirror_bp
     return set_route(
@@ -147,7 +147,7 @@ def ask_for_candidate(rollout: Rollout, *, fence: int) -> Deployment:
 
     Not for a rollout that was cancelled meanwhile: nothing would drain the deployment again.
     """
-    _lock(rollout, fence)
+    lock_as_read(rollout, fence)
     return ensure_deployment(
         actor=ENGINE,
         release=rollout.candidate,
@@ -159,7 +159,7 @@ def ask_for_candidate(rollout: Rollout, *, fence: int) -> Deployment:
 @transaction.atomic
 def ask_for_replicas(rollout: Rollout, replicas: int, weight_bp: int, *, fence: int) -> None:
     """So many servers of the candidate are to be, for this weight. Raises what `scale_release` does, and StateChanged."""
-    _lock(rollout, fence)
+    lock_as_read(rollout, fence)
     reason = f"Rollout {rollout.pk} goes to {weight_text(weight_bp)} next, if that is proven."
     scale_release(
         actor=ENGINE,
@@ -173,7 +173,7 @@ def ask_for_replicas(rollout: Rollout, replicas: int, weight_bp: int, *, fence: 
 @transaction.atomic
 def set_replica_aside(rollout: Rollout, name: str, *, fence: int) -> None:
     """The candidate's replica by this name (`server_names`) gets no more traffic. Raises as `set_aside_replica`, and StateChanged."""
-    _lock(rollout, fence)
+    lock_as_read(rollout, fence)
     found = deployment_by_name(rollout.candidate_id, rollout.environment_id, name)
     if found is not None:
         reason = f"Rollout {rollout.pk}: it fails where the other replicas do not."
@@ -184,7 +184,7 @@ def set_replica_aside(rollout: Rollout, name: str, *, fence: int) -> None:
 def replace_stable_replica(rollout: Rollout, odd: StableOdd, *, fence: int) -> None:
     """Another in the place of stable's odd replica, which answers until then, or gets no more traffic. Nothing, where it runs no more.
     Raises as `replace_replica`, and StateChanged."""
-    _lock(rollout, fence)
+    lock_as_read(rollout, fence)
     found = stable_odd_of(rollout, odd)
     if found:
         reason = (
@@ -193,7 +193,7 @@ def replace_stable_replica(rollout: Rollout, odd: StableOdd, *, fence: int) -> N
         replace_replica(actor=ENGINE, deployment=found, reason=reason, set_aside=odd.is_aside)
 
 
-def _lock(rollout: Rollout, fence: int) -> None:
+def lock_as_read(rollout: Rollout, fence: int) -> None:
     """Locks the row as it was read, until the transaction ends. Raises StateChanged when it moved since, Stale when a
     newer engine leads."""
     seen = Rollout.objects.select_for_update(no_key=True).filter(pk=rollout.pk, version=rollout.version)
@@ -321,7 +321,7 @@ def note_acknowledged_zero(
     rollout: Rollout, acked_at: datetime, *, fence: int, because: str = "Every gateway has acknowledged weight 0."
 ) -> None:
     """The gateways send the candidate nothing new since `acked_at`; a rollout that was stuck goes on, `because` of this."""
-    _lock(rollout, fence)
+    lock_as_read(rollout, fence)
     if rollout.is_withdrawn:
         _note_crossing(rollout, zero_at=max(acked_at, datetime.fromisoformat(rollout.crossings[-1]["decided_at"])))
         return
@@ -335,7 +335,7 @@ def note_acknowledged_zero(
 @transaction.atomic
 def note_withdrawn(rollout: Rollout, confirmed_at: datetime, *, fence: int) -> None:
     """The counters show no request for the candidate at weight 0 since `confirmed_at`; the rollout waits for its next look."""
-    _lock(rollout, fence)
+    lock_as_read(rollout, fence)
     _note_crossing(rollout, confirmed_at=confirmed_at, first_bad_at=first_asked(rollout))
 
 
@@ -349,7 +349,7 @@ def _note_crossing(rollout: Rollout, **instants: datetime | None) -> None:
 @transaction.atomic
 def note_stuck(rollout: Rollout, why: str, *, fence: int) -> None:
     """Loudly: the rollback cannot be verified. The engine keeps trying. `why` is a sentence without its full stop."""
-    _lock(rollout, fence)
+    lock_as_read(rollout, fence)
     reason = f"{why}. Traffic may still reach {rollout.candidate.name}; look at the gateways."
     changes: dict[str, Any] = {}
     if rollout.is_withdrawn:  # a gateway that keeps sending leaves nothing to look at again
@@ -368,7 +368,7 @@ def finish_rollback(
 
     `are_answers_due`: requests that began before weight 0 still end on the candidate, so that its counters are not silent.
     """
-    _lock(rollout, fence)
+    lock_as_read(rollout, fence)
     lock_routes(rollout.environment, rollout.candidate)
     if rollout.stable is None:
         move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=rollout.reason)

@@ -16,7 +16,7 @@ from rollouts.core.decision import Code
 from rollouts.core.lifecycle import FINAL, MOVES, RolloutState
 from rollouts.models import DecisionRecord, Rollout
 from serving.actions import release_deployment
-from serving.actions.routes import set_route
+from serving.actions.routes import refuse_forced, set_route
 
 S = RolloutState
 #: Where somebody may have to be called: the event says whom, for mails and webhooks.
@@ -71,6 +71,11 @@ def move(
         reason=reason,
         facts=named(rollout) | (ownership_facts(rollout.model.ownership) if to in _BROKEN else {}) | (facts or {}),
     )
+    if to in FINAL:
+        refuse_forced(
+            actor=actor, environment=rollout.environment, model=rollout.model, is_refusing=False,
+            reason=f"Rollout {rollout.pk} has ended, so requests may force a release again.",
+        )  # fmt: skip
     return rollout
 
 

@@ -153,6 +153,7 @@ class UsersOut(serializers.Serializer[Any]):
     forced = serializers.IntegerField(
         help_text="requests that forced a release; readings meanwhile give no evidence of time"
     )
+    refuses_forced = serializers.BooleanField(help_text="the gateways refuse such requests until the rollout ends")
 
 
 class ApprovalOut(serializers.Serializer[Any]):

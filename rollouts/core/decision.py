@@ -86,6 +86,8 @@ class Code(StrEnum):
     INSTANT = "instant"  # by a person: the way back after a promotion
 
 
+#: Fact of a hold from which on the gateways refuse requests that force a release.
+REFUSE_FORCED = "refuse_forced"
 #: Reasons for which proven evidence does not convict the release.
 EXCUSES = frozenset({
     Code.BOTH_ARMS_BAD, Code.MIX_SHIFT, Code.HARDWARE_DIFFERS, Code.COLD_START, Code.REPLICA_DIFFERS, Code.STABLE_REPLICA_DIFFERS,

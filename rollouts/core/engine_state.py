@@ -24,9 +24,12 @@ _PLAIN = (
     "user_requests", "user_errors", "has_failed", "candidate_seen_at", "read_at", "commanded_at",
     "stage", "gone_since", "stable_gone_since", "asked_at", "is_promoting", "tick", "gap_at", "blind_since", "server_since", "server_base",
     "forgotten", "blind_at", "served_since", "drawn", "stable_looks", "stable_unanswered", "load_failure", "unsteady_since",
+    "refuses_forced",
 )  # fmt: skip
 #: Of these, fields that are kept only where there is something to keep.
-_SELDOM = frozenset({"stable_gone_since", "stable_looks", "stable_unanswered", "load_failure", "unsteady_since"})
+_SELDOM = frozenset(
+    {"stable_gone_since", "stable_looks", "stable_unanswered", "load_failure", "unsteady_since", "refuses_forced"}
+)
 
 
 class Aside(NamedTuple):
@@ -94,6 +97,7 @@ class EngineState:
     candidate_seen_at: float | None = None  # the candidate's last attempt in it, or its acknowledgement
     is_promoting: bool = False  # the route names the candidate as stable already; its acknowledgement is awaited
     last_decision: str = ""  # the last one on record, as action and code
+    refuses_forced: bool | None = None  # the gateways refuse requests that force a release, until the rollout ends
     # the candidate's servers
     asked_at: float | None = None  # when its deployment was last asked for
     load_failure: str | None = None  # why its last try to load failed, as a sentence; None once it has a server

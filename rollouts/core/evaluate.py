@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from rollouts.core.counter_deltas import Arms, Reading, difference
 from rollouts.core.decide import decide
+from rollouts.core.decision import REFUSE_FORCED
 from rollouts.core.engine_state import EngineState, StableOdd, update_state
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import Policy
@@ -60,6 +61,8 @@ def evaluate(given: TickInput, *, gone_over_s: float) -> Tick:
     record = _record(given, state, snapshot)
     if "forget" in decision.facts:
         state = state.forgetting(str(decision.facts["forget"]))
+    if REFUSE_FORCED in decision.facts:
+        state = replace(state, refuses_forced=True)
     if given.observed.stable_replicas:
         state = replace(state, stable_looks=(state.stable_looks or 0) + 1)
     if "replace_stable" in decision.facts:

@@ -3,9 +3,11 @@ unless the policy asks for it after a time that it names."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from accounts.core.quantities import share_text, weight_text
 from rollouts.core.confounders import is_split_off
-from rollouts.core.decision import Action, Code, Decision, facts_of, hold, sentence
+from rollouts.core.decision import REFUSE_FORCED, Action, Code, Decision, facts_of, hold, sentence
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import OnUndecided, Source
@@ -18,6 +20,8 @@ from rollouts.core.stable_gone import no_target
 LEAST_SHED, SHED_FRAC, SHED_RATIO = 10, 0.01, 2.0
 #: While most of stable's requests fail, a candidate answers if it fails less than half as many of so many newest attempts, or of more.
 LEAST_ANSWERED = 10
+#: After so many readings without evidence of time, about as many seconds, the gateways refuse forced requests until the rollout ends.
+MOST_FORCED = 300
 
 
 def inconclusive_because(s: Snapshot) -> Decision | None:
@@ -121,16 +125,21 @@ def _gap(s: Snapshot) -> Decision | None:
 
 
 def _forced(s: Snapshot) -> Decision | None:
-    """Forced calls starve a guard: most readings of the stage hold no evidence of time."""
-    for judged in s.acting:
+    """Forced calls starve a guard: most readings of the stage hold no evidence of time. Not for ever: then such calls are refused."""
+    for judged in () if s.evidence.refuses_forced else s.acting:
         left_out, used = s.evidence.forced.get(judged.guard.name, (0, 0))
         if left_out <= used or judged.log_e_fine >= s.policy.bar_fine:
             continue
         said = (
             f"Holding at {weight_text(s.desired.weight_bp)}: {left_out} of {left_out + used} readings give no evidence of "
-            f"{judged.guard.words}, because calls forced a release meanwhile; stop such calls, or wait"
+            f"{judged.guard.words}, because calls forced a release meanwhile"
         )
-        return hold(s, Code.NO_DATA, said, judged)
+        if left_out < MOST_FORCED:
+            return hold(
+                s, Code.NO_DATA, f"{said}; stop such calls: after {MOST_FORCED} the gateways refuse them", judged
+            )
+        held = hold(s, Code.NO_DATA, f"{said}; from now on the gateways refuse such calls", judged)
+        return replace(held, facts={**held.facts, REFUSE_FORCED: True})
     return None
 
 

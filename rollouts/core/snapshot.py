@@ -88,6 +88,7 @@ class StageEvidence:
     judged: tuple[Judged, ...] = ()  # every guard of the policy, in its order
     unacknowledged_s: float = 0.0  # since the stage's weight was commanded
     step_attempts: int = 0  # of the candidate, since acknowledged
+    refuses_forced: bool = False  # the gateways refuse requests that force a release
     forced: Mapping[str, tuple[int, int]] = field(
         default_factory=dict
     )  # by guard: readings left out for forced calls, and used
@@ -250,6 +251,7 @@ def _evidence(
         unacknowledged_s=now - state.commanded_at if state.commanded_at else 0.0,
         step_attempts=candidate.attempts,
         forced={name: (watch.forced, watch.evidence.ticks) for name, watch in state.watches.items() if watch.forced},
+        refuses_forced=bool(state.refuses_forced),
         routed_candidate=candidate.routed,
         routed_stable=stable.routed,
         all_failing=state.failures.attempts,

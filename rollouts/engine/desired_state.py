@@ -7,6 +7,7 @@ from typing import Any
 
 from ledger.core.errors import DomainError
 from rollouts.actions.engine_effects import ask_for_candidate, write_route
+from rollouts.actions.forced_requests import refuse_forced_requests
 from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.engine.world import RolloutEntry, WorldState
@@ -49,6 +50,8 @@ def ensure_desired_state(entry: RolloutEntry, world: WorldState) -> DesiredState
 def _ensure_route(rollout: Rollout, state: EngineState, world: WorldState) -> Ack:
     """Who follows the route that this rollout's row wants."""
     route = world.routes.get((rollout.environment_id, rollout.model_id))
+    if route is not None and state.refuses_forced and not route.refuses_forced:
+        refuse_forced_requests(rollout, fence=world.fence)
     if route is not None and route.fence == world.fence and _is_as_desired(route, rollout, state):
         return world.acks[route.pk]
     return acknowledged(

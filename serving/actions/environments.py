@@ -56,7 +56,7 @@ def change_environment(
 ) -> Environment:
     """The environment with other rules (CHANGEABLE), which hold for whatever begins from now on.
 
-    Rollouts that are under way keep the approvals that they were started with.
+    Rollouts that are under way keep the approvals that they were started with. Forced requests that are allowed again have a new key.
     Raises Refused, Stale, Invalid, StateChanged (it is retired).
     """
     require(actor, Verb.ADMINISTER, "*")
@@ -68,7 +68,9 @@ def change_environment(
     if not changed:
         return row
     row.version += 1
-    row.save(update_fields=[*CHANGEABLE, "version"])
+    if changed.get("allows_forced_release"):
+        row.forced_key_number += 1  # whoever knew the key of before needs the new one
+    row.save(update_fields=[*CHANGEABLE, "forced_key_number", "version"])
     if "allows_forced_release" in changed:
         notify_routes()  # gateways are told which releases may be forced
     _tell("environment.changed", row, actor, **changed)

@@ -133,6 +133,22 @@ def publish_again(route: Route) -> None:
     notify_routes()
 
 
+def refuse_forced(
+    *, actor: Actor, environment: Environment, model: ServedModel, is_refusing: bool, reason: str
+) -> Route | None:
+    """The route that refuses, or takes again, requests that force a release; weights and slot stay. None if the model has no route."""
+    with transaction.atomic():
+        lock_routes(environment)
+        route = Route.objects.select_related("stable", "candidate").filter(environment=environment, model=model).first()
+        if route is None or route.refuses_forced is is_refusing:
+            return route
+        Route.objects.filter(pk=route.pk).update(refuses_forced=is_refusing)
+        publish_again(route)
+        route.refresh_from_db()
+        _record_change(route, _in_words(route), actor=actor, reason=reason)
+    return route
+
+
 def _proven(
     route: Route, stable: Release, candidate: Release | None, proofs: Mapping[str, Proof | None]
 ) -> dict[str, Any]:
@@ -164,6 +180,7 @@ def _record_change(route: Route, before: str, *, actor: Actor, reason: str) -> N
         "candidate": route.candidate.digest if route.candidate else None,
         "candidate_bp": route.candidate_bp,
         "mirror_bp": route.mirror_bp,
+        **({"refuses_forced": True} if route.refuses_forced else {}),
     }
     append_event(
         verb=EventVerb.ROUTE_SET, subject_type="route", subject_id=route.pk, actor=actor, reason=reason, facts=facts

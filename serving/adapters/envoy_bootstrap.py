@@ -42,8 +42,8 @@ KEPT_STATS = (
     "control_plane.",
     "http.gateway.downstream_cx_active",
 )
-#: Gauge of forced requests under way. Few clusters have such a name.
-FORCED_NOW = {"suffix": "_forced.upstream_rq_active"}
+#: Gauge of a cluster's requests under way.
+ACTIVE = {"suffix": ".upstream_rq_active"}
 
 
 def heap_of_this_machine() -> int:
@@ -117,7 +117,7 @@ def _stats() -> dict[str, Any]:
         "sli.": [ANY_MS],  # of all others only their counts are read
     }
     return {
-        "stats_matcher": {"inclusion_list": {"patterns": [*({"prefix": prefix} for prefix in KEPT_STATS), FORCED_NOW]}},
+        "stats_matcher": {"inclusion_list": {"patterns": [*({"prefix": prefix} for prefix in KEPT_STATS), ACTIVE]}},
         "histogram_bucket_settings": [
             {"match": {"prefix": prefix}, "buckets": edges} for prefix, edges in buckets.items()
         ],

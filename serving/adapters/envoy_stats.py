@@ -14,6 +14,7 @@ from serving.core.outcomes import (
     EVIDENCE,
     NOT_ROUTED,
     QUOTA_FLAG,
+    SPARE,
     Answer,
     Call,
     Drawn,
@@ -289,12 +290,12 @@ def _series_of(name: str) -> Series:
     answer = _answer(call, found["code"] or "", found["grpc"] or "", found["flags"] or "")
     if found["stat"] == "latency":
         is_gone = answer.ended is Ended.ABORTED
-        if found["try"] != "1" or not (is_gone or counts_for(call.asked, answer).is_timed):
+        if found["digest"] == SPARE or found["try"] != "1" or not (is_gone or counts_for(call.asked, answer).is_timed):
             return _UNCOUNTED
         return Series("aborted" if is_gone else "latency", *about, is_error=answer.is_failed)
     tries = int(found["tries"]) if (found["tries"] or "").isdigit() else 0
-    is_diverted = tries == 1 and found["by"] != found["digest"]
-    outcome = drawn(answer, tries, refused=found["shed"] or "", is_diverted=is_diverted)
+    told = {"is_diverted": tries == 1 and found["by"] != found["digest"], "by_spare": found["by"] == SPARE}
+    outcome = drawn(answer, tries, refused=found["shed"] or "", **told)
     is_error = outcome is not Drawn.NOTHING and (answer.is_failed or answer.is_shed)
     is_shed = is_error and answer.is_shed
     return Series("request", *about, is_error=is_error, is_shed=is_shed, outcome=outcome, of_class=call.pool)

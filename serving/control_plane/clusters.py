@@ -5,15 +5,23 @@ A model with classes of requests has these for each class: Envoy counts what is 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from registry.core.envelope import LARGEST_REQUEST_BYTES
+from serving.core.outcomes import SPARE
 from serving.core.request_classes import Pool
 from serving.core.routes import Arm, ModelRoute, Prober, class_cluster, release_clusters
 
 #: How the names of clusters of forced requests end.
 FORCED = "_forced"
+#: Envoy's overprovisioning factor, in percent, with which one healthy server of stable's gets all of stable's share.
+ANY_SERVER = 100_000
+#: Seconds between two checks of whether a server of stable's accepts connections, while there is a candidate.
+PORT_CHECK_S = 0.05
+#: A second attempt of stable's share starts at a random time within so many seconds: mostly after the check saw the closed port.
+NOT_ACCEPTED_S = 5 * PORT_CHECK_S
 #: The namespace of Sluicegate's own metadata in xDS messages.
 NAMESPACE = "sluicegate"
 PROTOCOLS = ("http", "grpc")
@@ -25,6 +33,8 @@ MAX_CONCURRENT = 4096
 MAX_BODY_BYTES = LARGEST_REQUEST_BYTES
 #: A candidate's cluster takes so many more than the split sends it: as many workers of a gateway may see its last place at once.
 AT_ONCE = 32
+#: Requests that may be tried anew on stable at once, however few are in flight there.
+LEAST_RETRIES = 5
 #: In the metadata of the clusters that the split sends a candidate's requests to: whether the candidate had room for them.
 ROOM = "room"
 #: Never the name of a release's cluster.
@@ -51,12 +61,34 @@ def full_name(route: ModelRoute, candidate: Arm, protocol: str, pool: str = "") 
     return f"{cluster_name(route.model, candidate, protocol, pool)}_full_or_{route.stable.digest12}"
 
 
+def rest_name(route: ModelRoute, protocol: str, pool: str = "") -> str:
+    """Name of the cluster of stable's share: stable's own, or while the candidate has traffic, one that falls back to it."""
+    if route.candidate is not None and route.uses_spare:
+        return _backed_name(route, route.candidate, protocol, pool)
+    return cluster_name(route.model, route.stable, protocol, pool)
+
+
+def _backed_name(route: ModelRoute, candidate: Arm, protocol: str, pool: str = "") -> str:
+    return f"{cluster_name(route.model, route.stable, protocol, pool)}_or_{candidate.digest12}"
+
+
+def _again_name(route: ModelRoute, protocol: str, pool: str = "") -> str:
+    """Name of the cluster of stable's servers for second attempts. The gateway checks their ports."""
+    return f"{cluster_name(route.model, route.stable, protocol, pool)}_again"
+
+
+def _spare_name(route: ModelRoute, candidate: Arm, protocol: str, pool: str = "") -> str:
+    """Name of the cluster of the candidate's servers in stable's place. Attempts there count for no release."""
+    return f"{cluster_name(route.model, candidate, protocol, pool)}_{SPARE}"
+
+
 def stream_entry_name(route: ModelRoute, arm: Arm, protocol: str) -> str:
     """The cluster that the split sends streams to. A candidate's are on a cluster of their own, for who asks whether it has room
     for a request is told of everything that is in flight on it.
     """
-    name = _streams_name(route, arm, protocol)
-    return f"{name}_or_{route.stable.digest12}" if arm is route.candidate else name
+    if arm is not route.candidate:
+        return rest_name(route, protocol)
+    return f"{_streams_name(route, arm, protocol)}_or_{route.stable.digest12}"
 
 
 def _streams_name(route: ModelRoute, arm: Arm, protocol: str) -> str:
@@ -96,20 +128,45 @@ def clusters(route: ModelRoute, *, allows_forced: bool = False) -> dict[str, dic
 def _candidate_clusters(route: ModelRoute, candidate: Arm, protocol: str, pool: Pool) -> dict[str, dict[str, Any]]:
     """Beside its own. Streams are of no class."""
     own, stable = (cluster_name(route.model, arm, protocol, pool.name) for arm in (candidate, route.stable))
-    found, members = (
-        {},
-        {
-            entry_name(route, candidate, protocol, pool.name): ((own, stable), {ROOM: "yes"}),
-            full_name(route, candidate, protocol, pool.name): ((stable,), {ROOM: "no"}),
-        },
-    )
+    found: dict[str, dict[str, Any]] = {}
+    members: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+        entry_name(route, candidate, protocol, pool.name): ((own, stable), {ROOM: "yes"}),
+        full_name(route, candidate, protocol, pool.name): ((stable,), {ROOM: "no"}),
+    }
     if not pool.name:
         streams = _streams_name(route, candidate, protocol)
         found[streams] = _release_cluster(streams, route, candidate, protocol, pool)
         members[stream_entry_name(route, candidate, protocol)] = ((streams, stable), {})
     for name, (of, room) in members.items():
         found[name] = _fallback_cluster(name, of, metadata(route, candidate, **room))
-    return found
+    return found | (_spare_clusters(route, candidate, protocol, pool) if route.has_spare else {})
+
+
+def _spare_clusters(route: ModelRoute, candidate: Arm, protocol: str, pool: Pool) -> dict[str, dict[str, Any]]:
+    """The cluster of stable's share, and the two that it falls back to: stable's servers with open ports, then the candidate's.
+
+    They are there while the candidate is, so that a weight is one write of routes. Stable's own cluster stays as it is without a
+    candidate: Envoy would make a changed one anew, with all its connections and bounds.
+    A second attempt prefers a cluster that the first one did not use, so it meets the check of the ports. Retries are bounded, so that
+    they do not double the load of a server in trouble.
+    """
+    own = cluster_name(route.model, route.stable, protocol, pool.name)
+    again, spare = _again_name(route, protocol, pool.name), _spare_name(route, candidate, protocol, pool.name)
+    name = _backed_name(route, candidate, protocol, pool.name)
+    places = route.in_stables_place(candidate, pool.share_pct)
+    retries = [
+        {"priority": "DEFAULT", "max_retries": max(LEAST_RETRIES, places)},
+        {"priority": "HIGH", "max_retries": MAX_CONCURRENT},
+    ]
+    checked = _release_cluster(again, route, route.stable, protocol, pool) | _port_checks()
+    del checked["outlier_detection"]
+    servers = _release_cluster(spare, route, candidate, protocol, pool)
+    rest = _fallback_cluster(name, (own, again, spare), metadata(route, route.stable))
+    return {
+        again: checked,
+        spare: servers | {"circuit_breakers": {"thresholds": _thresholds(places)}},
+        name: rest | {"circuit_breakers": {"thresholds": retries}},
+    }
 
 
 def endpoints(route: ModelRoute, *, allows_forced: bool = False) -> dict[str, dict[str, Any]]:
@@ -117,22 +174,42 @@ def endpoints(route: ModelRoute, *, allows_forced: bool = False) -> dict[str, di
     found = {}
     for protocol, pool in product(PROTOCOLS, route.pools):
         for arm in route.arms:
-            hosts = [
-                {
-                    "endpoint": {"address": _address(e.host, e.http_port if protocol == "http" else e.grpc_port)},
-                    "metadata": metadata(route, arm),
-                }
-                for e in arm.endpoints
-            ]
+            hosts = _hosts(route, arm, protocol)
             streams = set() if pool.name else {_streams_name(route, arm, protocol)}
             is_forced = allows_forced and not pool.name and arm not in route.others
             forced = {forced_name(route.model, arm, protocol)} if is_forced else set()
             for name in {cluster_name(route.model, arm, protocol, pool.name)} | streams | forced:
-                found[name] = {
-                    "cluster_name": name,
-                    "endpoints": [{"locality": {}, "lb_endpoints": hosts}] if hosts else [],
-                }
+                found[name] = _assigned(name, hosts)
+        if route.candidate is not None and route.has_spare:
+            found |= _spare_endpoints(route, route.candidate, protocol, pool.name)
     return found
+
+
+def _spare_endpoints(route: ModelRoute, candidate: Arm, protocol: str, pool: str) -> dict[str, dict[str, Any]]:
+    """Those of `_spare_clusters`, and of stable's own. Any server of stable's that is well gets all of stable's share: else Envoy would
+    give a part of it to the next cluster as soon as a third of the servers is away.
+    """
+    whole = {"policy": {"overprovisioning_factor": ANY_SERVER}}
+    stables = _hosts(route, route.stable, protocol)
+    spare = _spare_name(route, candidate, protocol, pool)
+    names = (cluster_name(route.model, route.stable, protocol, pool), _again_name(route, protocol, pool))
+    found = {name: _assigned(name, stables) | whole for name in names}
+    return found | {spare: _assigned(spare, _hosts(route, replace(candidate, digest=SPARE), protocol))}
+
+
+def _assigned(cluster: str, hosts: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"cluster_name": cluster, "endpoints": [{"locality": {}, "lb_endpoints": hosts}] if hosts else []}
+
+
+def _hosts(route: ModelRoute, arm: Arm, protocol: str) -> list[dict[str, Any]]:
+    about = metadata(route, arm)
+    return [
+        {
+            "endpoint": {"address": _address(e.host, e.http_port if protocol == "http" else e.grpc_port)},
+            "metadata": about,
+        }
+        for e in arm.endpoints
+    ]
 
 
 def _address(host: str, port: int) -> dict[str, Any]:
@@ -187,7 +264,7 @@ def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str, pool
         "circuit_breakers": {
             "thresholds": _thresholds(route.in_flight(arm, pool.share_pct) + AT_ONCE * (arm is route.candidate))
         },
-        "outlier_detection": _outlier_detection(),
+        "outlier_detection": _outlier_detection(is_backed=arm is route.candidate),
         # Else a server that is set aside within a second of another, as the last of a broken release is, goes on being asked for
         # that second: Envoy hands on such changes once a second at most.
         "common_lb_config": {"update_merge_window": "0s"},
@@ -209,7 +286,7 @@ def _thresholds(in_flight: int) -> list[dict[str, Any]]:
     `priority: HIGH` have a pool of their own: a stream that stays open for an hour must not hold a request's place.
     """
     # Stable retried on stable must not double the load of a server that is in trouble.
-    retries = {"budget_percent": {"value": 20.0}, "min_retry_concurrency": 5}
+    retries = {"budget_percent": {"value": 20.0}, "min_retry_concurrency": LEAST_RETRIES}
     return [
         {
             "priority": priority,
@@ -222,11 +299,21 @@ def _thresholds(in_flight: int) -> list[dict[str, Any]]:
     ]
 
 
-def _outlier_detection() -> dict[str, Any]:
+def _port_checks() -> dict[str, Any]:
+    """Whether a server accepts connections. One that answers wrongly or late is not gone: its requests stay with stable, and stay
+    stable's evidence.
+    """
+    every = {"interval": f"{PORT_CHECK_S}s", "no_traffic_interval": f"{PORT_CHECK_S}s"}
+    check = {"timeout": f"{CONNECT_TIMEOUT_S:g}s", **every, "unhealthy_threshold": 1, "healthy_threshold": 1}
+    return {"health_checks": [{**check, "tcp_health_check": {}}], "ignore_health_on_host_removal": True}
+
+
+def _outlier_detection(*, is_backed: bool) -> dict[str, Any]:
     """Sets aside, for a few seconds, a server that refused, reset, timed out or was unavailable five times in a row.
 
     INTERNAL and 500 are never held against it: Triton says so to a caller's bad input, and one bad caller must not put
-    a good server out. Where there is nothing to fall back to, servers are used even when all are set aside.
+    a good server out. `is_backed`: stable answers if all are set aside. Else the last server stays, so that its requests never go to a
+    candidate that stands in for stable.
 
     Local and external origins are not told apart: if they were, each new connection to a server that hangs would count
     as a success, and it would never be set aside.
@@ -239,7 +326,7 @@ def _outlier_detection() -> dict[str, Any]:
         "interval": "0.5s",
         "base_ejection_time": "3s",
         "max_ejection_time": "10s",
-        "max_ejection_percent": 100,
+        "max_ejection_percent": 100 if is_backed else 99,
     }
 
 

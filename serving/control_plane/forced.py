@@ -12,7 +12,7 @@ from typing import Any
 from serving.control_plane.calls import PROTOCOLS, as_servers_want, match_of
 from serving.control_plane.clusters import cluster_name, forced_name
 from serving.control_plane.overflow import picks_cluster
-from serving.control_plane.refusals import GRPC_PERMISSION_DENIED, REFUSED, refusals
+from serving.control_plane.refusals import GRPC_PERMISSION_DENIED, GRPC_RESOURCE_EXHAUSTED, REFUSED, refusals
 from serving.control_plane.request_classes import of_class
 from serving.core.outcomes import GRPC, HTTP, Purpose, route_name
 from serving.core.routes import Arm, ModelRoute
@@ -24,20 +24,28 @@ NO_KEY = (
     f"a request that forces a release shows the environment's key in {FORCED_KEY_HEADER}; an administrator finds it by "
     f"`sluicegate environment show`. Without {RELEASE_HEADER} the gateway chooses the release"
 )
+NOT_NOW = (
+    f"no request forces a release of {{model}} until its rollout ends: such requests disturb the times by which it is judged. Leave "
+    f"out {RELEASE_HEADER}"
+)
 #: No cluster has this name. The script returns it while a forced request runs over the other protocol.
 TAKEN = "taken"
 
 
 def forced_routes(route: ModelRoute, pools: list[str], key: str) -> list[dict[str, Any]]:
-    """Returns routes to each release by its name and digest, for requests with `RELEASE_HEADER` and `key`."""
+    """Returns routes to each release by its name and digest, for requests with `RELEASE_HEADER` and `key`. If the route refuses forced
+    requests, only questions, which run no model, are answered."""
     forces = {"headers": [{"name": RELEASE_HEADER, "present_match": True}]}
     shows = {"name": FORCED_KEY_HEADER, "string_match": {"exact": key}}
     hides = {"headers": [*forces["headers"], {**shows, "invert_match": True, "treat_missing_header_as_empty": True}]}
     routes = refusals(hides, NO_KEY, name=REFUSED, status=403, grpc_status=GRPC_PERMISSION_DENIED)
     for arm in route.arms:
         for name, protocol in product((arm.name, arm.digest), PROTOCOLS):
-            routes += [_forced(route, arm, name, protocol, pool) for pool in pools]
+            routes += [_forced(route, arm, name, protocol, pool) for pool in pools if not route.refuses_forced]
             routes.append(_question(route, arm, name, protocol))
+    if route.refuses_forced:
+        said, status = NOT_NOW.format(model=route.model), {"status": 429, "grpc_status": GRPC_RESOURCE_EXHAUSTED}
+        return routes + refusals(forces, said, name=REFUSED, **status)
     missing = f"this release of {route.model} has no server here"
     routes += refusals(forces, missing, name="no_release")
     return routes

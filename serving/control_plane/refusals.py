@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-GRPC_NOT_FOUND, GRPC_PERMISSION_DENIED, GRPC_UNIMPLEMENTED = 5, 7, 12
+GRPC_NOT_FOUND, GRPC_PERMISSION_DENIED, GRPC_RESOURCE_EXHAUSTED, GRPC_UNIMPLEMENTED = 5, 7, 8, 12
 #: Name of routes that refuse a call in the place of its server.
 REFUSED = "refused"
 

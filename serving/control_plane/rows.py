@@ -28,7 +28,7 @@ WITH servers AS (
    WHERE server.ended_at IS NULL AND deployment.state = ANY(%s)
    GROUP BY deployment.environment_id, release.model_id)
 SELECT 'environment' AS kind, slug AS name, id AS environment_id, json_build_array(
-         id, slug, generation, allows_forced_release, statement_timestamp())::text, NULL
+         id, slug, generation, allows_forced_release, forced_key_number, statement_timestamp())::text, NULL
   FROM serving_environment WHERE is_routed AND retired_at IS NULL
 UNION ALL
 SELECT 'gateway', gateway.name, environment.id, json_build_array(
@@ -39,7 +39,7 @@ SELECT 'gateway', gateway.name, environment.id, json_build_array(
 UNION ALL
 SELECT 'route', model.slug, route.environment_id, json_build_array(
          route.id, route.environment_id, route.model_id, stable_id, candidate_id, route.generation, changes, candidate_bp, mirror_bp,
-        proven,
+        proven, refuses_forced,
          model.slug, model.objectives, model.traffic_policy,
          CASE WHEN sleep.state <> 'awake' THEN json_build_array(sleep.state, sleep.loads_on_demand, sleep.wake_s) END)::text, servers.said
   FROM serving_route route
@@ -69,6 +69,7 @@ class EnvironmentRow(NamedTuple):
     slug: str
     generation: int
     allows_forced: bool
+    forced_key_number: int
     read_at: str
 
 
@@ -98,6 +99,7 @@ class RouteRow(NamedTuple):
     candidate_bp: int
     mirror_bp: int
     proven: dict[str, Any]
+    refuses_forced: bool
     slug: str
     objectives: Any
     traffic_policy: Any

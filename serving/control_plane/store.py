@@ -119,7 +119,7 @@ def _table(environment: EnvironmentRow, models: list[ModelRoute], problems: list
     return RoutingTable(
         environment.slug,
         environment.generation,
-        forced_key(environment.slug) if environment.allows_forced else "",
+        forced_key(environment.slug, environment.forced_key_number) if environment.allows_forced else "",
         tuple(models),
         frozenset(unknown),
     )
@@ -215,6 +215,7 @@ def _model_route(route: RouteRow, servers: Servers, releases: Mapping[str, _Seal
         is_idempotent=is_idempotent(route),
         retries_resets=retries_resets(route),
         asleep=_asleep(route, bool(servers.serving.get(releases[route.stable_id].digest))),
+        refuses_forced=route.refuses_forced,
     )
     return Made(premises if readable == used.keys() else None, made, servers.known, used)
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from serving.control_plane.calls import PATHS, PROTOCOLS, as_servers_want, match_of
-from serving.control_plane.clusters import NAMESPACE, PROBER_CLUSTER, cluster_name, stream_entry_name
+from serving.control_plane.clusters import (
+    NAMESPACE,
+    NOT_ACCEPTED_S,
+    PROBER_CLUSTER,
+    rest_name,
+    stream_entry_name,
+)
 from serving.control_plane.forced import FORCED_KEY_HEADER, RELEASE_HEADER, forced_routes
 from serving.control_plane.overflow import HANDED_ON, drawn_metadata, draws_candidate, tells_room
 from serving.control_plane.own_answers import HEALTH_OF_MODEL, NOT_OFFERED, gateway_routes, model_routes
@@ -250,9 +256,13 @@ def _whole(timeout_s: float, protocol: str) -> dict[str, Any]:
 
 
 def _split(route: ModelRoute, protocol: str, pool: Pool, asked: Purpose) -> list[dict[str, Any]]:
-    """The candidate's share of the requests, and the rest, which is stable's. Both are routes: a weight cannot ask who has room."""
-    stable = cluster_name(route.model, route.stable, protocol, pool.name)
-    rest = _unary(route, protocol, pool.name, asked, {"cluster": stable})
+    """The candidate's share of the requests, and the rest, which is stable's. Both are routes: a weight cannot ask who has room.
+
+    Where answers are retried, too, a second attempt of the rest waits until the gateway has seen a closed port, and is the last one. So
+    the candidate gets no request in stable's place that a server has seen.
+    """
+    again_s = NOT_ACCEPTED_S if route.uses_spare and route.is_idempotent else AGAIN_S
+    rest = _unary(route, protocol, pool.name, asked, {"cluster": rest_name(route, protocol, pool.name)}, again_s)
     if route.candidate is None or not route.candidate_bp:
         return [rest]
     where = draws_candidate(route, route.candidate, protocol, pool)
@@ -299,8 +309,13 @@ def _unary(
 
 def _retried(route: ModelRoute, protocol: str) -> dict[str, Any]:
     if not route.is_idempotent:
-        return {"retry_on": NEVER_SENT}
+        return {"retry_on": NEVER_SENT, "num_retries": _of_never_sent(route)}
     return {"retry_on": f"{RETRY_ON},{RESET}" if _retries_resets(route) else RETRY_ON, **_BAD_ANSWERS[protocol]}
+
+
+def _of_never_sent(route: ModelRoute) -> int:
+    """Further attempts: on stable's servers, and then on the candidate in stable's place."""
+    return 2 if route.uses_spare else 1
 
 
 def _retries_resets(route: ModelRoute) -> bool:
@@ -365,7 +380,7 @@ def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
             },
             "retry_policy": {
                 "retry_on": "connect-failure,refused-stream",
-                "num_retries": 1,
+                "num_retries": _of_never_sent(route),
                 "retry_priority": _ELSEWHERE,
                 **_ANOTHER_REPLICA,
             },

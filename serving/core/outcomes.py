@@ -67,6 +67,8 @@ class Drawn(StrEnum):
 DECIDED: Final = frozenset({Drawn.ANSWERED, Drawn.FAILED, Drawn.SAVED, Drawn.COMMON})
 #: Requests that count for no release.
 NOT_ROUTED: Final = frozenset({Drawn.MISTAKE, Drawn.NOTHING})
+#: In the place of a digest: the server of a candidate that stands in for stable. Its attempts count for no release.
+SPARE: Final = "spare"
 #: Purposes for which the split draws a release.
 EVIDENCE: Final = frozenset({Purpose.INFERENCE, Purpose.STREAM})
 
@@ -243,15 +245,17 @@ class Refused(StrEnum):
     BY_CALLER = "deadline"  # the caller's own deadline is shorter than any that a release is held to
 
 
-def drawn(answer: Answer, tries: int, *, refused: str = "", is_diverted: bool = False) -> Drawn:
+def drawn(answer: Answer, tries: int, *, refused: str = "", is_diverted: bool = False, by_spare: bool = False) -> Drawn:
     """Returns the outcome for the release that the split drew. `answer` is that of the last of `tries` attempts.
 
     A second attempt follows only a first one that failed, or that did not know the model. One that timed out is
     inconclusive, whichever release it was for: the first attempt may have left it too little time.
-    `is_diverted`: another release got the only attempt.
+    `is_diverted`: another release got the only attempt. `by_spare`: the candidate stood in for stable, which accepted no connection.
     """
     if tries == 0 and answer.is_turned_away:
         return Drawn.NOTHING
+    if by_spare:
+        return Drawn.UNDECIDED
     if refused in (Refused.BY_GATEWAY, Refused.BY_SERVER):
         return Drawn.SHED
     ended = answer.ended

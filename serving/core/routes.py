@@ -151,6 +151,7 @@ class ModelRoute:
     is_idempotent: bool = True  # a request may be asked twice; else it is neither retried once it was sent nor mirrored
     retries_resets: bool = False  # asks again what was in flight on a server that died, of which it may have died
     asleep: Asleep | None = None  # the gateway answers for the model
+    refuses_forced: bool = False  # no request forces a release, though the environment allows it
     is_stable_lost: bool = False  # stable's endpoints are its last known ones: no server is known to serve there
 
     def __post_init__(self) -> None:
@@ -190,6 +191,16 @@ class ModelRoute:
         if self.candidate is not None and self.candidate_bp == WHOLE_BP:
             return bool(self.candidate.endpoints)
         return bool(self.stable.endpoints) and not self.is_stable_lost
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether the candidate's servers can stand in for stable's."""
+        return self.candidate is not None and self.candidate.digest != self.stable.digest
+
+    @property
+    def uses_spare(self) -> bool:
+        """Whether they do while no server of stable's accepts a connection: only if the candidate has traffic."""
+        return self.has_spare and self.candidate_bp > 0
 
     @property
     def pools(self) -> tuple[Pool, ...]:
@@ -242,6 +253,13 @@ class ModelRoute:
         of_all = arm.max_in_flight * max(len(arm.endpoints), 1)
         if arm is self.candidate:
             of_all = ceil(of_all * min(max(self.limits.attempt_timeout_s / arm.well_within_s, 1.0), MOST_TIMES))
+        return self._share(of_all, share_pct)
+
+    def in_stables_place(self, candidate: Arm, share_pct: int = 100) -> int:
+        """Requests of stable's that one gateway may have in flight on the candidate over one protocol, at least 1."""
+        return self._share(candidate.max_in_flight * max(len(candidate.endpoints), 1), share_pct)
+
+    def _share(self, of_all: int, share_pct: int) -> int:
         return ceil(of_all * share_pct / (100 * self.gateways * _PROTOCOLS))
 
 

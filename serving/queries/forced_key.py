@@ -10,4 +10,4 @@ from serving.models import Environment
 def shown_forced_key(actor: Actor, environment: Environment) -> str:
     """The environment's key, for its administrators; empty for others, and if no release may be forced there."""
     is_shown = environment.allows_forced_release and may(actor, Verb.ADMINISTER, "*")
-    return forced_key(environment.slug) if is_shown else ""
+    return forced_key(environment.slug, environment.forced_key_number) if is_shown else ""

@@ -382,5 +382,6 @@ def test_a_state_that_was_stored_before_fields_were_renamed_is_read_whole() -> N
         "load_failure",
         "stable_unanswered",
         "unsteady_since",
-    }  # of a candidate that loads or is away, and of a stable release that is silent
+        "refuses_forced",
+    }  # of a candidate that loads or is away, of a stable release that is silent, and of forced requests
     assert OpenSegment.from_json(history).began_at == 301.0

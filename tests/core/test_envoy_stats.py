@@ -207,3 +207,12 @@ def test_what_failed_is_timed_and_is_no_answer() -> None:
 def test_what_was_shed_is_told_apart_from_what_failed(code: int, grpc: str, flags: str, shed: int) -> None:
     found = parse(request(1, code, grpc, flags), {})["m"].counters("gateway", "epoch", datetime(2026, 1, 1, tzinfo=UTC))
     assert (found.user_errors, found.user_shed) == (7, shed)
+
+
+@pytest.mark.parametrize(("tries", "code"), [(1, 200), (2, 200), (1, 500), (2, 503)])
+def test_a_candidate_in_stables_place_is_no_evidence_for_either_release(tries: int, code: int) -> None:
+    line = re.sub(r"by\.[^.]*\.", "by.spare.", request(tries, code))
+    one = arm(line)
+    assert (one.routed, one.decided, one.failed, one.saved, one.common) == (7, 0, 0, 0, 0)
+    timed = f"sli.latency.model.m.digest.spare.entry.split.try.1.slot.0.code.{code}.grpc..flags.-: B1000(0,7)"
+    assert parse(timed, {}) == {}

@@ -37,7 +37,7 @@ def test_routes_wait_for_the_new_clusters_endpoints() -> None:
     peer.stream.acks(first)
     peer.is_silent_on = {ENDPOINTS}
     second = snapshot(route(generation=2), last=first)
-    assert peer.settle(second) == ["CDS", "EDS"]
+    assert peer.settle(second) == ["CDS", "EDS", "EDS"]
     assert peer.stream.acks(second) == []
 
 
@@ -54,13 +54,14 @@ def test_old_clusters_go_only_after_the_grace_period_and_aggregates_first() -> N
     peer, first = Peer(), snapshot(route())
     peer.settle(first)
     second = snapshot(route(candidate=None, bp=0, generation=2), last=first)
-    assert peer.settle(second, now=1.0) == ["SRDS"]
+    assert peer.settle(second, now=1.0) == ["EDS", "SRDS"]
     assert peer.settle(second, now=1.0 + GRACE_S - 0.1) == []
     assert peer.settle(second, now=1.0 + GRACE_S) == ["CDS-"]
     own = [name for name in peer.removed if "_or_" not in name]
-    assert len(own) == 4  # for each protocol one for requests, one for streams
-    assert peer.removed[-4:] == own
-    assert len(peer.removed) == 4 + 6
+    # for each protocol one for requests, one for streams, and for stable's share its second attempts and the candidate's servers
+    assert len(own) == 8
+    assert peer.removed[-8:] == own
+    assert len(peer.removed) == 8 + 8
 
 
 def test_clusters_that_are_gone_are_forgotten() -> None:
@@ -75,7 +76,7 @@ def test_clusters_that_are_gone_are_forgotten() -> None:
         peer.settle(last, now=now)
         now += GRACE_S
         peer.settle(last, now=now)
-    assert len(peer.removed) == 4 * (4 + 6)
+    assert len(peer.removed) == 4 * (6 + 8)  # the cluster of stable's second attempts stays
     assert peer.stream._unused == set() and peer.stream._unused_since == {}
 
 
@@ -268,9 +269,9 @@ def test_a_stuck_cluster_never_holds_up_another_models_rollback() -> None:
     peer, first = Peer(), snapshot(route(), route(model="other", candidate=None, bp=0))
     peer.settle(first)
     peer.stream.acks(first)
-    peer.is_silent_on = {CLUSTER}
+    peer.is_silent_on = {CLUSTER, ENDPOINTS}
     second = snapshot(route(bp=0, generation=3), route(model="other", candidate=C, generation=2), last=first)
-    assert peer.settle(second, now=1.0) == ["CDS", "SRDS"]
+    assert peer.settle(second, now=1.0) == ["CDS", "EDS", "SRDS"]
     assert peer.stream.acks(second) == [StreamAck(9, 3)]
 
 
@@ -282,7 +283,7 @@ def test_a_cluster_that_is_stuck_while_new_is_taken_away_and_tried_again() -> No
     peer.settle(second, now=1.0)
     assert peer.settle(second, now=1.1 + ACK_TIMEOUT_S) == []
     assert peer.settle(second, now=1.1 + STUCK_S) == ["CDS-"]
-    assert all(B.digest12 in name for name in peer.removed)
+    assert all(B.digest12 in name or name.endswith("_again") for name in peer.removed)
     peer.is_silent_on = set()
     assert peer.settle(second, now=1.1 + RETRY_S)[0] == "CDS"
     assert StreamAck(9, 2) in peer.stream.acks(second)

@@ -151,6 +151,15 @@ def test_a_time_out_is_above_nothing_and_at_most_ten_minutes() -> None:
             Limits(timeout_s=whole_s, attempt_timeout_s=attempt_s)
 
 
+def test_a_route_may_refuse_forced_requests_and_answers_questions_still() -> None:
+    host = vhost(dataclasses.replace(route(), refuses_forced=True), forced_key="key")
+    names = {one["name"] for one in host["routes"]}
+    assert not names & {"forced", "forced_grpc", "no_release"} and {"question", "question_grpc"} <= names
+    refused = [one for one in host["routes"] if one.get("direct_response", {}).get("status") == 429]
+    assert len(refused) == 1 and "until its rollout ends" in refused[0]["direct_response"]["body"]["inline_string"]
+    assert "forced" in {one["name"] for one in vhost(route(), forced_key="key")["routes"]}
+
+
 def test_a_release_is_forced_only_where_the_environment_says_so() -> None:
     assert RoutingTable("production", 1).forced_key == ""
 

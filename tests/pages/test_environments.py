@@ -111,6 +111,26 @@ def test_by_api(root: Client) -> None:
     assert root.patch("/api/v1/environments/canary", {"title": "x"}, **api).status_code == 412
 
 
+def test_forced_requests_have_a_new_key_once_they_are_allowed_again(root: Client) -> None:
+    old = Environment.objects.create(slug="canary", title="Canary", allows_forced_release=True)  # of an older version
+
+    def change(allows: bool) -> str | None:
+        version = Environment.objects.get(pk=old.pk).version
+        api: dict[str, Any] = {"content_type": "application/json", "headers": {"If-Match": str(version)}}
+        answer = root.patch("/api/v1/environments/canary", {"allows_forced_release": allows}, **api)
+        assert answer.status_code == 200
+        key: str | None = answer.json()["forced_release_key"]
+        return key
+
+    first = root.get("/api/v1/environments/canary").json()["forced_release_key"]
+    assert change(True) == first  # nothing changed
+    assert change(False) is None
+    second = change(True)
+    assert second and second != first
+    change(False)
+    assert change(True) not in {first, second, None}
+
+
 def test_freezes_of_models_that_one_may_see(ann: Client) -> None:
     window = {"from": "00:00", "to": "24:00", "why": "<i>holidays</i>"}
     for slug, team in (("ranker", "search"), ("other", "ads")):
