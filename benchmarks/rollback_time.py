@@ -6,7 +6,7 @@ For each fault one release passes its gates once. Each run rolls it out, lets it
 ask what it breaks on, so that probes and gates meet a model that is right. The clock starts when the first of them asks that
 (`fault`), whichever release that goes to, and ends when every gateway has acknowledged weight 0 (`zero`, the product's own
 clock, docs/rollouts.md). Users ask at their own pace, however slow the answers are. `kill` ends the candidate's server from outside:
-its clock starts at the kill. `engine` kills the engine when the model begins to fail. *Shown* is the product's own
+its clock starts at the kill. `engine` kills the leading engine when the model begins to fail. *Shown* is the product's own
 `fault_to_zero_s` of the same run.
 """
 
@@ -136,7 +136,7 @@ def one_run(
     time.sleep(good_s)
     killed_at = kill_server(shop.stack, release) if kills == "server" else None
     if kills == "engine":
-        os.kill(shop.stack.pid_of("engine"), signal.SIGKILL)
+        os.kill(shop.stack.leading_engine(), signal.SIGKILL)
     crowd.breaks = True
     try:
         seen = shop.until(number, "rolled_back", within_s=300)
