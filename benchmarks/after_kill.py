@@ -1,7 +1,7 @@
 """How soon the engine judges and pages answer after a kill, with `sluicegate up` on busy cores.
 
-Run `python -m benchmarks.after_kill [--rounds N] [--busy N] [--out FILE]`. One engine leads a stack of its own, while `--busy`
-processes compute. Each round kills the engine and then the web process. *Decision* is the time from the kill until another engine
+Run `python -m benchmarks.after_kill [--rounds N] [--busy N] [--out FILE]`. One of two engines leads a stack of its own, while `--busy`
+processes compute. Each round kills the leading engine and then the web process. *Decision* is the time from the kill until another engine
 holds the lease with a new token, after which it ticks at once; *page* is the time until `GET /api/v1/me` answers. Half a minute for
 each round. The exit code is 1 if one took longer than promised.
 """
@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -41,13 +42,13 @@ def until(holds: Callable[[], bool]) -> float:
     return time.monotonic() - began
 
 
-def killed(stack: Stack, name: str) -> None:
-    os.kill(stack.pid_of(name), signal.SIGKILL)
-
-
 def token_of(session: psycopg.Connection) -> int:
     row = session.execute("SELECT token FROM ledger_lease WHERE name = 'engine'").fetchone()
     return int(row[0]) if row else 0
+
+
+def leads_after(session: psycopg.Connection, token: int) -> bool:
+    return token_of(session) > token
 
 
 def answers(stack: Stack) -> bool:
@@ -72,10 +73,10 @@ def measured(rounds: int, busy: int) -> dict[str, list[float]]:
         for _ in range(rounds):
             time.sleep(_CALM_S)
             token = token_of(session)
-            killed(stack, "engine")
-            found["decision"].append(until(lambda token=token: token_of(session) > token))
+            os.kill(stack.leading_engine(), signal.SIGKILL)
+            found["decision"].append(until(partial(leads_after, session, token)))
             time.sleep(_CALM_S)
-            killed(stack, "web")
+            os.kill(stack.pid_of("web"), signal.SIGKILL)
             found["page"].append(until(lambda: answers(stack)))
             print({name: round(times[-1], 2) for name, times in found.items()}, flush=True)
     return found

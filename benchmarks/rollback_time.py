@@ -1,12 +1,13 @@
 """How long a candidate that breaks under users keeps its traffic, on the real stack: Triton, Envoy, PostgreSQL, Valkey.
 
-Run `python -m benchmarks.rollback_time [--runs 20] [--faults errors,some_errors,slow,hang,crash,kill,wrong] [--out FILE]`.
+Run `python -m benchmarks.rollback_time [--runs 20] [--faults errors,some_errors,slow,hang,crash,kill,engine,wrong] [--out FILE]`.
 
 For each fault one release passes its gates once. Each run rolls it out, lets it answer users for two seconds, and then lets users
 ask what it breaks on, so that probes and gates meet a model that is right. The clock starts when the first of them asks that
 (`fault`), whichever release that goes to, and ends when every gateway has acknowledged weight 0 (`zero`, the product's own
 clock, docs/rollouts.md). Users ask at their own pace, however slow the answers are. `kill` ends the candidate's server from outside:
-its clock starts at the kill. *Shown* is the product's own `fault_to_zero_s` of the same run.
+its clock starts at the kill. `engine` kills the leading engine when the model begins to fail. *Shown* is the product's own
+`fault_to_zero_s` of the same run.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Fault:
     share: float = 1.0
     guards: tuple[dict[str, Any], ...] = ({"indicator": "errors"}, {"indicator": "slow", "threshold_ms": 250})
     mirrored_pct: float = 0
-    kills: bool = False  # the candidate's server, from outside
+    kills: str = ""  # killed from outside at the fault: `server`, the candidate's, or `engine`
 
 
 FAULTS = {
@@ -55,7 +56,8 @@ FAULTS = {
     "slow": Fault("20 % of the requests take 0.6 s more", "time.sleep(0.6)", 0.20),
     "hang": Fault("every request hangs", "time.sleep(3600)"),
     "crash": Fault("the model process dies", "os._exit(1)"),
-    "kill": Fault("the server is killed", "pass", kills=True),
+    "kill": Fault("the server is killed", "pass", kills="server"),
+    "engine": Fault("all requests fail, and the engine is killed", FAILS, kills="engine"),
     "wrong": Fault(
         "20 % of the answers are wrong", "y = 3 * x", 0.20, ({"indicator": "errors"}, {"indicator": "wrong"}), 50
     ),
@@ -113,7 +115,7 @@ def one_run(
     *,
     good_s: float = GOOD_S,
     replicas: int | None = None,
-    kills: bool = False,
+    kills: str = "",
 ) -> dict[str, Any]:
     """One rollout of the release, broken after it has served for `good_s`; of so many replicas, if they are told.
 
@@ -132,7 +134,9 @@ def one_run(
     shop.until_acknowledged(number)
     failed_before = len(crowd.failed)
     time.sleep(good_s)
-    killed_at = kill_server(shop.stack, release) if kills else None
+    killed_at = kill_server(shop.stack, release) if kills == "server" else None
+    if kills == "engine":
+        os.kill(shop.stack.leading_engine(), signal.SIGKILL)
     crowd.breaks = True
     try:
         seen = shop.until(number, "rolled_back", within_s=300)

@@ -75,7 +75,8 @@ def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
         if s.evidence.served_s < s.policy.cold_s:
             said = f"{looks}, but its server has served for only {s.evidence.served_s:.0f} of {s.policy.cold_s:.0f} s"
             return hold(s, Code.COLD_START, f"{said} that it may take to warm up", judged)
-        was_cold = not s.evidence.forgotten and s.evidence.served_s < s.elapsed_s + s.policy.cold_s
+        is_of_this_step = s.evidence.served_s < s.elapsed_s + s.policy.cold_s
+        was_cold = s.policy.cold_s > 0 and not s.evidence.forgotten and is_of_this_step
     if not may_forget or not (was_cold or _is_well_by_now(s, judged)):
         return None
     attempts = s.evidence.recent.get(judged.guard.name, (0, 0))[1]

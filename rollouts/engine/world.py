@@ -83,8 +83,8 @@ class RolloutEntry:
     def is_suspect(self) -> bool:
         """Whether the last look at it saw the candidate fail in a way that is worth another look before the next tick.
 
-        More than a lone failure and a tenth of its attempts: one fault may have begun in the middle of that second. Or nothing
-        of it ended, though several attempts were due: what hangs fails all at once, when its time is up.
+        More than a lone failure and a tenth of its attempts: one fault may have begun in the middle of that second. Or
+        none of its attempts ended, though several were due: hung attempts fail all at once, when their time is up.
         """
         if self.rollout.state not in {S.SHIFTING, S.BAKING}:
             return False

@@ -13,10 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from sluicegate.stack import child
 from sluicegate.stack.machine import ADMIN_TOKEN, BASE_DIR
 from sluicegate.stack.processes import StartFailed
 from sluicegate.stack.progress import LONGEST_START_S
+
+#: The pid in the name of the lease's holder (`ledger.adapters.process_names`).
+_LEADER = "SELECT split_part(owner, ':', 2) FROM ledger_lease WHERE name = 'engine' AND owner <> ''"
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,17 @@ class Stack:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"The stack has run no {name} for {within_s:g} s.")
             time.sleep(0.05)
+
+    def leading_engine(self, *, within_s: float = 20.0) -> int:
+        """Returns the pid of the engine that leads, of the two that run. Raises TimeoutError if none leads within `within_s`."""
+        deadline = time.monotonic() + within_s
+        with psycopg.connect(self.database_url, autocommit=True) as session:
+            while time.monotonic() < deadline:
+                row = session.execute(_LEADER).fetchone()
+                if row and Path(f"/proc/{row[0]}").exists():
+                    return int(row[0])
+                time.sleep(0.05)
+        raise TimeoutError(f"No engine has led for {within_s:g} s.")
 
     def log_of(self, name: str) -> Path:
         return self.state_dir / "logs" / f"{name}.log"

@@ -42,6 +42,7 @@ KEPT = [
     "scheduler",
     "agent",
     "engine",
+    "engine_2",
     "prober",
     "control_plane",
     "relay",
@@ -333,8 +334,21 @@ def test_whatever_is_killed_comes_back(stack: Stack, known: dict[str, int], name
     assert {one: stack.pid_of(one) for one in KEPT} == known
 
 
+def test_the_engine_that_runs_beside_a_killed_leader_leads(stack: Stack, known: dict[str, int]) -> None:
+    until(lambda: is_healthy(stack), "healthy before")
+    engines = {name: stack.pid_of(name) for name in ("engine", "engine_2")}
+    leader = stack.leading_engine()
+    (killed,) = [name for name, pid in engines.items() if pid == leader]
+    (standby,) = [pid for pid in engines.values() if pid != leader]
+    os.kill(leader, signal.SIGKILL)
+    until(lambda: stack.leading_engine() == standby, "the standby leads")
+    known[killed] = stack.pid_of(killed, unlike=leader, within_s=120)
+    assert {name: stack.pid_of(name) for name in engines} == {name: known[name] for name in engines}
+    assert stack.leading_engine() == standby  # the leader's successor waits
+
+
 def test_engine_worker_and_control_plane_killed_at_once_come_back(stack: Stack, known: dict[str, int]) -> None:
-    names = ["engine", "worker", "control_plane"]
+    names = ["engine", "engine_2", "worker", "control_plane"]
     before = {name: stack.pid_of(name) for name in names}
     for pid in before.values():
         os.kill(pid, signal.SIGKILL)
