@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import redis
 
-from benchmarks.after_kill import until
+from benchmarks.after_kill import MOST_S, until
 from benchmarks.fault_callers import Pages, Users
 from benchmarks.rollback_time import kill_server
 from ledger.adapters.linux_processes import children_of
@@ -233,9 +233,9 @@ class Fault:
 
 files, memory = resource.RLIMIT_NOFILE, resource.RLIMIT_AS
 FAULTS = (
-    Fault("kill -9 web", kills("web"), page_s=5.0, known="F9"),
-    Fault("kill -9 engine and scheduler", kills("engine", "scheduler"), leads=True),
-    Fault("kill -9 engine", kills("engine"), leads=True),
+    Fault("kill -9 web", kills("web"), page_s=MOST_S["page"], known="F9"),
+    Fault("kill -9 engine and scheduler", kills("engine", "scheduler"), known="F9", leads=True),
+    Fault("kill -9 engine", kills("engine"), known="F9", leads=True),
     Fault("kill -9 Envoy", kills("envoy")),
     Fault("kill -9 Envoy, control plane frozen 10 s", kills("envoy", frozen="control_plane"), 10),
     Fault("kill -9 node agent", kills("agent")),
@@ -243,7 +243,7 @@ FAULTS = (
     Fault("kill -9 Valkey", kills("valkey")),
     Fault("kill -9 worker", kills("worker")),
     Fault("kill -9 postmaster", kills("postgres")),
-    Fault("kill -9 eight processes at once", kills(*EIGHT), page_s=5.0, known="F9", leads=True),
+    Fault("kill -9 eight processes at once", kills(*EIGHT), page_s=MOST_S["page"], known="F9", leads=True),
     Fault("SIGSTOP Envoy 5 s", freezes("envoy"), 5, known="F17"),
     Fault("SIGSTOP PostgreSQL 20 s", freezes("postgres"), 20),
     Fault("SIGSTOP engine 20 s", freezes("engine"), 20),

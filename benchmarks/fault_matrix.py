@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 import psycopg
 
-from benchmarks.after_kill import token_of, until
+from benchmarks.after_kill import MOST_S, token_of, until
 from benchmarks.fault_callers import Uploads
 from benchmarks.fault_kinds import FAULTS, PUSHED, Fault, World
 from sluicegate.stack import running
@@ -70,13 +70,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Span:
-    """When a fault began and ended, and when its users were left alone, in monotonic seconds. `leads`: the time
-    until another engine led, in words."""
+    """When a fault began and ended, and when its users were left alone, in monotonic seconds. `leads_s`: seconds
+    until another engine led, or None if that was not awaited."""
 
     began: float
     ended: float
     watched: float
-    leads: str
+    leads_s: float | None
 
 
 def observed(world: World, fault: Fault, number: int) -> Row:
@@ -95,8 +95,12 @@ def observed(world: World, fault: Fault, number: int) -> Row:
             decision,
             world.rollout,
         )
-        words = ", ".join([state, *sorted(code for (code,) in told)]) + span.leads
+        words = ", ".join([state, *sorted(code for (code,) in told)])
         row.take(words, f"rollout {state}" if state != fault.rollout else "")
+        if span.leads_s is not None:
+            late = f"another engine leads after {span.leads_s:.1f} s"
+            row.cells[-1] += f"; {late}"
+            row.over += [late] if span.leads_s > MOST_S["decision"] else []
         verdict = world.shop.author.wait_for_gates(gate, timeout_s=_GATE_S)["verdict"]
         row.take(verdict, f"gate {verdict}" if verdict != "passed" else "")
         row.take(uploads.words(), *uploads.problems())
@@ -116,13 +120,13 @@ def _happens(world: World, fault: Fault, uploads: Uploads) -> Span:
     another_leads = _engine_leads(world) if fault.leads else None
     began = time.monotonic()
     with contextmanager(fault.begins)(world):
-        leads = f"; engine leads after {another_leads():.1f} s" if another_leads else ""
+        leads_s = another_leads() if another_leads else None
         time.sleep(max(0.0, began + fault.for_s - time.monotonic()))
         ended = time.monotonic() if fault.for_s else began
     time.sleep(max(_AFTER_S, began + _WATCH_S - time.monotonic()))
     watched = time.monotonic()
     uploads.end()
-    return Span(began, ended, watched, leads)
+    return Span(began, ended, watched, leads_s)
 
 
 def _engine_leads(world: World) -> Callable[[], float]:
