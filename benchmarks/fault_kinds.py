@@ -38,10 +38,12 @@ class World:
 
     def __init__(self, stack: Stack, folder: Path, until_the_end: ExitStack) -> None:
         self.stack, self.folder = stack, folder
-        self.shop = until_the_end.enter_context(Shop(stack, folder, step_s=1))
+        self.shop = until_the_end.enter_context(Shop(stack, folder, step_s=1, has_model=False))
         self.killed_at: float | None = None
-        for slug in (IDLE, PUSHED):
-            self.shop.offer({**model_document(1), "slug": slug, "title": slug.title()})
+        document = model_document(1)
+        for slug in (MODEL, IDLE):
+            self.shop.offer({**document, "slug": slug, "gate_policy": {"gates": ["contract"]}})
+        self.shop.offer({**document, "slug": PUSHED})
         self.users = {model: Users(stack, model, rate) for model, rate in RATES_PER_S.items()}
         for model, users in self.users.items():
             first = self.shop.start(self.shop.prove(f"{model}-first", model=model))

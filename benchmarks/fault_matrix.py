@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -42,7 +43,8 @@ _WATCH_S, _AFTER_S = 30.0, 15.0
 _GATE_S = 240.0
 #: How logs and events state a shortage of files or memory.
 SHORT = re.compile(
-    r"too many open files|no file descriptors|EMFILE|cannot allocate memory|MemoryError|out of memory", re.I
+    r"too many open files|no file descriptors|EMFILE|epoll_create1 unavailable|cannot allocate memory|MemoryError",
+    re.I,
 )
 
 
@@ -207,6 +209,7 @@ def main() -> int:
     if given.list:
         print(*(fault.name for fault in faults), sep="\n")
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a run that is cut off stops its stack
     lines, is_over = [Row.HEAD, "|---" * Row.HEAD.count(" | ") + "|---|"], False
     print(*lines, sep="\n", flush=True)
     with ExitStack() as until_the_end:
