@@ -6,7 +6,8 @@ import hashlib
 import re
 import struct
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,13 @@ class Call:
     ended: float
     error: str = ""
     told: str = ""
+
+
+def failures(calls: Iterable[Call], killed_at: float | None) -> tuple[Counter[str], int]:
+    """Failed calls by kind, without those in flight at the kill; and the number of those."""
+    failed = [call for call in calls if call.error]
+    flying = [call for call in failed if killed_at is not None and call.asked <= killed_at <= call.ended]
+    return Counter(call.error for call in failed if call not in flying), len(flying)
 
 
 class Users(LoadGenerator):

@@ -34,7 +34,7 @@ import numpy as np
 import psycopg
 
 from benchmarks.after_kill import MOST_S, token_of, until
-from benchmarks.fault_callers import Uploads
+from benchmarks.fault_callers import Call, Uploads, failures
 from benchmarks.fault_kinds import FAULTS, PUSHED, Fault, World
 from sluicegate.stack import running
 
@@ -106,7 +106,8 @@ def observed(world: World, fault: Fault, number: int) -> Row:
         verdict = world.shop.author.wait_for_gates(gate, timeout_s=_GATE_S)["verdict"]
         row.take(verdict, f"gate {verdict}" if verdict != "passed" else "")
         row.take(uploads.words(), *uploads.problems())
-    _count_pages(row, world, span)
+    looks = [look for look in world.pages.since(span.began) if look.asked < span.watched]
+    row.take(*page_words(looks, span.ended, fault.page_s))
     after = world.servers()
     changed = [name for name, pids in before.items() if after.get(name) != pids]
     bad = [f"{name} replaced" for name in changed if name not in fault.replaces]
@@ -149,18 +150,15 @@ def _count_users(row: Row, world: World, span: Span) -> None:
     fast: list[float] = []
     for users in world.users.values():
         calls = [call for call in users.since(began - 1) if call.asked < span.watched]
-        killed = world.killed_at or 0.0
-        failed = [call for call in calls if call.error]
-        flying = [call for call in failed if call.asked <= killed <= call.ended]
-        kinds = Counter(call.error for call in failed if call not in flying)
+        kinds, flying = failures(calls, world.killed_at)
         words = f" ({', '.join(f'{count} {kind}' for kind, count in kinds.most_common())})" if kinds else ""
-        beside = f", {len(flying)} in flight" if flying else ""
+        beside = f", {flying} in flight" if flying else ""
         row.take(
             f"{kinds.total()} / {len(calls)}{words}{beside}",
             f"{kinds.total()} failed" if kinds else "",
         )
         fast += [call.ended - call.asked for call in calls if not call.error and call.asked < span.ended + 5]
-        for call in failed[:8]:
+        for call in [one for one in calls if one.error][:8]:
             print(
                 f"  {users.model} {call.asked - began:+.2f} to {call.ended - began:+.2f} s: {call.told}",
                 flush=True,
@@ -168,18 +166,17 @@ def _count_users(row: Row, world: World, span: Span) -> None:
     row.take(f"{1000 * np.quantile(fast, 0.99):.0f}" if fast else "–")
 
 
-def _count_pages(row: Row, world: World, span: Span) -> None:
-    ended = span.ended
-    looks = [look for look in world.pages.since(span.began) if look.asked < span.watched]
+def page_words(looks: list[Call], ended: float, most_s: float) -> tuple[str, str]:
+    """Failed looks of all, and when the page was back after the fault's end; and why that is too late, or nothing."""
     failed = [look for look in looks if look.error]
-    last = max((look.asked for look in failed), default=0.0)
-    back = next((look.ended for look in looks if not look.error and look.asked > last), None) if failed else ended
+    if not failed:
+        return f"0 / {len(looks)}", ""
+    last = max(look.asked for look in failed)
+    back = next((look.ended for look in looks if not look.error and look.asked > last), None)
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(look.error for look in failed).most_common())
     away = "never" if back is None else f"{max(0.0, back - ended):.1f} s"
-    row.take(
-        f"{len(failed)} / {len(looks)}" + (f" ({kinds}), {away}" if failed else ""),
-        f"no page for {away}" if back is None or back - ended > row.fault.page_s else "",
-    )
+    is_late = back is None or back - ended > most_s
+    return f"{len(failed)} / {len(looks)} ({kinds}), {away}", f"page back: {away}" if is_late else ""
 
 
 def _bit(world: World, logs: dict[Path, int], event: int, name: str) -> bool:
