@@ -1,4 +1,4 @@
-"""Who uses a stack while `benchmarks.fault_matrix` breaks it: callers of models, a person with a page, uploads."""
+"""Callers of the stack that `benchmarks.fault_matrix` breaks: users of models, a reader of a page, uploads."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.contracts.serving_models import doubling_graph
 from tests.flows.tiny import Shop, password_of, write_release
 
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
-#: A client that waits a second between two tries to connect makes an outage of a second of each.
+#: By default a channel waits a second before it connects again, which makes a short outage longer.
 _RECONNECTS = [(f"grpc.{name}_reconnect_backoff_ms", 100) for name in ("initial", "min", "max")]
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request. Times are monotonic seconds. `error`: the kind of failure, or empty; `told`: what came."""
+    """One request. Times are monotonic seconds. `error`: the kind of failure, or empty; `told`: the answer or the error."""
 
     asked: float
     ended: float
@@ -64,7 +64,7 @@ class Users(LoadGenerator):
         self._channel.close()
 
     def since(self, at: float) -> list[Call]:
-        """The calls that were asked since then, in the order in which they ended."""
+        """Calls that were sent since then, ordered by their end."""
         return [call for call in list(self.calls) if call.asked >= at]
 
     def _ask(self, kind: Kind, number: float) -> None:
@@ -226,7 +226,7 @@ class Uploads:
         return f"{len(self._sent)} / {self._begun}{retries}"
 
     def problems(self) -> list[str]:
-        """Why uploads are not as they should be: each that gave up, and each release that is not what was sent."""
+        """A sentence for each push that gave up, and for each release whose stored file differs from the sent file."""
         gave_up = [f"upload gave up: {error}" for one in self._pushes if (error := one.exception())]
         return gave_up + [
             f"{name} is not whole" for name, folder in self._sent.items() if not self._is_whole(name, folder)

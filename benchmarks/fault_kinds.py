@@ -26,7 +26,7 @@ from tests.flows.tiny import MODEL, Shop, model_document
 IDLE, PUSHED = "idle", "pushed"
 STABLE, CANDIDATE = f"{MODEL}/r1", f"{MODEL}/r2"
 RATES_PER_S = {MODEL: 15.0, IDLE: 8.0}
-#: Before a fault nothing failed for this long; it is awaited so long, in seconds.
+#: Seconds without a failure before each fault, and the longest wait for them.
 _CALM_S, _CALM_WITHIN_S = 4.0, 180.0
 _STAYS: dict[str, Any] = {"min_s": 7200, "min_samples": 10**6, "deadline_s": 20_000}
 POLICY = {"preset": "standard", "steps": [{"weight_pct": 50, **_STAYS}], "bake": _STAYS}
@@ -67,7 +67,7 @@ class World:
                 time.sleep(0.2)
 
     def servers(self) -> dict[str, set[int]]:
-        """The pids of the servers of each release of the models that are asked."""
+        """The pids of the serving processes by release, such as `double/r1`."""
         found: dict[str, set[int]] = {}
         for slug, number, pid in self.rows(
             "SELECT m.slug, r.number, s.pid FROM serving_server s "
@@ -112,7 +112,7 @@ class World:
             if names
         )
 
-    # -- what faults are made of
+    # -- steps of faults
 
     def kill(self, pids: Collection[int]) -> None:
         for pid in pids:
@@ -125,7 +125,7 @@ class World:
         return {pid} | (children_of(pid) if name == "postgres" else set())
 
 
-#: Begins a fault. What stands behind its `yield` ends it.
+#: A generator that begins a fault; the code after its `yield` ends the fault.
 Begins = Callable[[World], Iterator[None]]
 
 
@@ -196,7 +196,7 @@ def read_only(folder: str) -> Begins:
 
 
 def limits(name: str, of: int, spare: int) -> Begins:
-    """Bounds a process to what it has now and so much more: open files, or KiB of address space."""
+    """Limits a process to its present open files or address space, plus `spare` files or KiB."""
 
     def begin(world: World) -> Iterator[None]:
         pid = world.stack.pid_of(name)
@@ -219,7 +219,7 @@ def limits(name: str, of: int, spare: int) -> Begins:
 
 @dataclass(frozen=True)
 class Fault:
-    """`rollout`: the state that it may leave. `replaces`: releases whose servers may change. `page_s`: most
+    """`rollout`: the state after the fault. `replaces`: releases whose servers may change. `page_s`: most
     seconds without a page from the fault's end on. `limited`: the process whose limit must leave a trace."""
 
     name: str

@@ -1,4 +1,4 @@
-"""What each fault of a process costs users, uploads, gate runs, pages and a rollout, on a local stack.
+"""Cost of process faults for users, uploads, gate runs, pages and a rollout, on a local stack.
 
 Run `python -m benchmarks.fault_matrix [--only PART …] [--out FILE]`; a minute for each fault, and
 `--list` prints their names. A candidate has half of a model's traffic, in a step that does not end;
@@ -6,13 +6,13 @@ Run `python -m benchmarks.fault_matrix [--only PART …] [--out FILE]`; a minute
 release is pushed each 5 s, a gate run starts just before the fault, and a signed-in person asks for
 the model's page four times a second, each time on a new connection.
 
-Every row prints as it ends. *In flight*: requests that were asked before a kill and ended after it;
-all others that failed count as failed. A row is *over* if one failed, if the rollout, a gate run, an
-upload or a server fared otherwise than the fault allows, or if pages were away longer than promised.
-A fault that is known has its number in that cell. A limit that left no trace in a log, event or
-answer is reported as such. The exit code is 1 if a row is over whose fault is not known.
+Each row prints when it ends. A failed request that was sent before a kill and ended after it counts as
+*in flight*. A row is *over* if another request failed, if the rollout, a gate run, an upload or a server
+did not end as the fault allows, or if pages were away longer than promised. The row then names the
+known fault in the product, if there is one. A limit that left no trace in the logs and events *did not
+bite*. The exit code is 1 if a row without a known fault is over.
 
-Not tried: jumps of the clock, loss of the network, full disks, memory that the kernel takes back.
+Not tried: jumps of the clock, loss of the network, full disks, kills by the kernel for memory.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SHORT = re.compile(
 
 @dataclass
 class Row:
-    """What was seen of one fault. `over`: what the fault does not allow."""
+    """Observations of one fault. `over`: each observation that breaks a promise."""
 
     fault: Fault
     cells: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Row:
 @dataclass(frozen=True)
 class Span:
     """When a fault began and ended, and when its users were left alone, in monotonic seconds. `leads_s`: seconds
-    until another engine led, or None if that was not awaited."""
+    until another engine led, or None if no engine was killed."""
 
     began: float
     ended: float
@@ -133,7 +133,7 @@ def _happens(world: World, fault: Fault, uploads: Uploads) -> Span:
 
 
 def _engine_leads(world: World) -> Callable[[], float]:
-    """A function that waits until another engine leads than now. It returns the seconds since this call."""
+    """A function that waits for another leader, and returns the seconds since this call."""
     held: int = world.rows("SELECT token FROM ledger_lease WHERE name = 'engine'")[0][0]
     began = time.monotonic()
 
@@ -167,7 +167,7 @@ def _count_users(row: Row, world: World, span: Span) -> None:
 
 
 def page_words(looks: list[Call], ended: float, most_s: float) -> tuple[str, str]:
-    """Failed looks of all, and when the page was back after the fault's end; and why that is too late, or nothing."""
+    """Failed looks of all, and when the page was back after the fault's end; a sentence if that is too late."""
     failed = [look for look in looks if look.error]
     if not failed:
         return f"0 / {len(looks)}", ""

@@ -1,4 +1,4 @@
-"""What the fault matrix counts: failures beside those in flight at a kill, and rows that are over."""
+"""The counts of the fault matrix: failures apart from requests in flight, and rows that are over."""
 
 from __future__ import annotations
 
