@@ -73,7 +73,8 @@ class Users(LoadGenerator):
         self.calls.append(Call(asked, time.monotonic(), error, told))
 
     def _over_http(self, number: float) -> tuple[str, str]:
-        head = {"content-type": "application/json"}
+        # half of the calls close their connection, so that the gateway needs files for new ones
+        head = {"content-type": "application/json", "connection": "keep-alive" if int(number) % 4 else "close"}
         try:
             answer = self._client().post(self.url, content=body_of(Kind.GOOD, number), headers=head)
             if answer.status_code != 200:
