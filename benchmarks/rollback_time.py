@@ -29,7 +29,7 @@ import psycopg
 
 from benchmarks.faulty_code import FAILS, breaking
 from benchmarks.load_generator import LoadGenerator
-from sluicegate.client.names import release_path
+from sluicegate.client.names import release_of, release_path
 from sluicegate.stack import Stack, running
 from tests.flows.tiny import ENVIRONMENT, MODEL, Shop
 
@@ -167,10 +167,12 @@ def kill_server(stack: Stack, release: str) -> float:
     """Kills the server process of a release (`double/r2`); returns when, in seconds since the epoch."""
     asked = (
         "SELECT s.pid FROM serving_server s JOIN serving_deployment d ON d.id = s.deployment_id "
-        "JOIN registry_release r ON r.id = d.release_id WHERE s.ended_at IS NULL AND s.pid > 0 AND r.number = %s"
+        "JOIN registry_release r ON r.id = d.release_id JOIN registry_servedmodel m ON m.id = r.model_id "
+        "WHERE s.ended_at IS NULL AND s.pid > 0 AND m.slug = %s AND r.number = %s"
     )
+    model, number = release_of(release)
     with psycopg.connect(stack.database_url, autocommit=True) as session:
-        rows = session.execute(asked, [int(release.rpartition("/r")[2])]).fetchall()
+        rows = session.execute(asked, [model, int(number.removeprefix("r"))]).fetchall()
     for (pid,) in rows:
         os.kill(pid, signal.SIGKILL)
     assert rows, f"{release} has no server"

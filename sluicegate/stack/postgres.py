@@ -114,6 +114,8 @@ class Postgres:
             "max_connections": 100,
             "shared_buffers": "64MB",
             "dynamic_shared_memory_type": "mmap",
+            # After a kill it syncs the file system once, and not each of 2,500 files: 3 s in place of 10.
+            "recovery_init_sync_method": "syncfs",
             "log_min_messages": "warning",
             **postgres_roles.QUIET_LOG,
             # Its owner cannot drop a database that is being vacuumed, and tests make and drop many.
@@ -158,6 +160,8 @@ class Postgres:
         settings = {
             "exit_on_error": "on",
             "dynamic_shared_memory_type": "mmap",
+            # After a kill it syncs the file system once, and not each of 2,500 files: 3 s in place of 10.
+            "recovery_init_sync_method": "syncfs",
             "fsync": "on" if self.is_durable else "off",
             **postgres_roles.QUIET_LOG,  # what is said here has passwords in it
         }

@@ -29,8 +29,10 @@ from sluicegate.stack.tcp_ports import is_bound_by
 
 #: Written to a process's log file at each start; what follows the last one is this start's output.
 MARK = "--- sluicegate starts this process ---"
+#: The first restart is at once, because a gateway that does not run refuses its callers. The second
+#: waits for the first delay, and each delay after it is twice as long.
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.2, 10.0
-#: A process that ran this long is well: its next restart begins with the first delay again.
+#: A process that ran this long is well: its next restart is at once again.
 WELL_AFTER_S = 10.0
 #: This many ends before it was first ready mean that starting again will not help.
 TRIES_TO_FIRST_READY = 3
@@ -145,7 +147,7 @@ class Supervisor:
                     task.cancel()
 
     async def _keep(self, process: Process) -> None:
-        delay = FIRST_DELAY_S
+        delay = 0.0
         while not self._stop.is_set():
             started = time.monotonic()
             try:
@@ -159,12 +161,13 @@ class Supervisor:
             if self._stop.is_set() or process.runs_once:
                 return
             if time.monotonic() - started > WELL_AFTER_S:
-                delay = FIRST_DELAY_S
-            self.say(process.name, f"ended with {_in_words(code)}; starts again in {delay:.1f} s")
+                delay = 0.0
+            when = f"in {delay:.1f} s" if delay else "at once"
+            self.say(process.name, f"ended with {_in_words(code)}; starts again {when}")
             try:
                 await asyncio.wait_for(self._stop.wait(), delay)
             except TimeoutError:
-                delay = min(delay * 2, LONGEST_DELAY_S)
+                delay = min(max(delay * 2, FIRST_DELAY_S), LONGEST_DELAY_S)
 
     def _start(self, process: Process) -> Popen[bytes]:
         path = self.log_file(process.name)

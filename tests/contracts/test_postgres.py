@@ -107,6 +107,8 @@ def test_what_was_committed_survives_a_kill(postgres: Postgres) -> None:
     assert postgres.start() == url
     with psycopg.connect(postgres.owner_url) as connection:
         assert connection.execute("select n from kept").fetchone() == (8,)
+        # the seconds of a recovery are those of its fsync calls, one for each file, unless it syncs the file system
+        assert connection.execute("show recovery_init_sync_method").fetchone() == ("syncfs",)
 
 
 def test_only_this_machine_with_the_password_gets_in(postgres: Postgres, state_dir: Path) -> None:

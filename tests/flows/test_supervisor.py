@@ -18,8 +18,10 @@ import pytest
 DRIVER = """
 import asyncio, sys, time
 from pathlib import Path
+from sluicegate.stack import processes
 from sluicegate.stack.processes import Process, StartFailed, Supervisor
 
+processes.WELL_AFTER_S = 600.0  # however slow the machine is
 state = Path(sys.argv[1])
 def note(name, line): print(f"{name}: {line}", flush=True)
 def sh(script): return ["/bin/sh", "-c", script]
@@ -162,8 +164,18 @@ def test_a_killed_child_comes_back_and_others_stay(drive: Callable[[str], Driven
     after = driven.pids()
     assert is_alive(after["web"])
     assert (after["store"], after["gate"]) == (before["store"], before["gate"])
-    assert "web: ended with SIGKILL; starts again in 0.2 s" in driven.said.read_text()
+    assert "web: ended with SIGKILL; starts again at once" in driven.said.read_text()
     assert driven.order().count("once") == 1
+
+
+def test_a_child_that_ends_again_waits_longer_each_time(drive: Callable[[str], Driven]) -> None:
+    driven = drive("orderly")
+    driven.until_ready()
+    for when in ("at once", "in 0.2 s", "in 0.4 s"):
+        before = driven.pids()["web"]
+        os.kill(before, signal.SIGKILL)
+        driven.until(lambda before=before: driven.pids().get("web", before) != before)
+        assert f"web: ended with SIGKILL; starts again {when}" in driven.said.read_text()
 
 
 def test_a_killed_supervisor_leaves_nothing_running(drive: Callable[[str], Driven]) -> None:
