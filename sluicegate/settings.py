@@ -177,7 +177,6 @@ MAX_SIMPLE_UPLOAD_BYTES = int(env.number("SLUICEGATE_MAX_SIMPLE_UPLOAD_BYTES", 6
 #: A node keeps copies of the blobs that its servers were started from, in up to this room.
 BLOB_CACHE_BYTES = int(env.number("SLUICEGATE_BLOB_CACHE_BYTES", 200 * 2**30, least=0))
 #: How fast a node fetches what its servers do not need yet, but may at any moment; 0: it fetches nothing ahead.
-PREFETCH_MIB_PER_S = env.number("SLUICEGATE_PREFETCH_MIB_PER_S", 100.0, least=0.0, most=2**20)
 #: How often a node compares the files under its servers with what was sealed; 0: never.
 DRIFT_CHECK_EVERY_S = env.number("SLUICEGATE_DRIFT_CHECK_EVERY_S", 900.0, least=0.0, most=86400 * 30)
 #: The Ed25519 private key (PEM) that signs reports; made on the first run of the one-machine stack.

@@ -110,12 +110,6 @@ def spots_for(release: Release, environment: Environment, fleet: Fleet, *, but: 
     return spots
 
 
-def may_serve(release: Release, among: Iterable[Node]) -> list[Node]:
-    """Those of the nodes that could be given a replica of the release, now or once they have room."""
-    free = [node for node in among if node.cordoned_at is None]
-    return [node for node, its in offering(release, free) if not _refusal(release, node, its)]
-
-
 def most_that_fit(release: Release, environment: Environment, most: int) -> int:
     """How many replicas of the release, up to `most`, the environment would have if they were placed one by one on the nodes that
     are heard of. Two queries."""
