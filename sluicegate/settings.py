@@ -155,7 +155,6 @@ if PROMETHEUS_URL and urlsplit(PROMETHEUS_URL).scheme not in {"http", "https"}:
 #: This node's series of the DCGM exporter in that Prometheus, such as Hostname="gpu-7"; empty: NVML alone is asked.
 DCGM_SELECTOR = env.text("SLUICEGATE_DCGM_SELECTOR")
 #: What fails at once with this node, such as its rack; empty: its zone by its labels, or itself alone.
-NODE_DOMAIN = env.text("SLUICEGATE_NODE_DOMAIN")
 #: The IPv4 address that this node's servers listen on: of this machine alone, or of a network that is named as private.
 NODE_ADDRESS = env.text("SLUICEGATE_NODE_ADDRESS", LOOPBACK)
 PRIVATE_NETWORKS = env.networks("SLUICEGATE_PRIVATE_NETWORKS")

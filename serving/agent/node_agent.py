@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django.db import InterfaceError, InternalError, OperationalError, connection
 
 from accounts.core.access import Actor
@@ -289,7 +288,6 @@ def facts(launcher: NodeLauncher) -> dict[str, Any]:
         **(_machine() if launcher.runs_here else {}),
         "containment": launcher.containment(),
         **launcher.facts(),
-        **({"domain": settings.NODE_DOMAIN} if settings.NODE_DOMAIN else {}),
         **({"missing": why} if (why := launcher.missing()) else {}),
     }
 
