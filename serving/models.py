@@ -7,7 +7,6 @@ from django.db.models import F, Q
 
 from registry.models import Release, ServedModel
 from serving.core.lifecycle import LIVE, DeploymentState
-from serving.core.prefetch import FilesStanding
 from serving.core.routes import SLOTS
 from serving.core.sleep import SleepRule
 from serving.core.sleep_lifecycle import SleepState
@@ -124,26 +123,6 @@ class Scale(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["release", "environment"], name="scale_once"),
             models.CheckConstraint(condition=Q(replicas__gte=1), name="scale_has_a_replica"),
-        ]
-
-
-class Prefetch(models.Model):
-    """How far a node is with the files of a release that may be placed there, as its agent saw it last. No row: it keeps none."""
-
-    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="prefetches")
-    release = models.ForeignKey(Release, on_delete=models.CASCADE, related_name="prefetches")
-    standing = models.CharField(max_length=8)
-    size_bytes = models.BigIntegerField()
-    here_bytes = models.BigIntegerField(default=0)  # of those, verified copies that are there
-    trouble = models.TextField(blank=True)  # why it is not ready, as a sentence, where that is not for want of time
-    changed_at = models.DateTimeField()  # or while it is under way, when its node last went on with a blob
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=["node", "release"], name="prefetch_once"),
-            models.CheckConstraint(
-                condition=Q(standing__in=[one.value for one in FilesStanding]), name="prefetch_standing_known"
-            ),
         ]
 
 

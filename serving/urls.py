@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from django.urls import path
 
-from serving.api import capabilities, files_on_nodes, gateways, joining, node_fit, nodes, release_check, replicas, sleep
+from serving.api import capabilities, gateways, joining, node_fit, nodes, release_check, replicas, sleep
 from serving.api import environments as api
 
 urlpatterns = [
     path("models/<slug:slug>/releases:check", release_check.ReleaseCheckView.as_view(), name="release-check"),
-    path(
-        "models/<slug:slug>/releases/<str:name>/nodes", files_on_nodes.FilesOnNodesView.as_view(), name="release-nodes"
-    ),
     path("models/<slug:slug>/releases/<str:name>/fit", node_fit.FitView.as_view(), name="release-fit"),
     path("models/<slug:slug>/releases/<str:name>/replicas", replicas.ReplicasView.as_view(), name="release-replicas"),
     path(

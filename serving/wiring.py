@@ -14,7 +14,6 @@ from serving.adapters.triton import TritonServer
 from serving.agent.blob_cache import BlobCache
 from serving.agent.identity import NodeIdentity
 from serving.agent.launcher import LocalLauncher
-from serving.agent.prefetcher import Prefetcher
 from serving.agent.server_shim import is_locked
 from serving.agent.static_launcher import StaticLauncher
 from serving.core.gpu import GpuReading
@@ -59,12 +58,6 @@ def blob_cache() -> BlobCache:
     if (static := settings.STATIC_SERVER) is not None:
         folder /= f"{static.host}-{static.grpc_port}"
     return BlobCache(folder, store(), max_bytes=settings.BLOB_CACHE_BYTES)
-
-
-def prefetcher(blobs: BlobCache) -> Prefetcher | None:
-    """What fills these copies ahead of need; None where nothing is fetched ahead, as for a server that somebody else runs."""
-    pace = settings.PREFETCH_MIB_PER_S
-    return Prefetcher(blobs, bytes_per_s=pace * 2**20) if pace and settings.STATIC_SERVER is None else None
 
 
 def inference_server(server: Server | Variant | RunningServer) -> TritonServer:

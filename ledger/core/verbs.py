@@ -82,7 +82,6 @@ class EventVerb(StrEnum):
     DEPLOYMENT_GONE = "deployment.gone"
     DEPLOYMENT_SCALED = "deployment.scaled"
     DEPLOYMENT_SET_ASIDE = "deployment.set_aside"
-    DEPLOYMENT_DIFFERS = "deployment.differs"
     DEPLOYMENT_MOVED = "deployment.moved"
     SERVER_STARTED = "server.started"
     SERVER_ADOPTED = "server.adopted"

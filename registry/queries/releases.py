@@ -58,14 +58,13 @@ def these_or_numbered(ids: QuerySet[Any, Any], model: int, number: int) -> Query
     return Release.objects.filter(pk__in=ids.union(numbered)).select_related("model__team", "author")
 
 
-def sizes_of(ids: Collection[UUID]) -> dict[UUID, int]:
-    """How many bytes the files of each of these releases have together. One query."""
-    rows = ReleaseFile.objects.filter(release__in=ids).order_by().values_list("release")
-    return dict(rows.annotate(size=Sum("blob__size_bytes")))
+def blobs_of(ids: Collection[UUID]) -> set[str]:
+    """Returns the sha256s of the files of these releases. One query."""
+    return set(ReleaseFile.objects.filter(release__in=ids).values_list("blob_id", flat=True))
 
 
 def size_of_files() -> Subquery:
-    """The same of each release of an outer query, to order by."""
+    """Bytes of the files of each release of an outer query, to order by."""
     rows = ReleaseFile.objects.filter(release=OuterRef("pk")).order_by().values("release")
     return Subquery(rows.annotate(size=Sum("blob__size_bytes")).values("size"))
 

@@ -45,13 +45,11 @@ from rollouts.queries.rolled_back import MOST_TOLD, rolled_back_before
 from rollouts.queries.rollout_view import frozen_view
 from rollouts.queries.target import who_replaces
 from rollouts.queries.traffic import Traffic, supposed
-from serving.core.prefetch import FilesStanding
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Environment
 from serving.queries import live_deployments
 from serving.queries.node_fit import Places, no_runtime, nodes_for, places_for, why_refused
 from serving.queries.placement import most_that_fit
-from serving.queries.prefetch import files_on_nodes
 from serving.queries.routes import WarmRoute, warm_route
 from serving.queries.sleep import sleep_of
 from serving.wiring import external_metrics
@@ -257,7 +255,6 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         return
     if stable is not None:
         yield from _of_replicas(asked)
-    yield from _of_files(asked)
     held = {
         f"{one.release.model.slug} {one.release.name}": manifest_of(one.release)["envelope"]
         for one in live_deployments().filter(node=node, is_wanted=True).defer(None)
@@ -305,16 +302,6 @@ def _of_replicas(asked: _Asked) -> Iterator[Warned]:
     stop = next(weight_bp for weight_bp in weights if room.needed_at(weight_bp) > fit)
     said = f"{weight_text(stop)} needs {room.needed_at(stop)} servers of {candidate.name}, and the nodes have room for {fit}"
     yield Warned("needs_replicas", "warning", f"{said}: the rollout would wait there. Free room, or add a node.")
-
-
-def _of_files(asked: _Asked) -> Iterator[Warned]:
-    """Where its first weight would wait for nodes that fetch its files; of one node there is nothing to say."""
-    found = files_on_nodes(asked.candidate, asked.places.free)
-    waited_for = [one.node for one in found if one.is_under_way]
-    if len(found) > 1 and waited_for:
-        ready = sum(one.standing is FilesStanding.READY for one in found)
-        said = f"The files of {asked.candidate.name} are ready on {ready} of {len(found)} nodes that may serve it"
-        yield Warned("needs_files", "note", f"{said}; the others fetch them before it is sent any traffic.")
 
 
 def _of_traffic(asked: _Asked) -> Iterator[Warned]:

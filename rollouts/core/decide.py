@@ -27,8 +27,6 @@ from rollouts.core.snapshot import Snapshot
 from rollouts.core.stable_gone import lacking, lacking_words, replacement, waiting, way_by_hand
 from rollouts.core.stable_replica import comparable, renewing
 
-#: Nodes that a sentence names.
-MOST_NODES = 3
 #: If the counts scatter by more than this factor, the hold states it as the reason for its number of samples.
 CLUMPED = 2.0
 
@@ -250,14 +248,12 @@ def _unproven(judged: Judged) -> str:
 
 
 def _opened(s: Snapshot, decision: Decision) -> Decision:
-    """The decision, unless it would open in a freeze window, without the approvals that the policy asks for, before every
-    node has the candidate's files, or without the servers that the weight takes."""
+    """The decision, unless it would open in a freeze window, without the approvals that the policy asks for, or
+    without the servers that the weight takes."""
     if decision.action not in OPENING or decision.code is Code.PROMOTING:
         return decision
-    if decision.action is Action.REPLACE:  # fewer servers than the weight takes are more than none
-        held = _unreplaced(s)
-    else:
-        held = _frozen(s) or _unapproved(s, decision) or _unfetched(s) or _crowded(s, decision)
+    is_replacing = decision.action is Action.REPLACE  # fewer servers than the weight takes are more than none
+    held = _unreplaced(s) if is_replacing else _frozen(s) or _unapproved(s, decision) or _crowded(s, decision)
     return replace(held, facts={**decision.facts, **held.facts, "held": decision.action.value}) if held else decision
 
 
@@ -294,20 +290,6 @@ def _lacks(s: Snapshot, left: Mapping[str, int]) -> Decision | None:
     stage = next(iter(left))
     facts = {"stage": stage, "given": s.people.approvals.get(stage, 0), "wanted": s.policy.approvals[stage]}
     return Decision(Action.HOLD, Code.AWAITING_APPROVAL, f"Ready to go on, but {lacking_words(left)}.", facts)
-
-
-def _unfetched(s: Snapshot) -> Decision | None:
-    """A replica that is placed later, where another node is lost or more weight takes it, is to need no fetch."""
-    room = s.observed.room
-    nodes = room.fetching
-    if s.desired.state is not RolloutState.PREPARING or not nodes:
-        return None
-    more = len(nodes) - MOST_NODES
-    where = f"{', '.join(nodes[:MOST_NODES])} and {more} more" if more > 0 else listed(nodes)
-    fetch = "fetch" if len(nodes) > 1 else "fetches"
-    said = f"{s.identity.candidate_name} is warm, and its files are ready on {room.ready_on} of {room.may_serve} nodes that may serve it"
-    facts = {"fetching": list(nodes), "ready_on": room.ready_on, "may_serve": room.may_serve}
-    return Decision(Action.HOLD, Code.NEEDS_FILES, f"{said}: {where} {fetch} them still.", facts)
 
 
 def _crowded(s: Snapshot, decision: Decision) -> Decision | None:

@@ -68,7 +68,6 @@ class Code(StrEnum):
     # waiting
     PAUSED = "paused"
     FROZEN = "frozen"
-    NEEDS_FILES = "needs_files"
     NEEDS_REPLICAS = "needs_replicas"
     NO_ROOM = "no_room"
     AWAITING_APPROVAL = "awaiting_approval"

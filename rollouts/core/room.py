@@ -1,5 +1,4 @@
-"""What the servers of both arms can take: how many answer, how many are wanted, what one of them is proven for, and which nodes are not
-ready for more of them."""
+"""What the servers of both arms can take: how many answer, how many are wanted, and what one of them is proven for."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ class Room:
 
     `wanted`: what stable is to have, and so the candidate at the whole weight; of a first release what itself is to have.
     `proven_*`: requests a second that one server is proven for. None is unknown. `why`: a sentence, why no more of the
-    candidate come; it decides nothing. `fetching`: nodes that may serve the candidate and fetch its files still, as far as the first
-    weight waits for them; `ready_on` of the `may_serve` that there are have them.
+    candidate come; it decides nothing.
     """
 
     wanted: int | None = None
@@ -28,9 +26,6 @@ class Room:
     proven_candidate: float | None = None
     proven_stable: float | None = None
     why: str = ""
-    fetching: tuple[str, ...] = ()
-    ready_on: int = 0
-    may_serve: int = 0
 
     def needed_at(self, weight_bp: int) -> int:
         """Servers of the candidate that this weight takes, at least one."""
@@ -40,9 +35,7 @@ class Room:
         """What a decision may rest on; empty where nothing would be checked."""
         if (self.wanted or 1) == 1 and self.proven_candidate is None and self.proven_stable is None:
             return {}
-        # The last three decide before the first weight, where histories begin.
-        untold = {"why", "fetching", "ready_on", "may_serve"}
-        return {name: value for name, value in asdict(self).items() if name not in untold}
+        return {name: value for name, value in asdict(self).items() if name != "why"}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Room:

@@ -22,12 +22,9 @@ from rollouts.queries.prober_tallies import STALE_S
 from rollouts.queries.room import proven_rates
 from rollouts.queries.stable_odd import stable_odd_of
 from serving.core.hardware import difference as hardware_difference
-from serving.core.prefetch import FilesStanding
 from serving.queries.answering import Serving
-from serving.queries.prefetch import files_on_nodes
 
 S = RolloutState
-_LOOK_EVERY_S = 1.0
 
 
 def tick_input(
@@ -143,18 +140,13 @@ def _room(entry: RolloutEntry, serving: tuple[Serving, Serving]) -> Room:
 
 def needs_a_look(entry: RolloutEntry) -> bool:
     """Whether a tick that opens may rest on more than `tick_input` looked at."""
-    return entry.proven is None or entry.rollout.state == S.PREPARING
+    return entry.proven is None
 
 
 def looked_closer(entry: RolloutEntry, given: TickInput) -> TickInput:
-    """The same with what the servers of both arms are proven for, and with the nodes that fetch the candidate's files still.
-
-    For a tick that opens. Reads reports once in the entry's life, and the nodes once a second while the candidate is prepared.
-    """
+    """The same with the proven rates of both arms, for a tick that opens. Reads reports once in the entry's life."""
     entry.proven = entry.proven or proven_rates(entry.rollout)
     room = with_proofs(given.observed.room, entry)
-    if entry.rollout.state == S.PREPARING:
-        room = _with_files(room, entry, given.observed)
     return replace(given, observed=replace(given.observed, room=room))
 
 
@@ -167,19 +159,6 @@ def with_tallies(entry: RolloutEntry, given: TickInput, tallies: Mapping[str, Re
 def with_proofs(room: Room, entry: RolloutEntry) -> Room:
     candidate, stable = entry.proven or (None, None)
     return replace(room, proven_candidate=candidate, proven_stable=stable)
-
-
-def _with_files(room: Room, entry: RolloutEntry, seen: Observed) -> Room:
-    """Nobody is waited for longer than a candidate may be prepared: a node that is slow holds no rollout for good, and one that
-    does nothing only shortly."""
-    if seen.waited_s >= entry.policy.prepare_deadline_s:
-        return room
-    if entry.files is None or seen.now - entry.files[0] >= _LOOK_EVERY_S:
-        entry.files = (seen.now, files_on_nodes(entry.rollout.candidate))
-    found = entry.files[1]
-    fetching = tuple(one.node for one in found if one.is_waited_for(seen.now, seen.now - seen.waited_s))
-    ready_on = sum(one.standing is FilesStanding.READY for one in found)
-    return replace(room, fetching=fetching, ready_on=ready_on, may_serve=len(found))
 
 
 def _external(

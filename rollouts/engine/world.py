@@ -30,7 +30,6 @@ from rollouts.queries.prober_tallies import wrong_readings
 from serving.models import Deployment, Gateway, Route
 from serving.queries import among, environments_by_id, gateways_in, live_deployments, node_facts
 from serving.queries.answering import NONE_SERVING, Place, Serving, serving_of
-from serving.queries.prefetch import FilesOn
 from serving.queries.replicas import declared_replicas, learn_declared
 from serving.queries.routes import Ack, acknowledgements, routes_between
 
@@ -66,7 +65,6 @@ class RolloutEntry:
     )
     unwritten: tuple[Tick, Outcome] | None = None  # the last of them
     proven: tuple[float | None, float | None] | None = None  # requests/s of a server, by arm; None: not looked at yet
-    files: tuple[float, list[FilesOn]] | None = None  # on which nodes its files were, and when that was looked at
     is_set_aside: bool = False  # the replica that the rollout was held for gets no more traffic
     stable_asked_at: float = 0.0  # when another in the place of stable's odd replica was last asked for
     surge: SurgeAsk | None = None  # the last time that servers of the candidate were asked for ahead of a weight

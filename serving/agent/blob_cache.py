@@ -1,7 +1,5 @@
 """A node's own copies of blobs: fetched once in parallel ranges, checked while they are written, kept while there is room.
 
-What a server is started from is placed; what a server may be started from is held ahead of need, and steps aside for the former.
-
 <folder>/ab/<sha256>     a whole copy, read-only; a server's files are hard links to it, so a release takes its room once
 <folder>/incoming/…      one that is being written; its name appears only with all of its bytes
 """
@@ -13,10 +11,10 @@ import os
 import shutil
 import tempfile
 import threading
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Set
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -47,13 +45,8 @@ class DamagedBlob(Exception):
         self.actual = actual
 
 
-class NoRoom(Exception):
-    """A blob that no server needs now would take more than the copies may."""
-
-
 class BlobCache:
-    """One node's copies. `max_bytes`: over it, the least recently used copies that no server uses are evicted, those last that are
-    `kept`.
+    """One node's copies. `max_bytes`: over it, the least recently used copies that no server uses are evicted.
 
     Several threads and processes may use one folder. A copy is hashed again before every use, so that a damaged one is
     fetched anew and never served. `moved_bytes` counts what was fetched.
@@ -62,17 +55,12 @@ class BlobCache:
     def __init__(self, folder: Path, blobs: BlobReader, *, max_bytes: int = 2**63) -> None:
         self.folder, self._blobs, self.max_bytes = folder, blobs, max_bytes
         self.moved_bytes = 0
-        self.kept: Set[str] = frozenset()
-        self._making_room, self._counting = threading.Lock(), threading.Lock()
+        self._making_room = threading.Lock()
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._asked = Counter[str]()  # blobs that servers wait for, and how many do
-        self._sound: dict[
-            str, tuple[int, int]
-        ] = {}  # copies that were found right, by what tells them from others of the name
 
     def place(self, sha256: str, size_bytes: int, target: Path) -> None:
         """The blob as a read-only file at `target`, which must not exist. Raises DamagedBlob and what the store raises."""
-        with self._counted(sha256), self._locks[sha256]:  # of two that want the same, one waits and finds it there
+        with self._locks[sha256]:  # of two that want the same, one waits and finds it there
             for _ in range(3):
                 copy = self._cached(sha256) or self._fetched(sha256, size_bytes)
                 with suppress(FileNotFoundError):  # evicted in between by another process
@@ -80,49 +68,11 @@ class BlobCache:
                     return
         raise OSError(f"the copy of {sha256} vanished three times; is another cache too small in the same folder?")
 
-    def hold(self, sha256: str, size_bytes: int, *, pause: Callable[[int], None] = lambda moved_bytes: None) -> None:
-        """A copy that is there and right, for a server that may come. One range at a time, and `pause` is called after each with its
-        bytes, after the last once the copy is there. When a server waits for this very blob (`is_awaited`), a pause must end, as that
-        server waits for it; the rest is fetched as for a server. Raises NoRoom, DamagedBlob, and what the store and `pause` raise."""
-        with self._locks[sha256]:
-            if self.holds(sha256) or self._cached(sha256):
-                return
-            self._fetched(sha256, size_bytes, lambda moved: None if self.is_awaited(sha256) else pause(moved))
-            if self.is_awaited(sha256):
-                return
-        pause(size_bytes - max(range(0, size_bytes, RANGE_BYTES), default=0))
-
-    def holds(self, sha256: str) -> bool:
-        """Whether a copy is there that was found right by this process, and is still the same file."""
-        with suppress(FileNotFoundError):
-            return self._sound.get(sha256) == _identity(self._name(sha256).stat())
-        return False
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a server waits for a blob."""
-        with self._counting:
-            return any(self._asked.values())
-
-    def is_awaited(self, sha256: str) -> bool:
-        """Whether a server waits for this blob."""
-        with self._counting:
-            return self._asked[sha256] > 0
-
-    def in_use(self) -> dict[str, int]:
-        """Bytes of the copies that servers use, by sha256."""
-        return {path.name: found.st_size for path, found in self._copies() if found.st_nlink > 1}
-
-    @contextmanager
-    def _counted(self, sha256: str) -> Iterator[None]:
-        with self._counting:
-            self._asked[sha256] += 1
-        try:
-            yield
-        finally:
-            with self._counting:
-                self._asked[sha256] -= 1
-                self._asked += Counter()  # without those that nobody waits for
+    def renew(self, wanted: Iterable[str]) -> None:
+        """Marks the copies of these sha256s as used now, so that others are evicted before them."""
+        for sha256 in wanted:
+            with suppress(FileNotFoundError):
+                os.utime(self._name(sha256))
 
     def _cached(self, sha256: str) -> Path | None:
         """The copy that is there, if it is still what it was."""
@@ -136,16 +86,14 @@ class BlobCache:
         except FileNotFoundError:
             return None
         if digest.hexdigest() == sha256:
-            self._note_sound(sha256)
             return copy
         log.error("cached_blob_damaged", sha256=sha256, found=digest.hexdigest())
         copy.unlink(missing_ok=True)
         return None
 
-    def _fetched(self, sha256: str, size_bytes: int, pause: Callable[[int], None] | None = None) -> Path:
-        """`pause`: none of it is needed now; it is called between ranges."""
+    def _fetched(self, sha256: str, size_bytes: int) -> Path:
         read = self._blobs.reader_of(sha256)
-        self._make_room(size_bytes, for_later=pause is not None)
+        self._make_room(size_bytes)
         incoming, final, digest = self.folder / "incoming", self._name(sha256), hashlib.sha256()
         self.folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # copies are readable to all who pass it
         incoming.mkdir(exist_ok=True)
@@ -153,48 +101,32 @@ class BlobCache:
         handle, name = tempfile.mkstemp(dir=incoming, prefix=f"{sha256[:12]}-")
         try:
             with os.fdopen(handle, "wb") as file:
-                for chunk in _in_order(
-                    read, size_bytes, lambda: AT_ONCE if pause is None or self.is_awaited(sha256) else 1
-                ):
+                for chunk in _in_order(read, size_bytes):
                     digest.update(chunk)
                     file.write(chunk)
                     self.moved_bytes += len(chunk)
-                    if pause is not None and file.tell() < size_bytes:
-                        pause(len(chunk))
                 file.flush()
                 os.fsync(file.fileno())
                 os.fchmod(file.fileno(), 0o444)
             if digest.hexdigest() != sha256:
                 raise DamagedBlob(digest.hexdigest())
             Path(name).replace(final)
-            self._note_sound(sha256)
         finally:
             Path(name).unlink(missing_ok=True)
         return final
 
-    def _note_sound(self, sha256: str) -> None:
-        with suppress(FileNotFoundError):
-            self._sound[sha256] = _identity(self._name(sha256).stat())
-
-    def _make_room(self, wanted_bytes: int, *, for_later: bool) -> None:
-        """Evicts copies until this many bytes more fit: the least recently used first, those that are `kept` last and `for_later` never.
-        Copies hard-linked by servers free nothing. Raises NoRoom, `for_later`."""
+    def _make_room(self, wanted_bytes: int) -> None:
+        """Evicts copies until this many bytes more fit: the least recently used first. Copies hard-linked by servers free nothing."""
         with self._making_room:
-            there = sorted(
-                (path.name in self.kept, found.st_mtime, found.st_size, found.st_nlink, path)
-                for path, found in self._copies()
-            )
-            total = sum(size for _, _, size, _, _ in there)
-            for is_kept, _, size, links, path in there:
+            there = sorted((found.st_mtime, found.st_size, found.st_nlink, path) for path, found in self._copies())
+            total = sum(size for _, size, _, _ in there)
+            for _, size, links, path in there:
                 if total + wanted_bytes <= self.max_bytes:
                     return
-                if links == 1 and not (is_kept and for_later):
+                if links == 1:
                     path.unlink(missing_ok=True)
-                    self._sound.pop(path.name, None)
                     total -= size
                     log.info("cached_blob_evicted", sha256=path.name, size_bytes=size)
-            if total + wanted_bytes > self.max_bytes and for_later:
-                raise NoRoom(f"{wanted_bytes} bytes more would be over the limit of {self.max_bytes}")
             if total + wanted_bytes > self.max_bytes:  # the limit never keeps a requested release from running
                 log.warning("blob_cache_over_its_limit", bytes=total + wanted_bytes, max_bytes=self.max_bytes)
 
@@ -211,12 +143,8 @@ class BlobCache:
         return self.folder / sha256[:2] / sha256
 
 
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_ino, found.st_size
-
-
-def _in_order(read: Read, size_bytes: int, at_once: Callable[[], int]) -> Iterator[bytes]:
-    """The blob's bytes from the first to the last, while the next ranges are under way: so many as `at_once` says then."""
+def _in_order(read: Read, size_bytes: int) -> Iterator[bytes]:
+    """The blob's bytes from the first to the last, while the next ranges are under way."""
     starts = range(0, size_bytes, RANGE_BYTES)
     if len(starts) < 2:
         yield read(0, size_bytes)
@@ -225,7 +153,7 @@ def _in_order(read: Read, size_bytes: int, at_once: Callable[[], int]) -> Iterat
         under_way: deque[Future[bytes]] = deque()
         try:
             for start in starts:
-                while len(under_way) >= at_once():
+                while len(under_way) >= AT_ONCE:
                     yield under_way.popleft().result()
                 under_way.append(pool.submit(read, start, min(RANGE_BYTES, size_bytes - start)))
             while under_way:

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django.db import InterfaceError, InternalError, OperationalError, connection
 
 from accounts.core.access import Actor
@@ -28,13 +27,13 @@ from serving import actions, queries
 from serving.actions.draining import continue_draining
 from serving.actions.replicas import continue_placing
 from serving.adapters import tensorrt
+from serving.agent.blob_cache import BlobCache
 from serving.agent.drift import drift_of
 from serving.agent.gpu_meter import GpuMeter
 from serving.agent.hardware import hardware
 from serving.agent.identity import NodeIdentity
 from serving.agent.meter import read_servers
 from serving.agent.node_launcher import Connect, NodeLauncher
-from serving.agent.prefetcher import Prefetcher
 from serving.agent.process_use import use_of
 from serving.agent.reconciler import DeploymentReconciler
 from serving.agent.timings import AgentTimings
@@ -42,10 +41,11 @@ from serving.agent.variants import VariantReconciler
 from serving.core.lifecycle import DeploymentState
 from serving.models import Server
 from serving.ports import LaunchError
-from serving.queries.prefetch import FETCHES_AHEAD
+from serving.queries.stable_files import stable_blobs
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
+RENEW_EVERY_S = 60.0
 BEAT_EVERY_S = 2.5  # pages call a node silent after `serving.queries.reporting.REPORTS_WITHIN`
 #: The last: the database ended a transaction that this process had left idle, as one does that stood still for a while.
 _STORE_TROUBLE = (OperationalError, InterfaceError, InternalError)
@@ -58,7 +58,7 @@ class Agent:
         servers: the folder of the launcher's servers; a lock in it keeps a second agent out.
         connect: a client for a running server.
         drift_check_every_s: how often the files of its servers are compared with what was sealed; 0 for never.
-        prefetcher: what fetches the files of servers that may come; None where nothing is fetched ahead.
+        blobs: the node's copies of files; None if the launcher keeps none.
         identity: what it proves with that it is this node; None: nothing.
     """
 
@@ -72,13 +72,13 @@ class Agent:
         pace: AgentTimings | None = None,
         drift_check_every_s: float = 0.0,
         gpus: GpuMeter | None = None,
-        prefetcher: Prefetcher | None = None,
+        blobs: BlobCache | None = None,
         identity: NodeIdentity | None = None,
     ) -> None:
         self._node, self._servers, self._launcher, self._connect = node, servers, launcher, connect
         self._pace, self._drift_check_every_s = pace or AgentTimings(), drift_check_every_s
         self._actor = Actor.system(f"agent:{node}")
-        self._gpus, self._prefetcher = gpus or GpuMeter(), prefetcher
+        self._gpus, self._blobs = gpus or GpuMeter(), blobs
         self._identity = identity or NodeIdentity(node)
         self._turned_away = ""  # why it may not act for its node now
         self._threads: dict[str, threading.Thread] = {}
@@ -109,8 +109,8 @@ class Agent:
                     if not self._turned_away and not has_swept:
                         self._sweep()
                         has_swept = True
-                        if self._prefetcher is not None:  # not before: a sweep ends what is being fetched
-                            self._begin(self._prefetch)
+                        if self._blobs is not None:
+                            self._begin(self._keep_stable)
                     if not self._turned_away:
                         self._dispatch()
                 except _STORE_TROUBLE as error:
@@ -152,8 +152,7 @@ class Agent:
     def _introduce(self) -> None:
         """Registers the node with its hardware and runtimes; doubles as its heartbeat."""
         try:
-            told = {**facts(self._launcher), **({FETCHES_AHEAD: True} if self._prefetcher is not None else {})}
-            self._told = self._launcher.runtimes(), told
+            self._told = self._launcher.runtimes(), facts(self._launcher)
         except OSError as error:  # the last facts still hold; a silent node would lose traffic
             log.warning("node %s cannot be looked at (%s); it is tried again", self._node, error)
             if self._told is None:
@@ -197,9 +196,11 @@ class Agent:
     def _read_gpus(self) -> float:
         return self._gpus.read(actor=self._actor, node=self._node)
 
-    def _prefetch(self) -> float:
-        assert self._prefetcher is not None
-        return self._prefetcher.look(actor=self._actor, node=self._node, wait=self._stop.wait)
+    def _keep_stable(self) -> float:
+        """Keeps the files of stable releases in the cache, so that a sleeping model wakes without a fetch."""
+        assert self._blobs is not None
+        self._blobs.renew(stable_blobs())
+        return RENEW_EVERY_S
 
     def _begin(self, do: Callable[[], float]) -> None:
         threading.Thread(target=self._again_and_again, args=(do,), name=do.__name__, daemon=True).start()
@@ -287,7 +288,6 @@ def facts(launcher: NodeLauncher) -> dict[str, Any]:
         **(_machine() if launcher.runs_here else {}),
         "containment": launcher.containment(),
         **launcher.facts(),
-        **({"domain": settings.NODE_DOMAIN} if settings.NODE_DOMAIN else {}),
         **({"missing": why} if (why := launcher.missing()) else {}),
     }
 

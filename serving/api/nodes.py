@@ -28,7 +28,6 @@ from serving.actions.removing import remove_node
 from serving.api.gpus import GpusOut, gpus_row
 from serving.api.plans import PlannedIn, PlanOut
 from serving.core.draining import Fate
-from serving.core.prefetch import FilesStanding
 from serving.models import Node
 from serving.queries import get_node
 from serving.queries.draining import DrainStep, deployment_on, deployments_on, digest_of_drain, drain_plan
@@ -59,20 +58,6 @@ class OnNodeOut(serializers.Serializer[Any]):
     )
     attested_why = serializers.CharField()
     drain_asked_at = serializers.DateTimeField(allow_null=True)
-
-
-class KeptOut(serializers.Serializer[Any]):
-    """A release whose files the node has, or is to have, whether or not it serves it; which one is told to those who may read its model."""
-
-    model = serializers.CharField(allow_blank=True)
-    release = serializers.CharField(allow_blank=True)
-    standing = serializers.ChoiceField(
-        choices=[one.value for one in FilesStanding], help_text="ready: all there and verified"
-    )
-    size_bytes = serializers.IntegerField()
-    here_bytes = serializers.IntegerField(help_text="of them, those of verified files that are there")
-    trouble = serializers.CharField(allow_blank=True)
-    changed_at = serializers.DateTimeField()
 
 
 class NodeOut(serializers.Serializer[Any]):
@@ -116,7 +101,6 @@ class NodeOut(serializers.Serializer[Any]):
     )
     deployment_count = serializers.IntegerField(help_text="all of them")
     deployments = OnNodeOut(many=True, help_text=f"the newest of each node, {MOST_DEPLOYMENTS} of all nodes at most")
-    kept = KeptOut(many=True, help_text="what may be placed here without a fetch, as its agent saw it last")
 
 
 class NodesPage(OnePage):
@@ -260,7 +244,7 @@ def _node_row(one: NodeView) -> dict[str, Any]:
         "gpus": None if known.gpus is None else list(known.gpus), "gpus_read": gpus_row(one), "driver": known.driver,
         "containment": one.containment, "static_server": one.static.get("address"), "runtimes": [own["image"] for own in node.runtimes],
         "measured_memory_mib": one.sums.whole_mib, "deployment_count": one.sums.deployments,
-        "deployments": [_on(held) for held in one.held], "kept": one.kept,
+        "deployments": [_on(held) for held in one.held],
     }  # fmt: skip
 
 

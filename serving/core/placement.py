@@ -1,12 +1,11 @@
 """Where a replica of a release goes, and why it can go nowhere else: pure, so that it can be said before it is done.
 
 A node is refused where it contradicts the envelope or has no room left of what replicas hold there; what it does not tell refuses
-nothing. Among the others the replicas of a release are spread: over failure domains first, then over nodes.
+nothing. Among the others the replicas of a release are spread over nodes.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +52,6 @@ class Spot:
     """
 
     node: str
-    domain: str
     refusal: str = ""
     rank: int = 0
     is_silent: bool = False
@@ -93,11 +91,8 @@ def claim_of(told: Mapping[str, Any]) -> Claim:
 
 
 def choose(demand: Demand, spots: Sequence[Spot]) -> Choice:
-    """The best node for one more replica, of those about: of the domain, then the node, with the fewest alike, that fits best, with
-    the most free memory, with the fewest replicas of whatever release; of equals the first."""
-    alike = Counter[str]()
-    for spot in spots:
-        alike[spot.domain] += spot.alike
+    """The best node for one more replica, of those about: the one with the fewest alike, that fits best, with the most free
+    memory, with the fewest replicas of whatever release; of equals the first."""
     open_to, refused = [], []
     for spot in spots:
         claim = spot.refusal or fit_in(demand, spot)
@@ -108,9 +103,9 @@ def choose(demand: Demand, spots: Sequence[Spot]) -> Choice:
     if not open_to:
         return Choice(refused=tuple(refused))
 
-    def cost(found: tuple[Spot, Claim]) -> tuple[bool, int, int, int, int, int]:
+    def cost(found: tuple[Spot, Claim]) -> tuple[bool, int, int, int, int]:
         spot, _ = found
-        return spot.is_silent, alike[spot.domain], spot.alike, spot.rank, -(spot.free_mib or 0), len(spot.held)
+        return spot.is_silent, spot.alike, spot.rank, -(spot.free_mib or 0), len(spot.held)
 
     best, claim = min(open_to, key=cost)
     return Choice(best.node, claim, tuple(refused))

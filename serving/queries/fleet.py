@@ -19,10 +19,8 @@ from registry.queries import manifests_of, visible_models
 from registry.queries.signature_state import wrong_signatures
 from serving.core.containment import of_facts, sentence_of
 from serving.core.gpu import GpuReading, faults, reading_of
-from serving.core.prefetch import FilesStanding
 from serving.models import Deployment, Node, NodeInvite, Server
 from serving.queries.deployments import current_servers, live_deployments
-from serving.queries.kept import KeptOn, kept_on
 from serving.queries.memory_sums import NodeSums, nodes_with_sums
 from serving.queries.reporting import is_proven, is_reporting
 from serving.queries.runtimes import runtimes_with_states
@@ -73,7 +71,6 @@ class NodeView:
     gpus_read_why_not: str  # nothing is known of their state; empty where it is
     sums: NodeSums
     held: list[OnNode] = field(default_factory=list)
-    kept: list[KeptOn] = field(default_factory=list)
 
     @property
     def static(self) -> Mapping[str, str]:
@@ -96,11 +93,6 @@ class NodeView:
         return max(0, self.sums.deployments - len(self.held))
 
     @property
-    def kept_ready(self) -> int:
-        """Releases whose files are all here and right, so that a server of theirs that is placed here needs no fetch."""
-        return sum(one.standing is FilesStanding.READY for one in self.kept)
-
-    @property
     def gpus_read_at(self) -> datetime | None:
         return datetime.fromtimestamp(self.gpus_read.at_s, UTC) if self.gpus_read else None
 
@@ -119,7 +111,7 @@ class NodeView:
 
 
 def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
-    """Every node by name, with what runs there. Seven queries, however many there are.
+    """Every node by name, with what runs there. Six queries, however many there are.
 
     The newest deployments of every node are named, as many of one as of another, `MOST_DEPLOYMENTS` in all.
     """
@@ -138,9 +130,7 @@ def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
         state, why = attested(told.server, one.release, wrong.get(one.release_id))
         proven = told.server is None or is_proven(told.server, one.release.model.objectives, now)
         held.setdefault(one.node_id, []).append(replace(told, attested=state, attested_why=why, is_proven=proven))
-    every = list(nodes_with_sums(actor))
-    kept = kept_on((node.name for node, _ in every), mine)
-    return [_view(node, sums, held.get(node.name, []), kept[node.name], now) for node, sums in every]
+    return [_view(node, sums, held.get(node.name, []), now) for node, sums in nodes_with_sums(actor)]
 
 
 def open_invites() -> list[NodeInvite]:
@@ -180,14 +170,14 @@ def _on_node(one: Deployment, server: Server | None, mine: set[int], manifests: 
     return OnNode(one, server, one.release.model.slug, one.release.name, one.release.number, declared)
 
 
-def _view(node: Node, sums: NodeSums, held: list[OnNode], kept: list[KeptOn], now: datetime) -> NodeView:
+def _view(node: Node, sums: NodeSums, held: list[OnNode], now: datetime) -> NodeView:
     known = from_agent(node.facts)
     why = str(node.facts.get("gpus_unknown") or "its agent did not say") if known.gpus is None else ""
     is_silent = not is_reporting(node, now)
     containment = str(of_facts(node.facts) or "unknown")
     reading = reading_of(node.gpus)
     return NodeView(
-        node, known, is_silent, containment, sentence_of(node.facts), why, reading, _why_not(reading, now), sums, held, kept,
+        node, known, is_silent, containment, sentence_of(node.facts), why, reading, _why_not(reading, now), sums, held,
     )  # fmt: skip
 
 

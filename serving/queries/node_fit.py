@@ -22,7 +22,6 @@ from registry.queries.gpu_memory import estimate_in
 from serving.core.containment import may_run_code, of_facts, sentence_of
 from serving.models import Environment, Node
 from serving.queries.deployments import deployments_in, nodes
-from serving.queries.kept import with_files
 
 LAST_HEARD_OF = F("seen_at").desc(nulls_last=True)
 
@@ -171,7 +170,7 @@ def next_node(release: Release) -> Node | None:
 @dataclass(frozen=True)
 class Places:
     """Where a release may serve: the node that serves it `here`, None where none does, and those that take deployments, the last
-    heard of first, `with_files`."""
+    heard of first."""
 
     here: Node | None
     free: tuple[Node, ...]
@@ -192,7 +191,7 @@ def _places(release: UUID, environment: int) -> QuerySet[Node]:
     serving = deployments_in(release, environment).values("node")[:1]
     is_here = ExpressionWrapper(Q(pk=Subquery(serving)), BooleanField())
     rows = Node.objects.annotate(is_here=is_here).filter(Q(cordoned_at=None) | Q(is_here=True))
-    return with_files(rows, release).order_by(LAST_HEARD_OF)
+    return rows.order_by(LAST_HEARD_OF)
 
 
 _PLACES = Statement(_places)

@@ -20,9 +20,6 @@ from serving.queries.deployments import live_deployments
 from serving.queries.fleet import SILENT_AFTER
 from serving.queries.node_fit import LAST_HEARD_OF, offering
 
-#: The label by which Kubernetes names a node's failure domain.
-_ZONE = "topology.kubernetes.io/zone"
-
 
 @dataclass(frozen=True)
 class _Occupant:
@@ -97,7 +94,6 @@ def spots_for(release: Release, environment: Environment, fleet: Fleet, *, but: 
         spots.append(
             Spot(
                 node.name,
-                domain_of(node),
                 _refusal(release, node, its) or _taken(release, node, held),
                 SEVERITY.index(its.verdict),
                 is_silent(node),
@@ -108,12 +104,6 @@ def spots_for(release: Release, environment: Environment, fleet: Fleet, *, but: 
             )
         )
     return spots
-
-
-def may_serve(release: Release, among: Iterable[Node]) -> list[Node]:
-    """Those of the nodes that could be given a replica of the release, now or once they have room."""
-    free = [node for node in among if node.cordoned_at is None]
-    return [node for node, its in offering(release, free) if not _refusal(release, node, its)]
 
 
 def most_that_fit(release: Release, environment: Environment, most: int) -> int:
@@ -146,13 +136,6 @@ def _taken(release: Release, node: Node, held: Iterable[_Occupant]) -> str:
     if not node.facts.get("static") or all(one.model != release.model_id for one in held):
         return ""
     return f"it is one server, which serves one release of {release.model.slug} at a time, and has one."
-
-
-def domain_of(node: Node) -> str:
-    """What may fail at once: as its agent was told, or its zone; else the node is one by itself."""
-    labels = node.facts.get("labels")
-    zone = labels.get(_ZONE) if isinstance(labels, Mapping) else None
-    return str(node.facts.get("domain") or zone or node.name)
 
 
 def devices_of(node: Node) -> dict[str, Device] | None:

@@ -56,7 +56,6 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
             f"{one['declared_memory_mib']} of {one['memory_mib'] or 'unknown'}",
             _or_unknown(one["measured_memory_mib"]),
             one["deployment_count"],
-            _kept(one["kept"]),
             joined(one),
             one["cordon_reason"],
         ]
@@ -72,17 +71,11 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
         "MiB declared",
         "MiB held",
         "deployments",
-        "kept ready",
         "joined",
         "why cordoned",
     )
     output.table(found, columns, rows, empty="No node has been heard of: start an agent.")
     return exits.OK
-
-
-def _kept(kept: list[dict[str, Any]]) -> str:
-    """Releases whose files are there, of those that may be placed there."""
-    return f"{sum(one['standing'] == 'ready' for one in kept)} of {len(kept)}"
 
 
 def _gpu_faults(read: dict[str, Any]) -> str:

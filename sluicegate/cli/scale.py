@@ -1,12 +1,10 @@
-"""`sluicegate release replicas`, `scale`, `replace` and `nodes`: how many servers a release has, is to have, another in the place of
-one, and on which nodes one needs no fetch."""
+"""`sluicegate release replicas`, `scale` and `replace`: how many servers a release has, is to have, another in the place of one."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from accounts.core.quantities import size_text
 from sluicegate.cli import exits
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
@@ -17,9 +15,6 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     told = verbs.add_parser("replicas", help="Show a release's replicas in each environment")
     told.add_argument("release", metavar="RELEASE")
     told.set_defaults(run=run_replicas)
-    nodes = verbs.add_parser("nodes", help="Show on which of the nodes that may serve a release its files are")
-    nodes.add_argument("release", metavar="RELEASE")
-    nodes.set_defaults(run=run_nodes)
     scale = verbs.add_parser("scale", help="Say how many replicas of a release an environment is to have")
     scale.add_argument("release", metavar="RELEASE")
     scale.add_argument("replicas", type=int, metavar="N")
@@ -48,26 +43,6 @@ def run_replicas(arguments: argparse.Namespace, output: Output) -> int:
     columns = ("environment", "wanted", "answer", "in flight on each", "node", "slot", "deployment", "state")
     output.table(found, columns, rows, empty=f"{arguments.release} has no server anywhere. A rollout brings it there.")
     return exits.OK
-
-
-def run_nodes(arguments: argparse.Namespace, output: Output) -> int:
-    with connect(arguments.server) as client:
-        found = client.get(f"{release_path(arguments.release)}/nodes")["results"]
-    rows = ([one["node"], one["standing"] or "unknown", _here(one), one["trouble"]] for one in found)
-    columns = ("node", "files", "there", "why")
-    output.table(
-        found,
-        columns,
-        rows,
-        empty=f"No node may serve {arguments.release}; see why: sluicegate release fit {arguments.release}",
-    )
-    return exits.OK
-
-
-def _here(one: dict[str, Any]) -> str:
-    if one["size_bytes"] is None:
-        return "-"
-    return f"{size_text(one['here_bytes'])} of {size_text(one['size_bytes'])}"
 
 
 def run_scale(arguments: argparse.Namespace, output: Output) -> int:

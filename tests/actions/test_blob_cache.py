@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from serving.agent import blob_cache
-from serving.agent.blob_cache import AT_ONCE, BlobCache, DamagedBlob, NoRoom
+from serving.agent.blob_cache import AT_ONCE, BlobCache, DamagedBlob
 
 
 class Source:
@@ -205,109 +205,13 @@ def test_what_a_killed_fetch_left_is_swept_away(tmp_path: Path, source: Source) 
     assert not left.exists()
 
 
-def test_what_is_held_ahead_is_fetched_one_range_at_a_time_and_moves_nothing_when_it_is_placed(
-    tmp_path: Path, source: Source
-) -> None:
-    sha256, size = source.put(random.Random(1).randbytes(10_500))
-    cache, paused = BlobCache(tmp_path / "cache", source), list[int]()
-    assert not cache.holds(sha256)
-    cache.hold(sha256, size, pause=paused.append)
-    assert cache.holds(sha256) and source.most_at_once == 1 and paused == [1000] * 10 + [500]
-    cache.hold(sha256, size, pause=paused.append)
-    cache.place(sha256, size, tmp_path / "file")
-    assert len(source.asked) == len(paused) == 11 and cache.moved_bytes == size
-
-
-def test_a_copy_of_an_earlier_agent_is_believed_once_it_was_hashed(tmp_path: Path, source: Source) -> None:
-    right, wrong = source.put(b"a" * 3000), source.put(b"b" * 3000)
-    for one in (right, wrong):
-        BlobCache(tmp_path / "cache", source).hold(*one)
-    copy = tmp_path / "cache" / wrong[0][:2] / wrong[0]
-    copy.chmod(0o644)
-    copy.write_bytes(b"c" * 3000)
-    cache = BlobCache(tmp_path / "cache", source)
-    assert not cache.holds(right[0]) and not cache.holds(wrong[0])
-    cache.hold(*right)
-    assert cache.holds(right[0]) and cache.moved_bytes == 0
-    cache.hold(*wrong)
-    assert cache.holds(wrong[0]) and cache.moved_bytes == 3000 and copy.read_bytes() == b"b" * 3000
-
-
-def test_a_copy_that_is_gone_or_another_file_is_not_held(tmp_path: Path, source: Source) -> None:
-    one = source.put(b"a" * 10)
-    cache = BlobCache(tmp_path / "cache", source)
-    cache.hold(*one)
-    copy = tmp_path / "cache" / one[0][:2] / one[0]
-    (tmp_path / "other").write_bytes(b"z" * 10)
-    (tmp_path / "other").replace(copy)
-    assert not cache.holds(one[0])
-    copy.unlink()
-    assert not cache.holds(one[0])
-
-
-def test_nothing_that_is_kept_or_used_goes_for_what_is_only_held_ahead(tmp_path: Path, source: Source) -> None:
-    cache = BlobCache(tmp_path / "cache", source, max_bytes=3500)
-    kept, used, old, new, large = (source.put(bytes([n]) * 1000) for n in range(5))
-    cache.hold(*kept)
-    cache.place(*used, tmp_path / "server")
-    cache.hold(*old)
-    for n, (sha256, _) in enumerate((kept, used, old)):
-        aged(cache, sha256, 300 - n)  # what is not kept is the youngest
-    cache.kept = {kept[0], new[0], large[0]}
-    cache.hold(*new)
-    assert names(tmp_path / "cache") == {kept[0], used[0], new[0]}
-    with pytest.raises(NoRoom):
-        cache.hold(*large)
-    assert names(tmp_path / "cache") == {kept[0], used[0], new[0]}
-
-
-def test_what_a_server_needs_now_takes_the_room_of_what_is_kept_last(tmp_path: Path, source: Source) -> None:
+def test_a_copy_that_was_renewed_is_evicted_after_others(tmp_path: Path, source: Source) -> None:
     cache = BlobCache(tmp_path / "cache", source, max_bytes=2500)
-    kept, old, needed, more = (source.put(bytes([n]) * 1000) for n in range(4))
-    cache.hold(*kept)
-    aged(cache, kept[0], 300)
-    cache.hold(*old)
-    cache.kept = {kept[0]}
-    cache.place(*needed, tmp_path / "server")
-    assert names(tmp_path / "cache") == {kept[0], needed[0]}
-    cache.place(*more, tmp_path / "another")
-    assert names(tmp_path / "cache") == {needed[0], more[0]} and not cache.holds(kept[0])
-
-
-def test_a_server_that_waits_for_the_blob_itself_makes_it_pause_no_more_and_fetch_side_by_side(
-    tmp_path: Path, source: Source
-) -> None:
-    sha256, size = source.put(b"x" * 5000)
-    cache, waiting, paused = BlobCache(tmp_path / "cache", source), list[threading.Thread](), list[int]()
-
-    def pause(moved: int) -> None:
-        paused.append(moved)
-        waiting.append(threading.Thread(target=cache.place, args=(sha256, size, tmp_path / "file")))
-        waiting[0].start()
-        until(lambda: cache.is_awaited(sha256))
-        source.waits_for = AT_ONCE
-
-    cache.hold(sha256, size, pause=pause)
-    waiting[0].join(60)
-    assert paused == [1000] and cache.moved_bytes == size and (tmp_path / "file").exists() and not cache.is_busy
-    assert source.most_at_once == AT_ONCE
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
-def test_who_stops_in_the_middle_leaves_nothing(tmp_path: Path, source: Source) -> None:
-    sha256, size = source.put(b"x" * 5000)
-    cache = BlobCache(tmp_path / "cache", source)
-
-    def stop(moved: int) -> None:
-        raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        cache.hold(sha256, size, pause=stop)
-    assert not cache.holds(sha256) and names(tmp_path / "cache") == set()
-    assert list((tmp_path / "cache" / "incoming").iterdir()) == []
+    stable, other, new = (source.put(bytes([n]) * 1000) for n in range(3))
+    for number, one in enumerate((stable, other)):
+        cache.place(*one, tmp_path / one[0])
+        (tmp_path / one[0]).unlink()
+        aged(cache, one[0], 300 - number)  # `stable` is the older one
+    cache.renew({stable[0], new[0]})  # `new` has no copy yet
+    cache.place(*new, tmp_path / "server")
+    assert names(tmp_path / "cache") == {stable[0], new[0]}

@@ -27,7 +27,7 @@ from serving.control_plane import store
 from serving.core.sleep import SleepRule
 from serving.models import Deployment, Environment, Gateway, Scale, Sleep
 from serving.queries import all_environments, environment_titles, get_environment
-from serving.queries.prefetch import releases_to_keep
+from serving.queries.stable_files import stable_blobs
 from tests.factories import (
     make_actor,
     make_admin,
@@ -114,6 +114,8 @@ def test_nothing_goes_but_what_was_read() -> None:
 
 def test_a_retired_one_is_in_no_picker_and_its_history_is_readable() -> None:
     release = served()
+    files = set(release.files.values_list("blob_id", flat=True))
+    assert files and stable_blobs() == files
     make_environment("canary")
     remove(production())
     assert [one.slug for one in all_environments()] == ["canary"]
@@ -122,7 +124,7 @@ def test_a_retired_one_is_in_no_picker_and_its_history_is_readable() -> None:
     told = serving_history.served_at(release.model, get_environment("production"))
     assert (told.arms, told.reason) == ((), "moved to eu")
     assert "production" not in store.load().tables
-    assert release.pk not in releases_to_keep()
+    assert stable_blobs() == set()
     with pytest.raises(NotFound, match="there are canary\\."):
         get_environment("nowhere")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from accounts.core.access import Actor, Role
+from accounts.core.access import Role
 from ledger.core.errors import Invalid, Refused
 from ledger.models import Event
 from registry.core.coupling import changed_parts
@@ -18,8 +18,6 @@ from rollouts.actions.preview import preview_rollout
 from rollouts.core.capacity import shortage
 from rollouts.models import AATestRecord, Observation, Rollout
 from rollouts.queries.traffic import traffic_of
-from serving.actions.prefetch import FilesReport, record_prefetches
-from serving.core.prefetch import FilesStanding
 from serving.models import Deployment, Scale
 from sluicegate.cli.preview import lines
 from tests.factories import (
@@ -358,16 +356,3 @@ def test_parts_of_a_manifest() -> None:
 )  # fmt: skip
 def test_a_shortage_is_told_only_where_both_sides_are_known(facts: Any, needs: Any, says: str) -> None:
     assert shortage(facts, needs).startswith(says) and bool(shortage(facts, needs)) == bool(says)
-
-
-def test_it_is_told_on_how_many_nodes_the_candidates_files_are() -> None:
-    candidate = over_stable()
-    make_node("a", facts={"fetches_ahead": True})
-    ready = [FilesReport(candidate.pk, FilesStanding.READY, 1, 1)]
-    record_prefetches(actor=Actor.system("agent:a"), node="a", told=ready)
-    assert "needs_files" not in codes(candidate)  # the other node fetches nothing ahead, and is not waited for
-    make_node("b", facts={"fetches_ahead": True})
-    assert codes(candidate)["needs_files"] == "note"
-    assert message(candidate, "needs_files") == (
-        "The files of r2 are ready on 1 of 3 nodes that may serve it; the others fetch them before it is sent any traffic."
-    )

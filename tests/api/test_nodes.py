@@ -11,20 +11,16 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from accounts.core.access import Actor, Role
-from serving.actions.prefetch import FilesReport, record_prefetches
-from serving.core.prefetch import FilesStanding
+from accounts.core.access import Role
 from serving.models import Deployment, Gateway, Node
 from sluicegate.cli import exits, node
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.factories import (
     make_deployment,
     make_environment,
-    make_model,
     make_node,
     make_release,
     make_server,
-    make_team,
     make_user,
 )
 from tests.rollout_setup import production, serves
@@ -160,28 +156,3 @@ def test_the_command_line_registers_drains_and_removes_gateways(run: Run, tmp_pa
     assert run("admin", "gateway", "remove", "eu-1")[0] == exits.REFUSED
     Gateway.objects.update(seen_at=None)
     assert run("admin", "gateway", "remove", "eu-1")[0] == exits.OK and not Gateway.objects.exists()
-
-
-def test_where_a_releases_files_are_is_told_for_it_and_for_each_node(run: Run) -> None:  # noqa: F811
-    release = make_release(make_model("sentiment", team=make_team("demo")))
-    serves(release)
-    for name in ("a", "b"):
-        make_node(name, facts={"fetches_ahead": True})
-    told = [FilesReport(release.pk, FilesStanding.FAILED, 2048, 1024, "The store is away.")]
-    record_prefetches(actor=Actor.system("agent:a"), node="a", told=told)
-    code, found = run("mara", "release", "nodes", "sentiment/r1")
-    nothing = {"size_bytes": None, "here_bytes": None, "trouble": ""}
-    assert code == exits.OK and found == [
-        {"node": "a", "standing": "failed", "size_bytes": 2048, "here_bytes": 1024, "trouble": "The store is away."},
-        {"node": "b", "standing": "waiting", **nothing},
-    ]
-    code, (a, b) = run("admin", "node", "list")
-    assert code == exits.OK and b["kept"] == []
-    (kept,) = a["kept"]
-    assert (kept["model"], kept["release"], kept["standing"]) == ("sentiment", "r1", "failed")
-    assert (kept["size_bytes"], kept["here_bytes"], kept["trouble"]) == (2048, 1024, "The store is away.")
-    outsider = Client()
-    outsider.force_login(make_user("zoe", team=make_team("vision"), role=Role.MODEL_TEAM))
-    hidden = outsider.get("/api/v1/nodes").json()["results"][0]["kept"][0]
-    assert (hidden["model"], hidden["release"], hidden["trouble"], hidden["standing"]) == ("", "", "", "failed")
-    assert outsider.get("/api/v1/models/sentiment/releases/r1/nodes").status_code == 404

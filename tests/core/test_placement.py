@@ -12,7 +12,7 @@ GIB = 1024
 
 
 def spot(node: str, **over: Any) -> Spot:
-    return Spot(**{"node": node, "domain": node, **over})
+    return Spot(**{"node": node, **over})
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,9 @@ def test_what_an_envelope_asks_of_a_node(envelope: dict[str, Any], demand: Deman
     assert demand_of(envelope) == demand
 
 
-def test_replicas_are_spread_over_domains_before_nodes() -> None:
-    spots = [
-        spot("a1", domain="a", alike=1),
-        spot("a2", domain="a", rank=0),
-        spot("b1", domain="b", rank=1),  # fits less surely, and fails by itself
-    ]
-    assert choose(Demand(), spots).node == "b1"
-    assert choose(Demand(), [*spots[:2], spot("b1", domain="b", alike=1)]).node == "a2"
+def test_replicas_are_spread_over_nodes_before_fit() -> None:
+    assert choose(Demand(), [spot("a", alike=1), spot("b", rank=1)]).node == "b"
+    assert choose(Demand(), [spot("a", alike=1), spot("b", rank=1, alike=1)]).node == "a"
 
 
 def test_of_equals_the_better_fit_then_the_most_room_then_the_first() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,12 +15,10 @@ from rollouts.actions.tick_records import ENGINE
 from rollouts.core.replay import replay
 from rollouts.core.tick_history import rows_in
 from rollouts.engine import surge
-from rollouts.models import DecisionRecord, Rollout
+from rollouts.models import DecisionRecord
 from rollouts.queries.replay import history_of
-from serving.actions.prefetch import FilesReport, record_prefetches
 from serving.actions.replicas import continue_placing, scale_release
-from serving.core.prefetch import FilesStanding
-from serving.models import Deployment, Node, Prefetch, Route, Scale, Server
+from serving.models import Deployment, Node, Route, Scale, Server
 from serving.queries.admission import admissions_of
 from serving.queries.answering import HEARD_WITHIN
 from tests.core.test_capacity_plan import CAPACITY
@@ -271,63 +268,3 @@ def test_stable_must_be_able_to_take_it_all_back() -> None:
     report_for(story.stable, gates=proven(0.01))  # type: ignore[arg-type]
     turns(story)
     assert story.rollout.weight_bp == 2500 and "r1, the way back, may have to take" in story.rollout.reason
-
-
-def keeps(node: str, story: Story, standing: str) -> None:
-    """The node's agent tells how far it is with the candidate's files."""
-    make_node(node, facts={"fetches_ahead": True})
-    told = [FilesReport(story.candidate.pk, FilesStanding(standing), 10, 10 * (standing == "ready"))]
-    record_prefetches(actor=AGENT, node=node, told=told)
-
-
-def until_it_fetches(story: Story) -> None:
-    for _ in range(10):
-        if story.turn().reason.startswith("r2 is warm, and its files are ready on 1 of "):
-            return
-    raise AssertionError((story.rollout.state, story.rollout.reason))
-
-
-def test_no_weight_moves_before_every_node_that_may_serve_the_candidate_has_its_files() -> None:
-    story = Story()
-    keeps("b", story, "fetching")
-    keeps("c", story, "no_room")  # is told, and not waited for
-    make_node("d")  # its agent fetches nothing ahead
-    until_it_fetches(story)
-    assert story.rollout.state == "preparing" and not Route.objects.exclude(candidate=None).exists()
-    assert story.rollout.reason.endswith("1 of 4 nodes that may serve it: b fetches them still.")
-    held = DecisionRecord.objects.filter(rollout=story.rollout, code="needs_files").get()
-    assert held.facts["fetching"] == ["b"] and held.facts["ready_on"] == 1
-    keeps("b", story, "ready")
-    story.until("shifting")
-    make_node("late", facts={"fetches_ahead": True})  # one that comes later holds nothing up
-    story.until("promoted")
-
-
-def test_a_node_that_is_slow_holds_no_rollout_longer_than_it_may_be_prepared() -> None:
-    story = Story(prepare_deadline_s=60)
-    keeps("b", story, "fetching")
-    until_it_fetches(story)
-    Rollout.objects.filter(pk=story.rollout.pk).update(
-        started_at=timezone.now() - timedelta(seconds=61), created_at=timezone.now() - timedelta(seconds=61)
-    )
-    story.engine.cache.forget()
-    story.until("shifting")
-
-
-@pytest.mark.parametrize("has_row", [False, True])
-def test_a_node_that_makes_no_progress_is_waited_for_two_minutes(has_row: bool) -> None:
-    story = Story()
-    if has_row:
-        keeps("b", story, "fetching")
-    else:
-        make_node("b", facts={"fetches_ahead": True})
-    until_it_fetches(story)
-    ago = timezone.now() - timedelta(seconds=121)
-    Rollout.objects.filter(pk=story.rollout.pk).update(started_at=ago, created_at=ago)
-    Prefetch.objects.update(changed_at=timezone.now() - timedelta(seconds=60))
-    story.engine.cache.forget()
-    turns(story, 3)
-    assert (story.rollout.state == "preparing") is has_row  # a row that changed since is progress
-    Prefetch.objects.update(changed_at=ago)
-    story.engine.cache.forget()
-    story.until("shifting")

@@ -164,13 +164,13 @@ def test_what_opens_looks_closer_only_once_every_rollback_is_written(monkeypatch
         order.append(tick.decision.action.value)
         return commit_tick(rollout, tick, fence=fence)
 
-    def fetching(entry: Any, given: Any) -> Any:
+    def without_servers(entry: Any, given: Any) -> Any:
         order.append("look")
-        room = replace(given.observed.room, fetching=("b",), may_serve=2)
+        room = replace(given.observed.room, candidate=0)
         return replace(given, observed=replace(given.observed, room=room))
 
     monkeypatch.setattr(engine_module, "commit_tick", noted)
-    monkeypatch.setattr(engine_module, "looked_closer", fetching)
+    monkeypatch.setattr(engine_module, "looked_closer", without_servers)
     monkeypatch.setattr(engine_module, "_suspects_first", lambda entry: -entry.rollout.pk)
     for _ in range(6):
         order.clear()
@@ -178,8 +178,8 @@ def test_what_opens_looks_closer_only_once_every_rollback_is_written(monkeypatch
         if broken.state == "rolling_back":
             break
     assert order == ["roll_back", "look"]
-    assert opening.state == "preparing" and opening.reason.endswith("b fetches them still.")
-    assert DecisionRecord.objects.filter(rollout=opening, code="needs_files").count() == 1
+    assert opening.state == "preparing"
+    assert DecisionRecord.objects.filter(rollout=opening, code="needs_replicas").count() == 1
 
 
 def test_a_rollback_is_written_before_any_hold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,18 +65,18 @@ def found(seed: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
     return kills(tmp_path_factory.mktemp("killed"), "--seed", seed, *SAMPLE)
 
 
-@pytest.mark.parametrize("victim", ["engine", "worker", "agent", "control plane", "prefetch", "relay", "web", "fleet"])
+@pytest.mark.parametrize("victim", ["engine", "worker", "agent", "control plane", "relay", "web", "fleet"])
 def test_who_is_killed_at_any_write_is_replaced_and_nothing_is_lost_or_done_twice(
     victim: str, found: dict[str, Any]
 ) -> None:
     killed = found["killed"]
     assert problems(killed, victim) == []
     counts = killed["kinds"][victim]
-    assert counts["runs"] == HANDFUL and counts["stories"] == (1 if victim in ("prefetch", "relay") else STORIES)
+    assert counts["runs"] == HANDFUL and counts["stories"] == (1 if victim == "relay" else STORIES)
     assert counts["killed"] > 0
 
 
-@pytest.mark.parametrize("victim", ["engine", "worker", "agent", "prefetch", "relay", "fleet"])
+@pytest.mark.parametrize("victim", ["engine", "worker", "agent", "relay", "fleet"])
 def test_who_was_frozen_while_another_took_over_does_nothing_more(victim: str, found: dict[str, Any]) -> None:
     frozen = found["frozen"]
     assert problems(frozen, victim) == []
@@ -111,7 +111,7 @@ def test_transactions_that_are_torn_are_found_out(found: dict[str, Any]) -> None
     [
         (["--freeze", "--only", "plane"], "No control plane can be frozen.\n"),
         (["--only", "nobody"], "No victim has 'nobody' in its name.\n"),
-        (["--torn", "--only", "prefetch"], "No broken victim has 'prefetch' in its name.\n"),
+        (["--torn", "--only", "worker"], "No broken victim has 'worker' in its name.\n"),
     ],
 )
 def test_where_nobody_can_be_chosen_it_says_so(
@@ -125,7 +125,7 @@ def test_where_nobody_can_be_chosen_it_says_so(
 @pytest.mark.parametrize(
     ("nobody", "parts", "code"),
     [
-        ({"torn"}, {"killed", "frozen"}, 1),  # prefetch alone: frozen it goes wrong here
+        ({"torn"}, {"killed", "frozen"}, 1),  # relay alone: frozen it goes wrong here
         ({"frozen", "torn"}, {"killed"}, 0),  # the control plane alone
         ({"killed", "frozen", "torn"}, None, 2),
         (set(), {"killed", "frozen", "torn"}, 1),
@@ -210,7 +210,7 @@ def test_a_draw_of_stories_takes_so_many_of_each_kind() -> None:
     drawn = campaign.some(every, 7, 2)
     kinds = Counter(victim.kind for victim in drawn)
     assert set(kinds) == {victim.kind for victim in every} and set(kinds.values()) == {1, 2}
-    assert [kind for kind, count in kinds.items() if count == 1] == ["prefetch", "relay"]  # which have one story
+    assert [kind for kind, count in kinds.items() if count == 1] == ["relay"]  # which has one story
     assert drawn == [victim for victim in every if victim in drawn]  # in their order
     assert {name for seed in range(20) for name in (v.name for v in campaign.some(every, seed, 2))} > {
         victim.name for victim in drawn

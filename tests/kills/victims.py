@@ -9,7 +9,6 @@ from tests.kills.fleet_stories import STORIES as FLEET_STORIES
 from tests.kills.fleet_web_runs import ASKERS, Asker
 from tests.kills.notify_runs import NOTIFICATIONS
 from tests.kills.plane_runs import PLANES
-from tests.kills.prefetch_runs import PREFETCHES
 from tests.kills.relay_runs import RELAYS, RelayVictim, in_place
 from tests.kills.stories import STORIES
 from tests.kills.web_runs import VERBS
@@ -32,7 +31,6 @@ def victims() -> list[Victim]:
         *NOTIFICATIONS,
         *AGENTS,
         *PLANES,
-        *PREFETCHES,
         *RELAYS,
         *VERBS,
         *ASKERS,

@@ -17,8 +17,6 @@ from ledger.core.errors import Refused, Stale, Unavailable
 from registry.adapters.capability_evidence import capabilities
 from serving.actions.deployments import ensure_deployment, register_node
 from serving.actions.nodes import cordon_node, uncordon_node
-from serving.actions.prefetch import FilesReport, record_prefetches
-from serving.core.prefetch import FilesStanding
 from serving.models import Deployment, Node, Server, Sleep
 from serving.queries.fleet import fleet_of
 from serving.queries.model_memory import memory_of_models
@@ -233,24 +231,6 @@ def test_sums_are_of_all_deployments_however_few_are_named(admin: User, monkeypa
     assert [(one["measured_memory_mib"], one["deployment_count"], len(one["deployments"])) for one in listed] == [
         (None, 4, 1), (100, 1, 0), (0, 0, 0),
     ]  # fmt: skip
-
-
-def test_what_a_node_keeps_ready_is_shown_there_and_on_the_releases_tab(admin: User) -> None:
-    release = make_release(make_model("sentiment"))
-    make_node("a", facts={"fetches_ahead": True})
-    make_node("b", facts={"fetches_ahead": True})
-    assert "Files kept ready" not in page_of(admin)
-    told = [FilesReport(release.pk, FilesStanding.READY, 2048, 2048)]
-    record_prefetches(actor=SYSTEM, node="a", told=told)
-    record_prefetches(actor=SYSTEM, node="b", told=[FilesReport(release.pk, FilesStanding.NO_ROOM, 2048, 0, HOSTILE)])
-    page = page_of(admin)
-    assert "Files kept ready: 1 of 1 release that may be placed here" in page
-    assert "Files kept ready: 0 of 1 release that may be placed here" in page
-    assert ">sentiment r1</a>" in page and HOSTILE not in page
-    other = make_user("zoe", team=make_team("vision"), role=Role.MODEL_TEAM)
-    assert "another team's" in page_of(other) and "sentiment" not in page_of(other)
-    tab = squeezed(signed_in(admin).get(reverse("release_deployments", args=["sentiment", 1])).content.decode())
-    assert "Ready on 1 of the 2 nodes that may serve it" in tab and "no room" in tab and HOSTILE not in tab
 
 
 def test_of_a_server_that_somebody_else_runs_nothing_is_said_to_be_known(admin: User) -> None:

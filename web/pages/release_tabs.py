@@ -18,12 +18,9 @@ from accounts.core.addresses import API
 from registry.hooks.usage import usages_of
 from registry.models import Release
 from registry.queries.signature_state import signatures_of, wrong_manifest_of
-from serving.core.prefetch import FilesStanding
 from serving.queries.admission import admissions_of, with_proven
 from serving.queries.deployments import deployments_of, nodes
-from serving.queries.kept import with_files
 from serving.queries.node_fit import fits_of
-from serving.queries.prefetch import files_on_nodes
 from serving.queries.replicas import learn_declared, observed, plans_of
 from serving.queries.reporting import is_reporting
 from validators.core.lifecycle import UNFINISHED
@@ -85,16 +82,13 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     rows = list(with_proven(observed(deployments_of(found)))[:MOST_DEPLOYMENTS])
     for one in rows:
         one.release = found
-    every = list(with_files(nodes(), found.pk))
-    files = files_on_nodes(found, every)
+    every = list(nodes())
     admissions = admissions_of(found, rows)
     now = timezone.now()
     silent = {one.name for one in every if not is_reporting(one, now)}
     facts = {
         "no_green": any(one.node_id in silent and one.is_wanted for one in rows),
         "replicas": [(plan, admissions[plan.environment.pk]) for plan in plans_of(rows)],
-        "files": files,
-        "files_ready": sum(one.standing is FilesStanding.READY for one in files),
         "may_scale": may(actor, Verb.SCALE_RELEASE, found.model.team.slug, slug),
         "rows": rows,
         "used_by": usages_of([found.pk]).get(found.pk, []),

@@ -18,7 +18,6 @@ from rollouts.engine.aa_tests import AATests
 from rollouts.engine.lag_metrics import PACE_FILE
 from rollouts.engine.loop import LEASE, Engine
 from rollouts.engine.prometheus_reader import PrometheusReader
-from rollouts.engine.replica_watch import ReplicaWatch
 from rollouts.engine.sleep_watch import SleepWatch
 from rollouts.engine.timings import EngineTimings
 from serving.adapters.envoy_counters import EnvoyCounters
@@ -54,8 +53,7 @@ class Command(BaseCommand):
         tests = AATests(EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), leads=leads)
         counters, hosts = EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), EnvoyHosts(tls=settings.XDS_TLS)
         sleep = SleepWatch(counters, hosts, leads=leads, now=clock.now)
-        replicas = ReplicaWatch(EnvoyHosts(tls=settings.XDS_TLS), leads=leads)
-        for name, run in (("aa-tests", tests.run), ("sleep-watch", sleep.run), ("replica-watch", replicas.run)):
+        for name, run in (("aa-tests", tests.run), ("sleep-watch", sleep.run)):
             threading.Thread(target=run, args=(stopping,), name=name, daemon=True).start()
 
         def on_signal(number: int, frame: FrameType | None) -> None:

@@ -36,7 +36,7 @@ class Command(BaseCommand):
             connect=wiring.inference_server,
             drift_check_every_s=settings.DRIFT_CHECK_EVERY_S,
             gpus=GpuMeter(second=wiring.gpus_by_dcgm()),
-            prefetcher=wiring.prefetcher(blobs),
+            blobs=blobs,
             identity=wiring.identity(options["node"]),
         )
 
