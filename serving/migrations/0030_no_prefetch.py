@@ -2,6 +2,6 @@ from django.db import migrations
 
 
 class Migration(migrations.Migration):
-    dependencies = [("serving", "0028_route_stable_since")]
+    dependencies = [("serving", "0029_forced_door")]
 
     operations = [migrations.DeleteModel("Prefetch")]
