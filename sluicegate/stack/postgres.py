@@ -113,6 +113,8 @@ class Postgres:
             "unix_socket_directories": "",
             "max_connections": 100,
             "shared_buffers": "64MB",
+            # A killed process that waited for a lock keeps its other locks until that wait is over, by default.
+            "client_connection_check_interval": 500,  # ms
             "dynamic_shared_memory_type": "mmap",
             "log_min_messages": "warning",
             **postgres_roles.QUIET_LOG,
