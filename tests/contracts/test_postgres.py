@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -166,3 +169,29 @@ def test_a_first_start_that_was_cut_short_is_done_again(new_postgres: Postgres) 
     url = new_postgres.start()
     with psycopg.connect(url) as connection:
         assert connection.execute("select current_database()").fetchone() == ("sluicegate",)
+
+
+#: Takes lock 2 and waits for lock 1.
+_WAITS = """
+import sys, psycopg
+with psycopg.connect(sys.argv[1], autocommit=True) as session:
+    session.execute("SELECT pg_advisory_lock(2)")
+    session.execute("SELECT pg_advisory_lock(1)")
+"""
+_IS_WAITED_FOR = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND NOT granted"
+
+
+def test_a_killed_process_that_waited_for_a_lock_keeps_no_other_lock(postgres: Postgres) -> None:
+    postgres.start()
+    with (
+        psycopg.connect(postgres.url, autocommit=True) as session,
+        psycopg.connect(postgres.url, autocommit=True) as another,
+    ):
+        session.execute("SELECT pg_advisory_lock(1)")
+        with subprocess.Popen([sys.executable, "-c", _WAITS, postgres.url]) as killed:
+            until = time.monotonic() + 60
+            while session.execute(_IS_WAITED_FOR).fetchone() != (1,) and time.monotonic() < until:
+                time.sleep(0.05)
+            killed.kill()
+        another.execute("SET lock_timeout = '60s'")
+        another.execute("SELECT pg_advisory_lock(2)")  # while lock 1 is held still
