@@ -112,19 +112,19 @@ def test_a_servers_first_while_is_no_proof_however_slow_it_is() -> None:
         step_started_at=snapshot().observed.now - 20.0,
     )  # fmt: skip
     held = decide(cold)
-    assert (held.action, held.code) == (Action.HOLD, Code.COLD_START) and "20 of 60 s" in held.reason
+    assert (held.action, held.code) == (Action.HOLD, Code.COLD_START) and "20 of 120 s" in held.reason
     assert "forget" not in held.facts
-    over = decide(changed(cold, served_s=61.0, step_started_at=cold.observed.now - 61.0))
+    over = decide(changed(cold, served_s=121.0, step_started_at=cold.observed.now - 121.0))
     assert over.code is Code.COLD_START and over.facts["forget"] == "slow_250ms"  # judged afresh from here on
-    again = changed(cold, served_s=75.0, step_started_at=cold.observed.now - 75.0, forgotten=1)
+    again = changed(cold, served_s=135.0, step_started_at=cold.observed.now - 135.0, forgotten=1)
     assert decide(again).code is Code.WORSE_THAN_STABLE
     for well in ({}, {"slow_250ms": (0, 50)}):
         assert decide(changed(cold, first=well)).code is Code.WORSE_THAN_STABLE  # it was well at first
     worst = replace(SLOW_WORSE[1], bad_candidate=SLOW_WORSE[1].candidate)
     gross = changed(cold, judged=(SLOW_WORSE[0], worst))
     assert decide(gross).code is Code.COLD_START  # twenty seconds of nothing but slowness may still be warm-up
-    assert decide(changed(gross, served_s=59.9)).code is Code.COLD_START
-    late = changed(gross, served_s=60.0, step_started_at=cold.observed.now - 60.0, forgotten=1)
+    assert decide(changed(gross, served_s=119.9)).code is Code.COLD_START
+    late = changed(gross, served_s=120.0, step_started_at=cold.observed.now - 120.0, forgotten=1)
     assert decide(late).code is Code.WORSE_THAN_STABLE  # slowness that goes on is proven anew, and convicts
 
 

@@ -79,7 +79,8 @@ class Wander:
 class Cold:
     """The candidate's server is new when the first step begins: `slow` of its answers are slow, in [0, 1], for `for_s` seconds.
 
-    `each_weight`: every weight brings new servers. `fades`: the share falls to nothing in that time, as a cache fills.
+    `each_weight`: a weight above all before it brings new servers; those of a second look are warm already. `fades`: the share
+    falls to nothing in that time, as a cache fills.
     """
 
     slow: float

@@ -165,7 +165,7 @@ class Run:
         self.engine = Engine(policy, server_since=float(scenario.warm_s) if scenario.cold else None)
         self.binned = _Bins()
         self.compared = [0, 0, 0, 0]  # wrong and all answers of the candidate, and of stable
-        self.bad = 0
+        self.bad = self.most_bp = 0
         self.held: dict[Code, int] = {}
         self.stages: list[float] = []
         self.aside, self.aside_at = "", None  # type: ignore
@@ -258,7 +258,9 @@ class Run:
         if self.engine.state is S.BAKING:
             self.world.bake_at = float(at)
         scenario, fleet = self.scenario, self.world.fleet
-        if scenario.cold is not None and scenario.cold.each_weight:
+        is_more = self.engine.weight_bp > self.most_bp
+        self.most_bp = max(self.most_bp, self.engine.weight_bp)
+        if is_more and scenario.cold is not None and scenario.cold.each_weight:
             self.world.moved_at = float(at)
             self.engine.server_since = float(at + scenario.warm_s)
         if fleet is not None:
