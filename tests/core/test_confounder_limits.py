@@ -21,9 +21,9 @@ STRICT = replace(SLOW, roll_back_over=Tolerance(1.0, 0.0))
 
 
 def blamed(one: Judged, **over: Any) -> str:
-    """The code for a candidate that this guard alone proves worse; `+ forget` where its evidence is dropped."""
+    """The cause or code for a candidate that this guard alone proves worse; `+ forget` if its evidence is dropped."""
     found = decide(snapshot(judged=(one,), **over))
-    return found.code.value + (" + forget" if "forget" in found.facts else "")
+    return found.facts.get("because", found.code.value) + (" + forget" if "forget" in found.facts else "")
 
 
 @pytest.mark.parametrize(("index", "most"), [(0, 25), (1, 250)])  # of 500: 5 % of errors, half of the slow ones

@@ -70,7 +70,7 @@ FETCHING = Room(fetching=("b", "c"), ready_on=2, may_serve=5)
 
 def test_the_first_weight_waits_for_every_node_that_fetches_the_files_still() -> None:
     held = decide(snapshot(**PREPARED, room=FETCHING))
-    assert (held.action, held.code) == (Action.HOLD, Code.NEEDS_FILES)
+    assert (held.action, held.code) == (Action.HOLD, Code.PREPARING)
     assert (
         held.reason
         == "r2 is warm, and its files are ready on 2 of 5 nodes that may serve it: b and c fetch them still."
@@ -84,7 +84,7 @@ def test_the_first_weight_waits_for_every_node_that_fetches_the_files_still() ->
 
 
 def test_copies_wait_too_since_a_weight_follows_them_and_nothing_later_does() -> None:
-    assert decide(snapshot(**PREPARED, policy=SHADOWED, room=FETCHING)).code is Code.NEEDS_FILES
+    assert decide(snapshot(**PREPARED, policy=SHADOWED, room=FETCHING)).code is Code.PREPARING
     assert decide(snapshot(room=FETCHING)).action is Action.ADVANCE
     for breach, code in BREACHES:
         assert decide(snapshot(**breach, room=FETCHING)).code is code

@@ -179,7 +179,7 @@ def test_what_opens_looks_closer_only_once_every_rollback_is_written(monkeypatch
             break
     assert order == ["roll_back", "look"]
     assert opening.state == "preparing" and opening.reason.endswith("b fetches them still.")
-    assert DecisionRecord.objects.filter(rollout=opening, code="needs_files").count() == 1
+    assert DecisionRecord.objects.filter(rollout=opening, code="preparing", facts__because="needs_files").count() == 1
 
 
 def test_a_rollback_is_written_before_any_hold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,7 +264,7 @@ def test_a_fall_without_a_restart_counts_nothing_and_holds_until_telemetry_was_w
     world.turn(0)
     assert world.counted() == world.served() - lost
     assert "roll_back" not in world.actions() and world.rollout.weight_bp == weight
-    assert "telemetry_gap" in world.codes() or state == "paused"
+    assert "no_data" in world.codes() or state == "paused"
     if state == "shifting":
         world.until("promoted", turns=200)
 
