@@ -196,7 +196,7 @@ class Watched:
         return found
 
     def harm(self) -> tuple[Floats, Floats]:
-        """`EngineState.harm_so_far` of this guard: lasting bad attempts beyond its tolerance, and the variance of that number."""
+        """`EngineState.harm_so_far` of this guard: lasting bad attempts over its tolerance, and their variance."""
         xc, nc, xb, nb, worst = self._cost
         pooled = (xc + xb) / np.maximum(nc + nb, 1.0)
         ratio = self.guard.roll_back_over.ratio

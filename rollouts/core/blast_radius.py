@@ -39,7 +39,7 @@ class ExcessFailures(NamedTuple):
         return self.bad_candidate - self.candidate * tolerated.of(self.bad_stable / self.stable)
 
     def lasting(self, tolerated: Tolerance) -> float:
-        """The excess without the worst tick, at least 0. Failures that end at one instant are one event, and chance explains one.
+        """Returns the excess without the worst tick, at least 0. Failures that end at one instant are one event.
 
         Source: docs/lab/slow-tails-and-bursts.md.
         """

@@ -19,8 +19,8 @@ NEEDS_REPLICAS, NO_ROOM = "needs_replicas", "no_room"
 
 @dataclass(frozen=True)
 class Shortage:
-    """Why a weight lacks servers. `because`: one of the causes above. `said`: a clause that begins in the middle of a sentence and has
-    no full stop. `release`: the release that lacks servers.
+    """Why a weight lacks servers. `because`: one of the causes above. `said`: the middle of a sentence,
+    without a full stop. `release`: the release that lacks servers.
     """
 
     because: str

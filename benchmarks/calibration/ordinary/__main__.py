@@ -222,7 +222,7 @@ def _others() -> list[Row]:
             for share, rate in ((0.6, 10.0), (0.9, 10.0), (0.9, 1.0), (1.0, 10.0))
         ),
         Row("J10 bursts with a heavy tail", _usual("J10", base=(0.0,), poison=0.001, bursts=Bursts(0.003),
-            horizon_s=120 * MINUTE), Limit(rolled_back=0.01), 40),
+            horizon_s=120 * MINUTE), Limit(rolled_back=0.01), 200),
         Row("J12 batches of 32 fail whole", _usual("J12", clump=32, horizon_s=120 * MINUTE), Limit(rolled_back=0.0), 20),
         _row("J13 +5 pp in the last minute of the bake", _usual("", horizon_s=50 * MINUTE,
              faults=(Fault(0.05, 1740, in_bake=True),)), found_s=300),
