@@ -56,7 +56,7 @@ class Watched:
         self._phi, self._phi_stable = np.ones((runs, len(guard.points))), np.ones((runs, len(guard.points)))
         self._better = np.zeros((runs, len(GRID)))
         self._excess, self._variance = np.zeros(runs), np.zeros(runs)  # of the stages before this one
-        self._cost = [np.zeros(runs) for _ in range(4)]  # `harm.Harm`
+        self._cost = [np.zeros(runs) for _ in range(5)]  # `blast_radius.ExcessFailures`
         self._waiting = np.zeros((4, runs, len(guard.points)))  # `Evidence.waiting`, of one gateway
         self.minute = Minutes(runs, self.limit, self._own, self.dispersions)
 
@@ -115,16 +115,18 @@ class Watched:
             counts[where] = 0.0
 
     def _charge(self, *more: Floats) -> None:
-        """`harm.Harm.after`."""
-        xc, nc, xb, nb = self._cost = [one + other for one, other in zip(self._cost, more, strict=True)]
-        well = (nc > 0) & (nb > 0) & (self._beyond() <= 0)
-        self._cost = [np.where(well, 0.0, one) for one in (xc, nc, xb, nb)]
+        """`blast_radius.ExcessFailures.after`."""
+        *counts, worst = self._cost
+        sums = [one + other for one, other in zip(counts, more, strict=True)]
+        self._cost = [*sums, np.maximum(worst, more[0])]
+        well = (sums[1] > 0) & (sums[3] > 0) & (self._beyond() <= 0)
+        self._cost = [np.where(well, 0.0, one) for one in self._cost]
 
     def keep_costs(self, where: Booleans) -> None:
         self._cost = [one[where] for one in self._cost]
 
     def _beyond(self) -> Floats:
-        xc, nc, xb, nb = self._cost
+        xc, nc, xb, nb, _ = self._cost
         tolerated = self.guard.roll_back_over
         share = np.minimum(1.0, tolerated.ratio * xb / np.maximum(nb, 1.0) + tolerated.plus_frac)
         return np.asarray(np.where((nc > 0) & (nb > 0), xc - nc * share, 0.0))
@@ -194,12 +196,13 @@ class Watched:
         return found
 
     def harm(self) -> tuple[Floats, Floats]:
-        """`Carry.harm_so_far` of this guard: bad attempts beyond what it tolerates, and the variance of that number."""
-        xc, nc, xb, nb = self._cost
+        """`EngineState.harm_so_far` of this guard: lasting bad attempts over its tolerance, and their variance."""
+        xc, nc, xb, nb, worst = self._cost
         pooled = (xc + xb) / np.maximum(nc + nb, 1.0)
         ratio = self.guard.roll_back_over.ratio
         spread = pooled * (1 - pooled) * nc * (1 + ratio**2 * nc / np.maximum(nb, 1.0))
-        return self._excess + self._beyond(), self._variance + np.where((nc > 0) & (nb > 0), spread, 0.0)
+        lasting = np.maximum(0.0, self._beyond() - worst)
+        return self._excess + lasting, self._variance + np.where((nc > 0) & (nb > 0), spread, 0.0)
 
     def has_spent(self, budget_bad: int) -> Booleans:
         """Whether the harm is surely over the budget."""

@@ -357,7 +357,7 @@ def note_stuck(rollout: Rollout, why: str, *, fence: int) -> None:
         changes = {name: last[name] and datetime.fromisoformat(last[name]) for name in ("first_bad_at", "decided_at")}
         changes |= {"step_started_at": None, "due_at": None, "resume_state": ""}
     move(rollout, S.STUCK, actor=ENGINE, reason=reason, **changes)
-    record(rollout, actor=ENGINE, action="hold", code=Code.STUCK, reason=reason)
+    record(rollout, actor=ENGINE, action="hold", code=Code.ROLLING_BACK, reason=reason)
 
 
 @transaction.atomic

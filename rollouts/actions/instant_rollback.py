@@ -153,7 +153,7 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
         last, S.ROLLED_BACK if is_aborted else S.REVERTED, actor=actor, reason=said, facts=arms, weight_bp=0, stable=before,
         undo_until=None, decided_at=timezone.now(),
     )  # fmt: skip
-    record(last, actor=actor, action="roll_back", reason=said, code=Code.INSTANT)
+    record(last, actor=actor, action="roll_back", reason=said, code=Code.BY_HAND)
     enqueue(
         kind=DRAIN_REVERTED,
         key=f"{last.pk}",

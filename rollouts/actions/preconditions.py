@@ -11,7 +11,6 @@ from accounts.core.access import Actor, Verb, require, require_version
 from ledger.core.errors import Invalid, Refused, StateChanged
 from rollouts.actions.transitions import move, record
 from rollouts.core.approvals import missing
-from rollouts.core.decision import Code
 from rollouts.core.freeze import frozen, in_words
 from rollouts.core.instead import instead_of
 from rollouts.core.lifecycle import RolloutState
@@ -108,10 +107,9 @@ def refuse_without_room(rollout: Rollout, weight_bp: int, word: str) -> None:
     found = shortage_at(room_of(rollout), weight_bp, routed_per_s(rollout), who)
     if found is None:
         return
-    code = "needs_replicas" if found.code is Code.NEEDS_REPLICAS else "no_room"
     release = f"{rollout.model.slug}/{found.release}"
     raise StateChanged(
-        code,
+        found.because,
         f"{word} skips waiting for proof, not for servers: {found.said}. More of them come by "
         f"`sluicegate release scale {release} N --environment {rollout.environment.slug}`, then repeat.",
         **found.facts,

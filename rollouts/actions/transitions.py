@@ -130,7 +130,7 @@ def drain_release(rollout: Rollout, release: Release, *, actor: Actor, reason: s
             rollout,
             actor=actor,
             action="hold",
-            code=Code.STAYS_LOADED,
+            code=Code.ENDED,
             reason=f"{release.name} stays loaded: {error.message}",
             facts={"release": release.name, "because": error.code},
         )

@@ -1,6 +1,6 @@
 """What else could make the candidate look worse than stable, looked for before it is blamed.
 
-Each has a code of its own. They excuse evidence, not hard facts: a candidate whose every attempt fails is taken back
+All have one code; `because` names each. They excuse evidence, not hard facts: a candidate whose every attempt fails is taken back
 whatever the mix of its requests. A split that is not as commanded excuses nothing, because the evidence rests on the
 realised counts; it keeps the rollout from advancing.
 """
@@ -15,6 +15,8 @@ from rollouts.core.judged import Judged
 from rollouts.core.policy import FULL_BP
 from rollouts.core.snapshot import Snapshot
 
+#: The cause of a hold for a server that warms up.
+COLD_START = "cold_start"
 #: The split is off when it lies further from what was commanded than this many standard deviations and this share.
 SPLIT_SIGMAS, SPLIT_SLACK, LEAST_ROUTED = 5.0, 0.02, 200
 #: A server that is younger than this may still have been warming up when it was slow; `recent` must rest on so many attempts.
@@ -37,11 +39,12 @@ def excuse(s: Snapshot, judged: Judged) -> Decision | None:
     differs = _mix_differs(s) if judged.rate_candidate - judged.rate_stable <= beyond else ""
     if differs:
         said = f"{at}: {looks}, but it gets other requests than {s.identity.stable_name} ({differs})"
-        return hold(s, Code.MIX_SHIFT, said, judged)
+        return hold(s, Code.CONFOUNDED, said, judged, because="mix_shift")
     if judged.guard.indicator != "slow":
         return None
     if s.identity.has_stable and s.observed.hardware:
-        return hold(s, Code.HARDWARE_DIFFERS, f"{at}: {looks}, but {s.observed.hardware}", judged)
+        said = f"{at}: {looks}, but {s.observed.hardware}"
+        return hold(s, Code.CONFOUNDED, said, judged, because="hardware_differs")
     return _cold(s, judged, f"{at}: {looks}")
 
 
@@ -67,14 +70,14 @@ def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
     """
     if s.evidence.attempts_since_server is not None and s.evidence.attempts_since_server < s.policy.cold_attempts:
         said = f"{looks}, but its server has answered only {s.evidence.attempts_since_server} of {s.policy.cold_attempts} attempts"
-        return hold(s, Code.COLD_START, f"{said} that it may take to warm up", judged)
+        return hold(s, Code.CONFOUNDED, f"{said} that it may take to warm up", judged, because=COLD_START)
     may_forget = s.evidence.forgotten < MOST_FORGOTTEN
     was_cold = False
     # What was well at first, and is slow now, did not come from warming up.
     if s.evidence.served_s is not None and _was_slow_at_first(s, judged):
         if s.evidence.served_s < s.policy.cold_s:
             said = f"{looks}, but its server has served for only {s.evidence.served_s:.0f} of {s.policy.cold_s:.0f} s"
-            return hold(s, Code.COLD_START, f"{said} that it may take to warm up", judged)
+            return hold(s, Code.CONFOUNDED, f"{said} that it may take to warm up", judged, because=COLD_START)
         is_of_this_step = s.evidence.served_s < s.elapsed_s + s.policy.cold_s
         was_cold = s.policy.cold_s > 0 and not s.evidence.forgotten and is_of_this_step
     if not may_forget or not (was_cold or _is_well_by_now(s, judged)):
@@ -86,7 +89,7 @@ def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
         if was_cold
         else f"the last {attempts} attempts are within the tolerance, so the attempts before are taken for warm-up"
     )
-    found = hold(s, Code.COLD_START, f"{looks}, but {said}", judged)
+    found = hold(s, Code.CONFOUNDED, f"{looks}, but {said}", judged, because=COLD_START)
     found.facts["forget"] = judged.guard.name  # the evidence of the warm-up; the engine drops it
     return found
 

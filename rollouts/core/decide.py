@@ -22,7 +22,7 @@ from rollouts.core.policy import FULL_BP, Source
 from rollouts.core.replica_differs import breach_or_replica, replacing
 from rollouts.core.rollback_rules import BLAME_LOG_E, breach, is_fix
 from rollouts.core.second_look import after_crossing
-from rollouts.core.shortage import shortage_at
+from rollouts.core.shortage import NO_ROOM, shortage_at
 from rollouts.core.snapshot import Snapshot
 from rollouts.core.stable_gone import lacking, lacking_words, replacement, waiting, way_by_hand
 from rollouts.core.stable_replica import comparable, renewing
@@ -78,7 +78,7 @@ def _prepare(s: Snapshot) -> Decision:
         without_s = _without_s(s, s.evidence.gone_s)
         if without_s >= s.policy.prepare_deadline_s:
             said = f"{s.identity.candidate_name} has not been ready for {without_s:.0f} s.{why}"
-            return Decision(Action.CANCEL, Code.NEVER_READY, said)
+            return Decision(Action.CANCEL, Code.SERVERS_GONE, said)
         return Decision(
             Action.HOLD, Code.PREPARING, f"Waiting for {s.identity.candidate_name} to be loaded and warm.{why}"
         )
@@ -87,7 +87,7 @@ def _prepare(s: Snapshot) -> Decision:
     if s.observed.problem:
         return Decision(
             Action.HOLD,
-            Code.STALE if s.observed.problem == Code.STALE else Code.PROVIDER_DOWN,
+            Code.PROVIDER_DOWN,
             sentence(
                 f"{s.identity.candidate_name} is ready, but nothing is opened blindly: {s.observed.problem_sentence}"
             ),
@@ -103,16 +103,16 @@ def _without_s(s: Snapshot, gone_s: float | None) -> float:
 def _ready(s: Snapshot) -> Decision:
     if s.policy.shadow is not None:
         said = f"{s.identity.candidate_name} is warm: comparing it on copies of {weight_text(s.policy.shadow.sample_bp)} of the requests."
-        return Decision(Action.SHADOW, Code.READY, said)
+        return Decision(Action.SHADOW, Code.PROVEN, said)
     weight, begin = weight_text(s.policy.steps[0].weight_bp), {"to_index": 0}
     if s.identity.has_stable:
         said = f"{s.identity.candidate_name} is warm: sending it {weight} of the traffic."
-        return Decision(Action.START, Code.READY, said, begin)
+        return Decision(Action.START, Code.PROVEN, said, begin)
     said = (
         f"{s.identity.candidate_name} is the first release here, so it takes {weight} at once "
         "and is held to the absolute objectives only."
     )
-    return Decision(Action.START, Code.READY, said, begin)
+    return Decision(Action.START, Code.PROVEN, said, begin)
 
 
 # --- is it proven? ----------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def _progress(s: Snapshot) -> Decision:
     if missing:
         said = f"Holding at {weight_text(s.desired.weight_bp)}: {'; '.join(missing)}"
         return (
-            undecided(s, said, Code.UNDECIDED, facts_of(s)) if is_late(s) else hold(s, Code.NEED_MORE, sentence(said))
+            undecided(s, said, Code.NEED_MORE, facts_of(s)) if is_late(s) else hold(s, Code.NEED_MORE, sentence(said))
         )
     return _onward(s, _proof(s))
 
@@ -141,7 +141,7 @@ def _by_hand(s: Snapshot) -> Decision:
     lacks = _missing(s)
     what = f"no evidence was waited for ({'; '.join(lacks)})" if lacks else "every guard is proven"
     said = f"Promoting {s.identity.candidate_name} by hand: {what}."
-    return Decision(Action.PROMOTE, Code.PROMOTED_BY_HAND, said, facts_of(s) | {"not_waited_for": lacks})
+    return Decision(Action.PROMOTE, Code.BY_HAND, said, facts_of(s) | {"not_waited_for": lacks})
 
 
 def _onward(s: Snapshot, proof: str) -> Decision:
@@ -305,8 +305,9 @@ def _crowded(s: Snapshot, decision: Decision) -> Decision | None:
     found = shortage_at(room, weight_bp, s.routed_per_s, s.identity)
     if found is None:
         return None
-    if found.code is Code.NO_ROOM:
-        return Decision(Action.HOLD, Code.NO_ROOM, f"Ready to go on, but {found.said}.", found.facts)
+    facts = {**found.facts, "because": found.because}
+    if found.because == NO_ROOM:
+        return Decision(Action.HOLD, Code.NEEDS_REPLICAS, f"Ready to go on, but {found.said}.", facts)
     left = room.needed_at(weight_bp) - room.candidate
     said = f"Ready to go on, but {found.said}: waiting for {'one' if left == 1 else left} more. {room.why}".rstrip()
-    return Decision(Action.HOLD, Code.NEEDS_REPLICAS, said, found.facts)
+    return Decision(Action.HOLD, Code.NEEDS_REPLICAS, said, facts)

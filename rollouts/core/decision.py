@@ -32,14 +32,14 @@ OPENING = frozenset({Action.SHADOW, Action.START, Action.ADVANCE, Action.REPLACE
 
 
 class Code(StrEnum):
-    """Stable reason codes: all that a stored decision can have, each explained in docs/rollouts.md."""
+    """Stable reason codes, each explained in docs/rollouts.md. Two codes differ in their effect, or in a person's next step.
+
+    `facts["because"]` holds the cause if one code has several. Codes that an older version stored are read by `code_now`.
+    """
 
     PREPARING = "preparing"
-    READY = "ready"
-    STABLE_NOT_READY = "stable_not_ready"
     STABLE_GONE = "stable_gone"
     REPORT_NOT_VALID = "report_not_valid"
-    NEVER_READY = "never_ready"
     # broken
     WORSE_THAN_STABLE = "worse_than_stable"
     OBJECTIVE_BREACHED = "objective_breached"
@@ -52,45 +52,61 @@ class Code(StrEnum):
     SECOND_LOOK = "second_look"
     # cannot tell
     BOTH_ARMS_BAD = "both_arms_bad"
-    MIX_SHIFT = "mix_shift"
-    HARDWARE_DIFFERS = "hardware_differs"
-    COLD_START = "cold_start"
-    SPLIT_OFF = "split_off"
-    TELEMETRY_GAP = "telemetry_gap"
+    CONFOUNDED = "confounded"
     PROVIDER_DOWN = "provider_down"
-    STALE = "stale"
     NO_DATA = "no_data"
     BLIND = "blind"
     NOT_ACKNOWLEDGED = "not_acknowledged"
-    SHEDDING = "shedding"
     REPLICA_DIFFERS = "replica_differs"
-    STABLE_REPLICA_DIFFERS = "stable_replica_differs"
     # waiting
     PAUSED = "paused"
     FROZEN = "frozen"
     NEEDS_REPLICAS = "needs_replicas"
-    NO_ROOM = "no_room"
     AWAITING_APPROVAL = "awaiting_approval"
     NEED_MORE = "need_more"
-    UNDECIDED = "undecided"
     OVERDUE = "overdue"
     # going on
     PROVEN = "proven"
-    PROMOTED_BY_HAND = "promoted_by_hand"
+    BY_HAND = "by_hand"
     PROMOTING = "promoting"
     ROLLING_BACK = "rolling_back"
-    STUCK = "stuck"
-    STAYS_LOADED = "stays_loaded"
     ENDED = "ended"
-    INSTANT = "instant"  # by a person: the way back after a promotion
+
+
+#: Codes that older versions stored, and the code of today: the effect and the next step were the same.
+EARLIER = {
+    "ready": Code.PROVEN,
+    "stable_not_ready": Code.STABLE_GONE,
+    "never_ready": Code.SERVERS_GONE,
+    "mix_shift": Code.CONFOUNDED,
+    "hardware_differs": Code.CONFOUNDED,
+    "cold_start": Code.CONFOUNDED,
+    "stale": Code.PROVIDER_DOWN,
+    "telemetry_gap": Code.NO_DATA,
+    "split_off": Code.NOT_ACKNOWLEDGED,
+    "shedding": Code.NEEDS_REPLICAS,
+    "no_room": Code.NEEDS_REPLICAS,
+    "needs_files": Code.PREPARING,
+    "stable_replica_differs": Code.REPLICA_DIFFERS,
+    "undecided": Code.OVERDUE,
+    "promoted_by_hand": Code.BY_HAND,
+    "instant": Code.BY_HAND,
+    "stuck": Code.ROLLING_BACK,
+    "stays_loaded": Code.ENDED,
+}
 
 
 #: Fact of a hold from which on the gateways refuse requests that force a release.
 REFUSE_FORCED = "refuse_forced"
 #: Reasons for which proven evidence does not convict the release.
 EXCUSES = frozenset({
-    Code.BOTH_ARMS_BAD, Code.MIX_SHIFT, Code.HARDWARE_DIFFERS, Code.COLD_START, Code.REPLICA_DIFFERS, Code.STABLE_REPLICA_DIFFERS,
+    Code.BOTH_ARMS_BAD, Code.CONFOUNDED, Code.REPLICA_DIFFERS,
 })  # fmt: skip
+
+
+def code_now(stored: str) -> str:
+    """Returns today's name of a stored code; any other text as it is."""
+    return EARLIER.get(stored, stored)
 
 
 @dataclass(frozen=True)
@@ -101,9 +117,10 @@ class Decision:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def hold(s: Snapshot, code: Code, said: str, judged: Judged | None = None) -> Decision:
-    """The weight stays, for this reason."""
-    return Decision(Action.HOLD, code, sentence(said), facts_of(s, judged))
+def hold(s: Snapshot, code: Code, said: str, judged: Judged | None = None, *, because: str = "") -> Decision:
+    """The weight stays, for this reason. `because`: the cause, if the code has several."""
+    cause = {"because": because} if because else {}
+    return Decision(Action.HOLD, code, sentence(said), facts_of(s, judged) | cause)
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

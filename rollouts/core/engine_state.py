@@ -185,13 +185,13 @@ class EngineState:
 
     def harm_so_far(self, policy: Policy) -> dict[str, tuple[float, float]]:
         """For each guard: bad attempts of the candidate beyond what it tolerates of stable's share at the same time
-        (`roll_back_over`), and the variance of that number. Every stage adds its own, and none takes away.
+        (`roll_back_over`), without each stage's worst tick, and the variance of that number. No stage takes any away.
         """
         found, tolerances = dict(self.harm), {guard.name: guard.roll_back_over for guard in policy.guards}
         for name, watch in self.watches.items():
             for harm in watch.harm.values() if name in tolerances else ():
                 excess, variance = found.get(name, (0.0, 0.0))
-                found[name] = (excess + harm.excess(tolerances[name]), variance + harm.variance(tolerances[name]))
+                found[name] = (excess + harm.lasting(tolerances[name]), variance + harm.variance(tolerances[name]))
         return found
 
     def forgetting(self, guard: str) -> EngineState:

@@ -16,8 +16,9 @@ from rollouts.core.step_evidence import Evidence, Part
 
 #: `Recent` covers the last 5 to 10 seconds.
 HALF_S = 5.0
-#: A server that warms up is slow among its first attempts, if it is so at all: whole readings until there are so many.
-FIRST_ATTEMPTS = 100
+#: A server that warms up is slow among its first attempts, if it is so at all: whole readings until there are so many. If 5 %
+#: more of them are slow than usual, these show no more than `standard` tolerates in 1 run of 800; a hundred did in 1 of 40.
+FIRST_ATTEMPTS = 200
 #: Before the candidate's own attempts tell, it is taken to have met as many requests that fail wherever they go as stable, in so
 #: many attempts. More finds a regression beside such requests sooner, and blames a candidate sooner that fails on other
 #: requests than stable, but on no more of them. Source: docs/premises.md, "poison" and "swapped".

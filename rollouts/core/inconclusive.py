@@ -18,6 +18,8 @@ from rollouts.core.stable_gone import no_target
 #: A release sheds when so many requests of a step were refused, more than this share of what was drawn for it, and more than so
 #: many times stable's: a burst or two that both arms feel is none.
 LEAST_SHED, SHED_FRAC, SHED_RATIO = 10, 0.01, 2.0
+#: The cause of a hold for a replica of stable.
+STABLE_REPLICA = "stable_replica"
 #: While most of stable's requests fail, a candidate answers if it fails less than half as many of so many newest attempts, or of more.
 LEAST_ANSWERED = 10
 #: After so many readings without evidence of time, about as many seconds, the gateways refuse forced requests until the rollout ends.
@@ -44,12 +46,11 @@ def telemetry_unavailable(s: Snapshot) -> Decision | None:
     if not s.observed.problem:
         return None
     at = f"Holding at {weight_text(s.desired.weight_bp)}"
-    code = Code.STALE if s.observed.problem == Code.STALE else Code.PROVIDER_DOWN
     why = s.observed.problem_sentence or "the counters cannot be read"
     if s.evidence.blind_s < s.policy.blind_limit_s:
-        return hold(s, code, f"{at}: {why}")
+        return hold(s, Code.PROVIDER_DOWN, f"{at}: {why}", because=s.observed.problem)
     said = f"{at}, blind for over {s.policy.blind_limit_s:.0f} s: {why}"
-    facts = facts_of(s) | {"because": code.value}
+    facts = facts_of(s) | {"because": s.observed.problem}
     if (
         s.policy.on_blind is OnUndecided.ROLL_BACK
         and s.identity.has_stable
@@ -109,7 +110,7 @@ def _split(s: Snapshot) -> Decision | None:
         return None
     got = share_text(s.observed_frac or 0.0)
     said = f"Holding at {weight_text(s.desired.weight_bp)}: the gateways send {got} of the requests to {s.identity.candidate_name} instead"
-    return hold(s, Code.SPLIT_OFF, said)
+    return hold(s, Code.NOT_ACKNOWLEDGED, said, because="split_off")
 
 
 def _gap(s: Snapshot) -> Decision | None:
@@ -121,7 +122,7 @@ def _gap(s: Snapshot) -> Decision | None:
         f"Holding at {weight_text(s.desired.weight_bp)}: counts were lost {s.evidence.since_gap_s:.0f} s ago; "
         f"waiting for {wanted_s:.0f} s without a gap"
     )
-    return hold(s, Code.TELEMETRY_GAP, said)
+    return hold(s, Code.NO_DATA, said, because="telemetry_gap")
 
 
 def _forced(s: Snapshot) -> Decision | None:
@@ -154,7 +155,7 @@ def _shedding(s: Snapshot) -> Decision | None:
         f"Holding at {weight_text(s.desired.weight_bp)}: the gateways shed {share_text(shed)} of the requests for "
         f"{s.identity.candidate_name}{beside}, more than it can hold at this weight"
     )
-    return hold(s, Code.SHEDDING, said)
+    return hold(s, Code.NEEDS_REPLICAS, said, because="shedding")
 
 
 def _incident(s: Snapshot) -> Decision | None:
@@ -199,10 +200,10 @@ def undecided(s: Snapshot, said: str, code: Code, facts: dict[str, object]) -> D
     """Past the deadline without proof: what the policy says. What both arms share never rolls back, nor does what is stable's alone."""
     late = f"{said.rstrip('.')}; the deadline of {s.stage.deadline_s:.0f} s has passed"
     facts = {**facts, "is_late": True}
-    is_of_stable = code in {Code.BOTH_ARMS_BAD, Code.STABLE_REPLICA_DIFFERS}
+    is_of_stable = code is Code.BOTH_ARMS_BAD or facts.get("because") == STABLE_REPLICA
     may_go_back = s.identity.has_stable and not s.is_stable_gone
     if s.policy.on_undecided is OnUndecided.ROLL_BACK and may_go_back and not is_of_stable:
-        return Decision(Action.ROLL_BACK, Code.UNDECIDED, f"{late}, and the policy then rolls back.", facts)
+        return Decision(Action.ROLL_BACK, Code.OVERDUE, f"{late}, and the policy then rolls back.", facts)
     return Decision(Action.HOLD, code, f"{late}, so it waits for proof or for a person.", facts)
 
 

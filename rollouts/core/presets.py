@@ -28,7 +28,7 @@ _COMMON: dict[str, Any] = {
     "on_undecided": "hold",
     "all_failing_attempts": 10,
     "cold_attempts": 20,
-    "cold_s": 60,
+    "cold_s": 120,
     "no_data_s": 30,
     "stale_s": 15,
     "blind_limit_s": 120,

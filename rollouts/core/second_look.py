@@ -73,8 +73,8 @@ def _blocked(s: Snapshot) -> Decision | None:
     if s.people.report_problem:
         return hold(s, Code.REPORT_NOT_VALID, f"{name} may not begin again: {s.people.report_problem}")
     if s.observed.problem:
-        code = Code.STALE if s.observed.problem == Code.STALE else Code.PROVIDER_DOWN
-        return hold(s, code, f"{name} may begin again, but nothing is opened blindly: {s.observed.problem_sentence}")
+        said = f"{name} may begin again, but nothing is opened blindly: {s.observed.problem_sentence}"
+        return hold(s, Code.PROVIDER_DOWN, said, because=s.observed.problem)
     return None
 
 
@@ -98,7 +98,7 @@ def _unready(s: Snapshot) -> Decision | None:
     if s.evidence.unsteady_s >= s.policy.prepare_deadline_s:
         said = f"{name} has had no steady server for {s.evidence.unsteady_s:.0f} s since its traffic was taken away."
         return Decision(
-            Action.ROLL_BACK, Code.NEVER_READY, f"{said} Rolling back to {s.identity.stable_name}.", facts_of(s)
+            Action.ROLL_BACK, Code.SERVERS_GONE, f"{said} Rolling back to {s.identity.stable_name}.", facts_of(s)
         )
     return _wait(s, f"Begins again once a server of {name} has answered probes for {PROBED_S:.0f} s")
 

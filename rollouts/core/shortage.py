@@ -9,17 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accounts.core.quantities import weight_text
-from rollouts.core.decision import Code
 from rollouts.core.policy import FULL_BP
 from rollouts.core.room import Room
 from rollouts.core.snapshot import Identity
 
+#: Why a weight lacks servers: too few answer, or those that answer are proven for less.
+NEEDS_REPLICAS, NO_ROOM = "needs_replicas", "no_room"
+
 
 @dataclass(frozen=True)
 class Shortage:
-    """`said` is a sentence without its full stop, and begins in the middle of another. `release`: the one that lacks servers."""
+    """Why a weight lacks servers. `because`: one of the causes above. `said`: the middle of a sentence,
+    without a full stop. `release`: the release that lacks servers.
+    """
 
-    code: Code
+    because: str
     said: str
     release: str
     facts: dict[str, Any] = field(default_factory=dict)
@@ -35,18 +39,18 @@ def shortage_at(room: Room, weight_bp: int, per_s: float | None, who: Identity) 
     if room.candidate < needed and needed > 1:
         few = f"{room.candidate or 'none'} {'answers' if room.candidate == 1 else 'answer'}"
         said = f"{weight_text(weight_bp)} needs {needed} servers of {who.candidate_name}, and {few}"
-        return Shortage(Code.NEEDS_REPLICAS, said, who.candidate_name, facts)
+        return Shortage(NEEDS_REPLICAS, said, who.candidate_name, facts)
     if per_s is None:
         return None
     share = per_s * weight_bp / FULL_BP
     if room.proven_candidate is not None and share > (most := room.proven_candidate * room.candidate):
         gets = f"at {weight_text(weight_bp)} {who.candidate_name} would get"
         facts |= {"per_s": round(share, 2), "proven_per_s": round(most, 2)}
-        return Shortage(Code.NO_ROOM, _over(gets, share, room.candidate, most), who.candidate_name, facts)
+        return Shortage(NO_ROOM, _over(gets, share, room.candidate, most), who.candidate_name, facts)
     if who.has_stable and room.proven_stable is not None and per_s > (most := room.proven_stable * room.stable):
         gets = f"{who.stable_name}, the way back, may have to take"
         facts |= {"per_s": round(per_s, 2), "proven_per_s": round(most, 2)}
-        return Shortage(Code.NO_ROOM, _over(gets, per_s, room.stable, most), who.stable_name, facts)
+        return Shortage(NO_ROOM, _over(gets, per_s, room.stable, most), who.stable_name, facts)
     return None
 
 

@@ -54,7 +54,7 @@ def no_target(s: Snapshot) -> Decision:
     """The hold of a live rollout whose rollback target has no server."""
     at = f"Holding at {weight_text(s.desired.weight_bp)}"
     said = f"{at}: {s.identity.stable_name}, the rollback target, has no serving server. {way_on(s)}"
-    return hold(s, Code.STABLE_NOT_READY, said)
+    return hold(s, Code.STABLE_GONE, said)
 
 
 def waiting(s: Snapshot) -> Decision:
@@ -72,7 +72,7 @@ def waiting(s: Snapshot) -> Decision:
         f"{since}; waiting for it.{why} {way}"
     ).rstrip()
     facts = {"is_late": True} if is_late else {}
-    return Decision(Action.HOLD, Code.STABLE_NOT_READY, said, facts)
+    return Decision(Action.HOLD, Code.STABLE_GONE, said, facts)
 
 
 def way_on(s: Snapshot) -> str:

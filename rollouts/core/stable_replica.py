@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from accounts.core.quantities import weight_text
 from rollouts.core.decision import Action, Code, Decision, hold
-from rollouts.core.inconclusive import late, overdue
+from rollouts.core.inconclusive import STABLE_REPLICA, late, overdue
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import CHANCE, OddReplica, odd_beside_others
@@ -45,7 +45,7 @@ def comparable(s: Snapshot, decided: Decision) -> Decision:
         f"Holding at {weight_text(s.desired.weight_bp)}: {judged.guard.words} of {s.identity.stable_name} are of one replica of "
         f"{odd.replicas}: {odd.words}. Beside it {s.identity.candidate_name} looks better than it is. {more} is to take its place."
     )
-    held = hold(s, Code.STABLE_REPLICA_DIFFERS, said, judged)
+    held = hold(s, Code.REPLICA_DIFFERS, said, judged, because=STABLE_REPLICA)
     facts = {**held.facts, "stable_replica": odd.facts, "replace_stable": odd.name, "is_aside": is_aside}
     return late(s, replace(held, facts=facts))
 
@@ -78,4 +78,4 @@ def renewing(s: Snapshot) -> Decision | None:
         f"Holding at {weight_text(s.desired.weight_bp)}: waiting for a replica of {s.identity.stable_name} in the place of "
         f"{s.evidence.stable_odd}, which failed where the others did not."
     )
-    return overdue(s) or late(s, hold(s, Code.STABLE_REPLICA_DIFFERS, said))
+    return overdue(s) or late(s, hold(s, Code.REPLICA_DIFFERS, said, because=STABLE_REPLICA))

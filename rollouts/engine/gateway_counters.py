@@ -167,10 +167,10 @@ def snapshot_of(
         reading = _reading(digests, found, edges, followed, (before or {}).get(gateway.name))
         readings[gateway.name] = reading
         if now - reading.at > stale_s:
-            problem = problem or Code.STALE
+            problem = problem or "stale"
             sentence = sentence or f"the counters of gateway {gateway.name} are {now - reading.at:.0f} s old"
         elif reading.at - now > stale_s:  # a clock is wrong, and nobody knows when these were true
-            problem = problem or Code.STALE
+            problem = problem or "stale"
             sentence = sentence or f"the counters of gateway {gateway.name} are dated {reading.at - now:.0f} s ahead"
     return CounterSnapshot(readings, problem, sentence)
 

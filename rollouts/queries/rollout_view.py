@@ -18,7 +18,7 @@ from ledger.queries.statements import Statement
 from registry.models import Release
 from rollouts.core.approvals import PROMOTE, WHY, Void, missing, stages_of
 from rollouts.core.counter_deltas import FORCED, Arms, Counts
-from rollouts.core.decision import evidence_of
+from rollouts.core.decision import code_now, evidence_of
 from rollouts.core.engine_state import EngineState
 from rollouts.core.freeze import frozen, local_words
 from rollouts.core.judged import Judged
@@ -104,7 +104,7 @@ def summary(rollout: Rollout) -> dict[str, Any]:
 def decision_row(decision: DecisionRecord) -> dict[str, Any]:
     """One decision of the record."""
     return {
-        "id": decision.pk, "at": _iso(decision.at), "tick": decision.tick, "action": decision.action, "code": decision.code,
+        "id": decision.pk, "at": _iso(decision.at), "tick": decision.tick, "action": decision.action, "code": code_now(decision.code),
         "reason": decision.reason, "actor": decision.actor, "facts": decision.facts,
     }  # fmt: skip
 

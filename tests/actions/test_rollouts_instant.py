@@ -20,7 +20,8 @@ from ledger.models import Event, Job
 from rollouts import actions
 from rollouts.actions.engine_effects import finish_rollback, release_previous, write_route
 from rollouts.actions.instant_rollback import DRAIN_REVERTED
-from rollouts.models import Rollout
+from rollouts.models import DecisionRecord, Rollout
+from rollouts.queries import decision_row
 from rollouts.queries.undo_window import is_open
 from rollouts.tasks import drain_reverted_release
 from serving.models import Deployment, Gateway, Route, RouteAck
@@ -54,6 +55,11 @@ def nothing(rollout: Rollout, says: str) -> None:
     assert caught.value.code == "no_active_rollout"
 
 
+def test_a_decision_of_an_older_version_has_the_code_of_today() -> None:
+    stored = DecisionRecord(rollout=promoted()[0], at=timezone.now(), action="roll_back", code="instant")
+    assert decision_row(stored)["code"] == "by_hand"
+
+
 @pytest.mark.takes("rollout: promoted → reverted")
 def test_the_release_before_takes_all_traffic_again_in_one_step() -> None:
     rollout, stable = promoted()
@@ -66,7 +72,7 @@ def test_the_release_before_takes_all_traffic_again_in_one_step() -> None:
     assert (event.from_state, event.to_state, done.ended_at) == ("promoted", "reverted", rollout.ended_at)
     assert (event.facts["from"], event.facts["to"]) == (rollout.candidate.name, stable.name)
     decision = done.decisions.get(action="roll_back")
-    assert (decision.code, decision.actor) == ("instant", robot.name)
+    assert (decision.code, decision.actor) == ("by_hand", robot.name)
     kept = Deployment.objects.get(release=stable)
     assert kept.is_wanted and kept.state == "ready"
     nothing(rollout, "was taken back already")

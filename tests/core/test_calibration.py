@@ -66,7 +66,7 @@ def test_every_run_ends_as_the_real_decisions_end_it(name: str) -> None:
             assert last.decision.code == story.product.code[i]
         said = {tick.decision.code for tick in ticks}
         assert (Code.BOTH_ARMS_BAD in said) == story.product.was_frozen[i]
-        assert (Code.MIX_SHIFT in said) == story.product.was_excused[i]
+        assert (Code.CONFOUNDED in said) == story.product.was_excused[i]
 
 
 def test_scenarios_bring_every_way_to_end() -> None:

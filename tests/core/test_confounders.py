@@ -48,14 +48,14 @@ def test_classes_come_from_counters_over_an_edge() -> None:
 def test_another_mix_excuses_the_evidence_of_every_guard(index: int, bad: int, proof: dict) -> None:
     found = tuple(judged(i, bad_candidate=bad, **proof) if i == index else judged(i) for i in range(2))
     held = decide(snapshot(judged=found, mix=OTHER_MIX))
-    assert (held.action, held.code) == (Action.HOLD, Code.MIX_SHIFT) and "other requests than r1" in held.reason
+    assert (held.action, held.code) == (Action.HOLD, Code.CONFOUNDED) and "other requests than r1" in held.reason
 
 
 def test_a_class_that_stable_refuses_more_excuses_as_another_mix_does() -> None:
     found = (judged(0, bad_candidate=12, log_e_worse=30.0), judged(1))
     shed = {"routed_candidate": 1000, "routed_stable": 3000, "shed_candidate": 3, "shed_stable": 10}
     held = decide(snapshot(judged=found, classes=OTHER_MIX, **shed))
-    assert (held.action, held.code) == (Action.HOLD, Code.MIX_SHIFT) and "stable refuses more" in held.reason
+    assert (held.action, held.code) == (Action.HOLD, Code.CONFOUNDED) and "stable refuses more" in held.reason
     assert decide(snapshot(judged=found, classes=Mix((500, 500), (520, 480)), **shed)).action is Action.ROLL_BACK
 
 
@@ -85,20 +85,20 @@ def test_a_mix_does_not_excuse_the_budget() -> None:
 def test_other_hardware_excuses_slowness_and_nothing_else() -> None:
     differs = {"hardware": "r2 runs on L4, r1 on H100"}
     held = decide(snapshot(judged=SLOW_WORSE, **differs))
-    assert (held.action, held.code) == (Action.HOLD, Code.HARDWARE_DIFFERS) and "runs on L4" in held.reason
+    assert (held.action, held.code) == (Action.HOLD, Code.CONFOUNDED) and "runs on L4" in held.reason
     assert decide(snapshot(judged=ERRORS_WORSE, **differs)).code is Code.WORSE_THAN_STABLE
 
 
 def test_a_server_that_has_hardly_answered_is_cold() -> None:
     held = decide(snapshot(judged=SLOW_WORSE, attempts_since_server=5))
-    assert (held.action, held.code) == (Action.HOLD, Code.COLD_START) and "5 of 20" in held.reason
+    assert (held.action, held.code) == (Action.HOLD, Code.CONFOUNDED) and "5 of 20" in held.reason
     assert decide(snapshot(judged=ERRORS_WORSE, attempts_since_server=5)).code is Code.WORSE_THAN_STABLE
 
 
 def test_slowness_that_is_over_was_warm_up_and_its_evidence_is_dropped() -> None:
     young = snapshot(judged=SLOW_WORSE, attempts_since_server=400, server_age_s=30.0)
     over = decide(changed(young, recent={"slow_250ms": (0, 60)}))
-    assert (over.action, over.code, over.facts["forget"]) == (Action.HOLD, Code.COLD_START, "slow_250ms")
+    assert (over.action, over.code, over.facts["forget"]) == (Action.HOLD, Code.CONFOUNDED, "slow_250ms")
     assert decide(changed(young, recent={"slow_250ms": (12, 60)})).code is Code.WORSE_THAN_STABLE  # it goes on
     assert decide(changed(young, recent={"slow_250ms": (0, 3)})).code is Code.WORSE_THAN_STABLE  # too few to tell
     assert decide(changed(young, recent={"slow_250ms": (0, 60)}, forgotten=2)).code is Code.WORSE_THAN_STABLE
@@ -112,11 +112,11 @@ def test_a_servers_first_while_is_no_proof_however_slow_it_is() -> None:
         step_started_at=snapshot().observed.now - 20.0,
     )  # fmt: skip
     held = decide(cold)
-    assert (held.action, held.code) == (Action.HOLD, Code.COLD_START) and "20 of 60 s" in held.reason
+    assert (held.action, held.code) == (Action.HOLD, Code.CONFOUNDED) and "20 of 120 s" in held.reason
     assert "forget" not in held.facts
-    over = decide(changed(cold, served_s=61.0, step_started_at=cold.observed.now - 61.0))
-    assert over.code is Code.COLD_START and over.facts["forget"] == "slow_250ms"  # judged afresh from here on
-    again = changed(cold, served_s=75.0, step_started_at=cold.observed.now - 75.0, forgotten=1)
+    over = decide(changed(cold, served_s=121.0, step_started_at=cold.observed.now - 121.0))
+    assert over.code is Code.CONFOUNDED and over.facts["forget"] == "slow_250ms"  # judged afresh from here on
+    again = changed(cold, served_s=135.0, step_started_at=cold.observed.now - 135.0, forgotten=1)
     assert decide(again).code is Code.WORSE_THAN_STABLE
     for well in ({}, {"slow_250ms": (0, 50)}):
         assert decide(changed(cold, first=well)).code is Code.WORSE_THAN_STABLE  # it was well at first
@@ -124,9 +124,9 @@ def test_a_servers_first_while_is_no_proof_however_slow_it_is() -> None:
     assert decide(without).code is Code.WORSE_THAN_STABLE  # no slowness is taken for warm-up
     worst = replace(SLOW_WORSE[1], bad_candidate=SLOW_WORSE[1].candidate)
     gross = changed(cold, judged=(SLOW_WORSE[0], worst))
-    assert decide(gross).code is Code.COLD_START  # twenty seconds of nothing but slowness may still be warm-up
-    assert decide(changed(gross, served_s=59.9)).code is Code.COLD_START
-    late = changed(gross, served_s=60.0, step_started_at=cold.observed.now - 60.0, forgotten=1)
+    assert decide(gross).code is Code.CONFOUNDED  # twenty seconds of nothing but slowness may still be warm-up
+    assert decide(changed(gross, served_s=119.9)).code is Code.CONFOUNDED
+    late = changed(gross, served_s=120.0, step_started_at=cold.observed.now - 120.0, forgotten=1)
     assert decide(late).code is Code.WORSE_THAN_STABLE  # slowness that goes on is proven anew, and convicts
 
 
@@ -137,7 +137,7 @@ def test_a_server_that_was_as_slow_at_first_as_stable_always_is_was_not_cold() -
     for few in ((1, 50), (17, 500)):
         assert decide(changed(new, first={"slow_250ms": few})).code is Code.WORSE_THAN_STABLE
     for many in ((2, 50), (18, 500)):
-        assert decide(changed(new, first={"slow_250ms": many})).code is Code.COLD_START
+        assert decide(changed(new, first={"slow_250ms": many})).code is Code.CONFOUNDED
 
 
 def test_without_a_stable_slow_at_first_is_over_the_objective() -> None:
@@ -148,7 +148,7 @@ def test_without_a_stable_slow_at_first_is_over_the_objective() -> None:
     )  # fmt: skip
     assert slow.limit == pytest.approx(0.035)
     assert decide(changed(new, first={"slow_250ms": (1, 50)})).facts["breach"] == Code.OBJECTIVE_BREACHED
-    assert decide(changed(new, first={"slow_250ms": (2, 50)})).code is Code.COLD_START
+    assert decide(changed(new, first={"slow_250ms": (2, 50)})).code is Code.CONFOUNDED
 
 
 @pytest.mark.parametrize("excuse", [{"mix": OTHER_MIX}, {"attempts_since_server": 1}, {"hardware": "other hardware"}])
@@ -226,7 +226,7 @@ def test_after_the_blind_limit_it_is_said_loudly_and_the_weight_stays() -> None:
 
 def test_lost_counts_hold_until_the_telemetry_was_whole_for_a_while() -> None:
     held = decide(snapshot(since_gap_s=3.0))
-    assert (held.action, held.code) == (Action.HOLD, Code.TELEMETRY_GAP)
+    assert (held.action, held.code) == (Action.HOLD, Code.NO_DATA)
     assert decide(snapshot(since_gap_s=31.0)).action is Action.ADVANCE
     assert decide(snapshot(since_gap_s=3.0, judged=ERRORS_WORSE)).code is Code.WORSE_THAN_STABLE
 
@@ -294,9 +294,9 @@ def test_past_the_deadline_of_the_rollout_nothing_opens_by_itself() -> None:
 
 def test_promote_now_skips_the_wait_and_no_check() -> None:
     now = snapshot(state=S.BAKING, weight_bp=9500, routed_candidate=950, routed_stable=50, now=901.0, promote_now=True)
-    assert (decide(now).action, decide(now).code) == (Action.PROMOTE, Code.PROMOTED_BY_HAND)
+    assert (decide(now).action, decide(now).code) == (Action.PROMOTE, Code.BY_HAND)
     assert decide(changed(now, judged=ERRORS_WORSE)).action is Action.ROLL_BACK
-    assert decide(changed(now, problem="stale")).code is Code.STALE
+    assert decide(changed(now, problem="stale")).code is Code.PROVIDER_DOWN
     assert decide(changed(now, policy=replace(POLICY, approvals={"promote": 1}))).code is Code.AWAITING_APPROVAL
 
 

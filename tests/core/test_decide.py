@@ -167,8 +167,8 @@ def test_what_breaks_while_it_is_promoted_is_rolled_back_in() -> None:
 def test_what_refuses_users_is_held_and_rolled_back_in_once_that_has_cost_the_budget() -> None:
     """The budget is 200 users more than stable would have refused, and what chance may add."""
     held = decide(snapshot(shed_candidate=40))
-    assert (held.action, held.code) == (Action.HOLD, Code.SHEDDING)
-    assert decide(snapshot(shed_candidate=240)).code is Code.SHEDDING  # that may be chance
+    assert (held.action, held.code) == (Action.HOLD, Code.NEEDS_REPLICAS)
+    assert decide(snapshot(shed_candidate=240)).code is Code.NEEDS_REPLICAS  # that may be chance
     done = decide(snapshot(shed_candidate=300))
     assert (done.action, done.code) == (
         Action.ROLL_BACK,
@@ -180,10 +180,10 @@ def test_what_refuses_users_is_held_and_rolled_back_in_once_that_has_cost_the_bu
 
 IGNORANT = [
     ({"problem": "provider_down", "problem_sentence": "gateway g1 does not answer"}, Code.PROVIDER_DOWN),
-    ({"problem": "stale", "problem_sentence": "the counters are 40 s old"}, Code.STALE),
+    ({"problem": "stale", "problem_sentence": "the counters are 40 s old"}, Code.PROVIDER_DOWN),
     ({"is_acknowledged": False, "ack_error": "g1 refused it"}, Code.NOT_ACKNOWLEDGED),
     ({"quiet_s": 31.0}, Code.NO_DATA),
-    ({"routed_candidate": 1200, "routed_stable": 800}, Code.SPLIT_OFF),
+    ({"routed_candidate": 1200, "routed_stable": 800}, Code.NOT_ACKNOWLEDGED),
     ({"stable_servers": 0, "is_candidate_gone": True}, Code.BOTH_ARMS_BAD),
     ({"all_failing": 50, "all_failing_s": 2.0, "is_stable_better": False}, Code.BOTH_ARMS_BAD),
     (
@@ -229,7 +229,7 @@ def test_past_the_deadline_the_policy_speaks(ignorance: dict, code: Code) -> Non
 
 def test_undecided_at_the_deadline_holds_by_default_and_still_advances_on_later_proof() -> None:
     late = snapshot(now=9000.0, judged=(judged(0, log_e_fine=0.5, to_go=None), judged(1)))
-    assert decide(late).code is Code.UNDECIDED and decide(late).action is Action.HOLD
+    assert decide(late).code is Code.NEED_MORE and decide(late).facts["is_late"] and decide(late).action is Action.HOLD
     assert decide(changed(late, judged=(judged(0), judged(1)))).action is Action.ADVANCE
 
 
@@ -271,7 +271,7 @@ def test_preparing_waits_starts_or_gives_up() -> None:
     )
     assert decide(waiting).code is Code.PREPARING
     assert decide(changed(waiting, candidate_servers=1)).action is Action.START
-    assert decide(changed(waiting, candidate_servers=1, stable_servers=0)).code is Code.STABLE_NOT_READY
+    assert decide(changed(waiting, candidate_servers=1, stable_servers=0)).code is Code.STABLE_GONE
     assert decide(changed(waiting, waited_s=1e6)).action is Action.CANCEL
     assert decide(changed(waiting, candidate_servers=1, report_problem="No report.")).code is Code.REPORT_NOT_VALID
     first = decide(changed(waiting, candidate_servers=1, has_stable=False, policy=ALONE))
@@ -381,15 +381,15 @@ def test_no_traffic_is_opened_while_nobody_could_see_what_it_does() -> None:
         candidate_servers=1, stable_servers=1,
     )  # fmt: skip
     assert decide(ready).action is Action.START
-    for code in (Code.PROVIDER_DOWN, Code.STALE):
-        blind = decide(changed(ready, problem=code, problem_sentence="gateway g does not tell its counters"))
-        assert (blind.action, blind.code) == (Action.HOLD, code) and "gateway g" in blind.reason
+    for problem in ("provider_down", "stale"):
+        blind = decide(changed(ready, problem=problem, problem_sentence="gateway g does not tell its counters"))
+        assert (blind.action, blind.code) == (Action.HOLD, Code.PROVIDER_DOWN) and "gateway g" in blind.reason
 
 
 def test_every_code_can_be_reached_or_is_named_elsewhere() -> None:
     """Codes that only the engine's other paths use are few and known."""
     reached = {decide(snapshot(**{**t, **b})).code for (b, _), t in itertools.product(BREACHES + IGNORANT, TROUBLES)}
-    assert {Code.WORSE_THAN_STABLE, Code.ALL_FAILING, Code.BOTH_ARMS_BAD, Code.SPLIT_OFF} <= reached
+    assert {Code.WORSE_THAN_STABLE, Code.ALL_FAILING, Code.BOTH_ARMS_BAD, Code.NOT_ACKNOWLEDGED} <= reached
     assert math.isfinite(snapshot().policy.bar_worse)
 
 
@@ -404,7 +404,7 @@ def test_what_both_arms_share_does_not_hide_what_the_candidate_alone_breaks() ->
 @pytest.mark.parametrize("state", [S.SHIFTING, S.BAKING])
 def test_nothing_advances_without_a_rollback_target_that_serves(state: RolloutState) -> None:
     done = decide(snapshot(state=state, stable_servers=0, routed_stable=1500))
-    assert (done.action, done.code) == (Action.HOLD, Code.STABLE_NOT_READY)
+    assert (done.action, done.code) == (Action.HOLD, Code.STABLE_GONE)
     late = decide(snapshot(state=state, stable_servers=0, now=10_000.0))
     assert late.action is Action.HOLD  # not back to a release that serves nobody either
 
@@ -414,4 +414,4 @@ def test_a_weight_that_is_never_acknowledged_has_a_deadline_too() -> None:
     waiting = snapshot(policy=policy, is_acknowledged=False, step_started_at=None, unacknowledged_s=30.0)
     assert decide(waiting).action is Action.HOLD
     done = decide(changed(waiting, unacknowledged_s=10_000.0))
-    assert (done.action, done.code) == (Action.ROLL_BACK, Code.UNDECIDED)
+    assert (done.action, done.code) == (Action.ROLL_BACK, Code.OVERDUE)

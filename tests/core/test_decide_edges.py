@@ -43,7 +43,7 @@ def test_before_any_traffic_other_contents_or_too_long_a_wait_cancel() -> None:
     assert (other.action, other.code) == (Action.CANCEL, Code.DIGEST_MISMATCH)
     limit = POLICY.prepare_deadline_s
     late = decide(preparing(waited_s=limit, deployment_problem="No node is free."))
-    assert (late.action, late.code) == (Action.CANCEL, Code.NEVER_READY) and "No node is free." in late.reason
+    assert (late.action, late.code) == (Action.CANCEL, Code.SERVERS_GONE) and "No node is free." in late.reason
     assert decide(preparing(waited_s=limit - 0.1)).code is Code.PREPARING
 
 
@@ -52,7 +52,7 @@ def test_a_way_back_without_a_server_drops_no_candidate_that_is_ready() -> None:
     limit = POLICY.prepare_deadline_s
     without = {"candidate_servers": 1, "stable_servers": 0, "deployment_problem": "No node has room."}
     early, late = (decide(preparing(waited_s=waited_s, **without)) for waited_s in (limit - 0.1, limit))
-    assert {(one.action, one.code) for one in (early, late)} == {(Action.HOLD, Code.STABLE_NOT_READY)}
+    assert {(one.action, one.code) for one in (early, late)} == {(Action.HOLD, Code.STABLE_GONE)}
     assert "has no serving server; waiting for it. No node has room. A release manager may" in early.reason
     assert f"has had no serving server for {limit:.0f} s; waiting for it." in late.reason
     assert ("is_late" in early.facts, "is_late" in late.facts) == (False, True)
@@ -64,12 +64,12 @@ def test_what_was_ready_all_night_is_waited_for_from_when_it_was_lost() -> None:
     limit, night = POLICY.prepare_deadline_s, {"waited_s": 32_400.0}
     stable = {"candidate_servers": 1, "stable_servers": 0, **night}
     blink = decide(preparing(stable_gone_s=0.0, **stable))
-    assert (blink.action, blink.code) == (Action.HOLD, Code.STABLE_NOT_READY)
+    assert (blink.action, blink.code) == (Action.HOLD, Code.STABLE_GONE)
     gone = decide(preparing(stable_gone_s=limit, **stable))
     assert gone.action is Action.HOLD and f"has had no serving server for {limit:.0f} s;" in gone.reason
     assert decide(preparing(gone_s=limit - 0.1, **night)).code is Code.PREPARING
     never = decide(preparing(gone_s=limit, **night))
-    assert (never.code, never.reason) == (Code.NEVER_READY, f"r2 has not been ready for {limit:.0f} s.")
+    assert (never.code, never.reason) == (Code.SERVERS_GONE, f"r2 has not been ready for {limit:.0f} s.")
 
 
 def test_what_was_missing_before_a_rollout_began_is_not_held_against_it() -> None:

@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from rollouts.core.decision import capital, evidence_of, facts_of, is_breached, listed, sentence
+from rollouts.core.decision import (
+    EARLIER,
+    Code,
+    capital,
+    code_now,
+    evidence_of,
+    facts_of,
+    is_breached,
+    listed,
+    sentence,
+)
 from tests.core.test_decide import POLICY, judged, snapshot
 
 BAR = POLICY.bar_worse_of(POLICY.guards[0])
@@ -23,6 +33,12 @@ def test_words_and_lists() -> None:
     )
     said = [listed("abcd"[:count]) for count in range(5)]
     assert said == ["", "a", "a and b", "a, b and c", "a, b, c and d"]
+
+
+def test_codes_of_older_versions_are_read_as_todays() -> None:
+    assert not {code.value for code in Code} & EARLIER.keys()
+    assert code_now("cold_start") == "confounded" and code_now("worse_than_stable") == "worse_than_stable"
+    assert {code_now(code) for code in ("", "another")} == {"", "another"}  # people's decisions have none
 
 
 @pytest.mark.parametrize(

@@ -342,9 +342,19 @@ def test_being_better_than_tolerated_is_no_credit() -> None:
     state = after(1000, counts(100), counts(100, 3)).entering("next", 1000.0, ERRORS_ONLY)
     assert state.harm_so_far(ERRORS_ONLY).get("errors", (0.0, 0.0))[0] == 0.0
     harmed = after(20, counts(100, 30), counts(100, 0), state=state)
-    assert harmed.harm_so_far(ERRORS_ONLY)["errors"][0] == pytest.approx(20 * (30 - 0.1), abs=0.5)
+    assert harmed.harm_so_far(ERRORS_ONLY)["errors"][0] == pytest.approx(20 * (30 - 0.1) - 30, abs=0.5)
     more = after(20, counts(100, 30), counts(100, 0), state=harmed.entering("after", 1020.0, ERRORS_ONLY))
-    assert more.harm_so_far(ERRORS_ONLY)["errors"][0] == pytest.approx(40 * (30 - 0.1), abs=0.5)
+    assert more.harm_so_far(ERRORS_ONLY)["errors"][0] == pytest.approx(40 * (30 - 0.1) - 60, abs=0.5)
+
+
+def test_one_burst_spends_no_budget_and_a_second_one_does() -> None:
+    """Bursts of 500 failures within a second, a minute apart, beside a stable release that fails now and then."""
+    state = after(60, counts(100), counts(100, 1))
+    costs = []
+    for _ in range(2):
+        state = after(1, counts(600, 500), counts(100, 1), state=after(59, counts(100), counts(100, 1), state=state))
+        costs.append(state.harm_so_far(ERRORS_ONLY)["errors"][0])
+    assert costs[0] < ERRORS_ONLY.budget_bad < costs[1]
 
 
 def test_bursts_before_the_rollout_do_not_blind_it() -> None:

@@ -102,22 +102,34 @@ def test_the_excess_and_its_variance_by_hand() -> None:
     for one_arm in (ExcessFailures(10, 100, 0, 0), ExcessFailures(0, 0, 40, 400)):
         assert (one_arm.excess(tolerated), one_arm.variance(tolerated)) == (0.0, 0.0)
     assert ExcessFailures(1.23456789, 2, 0, 3).to_json() == [1.234568, 2, 0, 3]
+    assert ExcessFailures(9, 20, 0, 3, 1.23456789).to_json() == [9, 20, 0, 3, 1.234568]
+    assert ExcessFailures.from_json([9, 20, 0, 3]).worst == 0  # as an older version stored it
+
+
+def test_the_worst_tick_is_one_event_and_no_lasting_cost() -> None:
+    none = Tolerance()
+    burst = ExcessFailures().after(ExcessFailures(300, 400, 1, 400), none)
+    assert (burst.excess(none), burst.lasting(none)) == (299.0, 0.0)
+    second = burst.after(ExcessFailures(200, 400, 0, 400), none)
+    assert (second.worst, second.excess(none), second.lasting(none)) == (300, 499.0, 199.0)
+    well = second.after(ExcessFailures(0, 400, 600, 400), none)
+    assert well == ExcessFailures()  # a burst of stable's makes the candidate no worse: all begins anew
 
 
 def test_the_count_begins_anew_where_the_candidate_is_just_within_its_tolerance() -> None:
     beside, plain = ExcessFailures(0, 0, 20, 200), Tolerance()
     assert beside.after(ExcessFailures(10, 100, 0, 0), plain) == ExcessFailures()
-    assert beside.after(ExcessFailures(11, 100, 0, 0), plain) == ExcessFailures(11, 100, 20, 200)
+    assert beside.after(ExcessFailures(11, 100, 0, 0), plain) == ExcessFailures(11, 100, 20, 200, worst=11)
     assert ExcessFailures().after(ExcessFailures(0, 100, 0, 0), plain).candidate == 100  # nobody to compare with yet
 
 
 def test_the_cost_of_a_rollout_is_that_of_all_gateways_and_stages() -> None:
-    one = ExcessFailures(30, 100, 40, 400)  # pooled 0.14
+    one = ExcessFailures(30, 100, 40, 400, worst=2)  # pooled 0.14
     state = EngineState(
         watches={"errors": GuardTracker(harm={"a": one, "b": one}), "gone": GuardTracker(harm={"a": one})}
     )
     tolerated = POLICY.guards[0].roll_back_over
-    excess = 30 - 100 * (1.2 * 0.1 + 0.001)
+    excess = 30 - 100 * (1.2 * 0.1 + 0.001) - 2
     variance = 0.14 * 0.86 * 100 * (1 + 1.2**2 / 4)
     assert (tolerated.ratio, tolerated.plus_frac) == (1.2, 0.001)
     assert state.harm_so_far(POLICY) == {"errors": pytest.approx((2 * excess, 2 * variance))}

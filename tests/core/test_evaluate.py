@@ -101,7 +101,7 @@ def test_a_blink_of_an_arm_cancels_no_rollout_that_a_freeze_has_held_all_night()
 
     limit = FAST.prepare_deadline_s
     for arm, after in (
-        ("stable_servers", (Action.HOLD, Code.STABLE_NOT_READY)), ("candidate_servers", (Action.CANCEL, Code.NEVER_READY)),
+        ("stable_servers", (Action.HOLD, Code.STABLE_GONE)), ("candidate_servers", (Action.CANCEL, Code.SERVERS_GONE)),
     ):  # fmt: skip
         first = tick(1, given().engine_state, 1.0, **{arm: 0})
         assert first.decision.action is Action.HOLD

@@ -101,16 +101,16 @@ TICK = (counts(50, 8, common=3), counts(200, 12, common=6))
 )
 def test_requests_that_fail_wherever_they_go_are_held_against_nobody(known: tuple, stable_own: float) -> None:
     watch = seen(GuardTracker(common=known), news(TICK))
-    assert watch.harm["a"] == pytest.approx(ExcessFailures(5, 50, stable_own, 200))
+    assert watch.harm["a"] == pytest.approx(ExcessFailures(5, 50, stable_own, 200, worst=5))
     assert watch.common == (known[0] + 3, known[1] + 50, known[2] + 6, known[3] + 200)
 
 
 def test_without_a_stable_and_for_other_guards_all_bad_ones_count() -> None:
     alone = seen(GuardTracker(), news((counts(50, 8, common=3), NOTHING)), has_stable=False)
-    assert alone.harm["a"] == ExcessFailures(8, 50, 0, 0) and alone.common == (0, 50, 0, 0)
+    assert alone.harm["a"] == ExcessFailures(8, 50, 0, 0, worst=8) and alone.common == (0, 50, 0, 0)
     tick = (counts(50, slow_250ms=8, common=3), counts(200, slow_250ms=2, common=6))
     slow = seen(GuardTracker(), news(tick), SLOW)
-    assert slow.harm["a"] == ExcessFailures(8, 50, 2, 200) and slow.common[0] == 0
+    assert slow.harm["a"] == ExcessFailures(8, 50, 2, 200, worst=8) and slow.common[0] == 0
 
 
 def test_each_gateways_cost_is_its_own_and_goes_on_from_tick_to_tick() -> None:
@@ -118,7 +118,7 @@ def test_each_gateways_cost_is_its_own_and_goes_on_from_tick_to_tick() -> None:
         seen(GuardTracker(), news(TICK, (counts(10, 9), counts(10)))),
         news((NOTHING, NOTHING), (counts(10, 9), counts(10))),
     )
-    assert twice.harm["b"] == ExcessFailures(18, 20, 0, 20)
+    assert twice.harm["b"] == ExcessFailures(18, 20, 0, 20, worst=9)
     assert twice.harm["a"].candidate == 50
     kept = GuardTracker.from_json(json.loads(json.dumps(twice.to_json())))
     assert kept.harm == twice.harm and kept.common == twice.common
@@ -166,14 +166,14 @@ def test_the_first_bad_attempt_is_dated_before_any_reading_that_could_show_it() 
     assert seen(watch, news((counts(0), counts(200)), at=20.0)).seen_at == 11.0
 
 
-def test_a_servers_first_attempts_are_whole_readings_until_there_are_a_hundred() -> None:
-    watch = seen(GuardTracker(), news((counts(99, 2), counts(10))))
-    assert watch.first == (2, 99)
+def test_a_servers_first_attempts_are_whole_readings_until_there_are_two_hundred() -> None:
+    watch = seen(GuardTracker(), news((counts(199, 2), counts(10))))
+    assert watch.first == (2, 199)
     watch = seen(watch, news((counts(10, 3), counts(10))))
-    assert watch.first == (5, 109)
-    assert seen(watch, news((counts(10, 3), counts(10)))).first == (5, 109)
-    exactly = seen(GuardTracker(), news((counts(100, 2), counts(10))))
-    assert seen(exactly, news((counts(10, 3), counts(10)))).first == (2, 100)
+    assert watch.first == (5, 209)
+    assert seen(watch, news((counts(10, 3), counts(10)))).first == (5, 209)
+    exactly = seen(GuardTracker(), news((counts(200, 2), counts(10))))
+    assert seen(exactly, news((counts(10, 3), counts(10)))).first == (2, 200)
 
 
 def test_while_answers_are_on_their_way_counts_add_no_evidence_and_no_scatter() -> None:

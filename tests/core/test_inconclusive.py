@@ -95,7 +95,7 @@ def test_a_source_that_fails_matters_where_its_counts_are_needed(guard, state, p
 
 def test_a_pause_says_so_when_all_can_be_read() -> None:
     assert said(state=S.PAUSED) == "Paused at 25 % until someone resumes it."
-    assert code(state=S.PAUSED, problem="stale") is Code.STALE
+    assert code(state=S.PAUSED, problem="stale") is Code.PROVIDER_DOWN
 
 
 # --- split, gaps and what is shed -------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_lost_counts_hold_for_the_shorter_of_the_stage_and_the_limit() -> None:
     assert held == "Holding at 25 %: counts were lost 30 s ago; waiting for 30 s without a gap."
     assert code(since_gap_s=30.0) is None
     short = replace(POLICY, steps=tuple(replace(step, min_s=5.0) for step in POLICY.steps))
-    assert code(policy=short, since_gap_s=4.9) is Code.TELEMETRY_GAP and code(policy=short, since_gap_s=5.0) is None
+    assert code(policy=short, since_gap_s=4.9) is Code.NO_DATA and code(policy=short, since_gap_s=5.0) is None
 
 
 def shed(candidate: int, of: int, stable: int = 0, of_stable: int = 1500) -> Code | None:
@@ -121,11 +121,11 @@ def shed(candidate: int, of: int, stable: int = 0, of_stable: int = 1500) -> Cod
 
 
 def test_ten_shed_requests_more_than_a_hundredth_and_twice_stables_share_are_shedding() -> None:
-    assert shed(10, 500) is Code.SHEDDING and shed(9, 500) is None
-    assert shed(11, 1000) is Code.SHEDDING and shed(10, 1000) is None
-    assert shed(40, 500, stable=59) is Code.SHEDDING and shed(40, 500, stable=60) is None
+    assert shed(10, 500) is Code.NEEDS_REPLICAS and shed(9, 500) is None
+    assert shed(11, 1000) is Code.NEEDS_REPLICAS and shed(10, 1000) is None
+    assert shed(40, 500, stable=59) is Code.NEEDS_REPLICAS and shed(40, 500, stable=60) is None
     assert shed(40, 0, of_stable=0) is None
-    assert shed(40, 150, of_stable=0) is Code.SHEDDING
+    assert shed(40, 150, of_stable=0) is Code.NEEDS_REPLICAS
 
 
 # --- stable burns -----------------------------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ def test_it_waits_for_the_one_in_its_place_and_not_for_ever() -> None:
 
 STRICT = replace(POLICY, on_undecided=OnUndecided.ROLL_BACK)
 #: Past the deadline of the stage, and of the rollout.
-DEADLINES = [({"now": 900.0 + 601.0}, Code.UNDECIDED), ({"total_s": POLICY.deadline_s}, Code.OVERDUE)]
+DEADLINES = [({"now": 900.0 + 601.0}, Code.OVERDUE), ({"total_s": POLICY.deadline_s}, Code.OVERDUE)]
 
 
 @pytest.mark.parametrize(("past", "code"), DEADLINES)

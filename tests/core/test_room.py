@@ -94,7 +94,7 @@ def test_a_breach_waits_for_no_server(breach: dict[str, Any], code: Code) -> Non
 def test_a_step_that_would_be_over_what_the_servers_are_proven_for_is_not_taken() -> None:
     """2,000 requests in 100 s: at 50 % the candidate would get 10 of 20 a second."""
     over = decide(snapshot(room=Room(2, candidate=1, stable=2, proven_candidate=9.5, proven_stable=11)))
-    assert (over.action, over.code) == (Action.HOLD, Code.NO_ROOM)
+    assert (over.action, over.code) == (Action.HOLD, Code.NEEDS_REPLICAS)
     assert over.reason == ("Ready to go on, but at 50 % r2 would get 10 requests/s; its one server is proven for 9.5.")
     back = decide(snapshot(room=Room(2, candidate=2, stable=2, proven_candidate=9.5, proven_stable=9.9)))
     assert back.reason == (
@@ -125,7 +125,7 @@ def test_room_only_ever_holds_what_would_open(room: Room, stage: tuple[dict[str,
     before, after = decide(bare), decide(changed(bare, room=room))
     if after != before:
         assert before.action in OPENING and after.action is Action.HOLD
-        assert after.code in {Code.NEEDS_REPLICAS, Code.NO_ROOM}
+        assert after.code is Code.NEEDS_REPLICAS
     if after.action in OPENING:
         assert room.candidate >= room.needed_at(weight_bp) or room.needed_at(weight_bp) == 1
         assert shortage_at(room, weight_bp, bare.routed_per_s, WHO) is None

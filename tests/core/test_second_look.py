@@ -200,7 +200,7 @@ def test_counters_that_never_show_it_hold_it_up_for_half_a_minute_only() -> None
 
 def test_a_candidate_without_a_steady_server_is_convicted_after_the_time_to_prepare() -> None:
     late = decide(away(candidate_servers=0, unsteady_s=POLICY.prepare_deadline_s))
-    assert (late.action, late.code) == (Action.ROLL_BACK, Code.NEVER_READY)
+    assert (late.action, late.code) == (Action.ROLL_BACK, Code.SERVERS_GONE)
 
 
 def test_a_new_server_after_a_long_wait_convicts_nobody() -> None:
@@ -229,7 +229,7 @@ def test_the_time_without_a_steady_server_is_measured() -> None:
 
 def test_a_dead_stable_release_holds_and_the_policy_may_replace_it() -> None:
     held = decide(away(stable_servers=0))
-    assert (held.action, held.code) == (Action.HOLD, Code.STABLE_NOT_READY)
+    assert (held.action, held.code) == (Action.HOLD, Code.STABLE_GONE)
     asked = replace(POLICY, when_stable_is_gone=WhenStableIsGone.REPLACE, stable_gone_s=5.0)
     assert decide(away(stable_servers=0, stable_gone_s=9.0, policy=asked)).action is Action.REPLACE
 

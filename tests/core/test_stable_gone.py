@@ -38,7 +38,7 @@ def test_the_policy_gives_the_candidate_all_traffic_once_stable_has_been_gone_fo
         "held to the absolute objectives only. There is no rollback target until r1 answers again."
     )
     restart = gone(state, gone_s=59.9)
-    assert (restart.action, restart.code) == (Action.HOLD, Code.STABLE_NOT_READY)
+    assert (restart.action, restart.code) == (Action.HOLD, Code.STABLE_GONE)
     assert "r2 takes all traffic once r1 has been gone for 60 s" in restart.reason
 
 
@@ -47,7 +47,7 @@ def test_by_default_it_holds_and_names_the_verb_that_a_release_manager_has(state
     done = gone(state, POLICY, gone_s=1e6)
     assert done.action is Action.HOLD
     if state is not S.PAUSED:
-        assert done.code is Code.STABLE_NOT_READY and "`sluicegate rollout promote`" in done.reason
+        assert done.code is Code.STABLE_GONE and "`sluicegate rollout promote`" in done.reason
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def found(**over: Any) -> Decision:
 
 def test_nothing_opens_beside_a_stable_of_which_one_replica_is_bad() -> None:
     held = found()
-    assert (held.action, held.code) == (Action.HOLD, Code.STABLE_REPLICA_DIFFERS)
+    assert (held.action, held.code) == (Action.HOLD, Code.REPLICA_DIFFERS)
     assert held.reason == (
         "Holding at 25 %: errors of r1 are of one replica of 3: b:1, 30 of 500 attempts; the others failed 1 of 1000. "
         "Beside it r2 looks better than it is. It gets no more traffic, and another is to take its place."
@@ -54,10 +54,10 @@ def test_nothing_opens_beside_a_stable_of_which_one_replica_is_bad() -> None:
 def test_nor_is_it_excused_for_what_one_replica_of_stable_fails() -> None:
     assert found(**BOTH, stable_replicas={}).code is Code.BOTH_ARMS_BAD
     assert found(**BOTH, stable_replicas=ALIKE).code is Code.BOTH_ARMS_BAD
-    assert found(**BOTH).code is Code.STABLE_REPLICA_DIFFERS
+    assert found(**BOTH).code is Code.REPLICA_DIFFERS
     burns = judged(0, bad_candidate=25, bad_stable=75, is_stable_over=True), judged(1)
     assert found(judged=burns, stable_replicas={}).code is Code.BOTH_ARMS_BAD
-    assert found(judged=burns).code is Code.STABLE_REPLICA_DIFFERS
+    assert found(judged=burns).code is Code.REPLICA_DIFFERS
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_nor_is_it_excused_for_what_one_replica_of_stable_fails() -> None:
 )
 def test_where_the_others_may_not_hold_all_traffic_it_answers_until_another_does(room: Room) -> None:
     held = found(room=room)
-    assert held.code is Code.STABLE_REPLICA_DIFFERS and not held.facts["is_aside"]
+    assert held.code is Code.REPLICA_DIFFERS and not held.facts["is_aside"]
     assert held.reason.endswith("looks better than it is. Another is to take its place.")
 
 
@@ -99,7 +99,7 @@ def test_else_it_goes_on(over: dict[str, Any]) -> None:
 def test_what_people_open_is_not_looked_at() -> None:
     s = snapshot(state=S.BAKING, promote_now=True, weight_bp=9500, routed_candidate=1900, routed_stable=100)
     by_hand = decide(s)
-    assert by_hand.code is Code.PROMOTED_BY_HAND and doubted(s, by_hand) is None
+    assert by_hand.code is Code.BY_HAND and doubted(s, by_hand) is None
     proven = decide(snapshot(**PROVEN))
     assert doubted(snapshot(**PROVEN), proven) is not None
     assert doubted(snapshot(**PROVEN, state=S.PAUSED), proven) is None
@@ -108,10 +108,10 @@ def test_what_people_open_is_not_looked_at() -> None:
 def test_it_waits_for_the_one_in_its_place_and_no_stages_deadline_takes_the_candidate_back_for_it() -> None:
     waits = {"stable_replicas": {}, "stable_odd": "b:1", "stable_odd_s": 20.0}
     held = found(**waits)
-    assert held.code is Code.STABLE_REPLICA_DIFFERS and "waiting for a replica of r1 in the place of b:1" in held.reason
+    assert held.code is Code.REPLICA_DIFFERS and "waiting for a replica of r1 in the place of b:1" in held.reason
     strict = replace(POLICY, on_undecided=OnUndecided.ROLL_BACK)
     late = found(**waits, policy=strict, now=900.0 + 601.0)
-    assert (late.action, late.code, late.facts["is_late"]) == (Action.HOLD, Code.STABLE_REPLICA_DIFFERS, True)
+    assert (late.action, late.code, late.facts["is_late"]) == (Action.HOLD, Code.REPLICA_DIFFERS, True)
     told = found(policy=strict, now=900.0 + 601.0)
     assert (told.action, told.facts["replace_stable"]) == (Action.HOLD, "b:1")
     overdue = found(**waits, policy=strict, total_s=POLICY.deadline_s)
@@ -124,7 +124,7 @@ def test_all_looks_of_a_rollout_together_have_the_chance_of_one() -> None:
     looks = [CHANCE / (n * (n + 1)) for n in range(1, 10_000)]
     assert sum(looks) < CHANCE
     few = {**ONE_IS_BAD, "a:1": ReplicaTally(0, 500), "b:1": ReplicaTally(8, 500)}
-    assert found(stable_replicas=few, stable_looks=0).code is Code.STABLE_REPLICA_DIFFERS
+    assert found(stable_replicas=few, stable_looks=0).code is Code.REPLICA_DIFFERS
     assert found(stable_replicas=few, stable_looks=30).action is Action.ADVANCE
 
 
@@ -136,7 +136,7 @@ def test_of_replicas_that_are_alike_none_is_named_more_often_than_is_promised() 
             for _ in range(rng.choice([15, 40])):
                 bad[rng.randrange(3)] += 1
             tallies = {str(at): ReplicaTally(n, 300) for at, n in enumerate(bad)}
-            named += found(stable_replicas=tallies, stable_looks=look).code is Code.STABLE_REPLICA_DIFFERS
+            named += found(stable_replicas=tallies, stable_looks=look).code is Code.REPLICA_DIFFERS
     assert named <= 3 * CHANCE * runs
 
 
@@ -227,18 +227,18 @@ def test_a_candidate_as_bad_as_stable_with_its_bad_replica_passes_where_nobody_t
     untold = story(0.02, is_told=False)
     assert untold[-1].action is Action.BAKE
     told = story(0.02, is_told=True)
-    assert Code.STABLE_REPLICA_DIFFERS in {one.code for one in told}
+    assert Code.REPLICA_DIFFERS in {one.code for one in told}
     assert (told[-1].action, told[-1].code) == (Action.ROLL_BACK, Code.WORSE_THAN_STABLE)
 
 
 def test_a_good_candidate_goes_on_once_the_replica_is_replaced() -> None:
     told = story(0.0, is_told=True)
-    assert Code.STABLE_REPLICA_DIFFERS in {one.code for one in told} and told[-1].action is Action.BAKE
+    assert Code.REPLICA_DIFFERS in {one.code for one in told} and told[-1].action is Action.BAKE
 
 
 def since_renewed(told: list[Decision]) -> list[Decision]:
     """What was decided after the last hold for stable's replica."""
-    last = max(at for at, one in enumerate(told) if one.code is Code.STABLE_REPLICA_DIFFERS)
+    last = max(at for at, one in enumerate(told) if one.code is Code.REPLICA_DIFFERS)
     return told[last + 1 :]
 
 

@@ -83,7 +83,7 @@ def test_each_hold_for_another_reason_waits_twice_as_long_after_the_first_24() -
         (Code.OVERDUE, {}, "", "rollout.overdue"),
         (Code.NEED_MORE, {"is_late": True}, "hold:need_more", "rollout.overdue"),
         (Code.NEED_MORE, {"is_late": True}, "hold:need_more:late", ""),
-        (Code.MIX_SHIFT, {"guard": "errors"}, "", "rollout.held"),
+        (Code.CONFOUNDED, {"guard": "errors"}, "", "rollout.held"),
         (Code.BOTH_ARMS_BAD, {}, "", ""),  # no guard was breached
         (Code.NO_DATA, {"guard": "wrong"}, "", ""),
     ],

@@ -127,7 +127,8 @@ def test_a_gateway_that_repeats_itself_is_stale(monkeypatch: pytest.MonkeyPatch)
         world.fake_of(world.rollouts[0]).freeze()
         SECONDS.ahead_s += 61
         world.turn()
-        assert DecisionRecord.objects.filter(rollout=world.rollouts[0]).order_by("-pk")[0].code == "stale"
+        held = DecisionRecord.objects.filter(rollout=world.rollouts[0]).order_by("-pk")[0]
+        assert (held.code, held.facts["because"]) == ("provider_down", "stale")
         world.fake_of(world.rollouts[0]).freeze(False)
         world.turn()
         assert "minimum" in world.rollouts[0].reason

@@ -87,7 +87,7 @@ def test_promote_now_promotes_at_once_and_leaves_out_no_check() -> None:
     act(story, "promote_now")
     assert (story.rollout.state, story.route().candidate_bp) == ("baking", 9500)
     story.until("promoted", turns=6)
-    assert said(story, "promoted_by_hand")
+    assert said(story, "by_hand")
     verbs = Event.objects.filter(subject_type="rollout", subject_id=str(story.rollout.pk)).order_by("seq")
     assert list(verbs.values_list("verb", flat=True))[-2:] == ["rollout.promoting", "rollout.promoted"]
 

@@ -239,12 +239,12 @@ def test_what_a_server_is_proven_for_is_not_exceeded() -> None:
     assert (
         "at 50 % r2 would get" in story.rollout.reason and "its one server is proven for 0.01." in story.rollout.reason
     )
-    assert story.codes()[-1] == "no_room"
+    assert story.codes()[-1] == "needs_replicas"
     with pytest.raises(StateChanged, match="Advancing skips waiting for proof, not for servers: at 50 % r2") as refused:
         act(story, "advance")
     assert refused.value.code == "no_room"
     rows = list(rows_in(history_of(story.rollout)))
-    assert list(replay(rows, story.rollout.effective_policy))[-1].decision.code == "no_room"
+    assert list(replay(rows, story.rollout.effective_policy))[-1].decision.facts["because"] == "no_room"
     with CaptureQueriesContext(connection) as taken:
         story.turn()
     assert not any("validators_report" in one["sql"] for one in taken.captured_queries)  # read once

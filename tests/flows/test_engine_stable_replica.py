@@ -25,7 +25,7 @@ from tests.factories import make_deployment, make_node, make_server
 from tests.rollout_story import Story
 
 pytestmark = pytest.mark.django_db(transaction=True)
-CODE = "stable_replica_differs"
+CODE = "replica_differs"
 #: Long ago another replica failed a lot; and one that is unknown still does.
 BEFORE = HostCounts(1_000_000, 50_000)
 

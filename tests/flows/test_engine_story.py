@@ -410,7 +410,7 @@ def test_a_candidate_that_is_never_ready_is_cancelled_without_traffic() -> None:
     assert story.rollout.state == "preparing"  # it counts from when the server was lost
     began_earlier(6, "gone_since")
     assert story.until("cancelled", turns=2).weight_bp == 0
-    assert story.codes()[-1] == "never_ready" and story.route().candidate_id is None
+    assert story.codes()[-1] == "servers_gone" and story.route().candidate_id is None
 
 
 def test_environment_is_not_touched_by_reading_it() -> None:

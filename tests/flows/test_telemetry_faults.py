@@ -34,9 +34,9 @@ GATEWAY_FAULTS: dict[str, tuple[Callable[[World], object], str, tuple[str, ...]]
     "timeout": (lambda w: w.telemetry.fail("timeout"), "provider_down", ("gateway-1", "timeout")),
     "malformed": (lambda w: w.telemetry.fail("malformed"), "provider_down", ("gateway-1", "malformed")),
     "bug": (lambda w: w.telemetry.crash(), "provider_down", ("gateway-1", "a bug in the adapter")),
-    "frozen": (lambda w: [one.freeze() for one in w.gateways.values()], "stale", ("gateway-1", "old")),
-    "an_hour_behind": (lambda w: w.telemetry.skew(-3600.0), "stale", ("gateway-1", "3600 s old")),
-    "an_hour_ahead": (lambda w: w.telemetry.skew(3600.0), "stale", ("gateway-1", "3600 s ahead")),
+    "frozen": (lambda w: [one.freeze() for one in w.gateways.values()], "provider_down", ("gateway-1", "old")),
+    "an_hour_behind": (lambda w: w.telemetry.skew(-3600.0), "provider_down", ("gateway-1", "3600 s old")),
+    "an_hour_ahead": (lambda w: w.telemetry.skew(3600.0), "provider_down", ("gateway-1", "3600 s ahead")),
     "half_blind": (lambda w: w.telemetry.fail("timeout", "gateway-2"), "provider_down", ("gateway-2", "timeout")),
 }
 METRICS_FAULTS = ["server_error", "timeout", "unreachable", "not_a_number", "no_data", "stale"]
@@ -264,7 +264,7 @@ def test_a_fall_without_a_restart_counts_nothing_and_holds_until_telemetry_was_w
     world.turn(0)
     assert world.counted() == world.served() - lost
     assert "roll_back" not in world.actions() and world.rollout.weight_bp == weight
-    assert "telemetry_gap" in world.codes() or state == "paused"
+    assert "no_data" in world.codes() or state == "paused"
     if state == "shifting":
         world.until("promoted", turns=200)
 

@@ -12,7 +12,7 @@ from tests.real.test_replica_replaced import POLICY, Site, Stubs, nodes  # noqa:
 from tests.stub_server import Backend
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("envoy"), pytest.mark.timeout(600)]
-CODE = "stable_replica_differs"
+CODE = "replica_differs"
 STEP = {"min_s": 0, "min_samples": 200, "deadline_s": 100_000}
 #: Of 60 requests about 42 are stable's, 14 of them the bad replica's, which fails 4. The candidate fails 1 of about 18: less than stable
 #: does, far more than its others do. However Envoy shares a turn's requests out, the sums of many turns say so.

@@ -116,7 +116,7 @@ WALK = [
     ("nan", "provider_down", "malformed"),
     ("empty", "provider_down", "malformed"),
     ("cut", "provider_down", "malformed"),
-    ("frozen", "stale", "s old"),
+    ("frozen", "provider_down", "s old"),
 ]
 #: In which nothing moves, at least.
 TURNS = 6

@@ -79,7 +79,8 @@ class Wander:
 class Cold:
     """The candidate's server is new when the first step begins: `slow` of its answers are slow, in [0, 1], for `for_s` seconds.
 
-    `each_weight`: every weight brings new servers. `fades`: the share falls to nothing in that time, as a cache fills.
+    `each_weight`: a weight above all before it brings new servers; those of a second look are warm already. `fades`: the share
+    falls to nothing in that time, as a cache fills.
     """
 
     slow: float
@@ -105,10 +106,14 @@ class Bursts:
 
 @dataclass(frozen=True)
 class Replicas:
-    """The candidate has `count` replicas at the last weight. The last to come fails `bad` more than the others."""
+    """The candidate has `count` replicas at the last weight. The last to come fails `bad` more than the others.
+
+    `is_counted`: gateways count by server. For stable's replicas this turns the rule on that looks for a bad one.
+    """
 
     count: int
     bad: float
+    is_counted: bool = True
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,7 @@ class Scenario:
     slow_times: tuple[Fault, ...] = ()  # as `faults`, of answers that are slow
     bursts: Bursts | None = None
     replicas: Replicas | None = None
+    stable_replicas: Replicas | None = None
     is_harmless: bool = False
     compared_per_s: float = 0.0  # answers that the prober compares, of each arm
     wrong: tuple[float, float] = (0.0, 0.0)  # the shares of these that are wrong: the candidate's, stable's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,12 +20,15 @@ from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import FULL_BP, Policy
 from rollouts.core.snapshot import Desired, Identity, Observed
+from rollouts.core.stable_replica import doubted
 
 S = RolloutState
 #: As in the engine: a candidate without a server is gone when it still has none after so long; one that failed before, at once.
 GONE_OVER_S = 0.5
 #: So many seconds after a replica was set aside another answers in its place.
 REPLACED_S = 60
+#: In a hold, replicas of stable are looked at again after so many seconds.
+LOOK_AGAIN_S = 10
 #: The rules whose alarms are told beside the product's.
 OTHERS = ("argo_0", "argo_3", "flagger_5")
 
@@ -73,6 +76,8 @@ class Engine:
         has_server: bool,
         replicas: Mapping[str, ReplicaTally] | None = None,
         is_replacing: bool = False,
+        stable_replicas: Mapping[str, ReplicaTally] | None = None,
+        is_stable_replacing: bool = False,
     ) -> Decision:
         """One tick of a live rollout. `readings` by gateway, `external` by guard that counts elsewhere."""
         is_first = is_followed and self.step_started_at is None
@@ -89,20 +94,23 @@ class Engine:
             server_since=self.server_since,
             replicas=replicas or {},
             is_replacing=is_replacing,
+            is_stable_replacing=is_stable_replacing,
         )
-        tick = evaluate(
-            TickInput(
-                self.tick,
-                self.policy.at_look(self.look),
-                Identity(),
-                Desired(self.state, step_index=self.index, weight_bp=self.weight_bp, look=self.look),
-                observed,
-                self.engine_state,
-                readings=readings,
-                external=external,
-            ),
-            gone_over_s=GONE_OVER_S,
+        given = TickInput(
+            self.tick,
+            self.policy.at_look(self.look),
+            Identity(),
+            Desired(self.state, step_index=self.index, weight_bp=self.weight_bp, look=self.look),
+            observed,
+            self.engine_state,
+            readings=readings,
+            external=external,
         )
+        tick = evaluate(given, gone_over_s=GONE_OVER_S)
+        is_looked_at = tick.decision.action is not Action.HOLD or at % LOOK_AGAIN_S == 0
+        if stable_replicas and is_looked_at and doubted(tick.snapshot, tick.decision) is not None:
+            given = replace(given, observed=replace(observed, stable_replicas=stable_replicas))
+            tick = evaluate(given, gone_over_s=GONE_OVER_S)
         self.engine_state, decision = tick.engine_state, tick.decision
         self._applied(decision)
         return decision
@@ -140,7 +148,7 @@ class Ran:
     code: str  # of the last decision
     onset_at: float
     bad: int  # failed or slow attempts of the candidate from the onset until the product's end
-    held: tuple[str, ...]  # codes with which it was held for at least ten ticks
+    held: tuple[str, ...]  # codes or their causes with which it was held for at least ten ticks
     others: Mapping[str, float]  # by rule, when it rolled back
     stages: tuple[float, ...]  # when each stage began
 
@@ -165,10 +173,11 @@ class Run:
         self.engine = Engine(policy, server_since=float(scenario.warm_s) if scenario.cold else None)
         self.binned = _Bins()
         self.compared = [0, 0, 0, 0]  # wrong and all answers of the candidate, and of stable
-        self.bad = 0
-        self.held: dict[Code, int] = {}
+        self.bad = self.most_bp = 0
+        self.held: dict[str, int] = {}
         self.stages: list[float] = []
         self.aside, self.aside_at = "", None  # type: ignore
+        self.odd, self.odd_at = "", math.inf  # the replica of stable that is replaced, and since when
 
     def walked(self) -> Ran:
         """Ticks from the warm-up to the end, or to the horizon. The others watch on after a rollback, at its last weight."""
@@ -203,7 +212,7 @@ class Run:
 
     def _told(self, ended_at: float, away_at: float, last: Code, bad: int) -> Ran:
         alarms = rivals(self.binned.binned(self.scenario.horizon_s))
-        held = tuple(sorted(str(code) for code, ticks in self.held.items() if ticks >= 10))
+        held = tuple(sorted(code for code, ticks in self.held.items() if ticks >= 10))
         others = {name: float(alarms[name][0]) for name in OTHERS}
         state, onset_at = str(self.engine.state), self.world.onset_at
         return Ran(state, ended_at, away_at, str(last), onset_at, bad, held, others, tuple(self.stages))
@@ -234,10 +243,15 @@ class Run:
             has_server=has_server,
             replicas=fleet,
             is_replacing=self.aside_at is not None and at < self.aside_at + REPLACED_S,
+            stable_replicas=self._stable_fleet(at),
+            is_stable_replacing=self.odd_at <= at < self.odd_at + REPLACED_S,
         )
+        if "replace_stable" in decision.facts:
+            self.odd, self.odd_at = str(decision.facts["replace_stable"]), at
         if "set_aside" in decision.facts:
             self.aside, self.aside_at = str(decision.facts["set_aside"]), at
-        self.held[decision.code] = self.held.get(decision.code, 0) + 1
+        cause = str(decision.facts.get("because", decision.code))
+        self.held[cause] = self.held.get(cause, 0) + 1
         if engine.change != change:
             self._write_weight(at)
         return decision.code
@@ -252,15 +266,29 @@ class Run:
             fleet.come("another")
         return {name: ReplicaTally(*one) for name, one in fleet.tallies.items() if one[1]}
 
+    def _stable_fleet(self, at: int) -> dict[str, ReplicaTally]:
+        """What the replicas of stable counted in this stage; nothing if gateways do not count by server."""
+        fleet, replicas = self.world.stable_fleet, self.scenario.stable_replicas
+        if fleet is None or replicas is None or not replicas.is_counted:
+            return {}
+        if at == self.odd_at + REPLACED_S:
+            fleet.leave(self.odd)
+            fleet.come("another")
+        return {name: ReplicaTally(*one) for name, one in fleet.tallies.items() if one[1]}
+
     def _write_weight(self, at: int) -> None:
         """Gateways that are not late follow before the next second begins."""
         self.stages.append(float(at))
         if self.engine.state is S.BAKING:
             self.world.bake_at = float(at)
         scenario, fleet = self.scenario, self.world.fleet
-        if scenario.cold is not None and scenario.cold.each_weight:
+        is_more = self.engine.weight_bp > self.most_bp
+        self.most_bp = max(self.most_bp, self.engine.weight_bp)
+        if is_more and scenario.cold is not None and scenario.cold.each_weight:
             self.world.moved_at = float(at)
             self.engine.server_since = float(at + scenario.warm_s)
+        if self.world.stable_fleet is not None:
+            self.world.stable_fleet.begin()
         if fleet is not None:
             fleet.scaled(self.engine.weight_bp / FULL_BP)
         for gateway in self.gateways.values():

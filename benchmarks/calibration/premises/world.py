@@ -35,6 +35,9 @@ class World:
         s = scenario
         self.scenario, self.rng, self.bake_at = s, rng, math.inf
         self.moved_at, self.fleet = 0.0, Fleet(s.replicas, rng) if s.replicas else None
+        self.stable_fleet = Fleet(s.stable_replicas, rng) if s.stable_replicas else None
+        if self.stable_fleet is not None:
+            self.stable_fleet.scaled(1.0)
         seconds = s.warm_s + s.horizon_s + 2
         self.gateway_per_s = s.rate_per_s / first_frac / len(s.base)
         self.servers = 2 * s.an_arm or max(2, round(s.servers / first_frac))
@@ -91,8 +94,8 @@ class World:
                 failing += share
                 own += _clumps(rng, rate * share, fault.clump)
         own += self._burst(rate, s.bursts) if s.bursts else 0
-        if self.fleet is not None and arm == CANDIDATE:
-            own += self.fleet.failed(rate, own)
+        fleet = self.fleet if arm == CANDIDATE else self.stable_fleet
+        own += fleet.failed(rate, own) if fleet is not None else 0
         common = s.poison + sum(self._share(fault, at) for fault in s.faults if fault.is_common)
         poison = int(rng.poisson(rate * common)) if common else 0
         if s.swapped:
@@ -152,7 +155,7 @@ class World:
 
 
 class Fleet:
-    """What the candidate's replicas are asked and fail. Counts by replica begin anew when one comes or goes."""
+    """What one arm's replicas are asked and fail. Counts by replica begin anew when one comes or goes."""
 
     def __init__(self, replicas: Replicas, rng: np.random.Generator) -> None:
         self.replicas, self.rng = replicas, rng
@@ -169,6 +172,10 @@ class Fleet:
 
     def come(self, name: str) -> None:
         self._are([*self.names, name])
+
+    def begin(self) -> None:
+        """Counts begin anew, as a stage does."""
+        self.tallies = {one: [0, 0] for one in self.names}
 
     def _are(self, names: list[str]) -> None:
         if names != self.names:
