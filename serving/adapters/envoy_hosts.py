@@ -65,7 +65,7 @@ class EnvoyHosts:
         ]
         if not lines or not all(lines):
             raise GatewayError(
-                "malformed", f"{gateway} does not count what is in flight; start it with its current bootstrap"
+                "malformed", f"{gateway} does not count requests in flight; start it with its current bootstrap"
             )
         found = Counter[tuple[str, str]]()
         for line in lines:

@@ -103,7 +103,7 @@ _ANOTHER_REPLICA = {
 
 
 def _elsewhere(every: int = 1) -> dict[str, Any]:
-    """Each attempt in so many goes to a cluster that none went to before it: from the candidate to stable."""
+    """Every `every` attempts, the next cluster gets the request: stable after the candidate."""
     kind = _TYPES + "envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig"
     config = {"@type": kind, "update_frequency": every}
     return {"name": "envoy.retry_priorities.previous_priorities", "typed_config": config}

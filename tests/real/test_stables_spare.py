@@ -1,4 +1,4 @@
-"""Stable's servers die beside a candidate with traffic, behind a real Envoy: who answers, and what is counted for whom."""
+"""Stable's servers die beside a candidate with traffic, behind a real Envoy: the candidate answers, and gets no evidence."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def twin(parts: Rig) -> Iterator[Backend]:
 
 
 def asked(parts: Rig, calls: int = 40) -> list[tuple[bool, str | None]]:
-    """(whether it was answered well, the release that answered) of so many calls, half of them over gRPC, one after the other."""
+    """(is answered well, the answering release) of `calls` calls, half of them over gRPC, one after the other."""
     with parts.envoy.channel() as channel:
         found = []
         for _ in range(calls // 2):
@@ -94,7 +94,7 @@ def test_the_candidate_stands_in_for_stables_dead_server_and_that_counts_for_no_
     assert parts.candidate.hits == hits + 40
     drawn = later_candidate.routed - candidate.routed
     assert later_stable.routed == stable.routed + 40 - drawn
-    # what the split drew for the candidate is its evidence, and the rest is nobody's
+    # Requests that the split drew for the candidate are its evidence. The others are no evidence.
     assert (later_stable.decided, later_stable.failed) == (stable.decided, stable.failed)
     assert later_candidate.decided == later_candidate.timed == candidate.decided + drawn
 
@@ -135,7 +135,7 @@ def test_a_late_request_is_asked_of_stables_other_server(parts: Rig, twin: Backe
 
 
 def test_a_weight_changes_no_cluster(parts: Rig) -> None:
-    """Envoy makes a changed cluster anew, and what is in flight there leaves its bound."""
+    """Envoy makes a changed cluster anew, and its requests in flight leave its bound."""
     alone, shadowing, halfway = (parts.route(bp) for bp in (None, 0, 5000))
     own = clusters(alone)
     assert {name: clusters(halfway)[name] for name in own} == own
@@ -193,7 +193,7 @@ def test_a_stream_that_no_server_has_seen_goes_to_the_candidate_too(parts: Rig) 
 
 
 @pytest.mark.parametrize("bp", [0, None])
-def test_a_candidate_without_traffic_stands_in_for_nobody(parts: Rig, bp: int | None) -> None:
+def test_a_candidate_without_traffic_gets_no_request_of_stables(parts: Rig, bp: int | None) -> None:
     """Nor does one whose traffic was taken away, as in a second look; streams included."""
     apply(parts, 5000)
     parts.apply(bp)
