@@ -22,7 +22,7 @@ LEAST_SHED, SHED_FRAC, SHED_RATIO = 10, 0.01, 2.0
 STABLE_REPLICA = "stable_replica"
 #: While most of stable's requests fail, a candidate answers if it fails less than half as many of so many newest attempts, or of more.
 LEAST_ANSWERED = 10
-#: After so many readings without evidence of time, about as many seconds, the gateways refuse forced requests until the rollout ends.
+#: Readings without evidence of time, about one a second, after which the gateways refuse forced requests until the rollout ends.
 MOST_FORCED = 300
 
 

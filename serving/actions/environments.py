@@ -69,7 +69,7 @@ def change_environment(
         return row
     row.version += 1
     if changed.get("allows_forced_release"):
-        row.forced_key_number += 1  # whoever knew the key of before needs the new one
+        row.forced_key_number += 1  # the key changes with it
     row.save(update_fields=[*CHANGEABLE, "forced_key_number", "version"])
     if "allows_forced_release" in changed:
         notify_routes()  # gateways are told which releases may be forced

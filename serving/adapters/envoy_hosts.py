@@ -31,7 +31,7 @@ _IN_FLIGHT_PAGE = "/stats?usedonly&filter=" + quote(r"^cluster\..*\.upstream_rq_
 
 def _of_release(model: str, digest: str) -> str:
     """Has the gateway tell of these clusters alone: a page of a thousand models keeps its main thread, and a rollback, waiting."""
-    return f"&filter={quote(f'^{re.escape(model)}_{digest}_')}"
+    return "&filter=" + quote(f"^{re.escape(model)}_{digest}_(http|grpc)(-[a-z0-9-]+)?$")
 
 
 class EnvoyHosts:
@@ -65,7 +65,7 @@ class EnvoyHosts:
         ]
         if not lines or not all(lines):
             raise GatewayError(
-                "malformed", f"{gateway} does not count what is in flight; start it with its current bootstrap"
+                "malformed", f"{gateway} does not count requests in flight; start it with its current bootstrap"
             )
         found = Counter[tuple[str, str]]()
         for line in lines:

@@ -20,7 +20,7 @@ FORCED = "_forced"
 ANY_SERVER = 100_000
 #: Seconds between two checks of whether a server of stable's accepts connections, while there is a candidate.
 PORT_CHECK_S = 0.05
-#: A second attempt of stable's share starts at a random time within so many seconds: mostly after the check saw the closed port.
+#: Seconds within which a second attempt of stable's share starts at random: mostly after the check saw the closed port.
 NOT_ACCEPTED_S = 5 * PORT_CHECK_S
 #: The namespace of Sluicegate's own metadata in xDS messages.
 NAMESPACE = "sluicegate"
@@ -143,9 +143,9 @@ def _candidate_clusters(route: ModelRoute, candidate: Arm, protocol: str, pool: 
 
 
 def _spare_clusters(route: ModelRoute, candidate: Arm, protocol: str, pool: Pool) -> dict[str, dict[str, Any]]:
-    """The cluster of stable's share, and the two that it falls back to: stable's servers with open ports, then the candidate's.
+    """The cluster of stable's share, and its two fallbacks: stable's servers with open ports, then the candidate's.
 
-    They are there while the candidate is, so that a weight is one write of routes. Stable's own cluster stays as it is without a
+    They exist for as long as the candidate does, so a new weight is one write of routes. Stable's own cluster stays as it is without a
     candidate: Envoy would make a changed one anew, with all its connections and bounds.
     A second attempt prefers a cluster that the first one did not use, so it meets the check of the ports. Retries are bounded, so that
     they do not double the load of a server in trouble.

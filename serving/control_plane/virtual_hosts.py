@@ -88,14 +88,6 @@ AGAIN_S = 0.005
 #: A candidate whose process dies fails all that it has in flight at one instant, and stable has no room for a second's requests at once. So
 #: they come to it spread over this time. Source: `python -m benchmarks.rollback_time --faults crash`, docs/rollouts.md.
 HANDED_BACK_S = 0.05
-#: A retry goes where none of the attempts went before it: from the candidate to stable.
-_ELSEWHERE = {
-    "name": "envoy.retry_priorities.previous_priorities",
-    "typed_config": {
-        "@type": _TYPES + "envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
-        "update_frequency": 1,
-    },
-}
 #: Where there is no other release, on another replica than before, which Envoy draws anew so often.
 _ANOTHER_REPLICA = {
     "retry_host_predicate": [
@@ -108,6 +100,13 @@ _ANOTHER_REPLICA = {
     ],
     "host_selection_retry_max_attempts": "5",
 }
+
+
+def _elsewhere(every: int = 1) -> dict[str, Any]:
+    """Every `every` attempts, the next cluster gets the request: stable after the candidate."""
+    kind = _TYPES + "envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig"
+    config = {"@type": kind, "update_frequency": every}
+    return {"name": "envoy.retry_priorities.previous_priorities", "typed_config": config}
 
 
 def vhost_name(model: str) -> str:
@@ -258,11 +257,15 @@ def _whole(timeout_s: float, protocol: str) -> dict[str, Any]:
 def _split(route: ModelRoute, protocol: str, pool: Pool, asked: Purpose) -> list[dict[str, Any]]:
     """The candidate's share of the requests, and the rest, which is stable's. Both are routes: a weight cannot ask who has room.
 
-    Where answers are retried, too, a second attempt of the rest waits until the gateway has seen a closed port, and is the last one. So
-    the candidate gets no request in stable's place that a server has seen.
+    Where answers are retried, too, the last attempt of the rest comes when the gateway has mostly seen a closed port, and meets its
+    check. So the candidate gets no request in stable's place that a server has seen. If stable has several servers, another one gets
+    an attempt before: Envoy knows servers that it has tried by their cluster.
     """
-    again_s = NOT_ACCEPTED_S if route.uses_spare and route.is_idempotent else AGAIN_S
-    rest = _unary(route, protocol, pool.name, asked, {"cluster": rest_name(route, protocol, pool.name)}, again_s)
+    waits = route.uses_spare and route.is_idempotent
+    where = {"cluster": rest_name(route, protocol, pool.name)}
+    rest = _unary(route, protocol, pool.name, asked, where, NOT_ACCEPTED_S if waits else AGAIN_S)
+    if waits and len(route.stable.endpoints) > 1:
+        rest["route"]["retry_policy"] |= {"num_retries": 2, "retry_priority": _elsewhere(2)}
     if route.candidate is None or not route.candidate_bp:
         return [rest]
     where = draws_candidate(route, route.candidate, protocol, pool)
@@ -295,7 +298,7 @@ def _unary(
             "retry_policy": {
                 "num_retries": 1,
                 "retry_back_off": {"base_interval": _seconds(again_s), "max_interval": _seconds(again_s)},
-                "retry_priority": _ELSEWHERE,
+                "retry_priority": _elsewhere(),
                 **_ANOTHER_REPLICA,
                 **_retried(route, protocol),
                 **({"per_try_timeout": _seconds(_attempt_s(route))} if _is_hedged(route) else {}),
@@ -381,7 +384,7 @@ def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
             "retry_policy": {
                 "retry_on": "connect-failure,refused-stream",
                 "num_retries": _of_never_sent(route),
-                "retry_priority": _ELSEWHERE,
+                "retry_priority": _elsewhere(),
                 **_ANOTHER_REPLICA,
             },
         },

@@ -117,7 +117,7 @@ def test_what_is_in_flight_is_told_of_all_releases_at_once(parts: Rig) -> None:
         assert set(told()) <= {of_stable, (MODEL, digest12(Rig.CANDIDATE))} and told().get(of_stable)
         parts.apply(None, asleep=Asleep(7), stable=parts.route(None).stable)
         assert parts.envoy.http().status == 503 and sum(told().values()) == len(asked)
-        # ten seconds later the gateway removes the clusters of releases that no route names; what is on them is told of all the same
+        # Ten seconds later the gateway removes the clusters of releases without a route. Their requests are still counted.
         removed = wait_until(
             lambda: digest12(Rig.CANDIDATE) not in parts.envoy.admin("/clusters"), "a cluster is removed"
         )
