@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 from registry.core.envelope import LARGEST_REQUEST_BYTES
+from serving.core.outcomes import Refused
 from serving.core.request_classes import Pool
 from serving.core.routes import Arm, ModelRoute, Prober, class_cluster, release_clusters
 
@@ -25,8 +26,8 @@ MAX_CONCURRENT = 4096
 MAX_BODY_BYTES = LARGEST_REQUEST_BYTES
 #: A candidate's cluster takes so many more than the split sends it: as many workers of a gateway may see its last place at once.
 AT_ONCE = 32
-#: In the metadata of the clusters that the split sends a candidate's requests to: whether the candidate had room for them.
-ROOM = "room"
+#: What shed a first attempt (`outcomes.Refused`): metadata of the request, or of the cluster of `full_name`.
+SHED = "shed"
 #: Never the name of a release's cluster.
 PROBER_CLUSTER = "prober"
 #: Copies on their way to the prober at once; what comes on top is not copied.
@@ -99,8 +100,8 @@ def _candidate_clusters(route: ModelRoute, candidate: Arm, protocol: str, pool: 
     found, members = (
         {},
         {
-            entry_name(route, candidate, protocol, pool.name): ((own, stable), {ROOM: "yes"}),
-            full_name(route, candidate, protocol, pool.name): ((stable,), {ROOM: "no"}),
+            entry_name(route, candidate, protocol, pool.name): ((own, stable), {}),
+            full_name(route, candidate, protocol, pool.name): ((stable,), {SHED: Refused.BY_GATEWAY.value}),
         },
     )
     if not pool.name:

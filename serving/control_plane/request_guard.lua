@@ -304,13 +304,13 @@ end
 -- `metadata` alone, so this stands before the model is named. Returns the caller's own deadline of a gRPC call, or nil: Envoy
 -- writes the time limit of that route over it.
 local function expect_body(headers, is_grpc)
-  headers:replace(LIMITS.incoming, "1")
+  headers:replace(LIMITS.body, LIMITS.awaited)
   return is_grpc and headers:get("grpc-timeout") or nil
 end
 
 -- The request leaves that route. The next who asks finds its route anew: a split is drawn when the request is sent on.
 local function end_of_body(handle, headers, is_grpc, deadline)
-  headers:remove(LIMITS.incoming)
+  headers:replace(LIMITS.body, tostring(handle:timestamp()))
   if is_grpc then
     headers:remove("grpc-timeout")
     if deadline then headers:add("grpc-timeout", deadline) end
@@ -391,7 +391,7 @@ local function admit(handle)
   end
   local call = match(plain, "^/inference%.GRPCInferenceService/(Model%a*)$")
   local model = not match(plain, "/trace/setting$") and match(plain, "^/v2/models/([^/]+)")
-  if call == "ModelStreamInfer" or not (call or model) then headers:remove(LIMITS.incoming) end -- others' are replaced
+  if call == "ModelStreamInfer" or not (call or model) then headers:remove(LIMITS.body) end -- others' are replaced
   if not (call or model) then return answer_self(handle, headers, plain) end
   if call then
     if match(path, "%?") then return refuse(handle, "400", "a gRPC path has no query; take off what follows the name of the call") end
