@@ -131,9 +131,10 @@ function envoy_on_response(handle)
     return
   end
   status = head:get(":status")
+  if not READ[status] then return end
   local size = tonumber(head:get("content-length") or "")
   -- `generate` tells no length when the model failed
-  if not READ[status] or (size or 0) > LONGEST or (not size and status ~= "400") then return end
+  if (size or 0) > LONGEST or (not size and status ~= "400") then return end
   if is_late(handle) then return end
   local is_front = status == "501" or head:get("content-type") == "application/json"
   local body = handle:body(true)
