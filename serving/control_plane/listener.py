@@ -250,7 +250,8 @@ def _late_log() -> dict[str, Any]:
 
 #: The weight under which a request began: metadata of the route that it was matched to.
 _SLOT = f"%METADATA(ROUTE:{NAMESPACE}:slot)%"
-#: What shed the first attempt, in two parts: the request's metadata, and the cluster's. A part that is missing reads `-`.
+#: What shed the first attempt, in two parts: the request's metadata, and the cluster's.
+#: A part that is missing reads `-`.
 _SHED = f"%DYNAMIC_METADATA({NAMESPACE}:{SHED})%%METADATA(CLUSTER:{NAMESPACE}:{SHED})%"
 #: Few values each: a series is never forgotten before the gateway restarts.
 _OUTCOME = {

@@ -57,7 +57,10 @@ def picks_cluster(script: str, default: str) -> dict[str, Any]:
 
 
 def told_of_room() -> dict[str, Any]:
-    """Returns a route's change of the head: the response filter learns that the candidate had no room. A caller's word is removed."""
+    """Returns a route's change of the head: the response filter learns that the candidate had no room.
+
+    A caller's own header of this name is removed.
+    """
     header = {"key": ROOM_HEADER, "value": f"%METADATA(CLUSTER:{NAMESPACE}:{SHED})%"}
     return {
         "request_headers_to_add": [{"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}],
@@ -66,5 +69,5 @@ def told_of_room() -> dict[str, Any]:
 
 
 def drawn_metadata(route: ModelRoute) -> dict[str, dict[str, str]]:
-    """Returns metadata of a route whose requests are drawn for the candidate: whether one may be asked twice."""
+    """Returns metadata of a candidate's route: whether a request may be asked twice."""
     return {FILTER: {HANDS_ON: "yes" if route.is_idempotent else "no"}}

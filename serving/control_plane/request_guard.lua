@@ -309,8 +309,8 @@ local function expect_body(headers, is_grpc)
   return is_grpc and headers:get("grpc-timeout") or nil
 end
 
--- The request leaves that route. The next who asks finds its route anew: a split is drawn when the request is sent on. The time is
--- for the script that reads answers.
+-- The request leaves that route. The next who asks finds its route anew: a split is drawn when the request is sent on.
+-- The script that reads answers needs the time.
 local function end_of_body(handle, headers, is_grpc, deadline)
   headers:replace(LIMITS.body, tostring(handle:timestamp()))
   if is_grpc then

@@ -25,7 +25,8 @@ SLOW: Final = "slow"
 _ATTEMPT: Final = "x-envoy-attempt-count"
 #: Route metadata: from when on a request is slow, as text such as `250ms`.
 SLOW_AFTER: Final = "slow_after"
-#: The time from the first byte sent to a server to its first byte of the answer. A caller that sends slowly is not slow here.
+#: The time from the first byte sent to a server to its first byte of the answer.
+#: A caller that sends slowly makes no slow request.
 _IS_SLOW: Final = (
     f"response.backend_latency >= duration(xds.route_metadata.filter_metadata['{NAMESPACE}']['{SLOW_AFTER}'])"
 )

@@ -29,7 +29,7 @@ from serving.core.outcomes import TRITON, Words
 FILTER = "answers"
 #: How long, in bytes, an answer may be that is read. A traceback of the model's own is the longest that matters.
 LONGEST = 16 * 1024
-#: On a request whose body is awaited (`AWAITED`); after that, the time in ms at which it had come whole.
+#: On a request whose body is awaited (`AWAITED`); then the time in ms at which it had come whole.
 BODY_HEADER, AWAITED = "x-sluicegate-body", "awaited"
 #: On a request that stable answers because the candidate had no room for it.
 ROOM_HEADER = "x-sluicegate-room"
@@ -105,7 +105,8 @@ local function stated(handle, name)
   return value and tonumber(value)
 end
 
--- Hands a full queue's answer on to stable: the candidate's at a first attempt, if it had room and the route allows a second one.
+-- Hands a full queue's answer on to stable: the candidate's at a first attempt, if it had room and
+-- the route allows a second one.
 local function hand_on(handle)
   local route, asked = handle:metadata(), handle:requestHeaders()
   if route:get("{HANDS_ON}") ~= "yes" or asked:get("{ROOM_HEADER}") then return end
@@ -181,12 +182,12 @@ def attempt_metadata(attempt_timeout_s: float) -> dict[str, dict[str, Any]]:
 
 
 def second_is_late() -> dict[str, Any]:
-    """Returns an access log's filter for requests whose second attempt began because the first was late."""
+    """Returns an access log's filter for requests with a second attempt after a late first one."""
     return {"header_filter": {"header": {"name": LATE_HEADER, "string_match": {"exact": "true"}}}}
 
 
 def is_late() -> dict[str, Any]:
-    """Returns an access log's filter for requests whose first attempt was late, unless it was shed."""
+    """Returns an access log's filter for requests with a late first attempt that was not shed."""
     shed = {"filter": NAMESPACE, "path": [{"key": SHED}], "value": {"string_match": {"exact": "no"}}}
     not_shed = {"metadata_filter": {"matcher": shed, "match_if_key_not_found": True}}
     return {"and_filter": {"filters": [second_is_late(), not_shed]}}

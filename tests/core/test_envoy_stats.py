@@ -192,7 +192,7 @@ def test_a_late_first_attempt_is_timed_once_and_not_by_the_log_of_attempts() -> 
 
 
 @pytest.mark.parametrize("shed", ["-gateway", "server-", "deadline-gateway"])
-def test_a_late_answer_of_stable_in_the_place_of_a_shed_attempt_is_no_time_of_the_candidate(shed: str) -> None:
+def test_a_late_answer_in_the_place_of_a_shed_attempt_is_not_timed(shed: str) -> None:
     late = f"sli.latency_late.{LABELS}.slot.0.shed.{shed}: B250(0,0) B3000(0,7) B1e+09(0,7)"
     assert arm(late, request(2, 200)).timed == 0
 
