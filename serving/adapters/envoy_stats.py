@@ -20,6 +20,7 @@ from serving.core.outcomes import (
     Drawn,
     Ended,
     Purpose,
+    Refused,
     call_of,
     counts_for,
     drawn,
@@ -285,8 +286,10 @@ def _series_of(name: str) -> Series:
         return _UNCOUNTED
     slot = int(found["slot"]) if (found["slot"] or "").isdigit() else 0
     about = (found["model"], found["digest"], slot)
+    said = found["shed"] or ""
+    refused = Refused.BY_GATEWAY if said.endswith(Refused.BY_GATEWAY) else said.rstrip("-")
     if found["stat"] == "latency_late":
-        return Series("latency", *about, is_error=True)
+        return _UNCOUNTED if refused else Series("latency", *about, is_error=True)
     answer = _answer(call, found["code"] or "", found["grpc"] or "", found["flags"] or "")
     if found["stat"] == "latency":
         is_gone = answer.ended is Ended.ABORTED
@@ -295,7 +298,7 @@ def _series_of(name: str) -> Series:
         return Series("aborted" if is_gone else "latency", *about, is_error=answer.is_failed)
     tries = int(found["tries"]) if (found["tries"] or "").isdigit() else 0
     told = {"is_diverted": tries == 1 and found["by"] != found["digest"], "by_spare": found["by"] == SPARE}
-    outcome = drawn(answer, tries, refused=found["shed"] or "", **told)
+    outcome = drawn(answer, tries, refused=refused, **told)
     is_error = outcome is not Drawn.NOTHING and (answer.is_failed or answer.is_shed)
     is_shed = is_error and answer.is_shed
     return Series("request", *about, is_error=is_error, is_shed=is_shed, outcome=outcome, of_class=call.pool)

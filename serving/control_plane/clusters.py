@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from registry.core.envelope import LARGEST_REQUEST_BYTES
-from serving.core.outcomes import SPARE
+from serving.core.outcomes import SPARE, Refused
 from serving.core.request_classes import Pool
 from serving.core.routes import Arm, ModelRoute, Prober, class_cluster, release_clusters
 
@@ -35,8 +35,8 @@ MAX_BODY_BYTES = LARGEST_REQUEST_BYTES
 AT_ONCE = 32
 #: Requests that may be tried anew on stable at once, however few are in flight there.
 LEAST_RETRIES = 5
-#: In the metadata of the clusters that the split sends a candidate's requests to: whether the candidate had room for them.
-ROOM = "room"
+#: What shed a first attempt (`outcomes.Refused`): metadata of the request, or of the cluster of `full_name`.
+SHED = "shed"
 #: Never the name of a release's cluster.
 PROBER_CLUSTER = "prober"
 #: Copies on their way to the prober at once; what comes on top is not copied.
@@ -130,8 +130,8 @@ def _candidate_clusters(route: ModelRoute, candidate: Arm, protocol: str, pool: 
     own, stable = (cluster_name(route.model, arm, protocol, pool.name) for arm in (candidate, route.stable))
     found: dict[str, dict[str, Any]] = {}
     members: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
-        entry_name(route, candidate, protocol, pool.name): ((own, stable), {ROOM: "yes"}),
-        full_name(route, candidate, protocol, pool.name): ((stable,), {ROOM: "no"}),
+        entry_name(route, candidate, protocol, pool.name): ((own, stable), {}),
+        full_name(route, candidate, protocol, pool.name): ((stable,), {SHED: Refused.BY_GATEWAY.value}),
     }
     if not pool.name:
         streams = _streams_name(route, candidate, protocol)

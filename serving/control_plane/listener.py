@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.control_plane.clusters import MAX_BODY_BYTES, NAMESPACE
+from serving.control_plane.clusters import MAX_BODY_BYTES, NAMESPACE, SHED
 from serving.control_plane.forced import RELEASE_HEADER
 from serving.control_plane.request_classes import SHED_BY_CLASS
 from serving.control_plane.request_guard import MODEL_HEADER, request_guard
 from serving.control_plane.request_log import failed_attempts, slow_requests
-from serving.control_plane.response_filters import SHED, is_late, upstream_filters
+from serving.control_plane.response_filters import is_late, upstream_filters
 from serving.control_plane.stream_model import stream_model
 from serving.control_plane.tenants import SHED_BY_QUOTA, SHED_HEADER, limiter, peer_filters
 from serving.control_plane.virtual_hosts import REQUEST_WITHIN_S, ROUTE_CONFIG, UNARY_IDLE_S
@@ -226,7 +226,7 @@ def _request_log() -> dict[str, Any]:
     tried = {
         "by": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:digest)%",
         "tries": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
-        "shed": f"%DYNAMIC_METADATA({NAMESPACE}:{SHED})%",
+        "shed": _SHED,
     }
     told = {"name": "request", "tags": _tags({**tags, **drawn, **tried, **_OUTCOME})}
     return _stats_log([{"stat": told, "unit": "Bytes", "value_format": "%BYTES_RECEIVED%"}])
@@ -245,11 +245,14 @@ def _late_log() -> dict[str, Any]:
     """
     tags = {"model": f"%METADATA(VIRTUAL_HOST:{NAMESPACE}:model)%", "digest": f"%METADATA(CLUSTER:{NAMESPACE}:digest)%"}
     drawn = {"entry": _OUTCOME["entry"], "slot": _SLOT}
-    return {**_stats_log([_took("latency_late", {**tags, **drawn})]), "filter": is_late()}
+    return {**_stats_log([_took("latency_late", {**tags, **drawn, "shed": _SHED})]), "filter": is_late()}
 
 
 #: The weight under which a request began: metadata of the route that it was matched to.
 _SLOT = f"%METADATA(ROUTE:{NAMESPACE}:slot)%"
+#: What shed the first attempt, in two parts: the request's metadata, and the cluster's.
+#: A part that is missing reads `-`.
+_SHED = f"%DYNAMIC_METADATA({NAMESPACE}:{SHED})%%METADATA(CLUSTER:{NAMESPACE}:{SHED})%"
 #: Few values each: a series is never forgotten before the gateway restarts.
 _OUTCOME = {
     "entry": "%ROUTE_NAME%",

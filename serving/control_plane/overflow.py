@@ -17,8 +17,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from serving.control_plane.clusters import NAMESPACE, ROOM, cluster_name, entry_name, full_name
-from serving.control_plane.response_filters import DRAWN, FILTER, FULL_HEADER, FULL_VALUE, HANDS_ON, ROOM_HEADER
+from serving.control_plane.clusters import NAMESPACE, SHED, cluster_name, entry_name, full_name
+from serving.control_plane.response_filters import FILTER, FULL_HEADER, FULL_VALUE, HANDS_ON, ROOM_HEADER
 from serving.core.request_classes import Pool
 from serving.core.routes import Arm, ModelRoute
 
@@ -56,12 +56,18 @@ def picks_cluster(script: str, default: str) -> dict[str, Any]:
     return {"extension": {"name": "envoy.router.cluster_specifier_plugin.lua", "typed_config": config}}
 
 
-def tells_room() -> list[dict[str, Any]]:
-    """Of a route: the header by which the response filter learns whether the candidate had room. It takes it off again."""
-    header = {"key": ROOM_HEADER, "value": f"%METADATA(CLUSTER:{NAMESPACE}:{ROOM})%"}
-    return [{"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}]
+def told_of_room() -> dict[str, Any]:
+    """Returns a route's change of the head: the response filter learns that the candidate had no room.
+
+    A caller's own header of this name is removed.
+    """
+    header = {"key": ROOM_HEADER, "value": f"%METADATA(CLUSTER:{NAMESPACE}:{SHED})%"}
+    return {
+        "request_headers_to_add": [{"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}],
+        "request_headers_to_remove": [ROOM_HEADER],
+    }
 
 
 def drawn_metadata(route: ModelRoute) -> dict[str, dict[str, str]]:
-    """Of a route: that its requests were drawn for the candidate, so the header is ours, and whether one may be asked twice."""
-    return {FILTER: {DRAWN: "yes", HANDS_ON: "yes" if route.is_idempotent else "no"}}
+    """Returns metadata of a candidate's route: whether a request may be asked twice."""
+    return {FILTER: {HANDS_ON: "yes" if route.is_idempotent else "no"}}

@@ -172,25 +172,39 @@ local function input_fault(read, from, to, count, claims)
   if why then return why end
   local more = claimed(sizes)
   if not more then return NO_SHAPE end
-  if claims.batch and sizes[1] and sizes[1] > claims.batch then return large_batch(claims.batch) end
+  claims.first = math.max(claims.first, sizes[1] or 0)
   claims.elements = claims.elements + more
   return claims.elements > claims.room and TOO_LARGE or nil
 end
 
--- (status, why) of a refused gRPC request that is one message in one frame, or nil. `inputs` are field 5 of ModelInferRequest.
-local function message_fault(body, size, call, most, batch)
-  if size > most then return "413", "this request may have " .. most .. " bytes" end
-  local read = reader(body, size)
-  if size < 5 then return "400", "no message" end
-  if read(0) ~= 0 then return "415", "send messages without compression" end
+-- Returns what the body of a gRPC call states, read once:
+--   name: field 1 of its message (model_name, name or service). The last one counts; nil if there is none.
+--   status, why: why no server is to have it; nil if it is one sound message in one frame.
+--   first: the largest first size of an input's shape. `inputs` are field 5 of ModelInferRequest.
+local function message_in(body, size, call)
+  if size < 5 then return { status = "400", why = "no message" } end
+  local read, is_infer, name = reader(body, size), call == "ModelInfer", nil
+  if read(0) ~= 0 then return { status = "415", why = "send messages without compression" } end
   local length = ((read(1) * 256 + read(2)) * 256 + read(3)) * 256 + read(4)
-  if length ~= size - 5 then return "400", "not one whole message" end
-  if call ~= "ModelInfer" then return nil end
-  local count, claims = { left = LIMITS.fields }, { elements = 0, room = size, batch = batch }
+  local count, claims = { left = LIMITS.fields }, { elements = 0, room = size, first = 0 }
   local why = fields(read, 5, size, count, function(number, wire, _, from, to)
-    if number == 5 and wire == 2 then return input_fault(read, from, to, count, claims) end
+    if wire ~= 2 then return nil end
+    if number == 1 then
+      name = to - from < 512 and (to > from and body:getBytes(from, to - from) or "") or nil
+    elseif number == 5 and is_infer then
+      return input_fault(read, from, to, count, claims)
+    end
   end)
-  if why then return "400", why end
+  if not is_infer then why = nil end -- no server expands such a message
+  if length ~= size - 5 then why = "not one whole message" end
+  return { name = name, status = why and "400", why = why, first = claims.first }
+end
+
+-- Returns (status, why) of a refused gRPC request, or nil.
+local function message_fault(message, size, most, batch)
+  if size > most then return "413", "this request may have " .. most .. " bytes" end
+  if message.status then return message.status, message.why end
+  if batch and message.first > batch then return "400", large_batch(batch) end
 end
 
 -- gRPC servers accept one value in a line that ends in -bin, with padding or without, and no stray bits at its end.
@@ -208,7 +222,7 @@ local function head_fault(headers)
   local size = 0
   for name, value in pairs(headers) do
     size = size + #name + #value + 32
-    if sub(name, -4) == "-bin" and not is_base64(value) then
+    if byte(name, -1) == 110 and sub(name, -4) == "-bin" and not is_base64(value) then
       return "400", "the metadata " .. sub(name, 1, 64) .. " are not base64; gRPC clients encode what ends in -bin themselves"
     end
   end
@@ -245,19 +259,6 @@ local function http_fault(body, size, head, most, batch)
 end
 
 -- The guard -------------------------------------------------------------------------------------------------------------
-
--- Field 1 of the message: model_name, name or service. Clients write it first, as a rule; the last one counts. nil: there is none.
-local function model_in(body)
-  local size = body:length()
-  if size < 7 then return nil end
-  local read, name = reader(body, size), nil
-  if read(0) ~= 0 then return nil end
-  fields(read, 5, size, { left = LIMITS.fields }, function(number, wire, _, from, to)
-    if number ~= 1 or wire ~= 2 then return nil end
-    name = to - from < 512 and (to > from and body:getBytes(from, to - from) or "") or nil
-  end)
-  return name
-end
 
 -- What virtual hosts state of their models, by the text that states it: to read a text once is cheaper than to ask for each number.
 local NO_LIMITS, KNOWN = {}, {}
@@ -304,13 +305,14 @@ end
 -- `metadata` alone, so this stands before the model is named. Returns the caller's own deadline of a gRPC call, or nil: Envoy
 -- writes the time limit of that route over it.
 local function expect_body(headers, is_grpc)
-  headers:replace(LIMITS.incoming, "1")
+  headers:replace(LIMITS.body, LIMITS.awaited)
   return is_grpc and headers:get("grpc-timeout") or nil
 end
 
 -- The request leaves that route. The next who asks finds its route anew: a split is drawn when the request is sent on.
+-- The script that reads answers needs the time.
 local function end_of_body(handle, headers, is_grpc, deadline)
-  headers:remove(LIMITS.incoming)
+  headers:replace(LIMITS.body, tostring(handle:timestamp()))
   if is_grpc then
     headers:remove("grpc-timeout")
     if deadline then headers:add("grpc-timeout", deadline) end
@@ -337,8 +339,9 @@ local function check_health(handle, deadline)
   local body = handle:body(true) -- handles from before are dead behind this line
   local headers = handle:headers()
   end_of_body(handle, headers, true, deadline)
-  local model = model_in(body)
-  if body:length() > LIMITS.question then return refuse(handle, "413", "a health check may have " .. LIMITS.question .. " bytes") end
+  local size = body:length()
+  local model = message_in(body, size).name
+  if size > LIMITS.question then return refuse(handle, "413", "a health check may have " .. LIMITS.question .. " bytes") end
   if model and model ~= "" then
     headers:replace(":path", LIMITS.check_model)
     return name_model(handle, headers, model, "")
@@ -369,8 +372,7 @@ local function admit_stream(handle, headers, named)
 end
 
 -- The model of a call whose head does not name it. Returns the limits.
-local function name_by_message(handle, headers, call, body)
-  local name = model_in(body)
+local function name_by_message(handle, headers, call, name)
   local limits = name_model(handle, headers, name, "")
   if call == "ModelStatistics" and (name or "") == "" and not limits.most then -- of all models
     headers:replace(":path", LIMITS.all_statistics)
@@ -391,7 +393,7 @@ local function admit(handle)
   end
   local call = match(plain, "^/inference%.GRPCInferenceService/(Model%a*)$")
   local model = not match(plain, "/trace/setting$") and match(plain, "^/v2/models/([^/]+)")
-  if call == "ModelStreamInfer" or not (call or model) then headers:remove(LIMITS.incoming) end -- others' are replaced
+  if call == "ModelStreamInfer" or not (call or model) then headers:remove(LIMITS.body) end -- others' are replaced
   if not (call or model) then return answer_self(handle, headers, plain) end
   if call then
     if match(path, "%?") then return refuse(handle, "400", "a gRPC path has no query; take off what follows the name of the call") end
@@ -418,13 +420,15 @@ local function admit(handle)
   local body = handle:body(true) -- handles from before are dead behind this line
   headers = handle:headers()
   end_of_body(handle, headers, call, deadline)
-  if not limits then limits = name_by_message(handle, headers, call, body) end
+  local size = body:length()
+  local message = call and message_in(body, size, call)
+  if not limits then limits = name_by_message(handle, headers, call, message.name) end
   if not limits.most then return end
   local status, why
   if call then
-    status, why = message_fault(body, body:length(), call, call == "ModelInfer" and limits.most or LIMITS.question, limits.batch)
+    status, why = message_fault(message, size, call == "ModelInfer" and limits.most or LIMITS.question, limits.batch)
   else
-    status, why = http_fault(body, body:length(), head, limits.most, limits.batch)
+    status, why = http_fault(body, size, head, limits.most, limits.batch)
   end
   if status then return refuse(handle, status, why) end
   if deadline then note_deadline(handle, deadline, limits.least_ms) end

@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Any
 
 from registry.core.traffic import OTHERS
-from serving.control_plane.clusters import NAMESPACE
+from serving.control_plane.clusters import NAMESPACE, SHED
 from serving.control_plane.own_answers import ALL_STATISTICS, ASKS_READY, DRAINED, HEALTH_CHECK, HEALTH_OF_MODEL
 from serving.control_plane.request_classes import CLASS_HEADER
-from serving.control_plane.response_filters import SHED
+from serving.control_plane.response_filters import AWAITED, BODY_HEADER
 from serving.control_plane.stream_model import STREAM_FILTER
 from serving.control_plane.tenants import PEERS
 from serving.core.outcomes import Refused
@@ -45,8 +45,6 @@ FILTER = "request_guard"
 MODEL_HEADER = "x-sluicegate-model"
 #: Seconds in which the body of a request must have come. A caller that stalls or drips holds memory here, and no server.
 BODY_WITHIN_S = 60.0
-#: On a request whose body has not come whole: the guard sets it for the route and removes it afterwards.
-INCOMING_HEADER = "x-sluicegate-incoming"
 #: What the header says of a request whose model has no routes, or is not read yet: the name of no model.
 UNKNOWN_MODEL = "-"
 
@@ -77,7 +75,8 @@ def request_guard(*, is_drained: bool = False) -> dict[str, Any]:
     limits = {
         "model_header": f'"{MODEL_HEADER}"',
         "unknown_model": f'"{UNKNOWN_MODEL}"',
-        "incoming": f'"{INCOMING_HEADER}"',
+        "body": f'"{BODY_HEADER}"',
+        "awaited": f'"{AWAITED}"',
         "depth": MOST_DEPTH,
         "names": MOST_NAMES,
         "fields": MOST_FIELDS,
@@ -117,7 +116,7 @@ def incoming_route() -> dict[str, Any]:
     """
     return {
         "name": "incoming",
-        "match": {"prefix": "/", "headers": [{"name": INCOMING_HEADER, "present_match": True}]},
+        "match": {"prefix": "/", "headers": [{"name": BODY_HEADER, "string_match": {"exact": AWAITED}}]},
         "route": {"cluster": "none", "max_stream_duration": {"max_stream_duration": f"{BODY_WITHIN_S:.3f}s"}},
     }
 

@@ -17,11 +17,19 @@ from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 
 from serving.control_plane.clusters import NAMESPACE
+from serving.control_plane.response_filters import second_is_late
 from serving.core.outcomes import GRPC_FAILURES, is_failure
 
 FAILED: Final = "failed"
 SLOW: Final = "slow"
 _ATTEMPT: Final = "x-envoy-attempt-count"
+#: Route metadata: from when on a request is slow, as text such as `250ms`.
+SLOW_AFTER: Final = "slow_after"
+#: The time from the first byte sent to a server to its first byte of the answer.
+#: A caller that sends slowly makes no slow request.
+_IS_SLOW: Final = (
+    f"response.backend_latency >= duration(xds.route_metadata.filter_metadata['{NAMESPACE}']['{SLOW_AFTER}'])"
+)
 #: What ends an attempt without an answer: no connection, a broken one, a time-out, what is no HTTP.
 _FLAGS: Final = {
     "upstream_connection_failure": "UF",
@@ -74,17 +82,13 @@ def failed_attempts() -> dict[str, Any]:
 
 
 def slow_requests() -> dict[str, Any]:
-    """For the listener's log of requests: the response filter marks those that were over the objective, or late."""
-    marked = [
-        {
-            "metadata_filter": {
-                "matcher": {"filter": NAMESPACE, "path": [{"key": key}], "value": {"string_match": {"exact": "yes"}}},
-                "match_if_key_not_found": False,
-            }
-        }
-        for key in ("is_slow", "is_late")
-    ]
-    return {**_log(SLOW, "CLUSTER"), "filter": {"or_filter": {"filters": marked}}}
+    """For the listener's log of requests: those that were over the objective, or late."""
+    cel = "type.googleapis.com/envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
+    is_slow = {"name": "slow", "typed_config": {"@type": cel, "expression": _IS_SLOW}}
+    return {
+        **_log(SLOW, "CLUSTER"),
+        "filter": {"or_filter": {"filters": [second_is_late(), {"extension_filter": is_slow}]}},
+    }
 
 
 def _log(name: str, whose: str) -> dict[str, Any]:

@@ -22,21 +22,23 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from serving.control_plane.clusters import NAMESPACE
+from serving.control_plane.clusters import NAMESPACE, SHED
 from serving.core.outcomes import TRITON, Words
 
 #: The name of the filter, under which a virtual host tells it how long an attempt may take.
 FILTER = "answers"
 #: How long, in bytes, an answer may be that is read. A traceback of the model's own is the longest that matters.
 LONGEST = 16 * 1024
-#: On a request that was drawn for the candidate, from the gateway to this filter: whether the candidate had room for it.
+#: On a request whose body is awaited (`AWAITED`); then the time in ms at which it had come whole.
+BODY_HEADER, AWAITED = "x-sluicegate-body", "awaited"
+#: On a request that stable answers because the candidate had no room for it.
 ROOM_HEADER = "x-sluicegate-room"
-#: On a second attempt, from Envoy to this filter, if the first was late. What callers say there, Envoy removes.
+#: On a second attempt if the first was late. Envoy writes this header, and removes a caller's.
 LATE_HEADER = "x-envoy-is-timeout-retry"
 #: On what a server's full queue refused: the same header by which a tenant's quota says so.
 FULL_HEADER, FULL_VALUE = "x-sluicegate-shed", "server queue"
-#: What a route tells the filter (`serving.control_plane.overflow`), and where the filter writes down what shed the first attempt.
-DRAWN, HANDS_ON, SHED = "drawn", "hands_on", "shed"
+#: Route metadata for the filter (`serving.control_plane.overflow`).
+HANDS_ON = "hands_on"
 
 
 def _words(words: Words) -> str:
@@ -97,74 +99,44 @@ local function meant(status, said, is_front)
   return is_front and begins(said, MISTAKES) and "400"
 end
 
-local ABOUT = "{NAMESPACE}"
 -- A number that the virtual host states; nil where it states none, for which `get` returns nothing, and not nil.
 local function stated(handle, name)
   local value = handle:virtualHost():metadata():get(name)
   return value and tonumber(value)
 end
 
--- Of a request that was drawn for the candidate: whether stable has it in the candidate's place, or may have it yet.
-local function drawn(handle, about)
-  local has_room = handle:headers():get("{ROOM_HEADER}") ~= "no"
-  handle:headers():remove("{ROOM_HEADER}")
-  if not has_room then about:set(ABOUT, "{SHED}", "gateway") end
-  about:set(ABOUT, "hands_on", has_room and handle:metadata():get("{HANDS_ON}") or "no")
-end
-
--- An answer that says that a server's queue is full: the candidate's, at a first attempt, is to be tried on stable.
-local function hand_on(handle, about)
-  if (about:get(ABOUT) or {{}})["hands_on"] ~= "yes" then return end
-  about:set(ABOUT, "{SHED}", "server")
+-- Hands a full queue's answer on to stable: the candidate's at a first attempt, if it had room and
+-- the route allows a second one.
+local function hand_on(handle)
+  local route, asked = handle:metadata(), handle:requestHeaders()
+  if route:get("{HANDS_ON}") ~= "yes" or asked:get("{ROOM_HEADER}") then return end
+  if asked:get("x-envoy-attempt-count") ~= "1" then return end
+  handle:streamInfo():dynamicMetadata():set("{NAMESPACE}", "{SHED}", "server")
   handle:headers():replace("{FULL_HEADER}", "{FULL_VALUE}")
-end
-
--- What is set here lasts as long as the request, over all its attempts. Envoy itself marks a second attempt that began because the
--- first was late, and not because that had an answer or no connection.
-function envoy_on_request(handle)
-  local headers = handle:headers()
-  local about = handle:streamInfo():dynamicMetadata()
-  if headers:get("x-envoy-attempt-count") == "1" then
-    if headers:get("{ROOM_HEADER}") and handle:metadata():get("{DRAWN}") then drawn(handle, about) end  -- callers may send it
-    return about:set(ABOUT, "began_at", tostring(handle:timestamp()))
-  end
-  if (about:get(ABOUT) or {{}})["hands_on"] == "yes" then about:set(ABOUT, "hands_on", "no") end
-  if headers:get("{LATE_HEADER}") == "true" then
-    headers:remove("{LATE_HEADER}")
-    about:set(ABOUT, "is_late", "yes")
-  end
 end
 
 -- Whether another attempt may be under way beside this one. Envoy 1.40 ends with a segmentation fault when a filter waits for the
 -- body of the answer that it gives up then, so that answer's words are not looked at; nor those that come in the last tenth of the
 -- time of one attempt, whose body may come after it.
-local function is_late(handle, known)
-  local most = stated(handle, "attempt_timeout_ms")
-  local took = handle:timestamp() - (tonumber(known["began_at"]) or handle:timestamp())
-  return known["is_late"] or not most or took >= 0.9 * most
-end
-
-local function note_slow(handle, slow)
-  local about = handle:streamInfo():dynamicMetadata()
-  local known = about:get(ABOUT) or {{}}
-  local began = not known["{SHED}"] and tonumber(known["began_at"])
-  if began and handle:timestamp() - began >= slow then about:set(ABOUT, "is_slow", "yes") end
+local function is_late(handle)
+  local asked, most = handle:requestHeaders(), stated(handle, "attempt_timeout_ms")
+  local began = tonumber(asked:get("{BODY_HEADER}") or "")
+  return asked:get("{LATE_HEADER}") == "true" or not most or not began or handle:timestamp() - began >= 0.9 * most
 end
 
 function envoy_on_response(handle)
   local head = handle:headers()
-  local slow = stated(handle, "slow_ms")
-  if slow then note_slow(handle, slow) end
   local status = head:get("grpc-status")
   if status and begins(head:get("content-type") or "", {{"application/grpc"}}) then  -- over HTTP it says nothing
-    if status ~= "0" and grpc(head, status) then hand_on(handle, handle:streamInfo():dynamicMetadata()) end
+    if status ~= "0" and grpc(head, status) then hand_on(handle) end
     return
   end
   status = head:get(":status")
+  if not READ[status] then return end
   local size = tonumber(head:get("content-length") or "")
   -- `generate` tells no length when the model failed
-  if not READ[status] or (size or 0) > LONGEST or (not size and status ~= "400") then return end
-  if is_late(handle, handle:streamInfo():dynamicMetadata():get(ABOUT) or {{}}) then return end
+  if (size or 0) > LONGEST or (not size and status ~= "400") then return end
+  if is_late(handle) then return end
   local is_front = status == "501" or head:get("content-type") == "application/json"
   local body = handle:body(true)
   local text = body:getBytes(0, math.min(body:length(), 200))
@@ -179,7 +151,7 @@ function envoy_on_response(handle)
   handle:headers():replace(":status", better)  -- `head` is dead once the body was awaited
   if better == "429" then
     handle:headers():replace("retry-after", "1")
-    hand_on(handle, handle:streamInfo():dynamicMetadata())
+    hand_on(handle)
   end
 end
 """
@@ -204,18 +176,18 @@ def upstream_filters() -> list[dict[str, Any]]:
     ]
 
 
-def attempt_metadata(attempt_timeout_s: float, slow_ms: float | None = None) -> dict[str, dict[str, Any]]:
-    """Returns the metadata by which a virtual host tells the filter how long an attempt may take, and from when on a request is slow."""
-    told = {"attempt_timeout_ms": f"{1000 * attempt_timeout_s:.0f}"}
-    return {FILTER: told if slow_ms is None else {**told, "slow_ms": f"{slow_ms:.0f}"}}
+def attempt_metadata(attempt_timeout_s: float) -> dict[str, dict[str, Any]]:
+    """Returns a virtual host's metadata for the filter: how long an attempt may take."""
+    return {FILTER: {"attempt_timeout_ms": f"{1000 * attempt_timeout_s:.0f}"}}
+
+
+def second_is_late() -> dict[str, Any]:
+    """Returns an access log's filter for requests with a second attempt after a late first one."""
+    return {"header_filter": {"header": {"name": LATE_HEADER, "string_match": {"exact": "true"}}}}
 
 
 def is_late() -> dict[str, Any]:
-    """The access log's filter for requests whose first attempt was late, on the release that the split picked."""
-    late = {"filter": NAMESPACE, "path": [{"key": "is_late"}], "value": {"string_match": {"exact": "yes"}}}
+    """Returns an access log's filter for requests with a late first attempt that was not shed."""
     shed = {"filter": NAMESPACE, "path": [{"key": SHED}], "value": {"string_match": {"exact": "no"}}}
-    filters = [
-        {"metadata_filter": {"matcher": late, "match_if_key_not_found": False}},
-        {"metadata_filter": {"matcher": shed, "match_if_key_not_found": True}},
-    ]
-    return {"and_filter": {"filters": filters}}
+    not_shed = {"metadata_filter": {"matcher": shed, "match_if_key_not_found": True}}
+    return {"and_filter": {"filters": [second_is_late(), not_shed]}}

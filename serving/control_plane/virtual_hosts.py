@@ -13,7 +13,7 @@ from serving.control_plane.clusters import (
     stream_entry_name,
 )
 from serving.control_plane.forced import FORCED_KEY_HEADER, RELEASE_HEADER, forced_routes
-from serving.control_plane.overflow import HANDED_ON, drawn_metadata, draws_candidate, tells_room
+from serving.control_plane.overflow import HANDED_ON, drawn_metadata, draws_candidate, told_of_room
 from serving.control_plane.own_answers import HEALTH_OF_MODEL, NOT_OFFERED, gateway_routes, model_routes
 from serving.control_plane.refusals import (
     GRPC_NOT_FOUND,
@@ -25,6 +25,7 @@ from serving.control_plane.refusals import (
 )
 from serving.control_plane.request_classes import of_class
 from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, incoming_route, model_metadata
+from serving.control_plane.request_log import SLOW_AFTER
 from serving.control_plane.response_filters import attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.asleep import Asleep
@@ -147,7 +148,7 @@ def vhost(route: ModelRoute, *, forced_key: str = "") -> dict[str, Any]:
             "filter_metadata": {
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
                 **model_metadata(route.max_request_bytes, route.max_batch, _least_deadline_ms(route), tenants),
-                **attempt_metadata(_attempt_s(route), route.slow_ms),
+                **attempt_metadata(_attempt_s(route)),
             }
         },
         "typed_per_filter_config": quotas(route.tenants, route.gateways),
@@ -239,7 +240,8 @@ def _asleep_as(route: ModelRoute) -> str:
 
 def _label(route: ModelRoute, **more: dict[str, str]) -> dict[str, Any]:
     """A request keeps the route that it was matched to, for all its attempts: so its counts name the weight that drew it."""
-    return {"filter_metadata": {NAMESPACE: {"slot": str(route.slot)}, **more}}
+    slow = {} if route.slow_ms is None else {SLOW_AFTER: f"{route.slow_ms:.0f}ms"}
+    return {"filter_metadata": {NAMESPACE: {"slot": str(route.slot), **slow}, **more}}
 
 
 def _whole(timeout_s: float, protocol: str) -> dict[str, Any]:
@@ -276,7 +278,7 @@ def _split(route: ModelRoute, protocol: str, pool: Pool, asked: Purpose) -> list
             **drawn,
             "match": {**drawn["match"], "runtime_fraction": {"default_value": share}},
             "metadata": _label(route, **drawn_metadata(route)),
-            "request_headers_to_add": [*tells_room(), *drawn.get("request_headers_to_add", ())],
+            **{key: [*lines, *drawn.get(key, ())] for key, lines in told_of_room().items()},
         },
         rest,
     ]

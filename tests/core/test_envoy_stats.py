@@ -50,7 +50,7 @@ def test_a_first_attempt_is_answered_failed_shed_or_undecided(code: int, grpc: s
     assert one.routed == 7
 
 
-@pytest.mark.parametrize("by", ["gateway", "server"])
+@pytest.mark.parametrize("by", ["-gateway", "deadline-gateway", "server-"])
 @pytest.mark.parametrize(
     ("tries", "code", "flags"), [(1, 200, "-"), (2, 200, "-"), (2, 500, "-"), (1, 429, "UO"), (1, 0, "DC")]
 )
@@ -65,7 +65,7 @@ def test_what_the_candidate_had_no_room_for_is_shed_whatever_stable_made_of_it(
 
 
 def test_a_request_that_nothing_refused_says_so() -> None:
-    assert arm(request(1, 200).replace(".tries.1", ".tries.1.shed.-")).decided == 7
+    assert arm(request(1, 200).replace(".tries.1", ".tries.1.shed.--")).decided == 7
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_grpc_status_over_http_says_nothing(grpc: str) -> None:
 def test_a_callers_deadline_that_no_release_is_held_to_tells_nothing() -> None:
     line = request(1, 200, "4")
     assert arm(line).failed == 7
-    one = arm(line.replace(".tries.1", ".tries.1.shed.deadline"))
+    one = arm(line.replace(".tries.1", ".tries.1.shed.deadline-"))
     assert (one.routed, one.decided, one.failed, one.shed) == (7, 0, 0, 0)
     took = f"sli.latency.{LABELS}_grpc.try.1.slot.0.code.200.grpc.4.flags.{{}}: B250(0,9) B1e+09(0,9)"
     assert parse(took.format("-"), {}) == {}
@@ -188,6 +188,13 @@ def test_a_late_first_attempt_is_timed_once_and_not_by_the_log_of_attempts() -> 
     attempt = f"sli.latency.{LABELS}.try.2.slot.0.flags.UT: B250(0,0) B3000(0,7) B1e+09(0,7)"
     one = arm(late, attempt, request(2, 200))
     assert (one.timed, one.latency_us[250_000], one.latency_us[3_000_000]) == (7, 0, 7)
+    assert arm(late.replace(".slot.0", ".slot.0.shed.--"), request(2, 200)).timed == 7
+
+
+@pytest.mark.parametrize("shed", ["-gateway", "server-", "deadline-gateway"])
+def test_a_late_answer_in_the_place_of_a_shed_attempt_is_not_timed(shed: str) -> None:
+    late = f"sli.latency_late.{LABELS}.slot.0.shed.{shed}: B250(0,0) B3000(0,7) B1e+09(0,7)"
+    assert arm(late, request(2, 200)).timed == 0
 
 
 def test_what_failed_is_timed_and_is_no_answer() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -176,6 +177,19 @@ def test_whether_there_is_room_is_asked_when_the_body_is_there_and_not_with_the_
         assert b"200 OK" in answer and b'"by":"stable"' in answer
         assert {one.result().release for one in asked} == {"r2"}
     assert parts.candidate.hits == 3 + ROOM
+
+
+def test_a_full_queues_answer_is_read_however_slowly_its_caller_sent(parts: Rig) -> None:
+    """The time of an attempt begins when the body is there; an answer that comes at its end is not read."""
+    apply(parts, room=ROOM, limits=LIMITS)
+    parts.candidate.mode = "full"
+    with socket.create_connection(("127.0.0.1", parts.envoy.port), 50) as slow:
+        slow.sendall(f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nhost: g\r\ncontent-length: 2\r\n\r\n".encode())
+        time.sleep(LIMITS.attempt_timeout_s)
+        slow.sendall(b"{}")
+        answer = slow.recv(65536)
+    assert b"200 OK" in answer and b'"by":"stable"' in answer
+    assert of_candidate(parts).shed == 1
 
 
 def test_no_caller_can_say_that_there_is_no_room_and_no_server_hears_of_it(parts: Rig) -> None:

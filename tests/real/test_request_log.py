@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +63,20 @@ def test_what_is_slow_or_late_is_told_for_the_release_that_was_drawn(parts: Rig)
     assert parts.envoy.http(headers={"x-request-id": "late"}).by == "stable"
     one = told(parts, "late")
     assert (one.kind, one.digest, one.tries) == (SLOW, Rig.CANDIDATE, 2) and one.took_ms >= 790
+
+
+def test_a_caller_that_sends_slowly_makes_no_slow_request(parts: Rig) -> None:
+    parts.apply(10_000, limits=LIMITS, slow_ms=200)
+    head = f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nhost: g\r\nx-request-id: drips\r\ncontent-length: 2\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", parts.envoy.port), 50) as line:
+        line.sendall(head.encode())
+        time.sleep(0.5)
+        line.sendall(b"{}")
+        assert b"200 OK" in line.recv(65536)
+    parts.candidate.delay_s = 0.3
+    assert parts.envoy.http(headers={"x-request-id": "last"}).status == 200
+    told(parts, "last")
+    assert {one.request_id for one in parts.plane.requests} == {"last"}
 
 
 def test_nothing_is_told_of_requests_that_are_well_and_of_callers_mistakes(parts: Rig) -> None:
