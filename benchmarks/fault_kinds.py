@@ -235,9 +235,9 @@ class Fault:
 
 files, memory = resource.RLIMIT_NOFILE, resource.RLIMIT_AS
 FAULTS = (
-    Fault("kill -9 web", kills("web"), page_s=MOST_S["page"], known="F9"),
-    Fault("kill -9 engine and scheduler", kills("engine", "scheduler"), known="F9", leads=True),
-    Fault("kill -9 engine", kills("engine"), known="F9", leads=True),
+    Fault("kill -9 web", kills("web"), page_s=MOST_S["page"], known="slow starts"),
+    Fault("kill -9 engine and scheduler", kills("engine", "scheduler"), known="slow starts", leads=True),
+    Fault("kill -9 engine", kills("engine"), known="slow starts", leads=True),
     Fault("kill -9 Envoy", kills("envoy")),
     Fault("kill -9 Envoy, control plane frozen 10 s", kills("envoy", frozen="control_plane"), 10),
     Fault("kill -9 node agent", kills("agent")),
@@ -245,15 +245,15 @@ FAULTS = (
     Fault("kill -9 Valkey", kills("valkey")),
     Fault("kill -9 worker", kills("worker")),
     Fault("kill -9 postmaster", kills("postgres")),
-    Fault("kill -9 eight processes at once", kills(*EIGHT), page_s=MOST_S["page"], known="F9", leads=True),
-    Fault("SIGSTOP Envoy 5 s", freezes("envoy"), 5, known="F17"),
+    Fault("kill -9 eight processes at once", kills(*EIGHT), page_s=MOST_S["page"], known="slow starts", leads=True),
+    Fault("SIGSTOP Envoy 5 s", freezes("envoy"), 5, known="shed backlog"),
     Fault("SIGSTOP PostgreSQL 20 s", freezes("postgres"), 20),
     Fault("SIGSTOP engine 20 s", freezes("engine"), 20),
     Fault("SIGSTOP node agent 45 s", freezes("agent"), 45),
     Fault("SIGSTOP Valkey 20 s", freezes("valkey"), 20),
     Fault("PostgreSQL fast shutdown", signals("postgres", signal.SIGINT)),
     Fault("kill -9 candidate's only server", kills_server(CANDIDATE), rollout="rolled_back", replaces=(CANDIDATE,)),
-    Fault("kill -9 stable's only server", kills_server(STABLE), replaces=(STABLE,), known="F8"),
+    Fault("kill -9 stable's only server", kills_server(STABLE), replaces=(STABLE,), known="a dead stable"),
     Fault("FLUSHALL", flush),
     Fault("blobs read-only 15 s", read_only("blobs"), 15),
     Fault("servers read-only 15 s", read_only("servers"), 15),
@@ -264,5 +264,5 @@ FAULTS = (
     Fault("control plane: no file more, 15 s", limits("control_plane", files, 0), 15, limited="control_plane"),
     Fault("Envoy: no file more, 15 s", limits("envoy", files, 0), 15, limited="envoy"),
     Fault("worker: no file more, 15 s", limits("worker", files, 0), 15, limited="worker"),
-    Fault("web: 4 MiB more memory, 12 s", limits("web", memory, 4096), 12, limited="web"),
+    Fault("web: no more memory, 12 s", limits("web", memory, 0), 12, limited="web"),
 )  # fmt: skip
