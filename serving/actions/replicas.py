@@ -183,8 +183,8 @@ def _take(actor: Actor, plan: ReplicaPlan, step: ReplicaStep) -> None:
 
 
 def _leave_lost_nodes(actor: Actor) -> None:
-    """Servers of lost nodes get no more traffic where others answer, and what is drained there goes on. An agent that comes back finds
-    in its rows what it is to drop."""
+    """Takes the traffic of a lost node's servers away if others answer, and continues the drains of lost nodes. An agent that is back
+    reads from its rows which servers to drop."""
     lost = lost_nodes()
     for environment in {environment for _, environment in _to_leave(lost)}:
         _take_traffic_away(actor, environment)
