@@ -238,12 +238,6 @@ class FleetScene:
     users: Users
 
 
-def placed_elsewhere(fleet: Fleet, release: Release, node: str, replicas: int, within_s: float) -> float:
-    """Seconds until so many of the release answer on other nodes."""
-    what = f"{replicas} of {release.name} answer, none of them on {node}"
-    return until(lambda: len(fleet.answering(release, but=node)) >= replicas, what, within_s, look_s=0.2)
-
-
 def _command(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()

@@ -8,12 +8,10 @@ import signal
 import time
 from typing import Any
 
-from benchmarks.losses.fleet import LOADS_S, MODEL, REPLICAS, Fleet, FleetScene, placed_elsewhere, policy
+from benchmarks.losses.fleet import LOADS_S, MODEL, REPLICAS, Fleet, FleetScene, policy
 from benchmarks.losses.scene import Found, Row, is_answering
 from benchmarks.losses.users import Question, doubling
 from benchmarks.losses.world import DATABASE, GATEWAYS, JOINS, PLANES, Machines, until
-from ledger.core.errors import DomainError
-from rollouts.actions import advance
 from rollouts.models import DecisionRecord, Rollout
 from serving.actions.draining import drain_node
 from serving.actions.nodes import uncordon_node
@@ -40,17 +38,6 @@ def _bounded(found: Found, name: str, seconds: float, most_s: float) -> None:
     found.told[f"{name} s"] = seconds
     if seconds > most_s:
         found.wrong.append(f"{name}: {seconds:.1f} s, at most {most_s:g} s")
-
-
-def node_killed(scene: FleetScene) -> Found:
-    """A node of stable's, with agent and server; it is back once its replica answers elsewhere."""
-    fleet, began = scene.story, time.monotonic()
-    node = fleet.nodes_of(fleet.stable)[0]
-    scene.machines.host(node).kill()
-    found = Found(placed_elsewhere(fleet, fleet.stable, node, REPLICAS, 3 * _ELSEWHERE_S))
-    _lost_at_once(scene, began, found)
-    _comes_back(scene, node, found)
-    return found
 
 
 def _comes_back(scene: FleetScene, node: str, found: Found) -> None:
@@ -98,26 +85,6 @@ def cut_for_a_while(scene: FleetScene) -> Found:
     return found
 
 
-def cut_for_long(scene: FleetScene) -> Found:
-    """A node of stable's from the database alone, until its replica answers elsewhere and the gateways ask its server no more."""
-    fleet, began = scene.story, time.monotonic()
-    node = fleet.nodes_of(fleet.stable)[0]
-    asked = {name: fleet.hosts_asked(fleet.stable, name).get(node, 0) for name in GATEWAYS}
-    scene.net.cut([node], [DATABASE])
-    time.sleep(_SHORT_S)
-    found = Found()
-    for name in GATEWAYS:
-        if fleet.hosts_asked(fleet.stable, name).get(node, 0) - asked[name] < _EVERYONE:
-            found.wrong.append(f"{name} did not go on asking it")
-    until(lambda: not any(node in fleet.hosts_asked(fleet.stable, name) for name in GATEWAYS), "it is left", 120)
-    _bounded(found, "gateways left it", time.monotonic() - began, _LOST_S + 2 * _BEAT_S)
-    placed_elsewhere(fleet, fleet.stable, node, REPLICAS, 3 * _ELSEWHERE_S)
-    found.seconds = time.monotonic() - began
-    scene.net.heal([node], [DATABASE])
-    _bounded(found, "healed, settled", fleet.settles(180), _BACK_S)
-    return found
-
-
 def node_joins(scene: FleetScene) -> Found:
     """Each of three nodes has a replica; a fourth joins, and a fourth is wanted. Then two are, and the fourth node is removed."""
     fleet = scene.story
@@ -161,36 +128,8 @@ def node_drained_in_a_rollout(scene: FleetScene) -> Found:
     return found
 
 
-def candidates_node_killed(scene: FleetScene) -> Found:
-    """A node of a candidate that has a quarter of the traffic and two replicas, the second for its next weight, which takes both; its
-    errors are tolerated. 20 s later a person asks for that weight, and again once two answer."""
-    fleet = scene.story
-    rollout = _of_two(
-        scene, guards=[{"indicator": "errors", "max_frac": 0.9, "roll_back_over": {"ratio": 1.5, "plus_frac": 0.5}}]
-    )
-    began, node, found = _its_node_dies(scene, rollout)
-    time.sleep(20)
-    found.told["a person's"] = _advanced(fleet, rollout)
-    if found.told["a person's"] != "needs_replicas" or fleet.now(rollout).step_index:
-        found.wrong.append("it got more weight without the servers that this takes")
-    is_back = lambda: len(fleet.answering(rollout.candidate, but=node)) == 2  # noqa: E731
-    until(lambda: is_back() or not _is_first_stage(fleet, rollout), "two answer", 3 * _ELSEWHERE_S, look_s=0.2)
-    found.seconds = time.monotonic() - began
-    if not is_back():
-        found.wrong.append(f"it did not stay as it was: {fleet.now(rollout).reason}")
-    else:
-        if _is_first_stage(fleet, rollout):
-            found.told["then"] = _advanced(fleet, rollout)
-        until(lambda: fleet.now(rollout).weight_bp == 7500, "it goes on", 30)
-        fleet.abort(rollout)
-    found.told["codes"] = " ".join(_codes_of(rollout))
-    _lost_at_once(scene, began, found)
-    _comes_back(scene, node, found)
-    return found
-
-
 def judged_killed(scene: FleetScene) -> Found:
-    """The same once users ask both, and its errors are judged as the preset `demo` does."""
+    """A node of a candidate with a quarter of the traffic and two replicas. Its errors are judged as the preset `demo` does."""
     rollout = _of_two(scene)
     _takes_traffic(scene, rollout)
     began, node, found = _its_node_dies(scene, rollout)
@@ -309,21 +248,6 @@ def _lost_at_once(scene: FleetScene, began: float, found: Found) -> None:
     _bounded(found, "last lost", max(failed, default=began) - began, 2.0)
 
 
-def _is_first_stage(fleet: Fleet, rollout: Rollout) -> bool:
-    now = fleet.now(rollout)
-    return now.state == "shifting" and now.step_index == 0
-
-
-def _advanced(fleet: Fleet, rollout: Rollout) -> str:
-    """What a person is told who asks for the next weight now."""
-    now = fleet.now(rollout)
-    try:
-        advance(actor=fleet.person, rollout=now, expected_version=now.version, reason="For the row.")
-    except DomainError as error:
-        return error.code
-    return "advanced"
-
-
 def _codes_of(rollout: Rollout) -> list[str]:
     """Of its decisions, each once, in their order."""
     return list(
@@ -332,22 +256,16 @@ def _codes_of(rollout: Rollout) -> list[str]:
 
 
 _IN_FLIGHT = "what is in flight there, of 8 users, in 2 s; the rest is tried elsewhere"
-_PLACED = f"60 s of silence, a heartbeat of 5 s, {LOADS_S:g} s for a start; {_BACK_S:g} s after its return nothing of it is left"
+_PLACED = f"a heartbeat of 5 s, {LOADS_S:g} s for a start; {_BACK_S:g} s after its return nothing of it is left"
 _GOES_ON_S = 2 * _ELSEWHERE_S
 _JUDGED = f"taken back within {_DECIDED_S:g} s, or held, replaced within {_ELSEWHERE_S:g} s ({_PLACED}), and it goes on as soon again"
 ROWS = [
     Row("agent killed", agent_killed, 0, _BACK_S, "its start"),
     Row("node cut from the database for 40 s", cut_for_a_while, 0, 20.0, "a connection is given up after 10 s; a beat of 5 s"),
     Row("node joins", node_joins, 0, _BACK_S + _BEAT_S + LOADS_S, "an agent's start, a beat, a server's start"),
-    Row("node killed, with its agent", node_killed, _EVERYONE, _ELSEWHERE_S, f"{_IN_FLIGHT}; {_PLACED}"),
-    Row("node cut from the database for long", cut_for_long, 0, _ELSEWHERE_S, _PLACED),
     Row(
         "node drained in a rollout", node_drained_in_a_rollout, 0, 2 * _BEAT_S + LOADS_S + 15.0,
         "from the rollout's end: two beats, a server's start, its draining",
-    ),
-    Row(
-        "candidate's node killed in a rollout", candidates_node_killed, _EVERYONE, _ELSEWHERE_S,
-        f"{_IN_FLIGHT}; {_PLACED}; meanwhile `needs_replicas`, and nothing is taken back",
     ),
     Row(
         "candidate's node killed, judged by its errors", judged_killed, _EVERYONE, _GOES_ON_S, f"{_IN_FLIGHT}; {_JUDGED}",

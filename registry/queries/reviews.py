@@ -25,12 +25,6 @@ def notes_of(release: Release) -> QuerySet[ReleaseNote]:
     return ReleaseNote.objects.filter(release=release).order_by("-version")
 
 
-def newest_notes(releases: Collection[UUID]) -> dict[UUID, ReleaseNote]:
-    """The notes of now of these releases, in one query."""
-    rows = ReleaseNote.objects.filter(release__in=releases).order_by("release_id", "-version").distinct("release_id")
-    return {row.release_id: row for row in rows}
-
-
 @dataclass(frozen=True)
 class CommentCount:
     """How many comments reviewers wrote on a release's comparisons, and how many of them nobody has resolved."""

@@ -172,7 +172,7 @@ def ask_rotation(*, actor: Actor, node: Node, reason: str = "", expected_version
 def revoke_node(*, actor: Actor, node: Node, reason: str, expected_version: int | None = None) -> Node:
     """The node, whose agent is refused from its next heartbeat on; it is cordoned, and taken for lost at once. Idempotent.
 
-    Its replicas are placed elsewhere, and users are sent to others as soon as those answer. An open invitation ends.
+    Users are sent to replicas on other nodes if those answer. An open invitation ends.
     Raises Refused, Stale, Invalid.
     """
     found = locked_node(actor, node, expected_version, reason)

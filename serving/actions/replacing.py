@@ -17,8 +17,7 @@ from registry.models import Release
 from serving.actions.nodes import LONGEST_REASON
 from serving.actions.placing import hold_rooms, place_replica
 from serving.actions.routes import lock_open, lock_routes, notify_routes
-from serving.core.lifecycle import LIVE, DeploymentState
-from serving.core.replicas import why_lost
+from serving.core.lifecycle import LIVE
 from serving.models import Deployment, Environment, Server
 from serving.queries.answering import on_heard_nodes
 from serving.queries.deployments import answering_servers, live_deployments
@@ -87,21 +86,6 @@ def give_slot_away(actor: Actor, leaving: Deployment, reason: str, *, but: set[s
     return place_replica(
         actor=actor, release=release, environment=environment, reason=reason, slot=leaving.slot, but=but
     )
-
-
-def take_slot(release: Release, environment: Environment, slot: int, *, lost: set[str]) -> bool:
-    """Whether a replica takes this slot that gave its own away as its node was lost, and that has been heard of again since. It cannot go
-    before as many others answer as are wanted, and one of these may have room nowhere but where it is itself. For a transaction that
-    holds the environment's rooms."""
-    leaving = live_deployments().filter(
-        release=release, environment=environment, is_wanted=True, is_set_aside=False, drain_asked_at__isnull=False,
-        state=DeploymentState.READY, node__cordoned_at=None,
-    )  # fmt: skip
-    for one in leaving.exclude(node__in=lost).order_by("pk"):
-        if one.drain_reason == sentence(why_lost(str(one.node_id))):
-            rows = Deployment.objects.filter(pk=one.pk, is_wanted=True)
-            return bool(rows.update(drain_asked_at=None, drain_reason="", slot=slot))
-    return False
 
 
 def sentence(why: str) -> str:

@@ -11,12 +11,12 @@ from django.db.models import F
 
 from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event
-from ledger.core.errors import DomainError, Invalid, StateChanged, Unavailable
+from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import Release
 from serving.actions.deployments import drain_deployment, hold_servers, mark_serving
 from serving.actions.draining import continue_draining
 from serving.actions.placing import hold_rooms, place_replica, why_nowhere
-from serving.actions.replacing import give_slot_away, replace_replica, sentence, take_slot
+from serving.actions.replacing import give_slot_away, replace_replica, sentence
 from serving.actions.routes import lock_open, lock_routes
 from serving.core.lifecycle import DeploymentState
 from serving.core.replicas import MOST_REPLICAS, ReplicaStep, What
@@ -110,7 +110,7 @@ def _check(release: Release, environment: Environment, replicas: int) -> None:
 def why_not_placed(release: Release, environment: Environment) -> str:
     """Why replicas of the release that are wanted there do not come, as a sentence; empty where they are only on their way."""
     plans = replica_plans(environment, release)
-    if any(step.what in (What.PLACE, What.REPLACE) for plan in plans for step in plan.steps):
+    if any(step.what is What.PLACE for plan in plans for step in plan.steps):
         choice = place_for(release, environment, fleet_now(), but=lost_nodes())
         return "" if choice.node else why_nowhere(release, choice).message
     failed = deployments_in(release, environment).filter(is_wanted=True, state=DeploymentState.FAILED).first()
@@ -168,18 +168,9 @@ def _take(actor: Actor, plan: ReplicaPlan, step: ReplicaStep) -> None:
         if _elsewhere(plan.release, plan.environment):  # else one that failed is better than none
             but = failed_on(plan.release, plan.environment)
         release, environment = plan.release, plan.environment
-        try:
-            place_replica(actor=actor, release=release, environment=environment, reason=reason, slot=step.slot, but=but)
-        except Unavailable:
-            if not take_slot(release, environment, step.slot, lost=lost_nodes()):
-                raise
+        place_replica(actor=actor, release=release, environment=environment, reason=reason, slot=step.slot, but=but)
         return
     deployment = Deployment.objects.select_related("release__model__team", "environment").get(pk=step.key)
-    if step.what is What.REPLACE:
-        lost, failed = lost_nodes(), failed_on(plan.release, plan.environment)
-        is_elsewhere = place_for(plan.release, plan.environment, fleet_now(), but=lost | failed).node
-        give_slot_away(actor, deployment, sentence(step.why), but=lost | failed if is_elsewhere else lost)
-        return
     if step.what is What.RENEW:
         replace_replica(actor=actor, deployment=deployment, reason=sentence(step.why))
         return
@@ -192,8 +183,8 @@ def _take(actor: Actor, plan: ReplicaPlan, step: ReplicaStep) -> None:
 
 
 def _leave_lost_nodes(actor: Actor) -> None:
-    """Servers of lost nodes get no more traffic where others answer, and are let go once as many as are wanted do. An agent that comes
-    back finds in its rows what it is to drop."""
+    """Takes the traffic of a lost node's servers away if others answer, and continues the drains of lost nodes. An agent that is back
+    reads from its rows which servers to drop."""
     lost = lost_nodes()
     for environment in {environment for _, environment in _to_leave(lost)}:
         _take_traffic_away(actor, environment)

@@ -36,10 +36,6 @@ class BoundedLog:
         """Waits until the server's output is in the file, a second at most."""
         self._copies.join(_LAST_WORDS_S)
 
-    @property
-    def is_copying(self) -> bool:
-        return self._copies.is_alive()
-
     def _copy(self) -> None:
         while data := os.read(self._source, _PIECE):
             with contextlib.suppress(OSError):

@@ -91,8 +91,8 @@ def claim_of(told: Mapping[str, Any]) -> Claim:
 
 
 def choose(demand: Demand, spots: Sequence[Spot]) -> Choice:
-    """The best node for one more replica, of those about: the one with the fewest alike, that fits best, with the most free
-    memory, with the fewest replicas of whatever release; of equals the first."""
+    """Returns the best node for one more replica: a node that is not silent, has the fewest replicas of the release, fits best, has
+    the most free memory and the fewest replicas of any release. Of equals, the first."""
     open_to, refused = [], []
     for spot in spots:
         claim = spot.refusal or fit_in(demand, spot)

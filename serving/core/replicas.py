@@ -17,13 +17,11 @@ MOST_REPLICAS = 100
 
 
 class What(StrEnum):
-    """`place` one more, or let one stay that was leaving a node that is back, where no other has room · `replace` one whose node is lost:
-    another takes its slot as soon as a node has room, and it goes when it can · `renew` one that is set aside likewise · `move` one that
-    failed to another node, if there is one for it · `remove` one too many."""
+    """`place` one more · `renew` one that is set aside: another takes its slot as soon as a node has room, and it goes when it can ·
+    `move` one that failed to another node, if there is one for it · `remove` one too many."""
 
     PLACE = "place"
     MOVE = "move"
-    REPLACE = "replace"
     RENEW = "renew"
     REMOVE = "remove"
 
@@ -56,33 +54,24 @@ class ReplicaStep:
 
 
 def steps_to(wanted: int, replicas: Sequence[Replica]) -> list[ReplicaStep]:
-    """What is to be done now; empty where it is as wanted, or has to wait. `wanted` is at least 1."""
+    """Returns the steps that are due now. None are if it is as wanted, or has to wait. `wanted` is at least 1.
+
+    The replica of a lost node stays: it may be back, and a person drains the node if it is not.
+    """
     staying = [one for one in replicas if not one.is_leaving]
-    lost = [one for one in staying if one.is_lost]
-    kept = [one for one in staying if not one.is_lost]
-    missing = max(0, wanted - len(kept))
-    found = [ReplicaStep(What.REPLACE, one.slot, one.key, why_lost(one.node)) for one in lost[:missing]]
     taken = {one.slot for one in staying}
     free = (slot for slot in range(MOST_REPLICAS) if slot not in taken)
-    found += [ReplicaStep(What.PLACE, next(free)) for _ in range(missing - len(found))]
-    spare = _too_many(wanted, kept)
-    if sum(one.answers for one in kept) >= wanted:  # a lost one may serve users still
-        why = f"nothing has been heard of its node for too long, and {wanted} others answer"
-        spare += [ReplicaStep(What.REMOVE, one.slot, one.key, why) for one in lost[missing:]]
+    found = [ReplicaStep(What.PLACE, next(free)) for _ in range(wanted - len(staying))]
+    spare = _too_many(wanted, staying)
     going = {one.key for one in spare}
-    stay = [one for one in kept if one.key not in going]
+    stay = [one for one in staying if one.key not in going]
     found += [ReplicaStep(What.RENEW, one.slot, one.key, _UNWELL) for one in stay if one.is_set_aside]
     return found + _failed([one for one in stay if not one.is_set_aside]) + spare
 
 
-def why_lost(node: str) -> str:
-    """Why a replica gives its slot away whose node is lost."""
-    return f"nothing has been heard of node {node} for too long"
-
-
 def _failed(kept: Sequence[Replica]) -> list[ReplicaStep]:
     """Where another replica of the release answers, it is the node that may be at fault; where none does, the release is."""
-    if not any(one.answers for one in kept):
+    if not any(_answers(one) for one in kept):
         return []
     return [
         ReplicaStep(What.MOVE, one.slot, one.key, f"it failed on node {one.node}, and the release answers elsewhere")
@@ -91,15 +80,21 @@ def _failed(kept: Sequence[Replica]) -> list[ReplicaStep]:
     ]
 
 
+def _answers(one: Replica) -> bool:
+    """Whether it is known to answer: the last news of a lost node is too old."""
+    return one.answers and not one.is_lost
+
+
 def _too_many(wanted: int, kept: Sequence[Replica]) -> list[ReplicaStep]:
-    """Those that do not answer go first, then those of a crowded node; never one that the wanted number needs for its answers."""
-    spare = sum(one.answers for one in kept) - wanted
+    """Replicas of lost nodes go first, then those that do not answer, then those of a crowded node; never one that the wanted number
+    needs for its answers. A replica on a lost node may serve users still: it goes once as many others answer."""
+    spare = sum(_answers(one) for one in kept) - wanted
     found: list[ReplicaStep] = []
-    order = sorted(kept, key=lambda one: (one.answers, not one.has_failed, -one.crowd, -one.slot))
+    order = sorted(kept, key=lambda one: (not one.is_lost, one.answers, not one.has_failed, -one.crowd, -one.slot))
     for one in order[: max(0, len(kept) - wanted)]:
-        if one.answers and spare <= 0:
+        if one.answers and spare < (0 if one.is_lost else 1):
             break
-        spare -= one.answers
+        spare -= _answers(one)
         found.append(
             ReplicaStep(
                 What.REMOVE,

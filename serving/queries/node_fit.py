@@ -26,12 +26,6 @@ from serving.queries.deployments import deployments_in, nodes
 LAST_HEARD_OF = F("seen_at").desc(nulls_last=True)
 
 
-def fit_of(release: Release, node: Node) -> Fit:
-    """The verdict on a sealed release and a node, with the versions of the runtime that the release names."""
-    manifest = manifest_of(release)
-    return _fit_of(manifest, node, _headers_in(manifest))
-
-
 @dataclass(frozen=True)
 class _Headers:
     """Facts for a fit from the headers of the release's files: those of the engine plan, and the GPU memory."""

@@ -24,8 +24,8 @@ from serving.models import Deployment, Environment, Node, Scale
 from serving.queries.deployments import answering_servers, deployments_in, live_deployments, nodes
 from serving.queries.reporting import is_reporting
 
-#: A node whose agent was silent for so long is taken for lost: its replicas are placed elsewhere. Ten heartbeats and more, so that
-#: an agent that is restarted, or a database that is away for a while, moves nothing.
+#: A node whose agent was silent for so long is taken for lost: users are sent to servers on other nodes. Ten heartbeats and more, so
+#: that an agent that is restarted, or a database that is away for a while, changes nothing.
 LOST_AFTER = timedelta(seconds=60)
 #: A node on which a replica failed is not tried again for so long while another may run it.
 FAILED_FOR = timedelta(hours=1)

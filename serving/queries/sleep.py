@@ -166,5 +166,5 @@ def unplaced() -> list[tuple[Release, Environment]]:
         for one in sleepers(waking).values()
         if not standing_in(one.route.stable, one.route.environment).exists()
     ]
-    plans = [plan for plan in replica_plans() if any(step.what in (What.PLACE, What.REPLACE) for step in plan.steps)]
+    plans = [plan for plan in replica_plans() if any(step.what is What.PLACE for step in plan.steps)]
     return found + [(plan.release, plan.environment) for plan in plans]

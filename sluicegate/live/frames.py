@@ -15,10 +15,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Final
-
-#: How soon a browser's own EventSource comes back after a broken line.
-RETRY_MS: Final = 3000
 
 
 class Why(StrEnum):

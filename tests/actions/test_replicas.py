@@ -16,7 +16,7 @@ from ledger.core.errors import Invalid, Refused, Stale, Unavailable
 from registry.models import Release
 from serving.actions import ensure_deployment, release_deployment, replicas
 from serving.actions.deployments import record_state
-from serving.actions.draining import _release
+from serving.actions.draining import _release, drain_node
 from serving.actions.nodes import cordon_node, uncordon_node
 from serving.actions.replicas import continue_placing, scale_release, why_not_placed
 from serving.core.lifecycle import DeploymentState
@@ -116,29 +116,23 @@ def test_fewer_are_let_go_and_stable_keeps_the_one_that_answers(stable: Deployme
     assert stable.release.scales.get().version == 2
 
 
-def test_a_lost_nodes_replica_is_placed_elsewhere_and_dropped_once_that_answers(stable: Deployment) -> None:
+def test_a_lost_nodes_replica_stays_loses_its_traffic_and_is_moved_by_a_drain(stable: Deployment) -> None:
     make_node("b")
     scale(stable, 2)
     continue_placing(actor=AGENT)
     bring_up(stable)
     make_node("c")
-    silence("b", 59)
-    continue_placing(actor=AGENT)
-    assert nodes_of(stable) == ["b", "local"]  # an agent that restarts moves nothing
     silence("b")
     continue_placing(actor=AGENT)
-    assert nodes_of(stable) == ["c", "local"]
+    assert nodes_of(stable) == ["b", "local"] and Deployment.objects.count() == 2
     lost = Deployment.objects.get(node="b")
-    assert lost.is_wanted and lost.drain_reason == "Nothing has been heard of node b for too long."
-    continue_placing(actor=AGENT)
-    lost.refresh_from_db()
-    assert (
-        lost.is_wanted and not Server.objects.get(deployment=lost).is_serving
-    )  # others answer: users are not sent there
+    assert not Server.objects.get(deployment=lost).is_serving  # another answers: users are not sent here
+    drain_node(actor=AGENT, node=Node.objects.get(name="b"), reason="It is broken.", is_confirmed=True)
+    assert nodes_of(stable) == ["c", "local"]
     bring_up(stable)
     continue_placing(actor=AGENT)
     lost.refresh_from_db()
-    assert not lost.is_wanted and nodes_of(stable) == ["c", "local"]  # its agent, when it is back, finds this
+    assert not lost.is_wanted and nodes_of(stable) == ["c", "local"]  # the agent finds this when it is back
     assert continue_placing(actor=AGENT) == [] and Deployment.objects.count() == 3
 
 
@@ -181,57 +175,6 @@ def test_one_too_many_is_not_let_go_as_the_other_fails(stable: Deployment, monke
     assert continue_placing(actor=AGENT) == [] and nodes_of(stable) == ["b"]
 
 
-def test_a_lost_nodes_replica_stays_where_no_other_node_has_room(stable: Deployment) -> None:
-    """When its node is back it is as it was: one that was leaving would hold the room that the next one needs."""
-    make_node("b")
-    scale(stable, 2)
-    continue_placing(actor=AGENT)
-    bring_up(stable)
-    cordon_node(actor=AGENT, node=Node.objects.get(name="local"), reason="full")
-    silence("b")
-    [trouble] = continue_placing(actor=AGENT)
-    assert "production: " in trouble and nodes_of(stable) == ["b", "local"]
-    assert why_not_placed(stable.release, stable.environment) != ""
-    make_node("c")
-    silence("c")
-    continue_placing(actor=AGENT)
-    assert nodes_of(stable) == ["b", "local"]  # not to another that is lost
-    silence("b", 0)
-    assert continue_placing(actor=AGENT) == [] and nodes_of(stable) == ["b", "local"]
-
-
-def test_a_replica_stays_that_was_leaving_a_node_that_is_back_where_the_next_has_room_nowhere_else(
-    stable: Deployment,
-) -> None:
-    """It goes once as many others answer as are wanted, and the last of these would need its room."""
-    resealed(stable.release, envelope={"host": {"memory_mib_min": 600}})
-    Node.objects.filter(name="local").update(facts={"memory_bytes": 700 << 20})
-    Deployment.objects.filter(pk=stable.pk).update(claim=Claim(600).as_json())
-    make_node("b", facts={"memory_bytes": 700 << 20})
-    scale(stable, 3)
-    assert len(continue_placing(actor=AGENT)) == 1 and nodes_of(stable) == ["b", "local"]
-    bring_up(stable)
-    silence("b")
-    make_node("c", facts={"memory_bytes": 700 << 20})
-    assert len(continue_placing(actor=AGENT)) == 1 and nodes_of(stable) == ["c", "local"]
-    bring_up(stable)
-    leaving = Deployment.objects.get(node="b")
-    assert (leaving.slot, leaving.is_wanted) == (1, True)
-    assert len(continue_placing(actor=AGENT)) == 1 and nodes_of(stable) == ["c", "local"]  # it is lost still
-
-    silence("b", 0)
-    cordon_node(actor=AGENT, node=(b := Node.objects.get(name="b")), reason="It is sold.")
-    assert len(continue_placing(actor=AGENT)) == 1 and nodes_of(stable) == ["c", "local"]
-    Node.objects.filter(pk=b.pk).update(cordoned_at=None)
-    Deployment.objects.filter(pk=leaving.pk).update(drain_reason="Somebody wants it to go.")
-    assert len(continue_placing(actor=AGENT)) == 1 and nodes_of(stable) == ["c", "local"]
-    Deployment.objects.filter(pk=leaving.pk).update(drain_reason="Nothing has been heard of node b for too long.")
-    assert continue_placing(actor=AGENT) == [] and nodes_of(stable) == ["b", "c", "local"]
-    leaving.refresh_from_db()
-    assert (leaving.slot, leaving.drain_reason) == (2, "")
-    assert continue_placing(actor=AGENT) == [] and Deployment.objects.count() == 3
-
-
 def test_the_event_of_a_drain_has_the_state_that_the_row_had(stable: Deployment) -> None:
     """Its agent moved it between the look and the lock."""
     Deployment.objects.filter(pk=stable.pk).update(state="loading")
@@ -244,11 +187,7 @@ def test_the_last_server_keeps_its_traffic_while_its_node_is_silent(stable: Depl
     make_node("b")
     silence("local")
     continue_placing(actor=AGENT)
-    assert nodes_of(stable) == ["b"] and answering_servers().get().deployment == stable
-    bring_up(stable)
-    continue_placing(actor=AGENT)
-    stable.refresh_from_db()
-    assert not stable.is_wanted and answering_servers().get().deployment.node_id == "b"
+    assert nodes_of(stable) == ["local"] and answering_servers().get().deployment == stable
 
 
 def test_where_no_node_was_heard_of_it_is_not_the_nodes_that_are_lost(stable: Deployment) -> None:

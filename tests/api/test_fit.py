@@ -20,7 +20,7 @@ from registry.models import Inspection, Release
 from registry.queries import gpu_memory_estimate
 from serving.actions import ensure_deployment
 from serving.agent.hardware import hardware
-from serving.queries.node_fit import fit_of, nodes_for, why_refused
+from serving.queries.node_fit import nodes_for, offering, why_refused
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.fit import read_labels
 from tests.factories import make_environment, make_node
@@ -197,7 +197,8 @@ def test_a_plan_is_held_against_the_tensorrt_of_the_runtime_that_it_names(dev: C
         node = make_node(
             f"node-{verdict}", facts={}, runtimes=[{**own, "image": "other@sha256:1", "versions": {}}, own]
         )
-        told = {reason.field: reason.verdict for reason in fit_of(release, node).reasons}
+        [(_, fit)] = offering(release, [node])
+        told = {reason.field: reason.verdict for reason in fit.reasons}
         assert told["engine.builder_version"] == verdict
 
 

@@ -283,7 +283,7 @@ def test_a_log_on_a_full_disk_stops_no_server(tmp_path: Path) -> None:
     assert os.write(pipe, b"x" * (1 << 16)) and os.write(pipe, b"y" * (1 << 16))
     os.close(pipe)
     log.finish()
-    assert not log.is_copying
+    assert not log._copies.is_alive()
 
 
 def test_a_record_that_is_too_long_is_not_taken_for_none(tmp_path: Path) -> None:

@@ -26,10 +26,10 @@ def test_one_that_is_leaving_has_given_up_its_slot() -> None:
     assert steps_to(1, [replica(0, is_leaving=True)]) == [ReplicaStep(What.PLACE, 0)]
 
 
-def test_a_lost_nodes_replica_is_replaced_in_its_slot_at_once() -> None:
-    [lost] = steps_to(2, [replica(0, is_lost=True, node="b", answers=False), replica(1)])
-    assert (lost.what, lost.slot, lost.key) == (What.REPLACE, 0, 1) and "nothing has been heard of node b" in lost.why
-    assert steps_to(3, [replica(0, is_lost=True), replica(1)])[1:] == [ReplicaStep(What.PLACE, 2)]
+def test_a_lost_nodes_replica_stays_and_no_other_takes_its_place() -> None:
+    lost = replica(0, is_lost=True, node="b")
+    assert steps_to(2, [lost, replica(1)]) == [] == steps_to(1, [lost])
+    assert steps_to(3, [lost, replica(1)]) == [ReplicaStep(What.PLACE, 2)]
 
 
 def test_a_lost_one_too_many_goes_once_the_others_answer() -> None:
@@ -92,11 +92,8 @@ def fleets(draw: st.DrawFn) -> list[Replica]:
 def after(replicas: list[Replica], steps: list[ReplicaStep]) -> list[Replica]:
     """What is there once the steps were taken, and what was placed answers."""
     gone = {one.key for one in steps if one.what is What.REMOVE}
-    replaced = {one.key for one in steps if one.what is What.REPLACE}
-    kept = [replace(one, is_leaving=one.is_leaving or one.key in replaced) for one in replicas if one.key not in gone]
-    return kept + [
-        Replica(100 + one.slot, one.slot, "new", True) for one in steps if one.what in (What.PLACE, What.REPLACE)
-    ]
+    kept = [one for one in replicas if one.key not in gone]
+    return kept + [Replica(100 + one.slot, one.slot, "new", True) for one in steps if one.what is What.PLACE]
 
 
 @given(fleets(), st.integers(1, 6))
@@ -106,9 +103,10 @@ def test_it_ends_with_as_many_as_are_wanted_each_in_a_slot_of_its_own(replicas: 
     found = after(replicas, steps)
     staying = [one for one in found if not one.is_leaving]
     assert len({one.slot for one in staying}) == len(staying)
-    assert sum(one.answers for one in staying) >= min(answered, wanted)  # nothing that is needed was taken away
-    for _ in range(3):
-        found = [replace(one, answers=True) for one in after(found, steps_to(wanted, found))]
+    # nothing that is needed was taken away
+    assert sum(one.answers and not one.is_lost for one in staying) >= min(answered, wanted)
+    for _ in range(3):  # lost nodes are back
+        found = [replace(one, answers=True, is_lost=False) for one in after(found, steps_to(wanted, found))]
     assert steps_to(wanted, found) == []
     assert sum(not one.is_leaving for one in found) == wanted
 

@@ -166,7 +166,7 @@ def test_what_opens_looks_closer_only_once_every_rollback_is_written(monkeypatch
 
     def without_servers(entry: Any, given: Any) -> Any:
         order.append("look")
-        room = replace(given.observed.room, candidate=0)
+        room = replace(given.observed.room, wanted=10_000, candidate=0)
         return replace(given, observed=replace(given.observed, room=room))
 
     monkeypatch.setattr(engine_module, "commit_tick", noted)

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from serving.actions.gateways import drain_gateway
 from serving.models import Deployment, Environment, Gateway, Node
-from tests.kills.fleet_stories import PEOPLE, Chapter, Fleet, FleetStory, back, drained, lost, scaled, uncordoned
+from tests.kills.fleet_stories import LOST, PEOPLE, Chapter, Fleet, FleetStory, back, drained, scaled, uncordoned
 
 #: If-Match: whatever version there is; and where none is asked for.
 ANY, NONE = "*", ""
@@ -102,7 +102,6 @@ _TO_ADD = {
     "http_url": "http://127.0.0.1:5",
     "grpc_address": "127.0.0.1:6",
 }
-_LOST = Chapter(lost("c"), 3, 2)
 _BACK = (Chapter(back("c"), 3, 3), Chapter(uncordoned("c"), 3, 3))
 REQUESTS = [
     RequestStory(_before("scaled up", "a"), _scale(3), 3, 1),
@@ -137,7 +136,7 @@ REQUESTS = [
         2,
     ),
     RequestStory(
-        _before("lost node removed", "abc", _LOST),
+        _before("lost node removed", "abc", LOST),
         Request("nodes/c/remove", "node.removed", done=frozenset({GONE})),
         3,
         3,

@@ -108,6 +108,16 @@ def lost(node: str) -> Callable[[Fleet], object]:
     return act
 
 
+def moved(what: Callable[[Fleet], object], node: str) -> Callable[[Fleet], object]:
+    """A person drains the node after it was lost."""
+
+    def act(fleet: Fleet) -> None:
+        what(fleet)
+        drained(node)(fleet)
+
+    return act
+
+
 def silent_for_long(node: str) -> Callable[[Fleet], object]:
     """So long that it gets no more traffic."""
 
@@ -187,13 +197,13 @@ def take_off(node: str) -> bool:
     return True
 
 
-_LOST = Chapter(lost("c"), 3, 2)
-_COMES_BACK = (_LOST, Chapter(back("c"), 3, 3))
-_REMOVED = (_LOST, Chapter(removed("c"), 3, 3), Chapter(back("c"), 3, 3), Chapter(uncordoned("c"), 3, 3))
+LOST = Chapter(moved(lost("c"), "c"), 3, 2)
+_COMES_BACK = (LOST, Chapter(back("c"), 3, 3))
+_REMOVED = (LOST, Chapter(removed("c"), 3, 3), Chapter(back("c"), 3, 3), Chapter(uncordoned("c"), 3, 3))
 _JOINS = Chapter(joined("c", wanted=3), 3, 2)
 _KEEPS = (Chapter(invited("c"), 0, 0), Chapter(rotated("c"), 0, 0))
 _REVOKED = (
-    Chapter(invited("c"), 2, 2), Chapter(scaled(3), 3, 2), Chapter(revoked("c"), 3, 2), Chapter(invited("c"), 3, 3),
+    Chapter(invited("c"), 2, 2), Chapter(scaled(3), 3, 2), Chapter(moved(revoked("c"), "c"), 3, 2), Chapter(invited("c"), 3, 3),
     Chapter(uncordoned("c"), 3, 3),
 )  # fmt: skip
 _SILENT = Chapter(silent_for_long("c"), 3, 2)

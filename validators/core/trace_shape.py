@@ -30,10 +30,6 @@ class TraceShape:
     dispersion: float | None
     words: str
 
-    @property
-    def is_poisson_like(self) -> bool:
-        return self.words == "at random"
-
 
 def shape_of_kept(data: bytes) -> TraceShape:
     """Of a trace as it is stored."""

@@ -5,7 +5,6 @@ Moments, windows and marks are arguments; x is seconds since the rollout's begin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -229,7 +228,3 @@ def latency_cdf(
         name=name,
     )
     return replace(plot, columns=("Answered within", *plot.columns[1:]))
-
-
-def _edge(edge: float | None) -> str:
-    return "the end of the scale" if edge is not None and math.isinf(edge) else text_of(edge, Unit.DURATION)
