@@ -56,7 +56,7 @@ def picks_cluster(script: str, default: str) -> dict[str, Any]:
     return {"extension": {"name": "envoy.router.cluster_specifier_plugin.lua", "typed_config": config}}
 
 
-def told_of_room() -> dict[str, Any]:
+def room_header() -> dict[str, Any]:
     """Returns a route's change of the head: the response filter learns that the candidate had no room.
 
     A caller's own header of this name is removed.

@@ -13,7 +13,7 @@ from serving.control_plane.clusters import (
     stream_entry_name,
 )
 from serving.control_plane.forced import FORCED_KEY_HEADER, RELEASE_HEADER, forced_routes
-from serving.control_plane.overflow import HANDED_ON, drawn_metadata, draws_candidate, told_of_room
+from serving.control_plane.overflow import HANDED_ON, drawn_metadata, draws_candidate, room_header
 from serving.control_plane.own_answers import HEALTH_OF_MODEL, NOT_OFFERED, gateway_routes, model_routes
 from serving.control_plane.refusals import (
     GRPC_NOT_FOUND,
@@ -278,7 +278,7 @@ def _split(route: ModelRoute, protocol: str, pool: Pool, asked: Purpose) -> list
             **drawn,
             "match": {**drawn["match"], "runtime_fraction": {"default_value": share}},
             "metadata": _label(route, **drawn_metadata(route)),
-            **{key: [*lines, *drawn.get(key, ())] for key, lines in told_of_room().items()},
+            **{key: [*lines, *drawn.get(key, ())] for key, lines in room_header().items()},
         },
         rest,
     ]
