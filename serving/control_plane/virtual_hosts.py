@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from serving.control_plane.calls import PATHS, PROTOCOLS, as_servers_want, match_of
-from serving.control_plane.clusters import (
-    NAMESPACE,
-    NOT_ACCEPTED_S,
-    PROBER_CLUSTER,
-    rest_name,
-    stream_entry_name,
-)
+from serving.control_plane.clusters import NAMESPACE, NOT_ACCEPTED_S, PROBER_CLUSTER, rest_name, stream_entry_name
 from serving.control_plane.forced import FORCED_KEY_HEADER, RELEASE_HEADER, forced_routes
 from serving.control_plane.overflow import HANDED_ON, drawn_metadata, draws_candidate, room_header
 from serving.control_plane.own_answers import HEALTH_OF_MODEL, NOT_OFFERED, gateway_routes, model_routes
@@ -259,9 +253,8 @@ def _whole(timeout_s: float, protocol: str) -> dict[str, Any]:
 def _split(route: ModelRoute, protocol: str, pool: Pool, asked: Purpose) -> list[dict[str, Any]]:
     """The candidate's share of the requests, and the rest, which is stable's. Both are routes: a weight cannot ask who has room.
 
-    Where answers are retried, too, the last attempt of the rest comes when the gateway has mostly seen a closed port, and meets its
-    check. So the candidate gets no request in stable's place that a server has seen. If stable has several servers, another one gets
-    an attempt before: Envoy knows servers that it has tried by their cluster.
+    A retry of the rest waits until the gateway has mostly seen a closed port, so the candidate gets no request in stable's place that
+    a server has seen. Another server of stable's gets an attempt before: Envoy knows tried servers by their cluster.
     """
     waits = route.uses_spare and route.is_idempotent
     where = {"cluster": rest_name(route, protocol, pool.name)}

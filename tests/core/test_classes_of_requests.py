@@ -129,7 +129,7 @@ def test_each_class_has_its_share_of_the_places_on_the_same_servers() -> None:
     assert fallback == [candidate, f"m_{'a' * 12}_grpc-batch"]
     streams = [name for name in clusters(PLAIN) if "_streams" in name]  # of no class
     assert len(found) == 3 * len(clusters(PLAIN)) - 2 * len(streams)
-    assert found[f"{candidate}_full_or_{'a' * 12}"]["metadata"]["filter_metadata"]["sluicegate"]["room"] == "no"
+    assert found[f"{candidate}_full_or_{'a' * 12}"]["metadata"]["filter_metadata"]["sluicegate"]["shed"] == "gateway"
 
 
 def test_all_classes_together_have_one_place_more_each_at_most() -> None:

@@ -73,7 +73,7 @@ DIFFERS: dict[str, dict[str, Any]] = {
     "demo": {
         "all_failing_attempts": 5, "no_data_s": 10, "stale_s": 5, "blind_limit_s": 20, "prepare_deadline_s": 180, "stable_gone_s": 10,
         "second_look": _second_look(5),
-        "dispersion_window_s": 2, "cold_s": 6, "budget_bad": 500, "deadline_s": 900, "instant_window_s": 20,
+        "dispersion_window_s": 2, "cold_s": 0, "cold_attempts": 10, "budget_bad": 500, "deadline_s": 900, "instant_window_s": 20,
     },
 }  # fmt: skip
 

@@ -175,7 +175,7 @@ def test_how_long_a_caller_waits_is_what_was_measured() -> None:
 
 
 def spot(node: str, *held: int, memory: int = 100, refusal: str = "") -> Spot:
-    return Spot(node, node, refusal, memory_mib=memory, held=tuple(Claim(one) for one in held))
+    return Spot(node, refusal, memory_mib=memory, held=tuple(Claim(one) for one in held))
 
 
 def yielder(key: int, since: float, **claims: int) -> Yielder:
@@ -205,7 +205,7 @@ def test_of_two_nodes_the_one_whose_models_were_used_least_recently() -> None:
 
 def test_a_device_is_room_too() -> None:
     held = Claim(0, {"GPU-1": None})
-    gpu = Spot("a", "a", devices={"GPU-1": Device(80_000)}, held=(held,))
+    gpu = Spot("a", devices={"GPU-1": Device(80_000)}, held=(held,))
     assert to_make_room(Demand(devices=1, mib_each=8000), [gpu], [Yielder(1, 5, {"a": (held,)})]) == (1,)
 
 
