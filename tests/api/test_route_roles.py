@@ -149,7 +149,6 @@ ASKS: dict[str, Ask] = {
     f"GET {RELEASE}/measured-envelope": Ask(V.READ, also=frozenset({404})),  # nothing was measured
     f"GET {RELEASE}/mlbom": Ask(V.READ),
     f"GET {RELEASE}/disagreements": Ask(V.READ, query="against=r1"),
-    f"GET {RELEASE}/nodes": Ask(V.READ),
     f"GET {RELEASE}/notes": Ask(V.READ),
     f"POST {RELEASE}/notes": Ask(V.ANNOTATE_RELEASE, lambda w: {"text": "tried", "tags": ["a"]}),
     f"GET {RELEASE}/comments": Ask(V.READ),
