@@ -75,8 +75,10 @@ class Timeline:
         return self
 
     def with_walks(self, rows: Iterable[TickRecord], walks: Iterable[Walk]) -> Timeline:
-        """Itself, with rows that somebody has walked already: the walk to each. It cannot be `extended` after that."""
-        for row, walk in zip(rows, walks, strict=True):
+        """Itself, with the rows that a replay has walked. It cannot be `extended` after that. `walks` are those of the first
+        rows, because a replay ends at a crossing. Rows behind them are left out.
+        """
+        for row, walk in zip(rows, walks, strict=False):
             self._walked(row, walk)
         return self
 

@@ -80,6 +80,17 @@ def test_rows_that_were_walked_by_a_replay_make_the_same_moments() -> None:
     assert walked.moments == moments_of("short_incident", rows=150)[0] and any(one.evidence for one in walked.moments)
 
 
+def test_a_replay_that_ends_at_a_crossing_has_the_moments_until_then() -> None:
+    blocks, _ = blocks_of("slow_tail")
+    head = json.loads((HERE / "slow_tail.jsonl").read_text().splitlines()[0])
+    policy = parse_policy({**head["policy"], "second_look": {"looks": 2, "after_s": 30}}, head["objectives"])
+    rows = list(rows_in(blocks))
+    walks = list(replay(rows, policy))
+    moments = Timeline(policy, has_stable=True).with_walks(rows, walks).moments
+    assert [one.tick for one in moments] == [one.tick for one in rows[: len(walks)]] and len(walks) < len(rows)
+    assert moments[-1].action == "withdraw"
+
+
 def test_a_timeline_that_grows_is_as_one_that_was_walked_at_once() -> None:
     at_once, _ = moments_of("short_incident", rows=150)
     blocks, policy = blocks_of("short_incident", rows=150)
