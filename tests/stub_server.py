@@ -125,9 +125,11 @@ class Backend:
         http_server, server = self._servers
         self._servers = []
         http_server.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
         await server.stop(0)
+        for _ in range(5):  # what was accepted just now has no writer yet: the gateway's port checks come all the time
+            for writer in list(self._writers):
+                writer.transport.abort()
+            await asyncio.sleep(0)
 
     async def _http(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)

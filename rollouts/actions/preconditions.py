@@ -15,7 +15,7 @@ from rollouts.core.freeze import frozen, in_words
 from rollouts.core.instead import instead_of
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy
-from rollouts.core.shortage import shortage_at
+from rollouts.core.shortage import NEEDS_REPLICAS, shortage_at
 from rollouts.core.snapshot import Identity
 from rollouts.models import Rollout
 from rollouts.queries.approvals import approvals_of
@@ -108,8 +108,9 @@ def refuse_without_room(rollout: Rollout, weight_bp: int, word: str) -> None:
     if found is None:
         return
     release = f"{rollout.model.slug}/{found.release}"
+    code = "needs_replicas" if found.because == NEEDS_REPLICAS else "no_room"
     raise StateChanged(
-        found.because,
+        code,
         f"{word} skips waiting for proof, not for servers: {found.said}. More of them come by "
         f"`sluicegate release scale {release} N --environment {rollout.environment.slug}`, then repeat.",
         **found.facts,

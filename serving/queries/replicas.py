@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -238,7 +238,11 @@ def is_lost(node: Node) -> bool:
 
 def lost_nodes() -> set[str]:
     """The names of those that are lost; none but what was revoked where no node was heard of, and whoever looks may be what is lost."""
-    every = list(nodes().only("name", "seen_at", "revoked_at"))
+    return lost_among(list(nodes().only("name", "seen_at", "revoked_at")))
+
+
+def lost_among(every: Collection[Node]) -> set[str]:
+    """The same of these nodes. No query."""
     revoked = {one.name for one in every if one.revoked_at is not None}
     silent = {one.name for one in every if is_lost(one)} - revoked
     return revoked if len(silent) + len(revoked) == len(every) else revoked | silent

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from accounts.core.addresses import API
 from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
@@ -16,8 +17,8 @@ from sluicegate.cli.session import connect
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _IN_QUERY = ("GET", "DELETE")
-DESCRIPTION = """Sends one request with your token and prints the JSON of the answer. Other answers, such as a release's
-file, are written as they are. docs/openapi.json lists every path; `/api/v1` before a path may be left out.
+DESCRIPTION = f"""Sends one request with your token and prints the JSON of the answer. Other answers, such as a release's
+file, are written as they are. docs/openapi.json lists every path; `{API}` before a path may be left out.
 
 FIELD=VALUE is a text, FIELD:=JSON any other value. They go into the query of a GET or DELETE, and into the body otherwise."""
 EXAMPLES = """examples:

@@ -17,7 +17,7 @@ from notifications.actions import create_webhook, deliveries
 from notifications.core.delivery import Outcome
 from notifications.models import Webhook
 from rollouts import actions
-from rollouts.models import Rollout
+from rollouts.models import DecisionRecord, Rollout
 from tests.factories import make_admin, make_team, make_user
 from tests.rollout_setup import promoted, put, started
 
@@ -41,6 +41,10 @@ def state_of(rollout: Rollout) -> str:
 def test_a_promotion_that_was_undone_is_reverted_and_promoted_again_on_the_way_back() -> None:
     undone, _ = promoted()
     actions.roll_back_model(actor=make_admin(), model=undone.model, environment=undone.environment, reason="Wrong.")
+    decided = DecisionRecord.objects.filter(rollout=undone, code="by_hand").last()
+    assert decided is not None
+    decided.pk, decided.code = None, "instant"  # as a version of that time wrote it
+    decided.save(force_insert=True)
     kept, _ = promoted()
     odd = put(started(), "promoted", weight_bp=0)  # nobody went back from it
     migrate("rollouts", "0005_refuse_retired")

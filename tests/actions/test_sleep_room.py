@@ -116,7 +116,8 @@ def test_what_a_dead_node_has_room_for_is_no_room(crowd: Crowd) -> None:
     local = Node.objects.get(name="local")
     long_ago = timezone.now() - timedelta(hours=5)
     Node.objects.create(name="dead", runtimes=local.runtimes, facts=local.facts, seen_at=long_ago, gpus=local.gpus)
-    crowd.ask_for_candidate()  # there is no other node with room
+    with pytest.raises(Unavailable, match="dead: nothing has been heard of its agent for too long"):
+        crowd.ask_for_candidate()
     for _ in range(3):
         crowd.later(LEAST_S)
         Node.objects.filter(name="local").update(seen_at=timezone.now())
