@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -99,6 +102,11 @@ def test_the_candidate_stands_in_for_stables_dead_server_and_that_counts_for_no_
     assert later_candidate.decided == later_candidate.timed == candidate.decided + drawn
 
 
+def refuses(host: str, port: int) -> bool:
+    with socket.socket() as line:
+        return line.connect_ex((host, port)) == errno.ECONNREFUSED
+
+
 @pytest.mark.real("triton", "envoy")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("bp", [500, 2500, 5000, 9500])
@@ -115,14 +123,16 @@ def test_users_lose_what_is_in_flight_as_stables_triton_is_killed(parts: Rig, tm
         traffic = Traffic(parts.envoy, CLIENTS, pause_s=0.02, body=BODY, message=MESSAGE)
         traffic.go_on(100)
         os.kill(server.pid, signal.SIGKILL)
-        traffic.go_on(200)
-        began = len(traffic.calls)
-        traffic.go_on(200)
+        wait_until(lambda: all(refuses(at.host, port) for port in (at.http_port, at.grpc_port)), "its ports are closed")
+        closed_at = time.monotonic()
+        traffic.go_on(400)
         told = traffic.stop()
-    failed = told.total() - told[""]
-    assert failed <= 2 * CLIENTS and not any(error for _, _, error in traffic.calls[began:]), told
+    failed = [began for began, _, error in traffic.calls if error]
+    # How long the kernel takes to end the process is the machine's affair. After that at most the check's time passes.
+    assert sum(began > closed_at for began in failed) <= CLIENTS, told
+    assert not any(error for _, _, error in traffic.calls[-200:]), told
     stable, candidate = of(parts)
-    assert stable.failed - before[0].failed == failed and candidate.failed == before[1].failed
+    assert stable.failed - before[0].failed == len(failed) and candidate.failed == before[1].failed
     assert candidate.decided - before[1].decided == candidate.routed - before[1].routed
 
 
