@@ -90,7 +90,8 @@ def test_code_runs_only_where_it_is_shut_in_or_the_owner_of_the_node_allows_it(
 
 def test_code_goes_to_the_node_that_shuts_it_in(model: ServedModel, staging: Environment, node: Node) -> None:
     Node.objects.filter(pk=node.pk).update(facts=UNCONTAINED, seen_at=timezone.now())
-    safe = Node.objects.create(name="safe", runtimes=[RUNTIME], facts={"containment": {"tier": "namespaces"}})
+    facts = {"containment": {"tier": "namespaces"}}
+    safe = Node.objects.create(name="safe", runtimes=[RUNTIME], facts=facts, seen_at=timezone.now())
     assert ensure(waived(model), staging).node == safe
 
 
