@@ -51,6 +51,8 @@ class Loop:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            for _ in range(5):  # transports that were closed just now end in the next rounds of the loop
+                await asyncio.sleep(0)
 
         self.run(cancel_all())
         self.loop.call_soon_threadsafe(self.loop.stop)
