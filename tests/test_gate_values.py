@@ -10,7 +10,7 @@ import pytest
 from tests.architecture import ROOT, sources
 from tests.switches import found_in, switches
 from validators.core.gates import GATES
-from validators.core.gates.gate import Gate
+from validators.core.gates.gate import FACTS, Gate
 from validators.execution.gates import MEASURES
 from web.pages.gate_plots import FIGURES
 
@@ -59,6 +59,19 @@ def test_each_gate_has_its_part_that_measures() -> None:
 
 def test_each_figure_is_drawn_for_some_gate() -> None:
     assert {figure for gate in GATES.values() for figure in gate.figures} == set(FIGURES)
+
+
+def test_the_docs_name_the_gates_that_depend_on_each_fact() -> None:
+    rows = re.findall(r"^\| ((?:`[a-z_]+`(?: \(architecture\))?(?:, )?)+) \| ([a-z_, ]+) \|", GATES_MD, re.MULTILINE)
+    told = {fact: gates for facts, gates in rows for fact in re.findall("`([a-z_]+)`", facts)}
+    for fact in FACTS:
+        names = {gate.name for gate in GATES.values() if fact in gate.depends}
+        assert names == (set(GATES) if told[fact] == "every gate" else set(told[fact].split(", "))), fact
+
+
+def test_the_docs_name_the_gates_that_may_end_undecided() -> None:
+    names = [gate.name for gate in GATES.values() if "undecided" in gate.section.members]
+    assert f"an undecided {', '.join(names[:-1])} or\n{names[-1]} gate" in GATES_MD
 
 
 @pytest.mark.parametrize("gate", GATES.values(), ids=list(GATES))
