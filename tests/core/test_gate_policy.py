@@ -138,7 +138,7 @@ def test_a_gate_may_last_from_a_second_to_a_day() -> None:
 
 
 def test_gates_are_named_once_each_in_any_order() -> None:
-    backwards = sorted(reversed(GATES), key=lambda name: GATES[name].watches)
+    backwards = sorted(GATES, key=lambda name: (GATES[name].watches, -list(GATES).index(name)))
     assert parse_policy({"gates": backwards, "golden": {"set": SET}}).gates == tuple(backwards)
     with pytest.raises(Invalid, match=f"the list has {len(GATES) + 1} items"):
         parse_policy({"gates": [*GATES, "load"], "golden": {"set": SET}})
