@@ -251,7 +251,11 @@ def _part(guard: Guard, names: Sequence[str], part: Reading, own: tuple[float, f
     arms = part.candidate, part.stable
     bad = {name: (arms[0].bad.get(name, 0), arms[1].bad.get(name, 0)) for name in names}
     held = own if guard.kind.is_failure else None
-    return Part(_attempts(guard, arms[0]), _attempts(guard, arms[1]), bad, held, gateway)
+    own_attempts = _attempts(guard, arms[0]), _attempts(guard, arms[1])
+    others = {name: (guard.kind.attempts(arms[0], name), guard.kind.attempts(arms[1], name)) for name in names}
+    return Part(
+        *own_attempts, bad, held, gateway, {name: pair for name, pair in others.items() if pair != own_attempts}
+    )
 
 
 def _own(guard: Guard, part: Reading, known: Common, *, has_stable: bool) -> tuple[float, float]:

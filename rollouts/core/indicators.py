@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from rollouts.core.counter_deltas import ERRORS, REFUSED, TIMED, Counts
+from rollouts.core.counter_deltas import ERRORS, REFUSED, Counts
 
 Objectives = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ class Indicator:
         objective: (the model's objectives, name) → the stated `max_frac` and `threshold_ms`.
         max_frac: the objective if the model states none.
         by_default: (objectives, policy) → whether a policy without guards has one on it.
-        attempts: (counts, guard's name) → the attempts that the bad ones are counted among.
+        attempts: (counts, counter of the guard) → the attempts that the bad ones are counted among.
         has_thresholds: it measures time, and counts attempts above thresholds.
         is_failure: it counts attempts that failed. Gateways retry these on stable and count them by replica.
         is_callers: any caller can cause it, so no stage waits for its proof. Only the releases are compared.
@@ -80,7 +80,7 @@ INDICATORS: Final[dict[str, Indicator]] = {
             ratio=1.5,
             plus_frac=0.005,
             by_default=lambda objectives, policy: bool(objectives.get("slow")),
-            attempts=lambda counts, name: counts.bad.get(TIMED, counts.attempts),
+            attempts=Counts.timed_at,
             has_thresholds=True,
             beyond_mix=0.5,  # large requests may well be slow, but they do not fail
         ),
