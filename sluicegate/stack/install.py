@@ -26,6 +26,7 @@ INSTALLER = BUILD / "installer"
 UV = INSTALLER / "bin" / "uv"
 PROMETHEUS = BUILD / "prometheus"
 MLSERVER, KSERVE = BUILD / "mlserver", BUILD / "kserve"
+LLAMACPP = ROOT / ".venv-serving-llamacpp"
 TENSORRT_RTX = BUILD / "tensorrt-rtx"
 OLDEST_PYTHON = (3, 11)
 #: What was left out is not tried again sooner: a machine without a network would wait for it each time.
@@ -182,6 +183,15 @@ def install_kserve() -> None:
     _install_for_tests(KSERVE)
 
 
+def install_llamacpp() -> None:
+    """llama.cpp's server, in a serving environment of its own. Releases on it need it, and those on Triton do not."""
+    try:
+        _make_venv(LLAMACPP)
+        _install(LLAMACPP, ROOT / "serving" / "llamacpp.lock", within_s=180)
+    except SetupFailed as failed:
+        raise LeftOut(str(failed).splitlines()[-1][:160]) from failed
+
+
 def install_tensorrt_rtx() -> None:
     """TensorRT for RTX in a plain folder: tests build engine plans with it, and need no GPU for that."""
     try:
@@ -255,6 +265,7 @@ TEST_PARTS: list[Part] = [
     ("prometheus", install_prometheus, PROMETHEUS, []),
     ("mlserver", install_mlserver, MLSERVER, ["tests/mlserver.lock"]),
     ("kserve", install_kserve, KSERVE, ["tests/kserve.lock"]),
+    ("llamacpp", install_llamacpp, LLAMACPP, ["serving/llamacpp.lock"]),
     ("tensorrt-rtx", install_tensorrt_rtx, TENSORRT_RTX, ["tests/tensorrt_rtx.lock"]),
 ]
 
