@@ -24,7 +24,7 @@ def tree_of(manifest: Mapping[str, Any], number: int) -> tuple[dict[str, str], d
     Raises ValueError where two files of the release would be one file there, and for a release on another server kind.
     """
     if not (kind := kind_of(manifest)).has_config:
-        raise ValueError(f"it was sealed for {kind.name}, which has no model repository. Run `sluicegate release fetch`")
+        raise ValueError(f"it runs on {kind.name}, which has no model repository. Run `sluicegate release fetch`")
     model, version = manifest["model"], str(number)
     placed: dict[str, str] = {}
     for file in manifest["files"]:

@@ -361,7 +361,7 @@ class DeploymentReconciler:
         return self._client
 
     def _manifest_of(self, deployment: Deployment) -> dict[str, Any]:
-        """What the release says of these three. Parsed once: it never changes, and may be megabytes."""
+        """Runtime, serving and envelope of the release. Parsed once: a manifest may have megabytes."""
         if self._manifest is None:
             whole = manifest_of(deployment.release)
             self._manifest = {"envelope": {}} | {name: whole[name] for name in _READ_OF_MANIFEST if whole.get(name)}

@@ -67,7 +67,7 @@ def test_a_text_release_needs_an_interface_and_nothing_else() -> None:
         ({"interface": "chat", "options": {"n_ctx": 0}}, {}, ("serving.options.n_ctx", None)),
         ({"interface": "chat", "options": {"ctx": 9}}, {}, ("serving.options.ctx", None)),
         ({"interface": "chat", "instance_group": [{"kind": "gpu"}]}, {}, ("serving.instance_group[0].kind", "Write cpu.")),
-        ({"interface": "chat"}, {"backend": "python"}, ("runtime.backend", "Write gguf, or another runtime.server.")),
+        ({"interface": "chat"}, {"backend": "python"}, ("runtime.backend", "Write runtime.server triton, or runtime.backend gguf.")),
     ],
 )  # fmt: skip
 def test_what_a_text_release_cannot_have_is_refused(

@@ -24,13 +24,13 @@ def kind_of(manifest: Mapping[str, Any]) -> ServerKind:
 
 
 def spoken_by(manifest: Mapping[str, Any]) -> str:
-    """What clients of a release's server speak: `kind/interface`, or "" for the Open Inference Protocol."""
+    """Returns the protocol of a release's server: `kind/interface`, or "" for the Open Inference Protocol."""
     interface = manifest["serving"].get("interface")
     return f"{kind_of(manifest).name}/{interface}" if interface else ""
 
 
 def spoken(speaks: str) -> tuple[ServerKind, Codec]:
-    """The kind and the codec of what `spoken_by` returned. Raises KeyError, ValueError."""
+    """Returns the kind and the codec of a value of `spoken_by`. Raises KeyError, ValueError."""
     name, interface = speaks.split("/")
     return KINDS[name], KINDS[name].interfaces[interface]
 

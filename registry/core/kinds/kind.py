@@ -1,4 +1,4 @@
-"""What the product knows of one kind of inference server: a value of pure data and functions.
+"""The knowledge about one kind of inference server, as a value of pure data and functions.
 
 A new kind is one file beside this one, and one line in the table of `registry.core.kinds`. Other
 files ask the value, and none of them compares a kind's name.
@@ -19,7 +19,7 @@ HTTP, GRPC = "http", "grpc"
 
 @dataclass(frozen=True)
 class Backend:
-    """What loads a release's files inside the server.
+    """The part of a server that loads a release's files.
 
     `runs_as`: the server's own name for it; empty if no server started here runs it.
     `runner`: file of `serving/runner` that is placed beside the release's files as model.py.
@@ -133,7 +133,7 @@ class Codec(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """What a server's statistics show of its work; None for what they do not show.
+    """A server's work by its statistics. A number that they lack is None.
 
     `finished`: inferences that went well since the load. `cost_s`: their mean time on an instance,
     in seconds.

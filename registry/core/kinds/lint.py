@@ -1,4 +1,4 @@
-"""What a release's server kind asks of its release.yaml."""
+"""Rules that a release's server kind adds to release.yaml."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OF_TENSORS: Final = ("dynamic_batching", "queue_policy", "decoupled", "paramete
 
 
 def completed(document: Any) -> Any:
-    """The document with what is the same for each text model, which nobody has to write."""
+    """Returns the document with the fields that are the same for every text model."""
     kind = _kind_in(document)
     if kind is None or not kind.interfaces or not isinstance(document.get("serving"), dict):
         return document
@@ -23,7 +23,7 @@ def completed(document: Any) -> Any:
 
 
 def lint(runtime: Mapping[str, Any], serving: dict[str, Any]) -> list[Problem]:
-    """Every contradiction. Completes `serving.options` with their defaults."""
+    """Returns every contradiction. Completes `serving.options` with their defaults."""
     kind = KINDS.get(runtime.get("server", ""))
     if kind is None:
         return []
@@ -42,11 +42,12 @@ def _kind_in(document: Any) -> ServerKind | None:
 
 
 def _backend(kind: ServerKind, backend: Any) -> list[Problem]:
-    known = {name for one in KINDS.values() for name in one.backends}
-    if backend not in known or backend in kind.backends:
+    owner = next((one.name for one in KINDS.values() if backend in one.backends), "")
+    if not owner or backend in kind.backends:
         return []  # an unknown one is refused already
     said = f"{backend!r} is no backend of {kind.name}."
-    return [Problem("runtime.backend", said, f"Write {_one_of(kind.backends)}, or another runtime.server.")]
+    fix = f"Write runtime.server {owner}, or runtime.backend {_one_of(kind.backends)}."
+    return [Problem("runtime.backend", said, fix)]
 
 
 def _interface(kind: ServerKind, serving: Mapping[str, Any]) -> list[Problem]:

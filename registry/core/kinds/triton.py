@@ -91,7 +91,7 @@ def _start(place: ServerPlace) -> Start:
         str(place.files["server"]),
         f"--model-repository={place.folder / 'repository'}",
         f"--backend-directory={backends}",
-        # What is in the repository is loaded at the start, and nothing else ever: nobody can load code through the ports.
+        # The server loads its repository at the start and nothing afterwards, so that no caller can load code.
         "--model-control-mode=none",
         "--exit-on-error=false",  # a model that cannot load is told by the index, with its reason
         "--disable-auto-complete-config",
