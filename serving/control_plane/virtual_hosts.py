@@ -152,7 +152,9 @@ def vhost(route: ModelRoute, *, forced_key: str = "") -> dict[str, Any]:
 def _routes(route: ModelRoute, forced_key: str) -> list[dict[str, Any]]:
     """Of a model that is asleep the gateway answers whatever a server of it would have."""
     pools = [pool.name for pool in reversed(route.pools)]  # that of whatever is of no other class comes last
-    routes = [incoming_route(), *model_routes(route.model, is_ready=route.is_ready, asleep=_asleep_as(route))]
+    asks, asleep = HTTP in route.calls.question, _asleep_as(route)
+    health = model_routes(route.model, is_ready=route.is_ready, asleep=asleep, asks_server=asks)
+    routes = [incoming_route(), *health]
     if forced_key and route.asleep is None:
         routes += forced_routes(route, pools, forced_key)
     calls = route.calls

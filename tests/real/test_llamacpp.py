@@ -270,6 +270,7 @@ def test_the_body_names_the_model_and_callers_mistakes_are_no_releases(shop: Sho
     status, body = shop.ask(chat(stream=True))
     assert status == 200 and body.startswith(b"data: ") and body.rstrip().endswith(b"data: [DONE]")
     assert shop.ask(b'{"model": "chatter", "prompt": "hi", "max_tokens": 1}', "/v1/completions")[0] == 200
+    assert shop.parts.envoy.http(f"/v2/models/{MODEL}/ready", method="GET").status == 200
     assert shop.ask(b"{}", f"/v2/models/{MODEL}/infer")[0] in (404, 501)
     counted = shop.counted(stable)
     assert (counted.failed, counted.decided) == (0, 3)
