@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +277,20 @@ def test_the_body_names_the_model_and_callers_mistakes_are_no_releases(shop: Sho
     assert shop.ask(b"{}", f"/v2/models/{MODEL}/infer")[0] in (404, 501)
     counted = shop.counted(stable)
     assert (counted.failed, counted.decided) == (0, 3)
+
+
+def test_a_stream_that_ends_with_its_server_is_charged_to_the_release(shop: Shop) -> None:
+    stable = shop.push()
+    running, client = shop.serve(stable)
+    client.close()
+    shop.route(stable)
+    line = HTTPConnection("127.0.0.1", shop.parts.envoy.port, timeout=60)
+    line.request("POST", "/v1/chat/completions", chat(stream=True, max_tokens=200))
+    answer = line.getresponse()
+    assert answer.status == 200 and answer.read1(10)
+    os.kill(running.pid, signal.SIGKILL)
+    with contextlib.suppress(HTTPException, OSError):
+        assert b"[DONE]" not in answer.read()
+    line.close()
+    counted = shop.counted(stable)
+    assert (counted.failed, counted.decided) == (1, 1)
