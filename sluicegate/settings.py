@@ -362,7 +362,8 @@ GATEWAY_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_TIMEOUT_S", 10.0, least=0.1, 
 GATEWAY_ATTEMPT_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_ATTEMPT_TIMEOUT_S", 2.0, least=0.1, most=GATEWAY_TIMEOUT_S)
 # This machine's agent.
 NODE_NAME = env.text("SLUICEGATE_NODE", "local")
-#: What it was invited with (`sluicegate node invite`); it is used once, and the agent keeps a credential of its own from then on.
+#: What it was invited with (`sluicegate api POST /nodes/NODE/invite`). It is used once; the agent
+#: keeps a credential of its own from then on.
 NODE_JOIN_TOKEN = env.text("SLUICEGATE_NODE_JOIN_TOKEN")
 # Whether nodes are let in that have not joined by a token. A node that has is let in by its credential alone, whatever this says.
 NODES_JOIN_BY_TOKEN = env.flag("SLUICEGATE_NODES_JOIN_BY_TOKEN")

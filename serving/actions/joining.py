@@ -82,7 +82,7 @@ def join_node(*, actor: Actor, name: str, token: str, credential_digest: str) ->
         said = why if invite is not None else "nobody was invited under that name"
         raise Refused(
             "join_refused",
-            f"{name} does not join: {said}. An administrator gives another token: sluicegate node invite {name}",
+            f"{name} does not join: {said}. An administrator gives another token: sluicegate api POST /nodes/{name}/invite",
             node=name,
         )
     invite.used_at = now
@@ -115,7 +115,7 @@ def require_credential(node: Node | None, name: str, credential: str) -> bool:
         raise Refused(
             "node_revoked",
             f"{name} was revoked by {node.revoked_by} at {node.revoked_at:%Y-%m-%d %H:%M} UTC{why}. "
-            f"It takes another token to join again: sluicegate node invite {name}",
+            f"It takes another token to join again: sluicegate api POST /nodes/{name}/invite",
             node=name,
         )
     known = node.credential if node is not None else ""
@@ -124,13 +124,14 @@ def require_credential(node: Node | None, name: str, credential: str) -> bool:
         raise Refused(
             "node_credential_refused",
             f"{lacks}, and {name} has joined with its own: two agents say that they are {name}, or this one's state folder is not that of "
-            f"before. Another token lets it join in the other's place: sluicegate node invite {name}",
+            f"before. Another token lets it join in the other's place: sluicegate api POST /nodes/{name}/invite",
             node=name,
         )
     if not known and settings.NODES_JOIN_BY_TOKEN:
         raise Refused(
             "node_not_joined",
-            f"{name} has not joined, and SLUICEGATE_NODES_JOIN_BY_TOKEN lets in only nodes that have: sluicegate node invite {name}",
+            f"{name} has not joined, and SLUICEGATE_NODES_JOIN_BY_TOKEN lets in only nodes that have: "
+            f"sluicegate api POST /nodes/{name}/invite",
             node=name,
         )
     return bool(known)
@@ -159,7 +160,7 @@ def ask_rotation(*, actor: Actor, node: Node, reason: str = "", expected_version
     if not found.credential:
         raise StateChanged(
             "node_not_joined",
-            f"{found.name} has no credential. Invite it: sluicegate node invite {found.name}",
+            f"{found.name} has no credential. Invite it: sluicegate api POST /nodes/{found.name}/invite",
             node=found.name,
         )
     if found.rotation_asked_at is not None:

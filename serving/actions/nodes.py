@@ -40,7 +40,7 @@ def uncordon_node(*, actor: Actor, node: Node, expected_version: int, reason: st
     if found.revoked_at is not None:
         raise StateChanged(
             "node_revoked",
-            f"{found.name} is revoked. Let it join again first: sluicegate node invite {found.name}",
+            f"{found.name} is revoked. Let it join again first: sluicegate api POST /nodes/{found.name}/invite",
             node=found.name,
         )
     kept = Deployment.objects.filter(node=node, drain_asked_at__isnull=False, is_wanted=True)

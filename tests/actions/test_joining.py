@@ -175,7 +175,7 @@ def test_nodes_without_a_credential_are_let_in_until_the_setting_says_otherwise(
     for name in ("old", "new"):
         with pytest.raises(Refused) as refused:
             heard(name)
-        assert refused.value.code == "node_not_joined" and f"node invite {name}" in refused.value.message
+        assert refused.value.code == "node_not_joined" and f"/nodes/{name}/invite" in refused.value.message
     identity(tmp_path, invited("old"), "old").introduce(runtimes=[], facts={})  # an upgrade, one node at a time
     assert Node.objects.get().joined_at is not None
 
@@ -293,7 +293,7 @@ def test_drafts_of_an_agent_that_was_killed_as_it_wrote_are_removed_and_no_other
 
 def test_what_was_never_given_is_not_rotated() -> None:
     node = make_node("plain")
-    with pytest.raises(StateChanged, match="node invite plain"):
+    with pytest.raises(StateChanged, match="/nodes/plain/invite"):
         ask_rotation(actor=make_admin(), node=node)
 
 

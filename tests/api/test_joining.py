@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +10,9 @@ from django.test import Client
 from accounts.core.access import Actor, Role
 from serving.actions.deployments import register_node
 from serving.actions.joining import digest_of, join_node
-from serving.models import Node, NodeInvite
-from sluicegate.cli import exits
-from sluicegate.cli.node_joining import joined as words_of
+from serving.models import NodeInvite
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
-from tests.factories import make_node, make_user
+from tests.factories import make_user
 
 pytestmark = pytest.mark.django_db
 AGENT = Actor.system("agent:gpu-7")
@@ -65,38 +62,3 @@ def test_invited_joined_rotated_and_revoked() -> None:
 def test_an_invitation_has_an_end(hours: Any) -> None:
     answer = post(signed_in("root", is_admin=True), "/nodes/gpu-7/invite", {"hours": hours})
     assert answer.status_code == 422 and not NodeInvite.objects.exists()
-
-
-def test_by_command(run: Run, tmp_path: Path) -> None:  # noqa: F811
-    file = tmp_path / "join-token"
-    code, made = run("admin", "node", "invite", "gpu-7", "--hours", "2", "--out", str(file))
-    assert code == exits.OK and made["token"] is None and file.stat().st_mode & 0o777 == 0o600
-    token = file.read_text().strip()
-    assert NodeInvite.objects.get().sha256 == digest_of(token)
-    printed = run("admin", "node", "invite", "gpu-8")[1]["token"]
-    assert NodeInvite.objects.get(name="gpu-8").sha256 == digest_of(printed)
-    assert run("mara", "node", "invite", "gpu-9")[0] == exits.REFUSED
-    joined(token)
-    make_node("plain")
-    assert [words_of(row) for row in run("admin", "node", "list")[1]] == ["invited by admin", "without a token"]
-    assert run("admin", "node", "rotate", "plain")[0] == exits.REFUSED
-    assert run("admin", "node", "rotate", "gpu-7")[0] == exits.OK and Node.objects.get(name="gpu-7").rotation_asked_at
-    code, told = run("admin", "node", "revoke", "gpu-7")
-    assert (code, told["node"], told["is_done"]) == (exits.OK, "gpu-7", False) and "is refused" in told["says"][0]
-    assert Node.objects.get(name="gpu-7").revoked_at is None
-    code, _ = run("admin", "node", "revoke", "gpu-99")
-    assert code == exits.REFUSED  # also where nothing is done yet: there is no such node
-    done = run("admin", "node", "revoke", "gpu-7", "--yes", "--reason", "x")[1]
-    assert (done["state"], done["is_done"]) == ("revoked", True)
-    assert words_of(run("admin", "node", "list")[1][0]) == "revoked by admin"
-
-
-def test_a_token_is_made_only_where_it_can_be_written_down(run: Run, tmp_path: Path) -> None:  # noqa: F811
-    file = tmp_path / "join-token"
-    for bad in (file, tmp_path / "nowhere" / "join-token"):
-        file.write_text("of somebody else")
-        assert run("admin", "node", "invite", "gpu-7", "--out", str(bad))[0] == exits.REFUSED
-        assert not NodeInvite.objects.exists() and file.read_text() == "of somebody else"
-    file.unlink()
-    assert run("mara", "node", "invite", "gpu-7", "--out", str(file))[0] == exits.REFUSED and not file.exists()
-    assert run("admin", "node", "invite", "gpu-7", "--out", str(file))[0] == exits.OK
