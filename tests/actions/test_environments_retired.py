@@ -254,7 +254,7 @@ def test_where_gates_run_is_kept_while_others_let_in_only_what_they_measured() -
     staging, lab = make_environment("staging", is_routed=False), make_environment("lab", is_routed=False)
     make_environment("production", needs_passed_report=True)
     assert remove(lab).is_deleted
-    with pytest.raises(StateChanged, match="change production --no-needs-passed-report"):
+    with pytest.raises(StateChanged, match="PATCH /environments/production needs_passed_report:=false"):
         remove(staging)
     gate_run, _ = request_gate_run(actor=make_admin(), release=make_release())
     Environment.objects.filter(slug="production").update(needs_passed_report=False)
