@@ -18,7 +18,7 @@ from accounts.core.addresses import API
 from sluicegate.cli.main import whole_parser
 
 ROOT = Path(__file__).resolve().parent.parent
-#: The change log tells of commands as they were.
+#: The change log names commands of the past.
 SKIPPED = ("tests/", "CHANGELOG.md", "package-lock.json", "static/")
 ENDINGS = {".md", ".py", ".html", ".txt", ".yaml", ".yml", ".sh", ".toml", ".js", ".json", ".service", ""}
 CALL = re.compile(r"(?<![/\w])sluicegate ((?:--[\w-]+ )*)([a-z][\w-]*)\b((?:(?!, (?:or|and|then)\b| \| )[^`\n#<;])*)")

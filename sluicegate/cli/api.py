@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         except Problem as problem:
             if problem.code in {"if_match_missing", "if_match_invalid"}:
                 problem.next_step = (
-                    "Add --if-match VERSION. It is the field `version` of what is changed: "
+                    "Add --if-match VERSION. It is the field `version` of the changed object: "
                     "sluicegate api GET PATH --field version"
                 )
             raise
@@ -156,7 +156,7 @@ def value_at(answer: Any, name: str) -> Any:
             names = list(found) if isinstance(found, dict) else []
             if isinstance(found, list) and found:
                 names = [f"0 to {len(found) - 1}"]
-            step = f"Name one of: {', '.join(names)}." if names else "Leave --field out."
+            step = f"Its fields: {', '.join(names)}." if names else "Leave --field out."
             raise refuse(f"The answer has no field {name}.", step)
     return found
 

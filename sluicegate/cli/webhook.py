@@ -1,4 +1,4 @@
-"""`sluicegate webhook create|test`: who is told of what happens."""
+"""`sluicegate webhook create|test`: webhooks and mails for events."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from sluicegate.client.errors import ClientError
 
 
 class BadName(ClientError):
-    """What was given names no release. Nothing was sent."""
+    """The given name is not that of a release. Nothing was sent."""
 
 
 def release_of(name: str) -> tuple[str, str]:

@@ -111,7 +111,7 @@ def test_one_field_of_the_answer_is_printed_as_text(run: Run, model: None) -> No
 
 def test_an_answer_without_the_field_is_not_lost(run: Run, tokens: dict[str, str]) -> None:
     code, told = run("ada", "api", "POST", "/users/ada/tokens", "name=x", "--field", "tokn")
-    assert code == exits.REFUSED and told["next_step"] == "Name one of: token."
+    assert code == exits.REFUSED and told["next_step"] == "Its fields: token."
     tokens["new"] = told["answer"]["token"]  # it is shown this once
     assert run("new", "api", "GET", "/me", "--field", "username") == (exits.OK, "ada")
     assert value_at({"a": [{"b": ""}]}, "a.0.b") == ""
