@@ -15,6 +15,8 @@ from sluicegate.cli import exits
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
+from sluicegate.client.documents import document_of, text_of
+from sluicegate.client.errors import Mistake
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 STANDARD_INPUT = "-"
@@ -59,10 +61,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--field",
         metavar="NAME",
-        help="print this field of the answer alone, a text without quotes; such as rules.0.id",
+        help="print this field of the answer alone, a text without quotes; such as results.0.id",
     )
     parser.add_argument(
-        "--if-match", metavar="VERSION", help="change this version alone, the one that GET shows; '*' for any"
+        "--if-match",
+        metavar="VERSION",
+        help="change this version alone, the one that GET shows; '*' for any, if the API takes it",
     )
     parser.add_argument("--all", action="store_true", help="follow a list's pages and print all items as one list")
     parser.set_defaults(run=run)
@@ -187,7 +191,11 @@ def fields_of(words: Sequence[str]) -> dict[str, Any]:
 def _secret(name: str, file: str) -> str:
     """Returns the file's text, or a line of standard input, without the line end after it."""
     if file != STANDARD_INPUT:
-        return _text(file).rstrip("\r\n")
+        try:
+            return _text(file).rstrip("\r\n")
+        except Mistake as mistake:
+            mistake.next_step = f"Name a file, or write a text that begins with @ as {name}:='\"@…\"'."
+            raise
     line = getpass.getpass(f"{name}: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not line:
         raise refuse(f"Standard input has no line for {name}.", "Write a line for each field that is @-.")
@@ -195,14 +203,10 @@ def _secret(name: str, file: str) -> str:
 
 
 def _text(file: str) -> str:
-    from sluicegate.client.documents import text_of
-
     return sys.stdin.read() if file == STANDARD_INPUT else text_of(Path(file))
 
 
 def _read(file: str) -> Any:
-    from sluicegate.client.documents import document_of
-
     return document_of(_text(file), "standard input" if file == STANDARD_INPUT else file)
 
 

@@ -124,6 +124,21 @@ def test_passwords_are_read_and_not_shown(run: Run, monkeypatch: pytest.MonkeyPa
     assert code == exits.REFUSED and "no line for password" in said
 
 
+def test_the_tokens_of_one_name_end_together(run: Run) -> None:
+    make_user("robot")
+    here = "/users/robot/tokens"
+    issued = [run("root", "api", "POST", here, "name=builds", "--field", "token", plain=True) for _ in range(2)]
+    assert [code for code, _ in issued] == [exits.OK] * 2 and all(said.startswith("sg_") for _, said in issued)
+    run("root", "api", "POST", here, "name=other")
+    assert run("root", "api", "DELETE", here, "name=builds")[0] == exits.OK
+    rows = run("root", "api", "GET", here)[1]["results"]
+    assert sorted((row["name"], row["revoked_at"] is None) for row in rows) == [
+        ("builds", False),
+        ("builds", False),
+        ("other", True),
+    ]
+
+
 def test_the_whole_life_of_an_issuer(run: Run, issuer: Issuer, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET + "\n")
     secret = f"client_secret=@{tmp_path / 'secret'}"

@@ -16,6 +16,7 @@ from sluicegate.cli import exits
 from sluicegate.cli.api import fields_of, value_at
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.main import main
+from sluicegate.client.errors import Mistake
 from tests.api.cli_world import GRAPH, Run, model, model_file, release_folder, run, tokens  # noqa: F401  # fixtures
 from validators.queries.traces import trace_gaps
 
@@ -86,6 +87,13 @@ def test_a_body_comes_from_standard_input_and_fields_from_files(
     changed = ServedModel.objects.get()
     assert (changed.title, changed.description) == ("Mood", "from a file")
     assert changed.gate_policy == {"gates": ["contract"]}
+
+
+def test_a_text_that_begins_with_an_at_sign_can_be_written() -> None:
+    with pytest.raises(Mistake) as refused:
+        fields_of(["reason=@ada, please"])
+    assert """reason:='"@…"'""" in refused.value.next_step
+    assert fields_of(['reason:="@ada, please"']) == {"reason": "@ada, please"}
 
 
 def test_bytes_are_sent_as_they_are(run: Run, model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
