@@ -119,7 +119,10 @@ class CounterReaders:
             answer = self.counters.read(gateway=name, admin_url=reader.url, models=models, timeout_s=self.timeout_s)
         except GatewayError as error:
             why = f"{error.reason}: {error.message}"
-            answer = f"gateway {name} does not tell its counters ({why}); if it was stopped for good: sluicegate gateway remove {name}"
+            answer = (
+                f"gateway {name} does not tell its counters ({why}); if it was stopped for good: "
+                f"sluicegate api POST /gateways/{name}/remove --if-match '*'"
+            )
         except Exception as error:  # what one gateway says must not blind the engine to all the others
             log.exception("counters_not_read", gateway=name)
             answer = f"the counters of gateway {name} cannot be made out ({type(error).__name__}: {error})"
