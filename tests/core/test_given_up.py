@@ -143,7 +143,7 @@ def test_the_hold_states_what_is_unknown_and_a_person_may_go_on() -> None:
 
 
 def walked(share: float, seed: int, *, attack: float = 0.0) -> list[Walk]:
-    """Walks a rollout whose candidate is too late for this share of its callers. They leave after 30 ms.
+    """Walks a rollout. The candidate is too late for this share of its callers, and they leave after 30 ms.
 
     `attack`: further callers for each user, who leave both arms after 30 ms.
     """
