@@ -24,8 +24,9 @@ from functools import cache, partial
 import numpy as np
 
 from rollouts.core import judged
+from rollouts.core.commands import EjectReplica
 from rollouts.core.counter_deltas import ERRORS, TIMED, Arms, Counts, Reading
-from rollouts.core.decision import TAKES_BACK, Code
+from rollouts.core.decision import TAKES_BACK
 from rollouts.core.engine_state import EngineState
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
@@ -229,8 +230,9 @@ def run(scenario: Scenario, seed: int, *, is_told: bool, ends_held: bool = False
             }
             done = evaluate(replace(given, observed=replace(given.observed, replicas=tallies)), gone_over_s=0.5)
         state = done.engine_state
-        if done.decision.code is Code.REPLICA_DIFFERS and "set_aside" in done.decision.facts:
-            held_for, held_at = int(str(done.decision.facts["set_aside"])), tick
+        for command in done.decision.commands:
+            if isinstance(command, EjectReplica):
+                held_for, held_at = int(command.replica), tick
             if ends_held:
                 break
         if done.decision.action in TAKES_BACK:

@@ -283,10 +283,8 @@ def _withdraw(rollout: Rollout, tick: Tick, fence: int) -> None:
 
 def _crossing(rollout: Rollout, tick: Tick) -> dict[str, Any]:
     """The record of `Rollout.crossings`, with the counts of the guard behind it."""
-    code, facts, first_bad_at = tick.decision.code, tick.decision.facts, counted_after(tick)
-    judged = next(
-        (one for one in tick.snapshot.evidence.judged if one.guard.name == facts.get("guard", "errors")), None
-    )
+    code, guard, first_bad_at = tick.decision.code, tick.decision.guard or "errors", counted_after(tick)
+    judged = next((one for one in tick.snapshot.evidence.judged if one.guard.name == guard), None)
     words, counts = counts_behind(code, judged) if judged else ("", None)
     return {
         "code": code.value, "reason": tick.decision.reason, "words": words, "counts": counts, "state": str(tick.snapshot.where),

@@ -8,8 +8,10 @@ realised counts; it keeps the rollout from advancing.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from accounts.core.quantities import share_text, weight_text
+from rollouts.core.commands import ForgetEvidence
 from rollouts.core.decision import Code, Decision, hold
 from rollouts.core.judged import Judged
 from rollouts.core.policy import FULL_BP
@@ -90,8 +92,7 @@ def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
         else f"the last {attempts} attempts are within the tolerance, so the attempts before are taken for warm-up"
     )
     found = hold(s, Code.CONFOUNDED, f"{looks}, but {said}", judged, because=COLD_START)
-    found.facts["forget"] = judged.guard.name  # the evidence of the warm-up; the engine drops it
-    return found
+    return replace(found, commands=(ForgetEvidence(judged.guard.name),))
 
 
 def _was_slow_at_first(s: Snapshot, judged: Judged) -> bool:

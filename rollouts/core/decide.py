@@ -130,9 +130,8 @@ def _progress(s: Snapshot) -> Decision:
     missing = _missing(s)
     if missing:
         said = f"Holding at {weight_text(s.desired.weight_bp)}: {'; '.join(missing)}"
-        return (
-            undecided(s, said, Code.NEED_MORE, facts_of(s)) if is_late(s) else hold(s, Code.NEED_MORE, sentence(said))
-        )
+        held = hold(s, Code.NEED_MORE, said)
+        return undecided(s, held) if is_late(s) else held
     return _onward(s, _proof(s))
 
 
@@ -288,8 +287,9 @@ def _lacks(s: Snapshot, left: Mapping[str, int]) -> Decision | None:
     if not left:
         return None
     stage = next(iter(left))
-    facts = {"stage": stage, "given": s.people.approvals.get(stage, 0), "wanted": s.policy.approvals[stage]}
-    return Decision(Action.HOLD, Code.AWAITING_APPROVAL, f"Ready to go on, but {lacking_words(left)}.", facts)
+    facts = {"given": s.people.approvals.get(stage, 0), "wanted": s.policy.approvals[stage]}
+    said = f"Ready to go on, but {lacking_words(left)}."
+    return Decision(Action.HOLD, Code.AWAITING_APPROVAL, said, facts, stage=stage)
 
 
 def _crowded(s: Snapshot, decision: Decision) -> Decision | None:
@@ -305,9 +305,8 @@ def _crowded(s: Snapshot, decision: Decision) -> Decision | None:
     found = shortage_at(room, weight_bp, s.routed_per_s, s.identity)
     if found is None:
         return None
-    facts = {**found.facts, "because": found.because}
-    if found.because == NO_ROOM:
-        return Decision(Action.HOLD, Code.NEEDS_REPLICAS, f"Ready to go on, but {found.said}.", facts)
-    left = room.needed_at(weight_bp) - room.candidate
-    said = f"Ready to go on, but {found.said}: waiting for {'one' if left == 1 else left} more. {room.why}".rstrip()
-    return Decision(Action.HOLD, Code.NEEDS_REPLICAS, said, facts)
+    said = f"Ready to go on, but {found.said}."
+    if found.because != NO_ROOM:
+        left = room.needed_at(weight_bp) - room.candidate
+        said = f"Ready to go on, but {found.said}: waiting for {'one' if left == 1 else left} more. {room.why}".rstrip()
+    return Decision(Action.HOLD, Code.NEEDS_REPLICAS, said, found.facts, because=found.because)

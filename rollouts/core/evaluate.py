@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from rollouts.core.commands import Command, EjectReplica, ForgetEvidence, ReplaceStable
 from rollouts.core.counter_deltas import Arms, Reading, difference
 from rollouts.core.decide import decide
-from rollouts.core.decision import REFUSE_FORCED
 from rollouts.core.engine_state import EngineState, StableOdd, update_state
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import Policy
@@ -59,22 +59,10 @@ def evaluate(given: TickInput, *, gone_over_s: float) -> Tick:
     )
     decision = decide(snapshot)
     record = _record(given, state, snapshot)
-    if "forget" in decision.facts:
-        state = state.forgetting(str(decision.facts["forget"]))
-    if REFUSE_FORCED in decision.facts:
-        state = replace(state, refuses_forced=True)
     if given.observed.stable_replicas:
         state = replace(state, stable_looks=(state.stable_looks or 0) + 1)
-    if "replace_stable" in decision.facts:
-        servers = given.observed.stable_servers or len(given.observed.stable_replicas)
-        name, is_aside = str(decision.facts["replace_stable"]), bool(decision.facts["is_aside"])
-        deployment = given.observed.stable_deployments.get(name)
-        odd = StableOdd(name, given.observed.now, servers, is_aside, deployment=deployment)
-        state = replace(state, stable_odd=odd)
-    if "set_aside" in decision.facts:
-        servers = given.observed.candidate_servers or len(given.observed.replicas)
-        aside, besides = str(decision.facts["set_aside"]), list(decision.facts["besides"])
-        state = state.setting_aside(aside, given.observed.now, servers, besides)
+    for command in decision.commands:
+        state = _obeyed(state, command, given.observed)
     history = given.history
     if history.began_at is None and given.desired.state in LIVE:
         history = replace(history, began_at=given.observed.now)
@@ -106,6 +94,20 @@ def _updated(given: TickInput) -> EngineState:
     if wanted.state is RolloutState.PREPARING:
         state = state.preparing(seen.failed_to_load, has_server=bool(seen.candidate_servers))
     return state.acknowledged(seen.now) if seen.is_newly_acknowledged else state
+
+
+def _obeyed(state: EngineState, command: Command, seen: Observed) -> EngineState:
+    match command:
+        case ForgetEvidence():
+            return state.forgetting(command.guard)
+        case EjectReplica():
+            servers = seen.candidate_servers or len(seen.replicas)
+            return state.setting_aside(command.replica, seen.now, servers, command.besides)
+        case ReplaceStable():
+            servers, deployment = seen.stable_servers or len(seen.stable_replicas), seen.stable_deployments.get(command.replica)
+            odd = StableOdd(command.replica, seen.now, servers, command.is_aside, deployment=deployment)
+            return replace(state, stable_odd=odd)
+    return replace(state, refuses_forced=True)
 
 
 def _record(given: TickInput, state: EngineState, s: Snapshot) -> TickRecord:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from accounts.core.quantities import share_text, weight_text
+from rollouts.core.commands import RefuseForced
 from rollouts.core.confounders import is_split_off
-from rollouts.core.decision import REFUSE_FORCED, Action, Code, Decision, facts_of, hold, sentence
+from rollouts.core.decision import Action, Code, Decision, facts_of, hold, sentence
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import OnUndecided, Source
@@ -50,15 +51,16 @@ def telemetry_unavailable(s: Snapshot) -> Decision | None:
     if s.evidence.blind_s < s.policy.blind_limit_s:
         return hold(s, Code.PROVIDER_DOWN, f"{at}: {why}", because=s.observed.problem)
     said = f"{at}, blind for over {s.policy.blind_limit_s:.0f} s: {why}"
-    facts = facts_of(s) | {"because": s.observed.problem}
+    facts, problem = facts_of(s), s.observed.problem
     if (
         s.policy.on_blind is OnUndecided.ROLL_BACK
         and s.identity.has_stable
         and not s.is_stable_gone
         and s.desired.state is not RolloutState.PAUSED
     ):
-        return Decision(Action.ROLL_BACK, Code.BLIND, f"{sentence(said)} The policy then rolls back.", facts)
-    return Decision(Action.HOLD, Code.BLIND, f"{sentence(said)} A person should look.", facts)
+        ends = f"{sentence(said)} The policy then rolls back."
+        return Decision(Action.ROLL_BACK, Code.BLIND, ends, facts, because=problem)
+    return Decision(Action.HOLD, Code.BLIND, f"{sentence(said)} A person should look.", facts, because=problem)
 
 
 def _source_unavailable(s: Snapshot) -> Decision | None:
@@ -140,7 +142,7 @@ def _forced(s: Snapshot) -> Decision | None:
                 s, Code.NO_DATA, f"{said}; stop such calls: after {MOST_FORCED} the gateways refuse them", judged
             )
         held = hold(s, Code.NO_DATA, f"{said}; from now on the gateways refuse such calls", judged)
-        return replace(held, facts={**held.facts, REFUSE_FORCED: True})
+        return replace(held, commands=(RefuseForced(),))
     return None
 
 
@@ -187,7 +189,7 @@ def late(s: Snapshot, found: Decision) -> Decision:
     """The hold; past the stage's deadline, what the policy says, once."""
     if found.action is not Action.HOLD or s.desired.state is RolloutState.PAUSED or not is_late(s):
         return found
-    return undecided(s, found.reason, found.code, found.facts)
+    return undecided(s, found)
 
 
 def is_late(s: Snapshot) -> bool:
@@ -196,15 +198,15 @@ def is_late(s: Snapshot) -> bool:
     return waited_s >= s.stage.deadline_s
 
 
-def undecided(s: Snapshot, said: str, code: Code, facts: dict[str, object]) -> Decision:
+def undecided(s: Snapshot, found: Decision) -> Decision:
     """Past the deadline without proof: what the policy says. What both arms share never rolls back, nor does what is stable's alone."""
-    late = f"{said.rstrip('.')}; the deadline of {s.stage.deadline_s:.0f} s has passed"
-    facts = {**facts, "is_late": True}
-    is_of_stable = code is Code.BOTH_ARMS_BAD or facts.get("because") == STABLE_REPLICA
+    late = f"{found.reason.rstrip('.')}; the deadline of {s.stage.deadline_s:.0f} s has passed"
+    is_of_stable = found.code is Code.BOTH_ARMS_BAD or found.because == STABLE_REPLICA
     may_go_back = s.identity.has_stable and not s.is_stable_gone
     if s.policy.on_undecided is OnUndecided.ROLL_BACK and may_go_back and not is_of_stable:
-        return Decision(Action.ROLL_BACK, Code.OVERDUE, f"{late}, and the policy then rolls back.", facts)
-    return Decision(Action.HOLD, code, f"{late}, so it waits for proof or for a person.", facts)
+        said = f"{late}, and the policy then rolls back."
+        return replace(found, action=Action.ROLL_BACK, code=Code.OVERDUE, reason=said, is_late=True)
+    return replace(found, reason=f"{late}, so it waits for proof or for a person.", is_late=True)
 
 
 def overdue(s: Snapshot) -> Decision | None:

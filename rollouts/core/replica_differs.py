@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from accounts.core.quantities import share_text, weight_text
+from rollouts.core.commands import EjectReplica
 from rollouts.core.decision import TAKES_BACK, Action, Code, Decision, facts_of, hold
 from rollouts.core.inconclusive import late, overdue
 from rollouts.core.judged import Judged
@@ -28,9 +29,7 @@ _EVIDENCE = frozenset({Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED, Code.MOS
 
 def suspected(s: Snapshot, decision: Decision) -> Judged | None:
     """The guard for whose failures traffic is taken away, where replicas may differ in them: the gateways' errors."""
-    if decision.action not in TAKES_BACK | {Action.PAUSE} or "breach" not in decision.facts:
-        return None
-    if decision.facts.get("guard") != "errors":
+    if decision.action not in TAKES_BACK | {Action.PAUSE} or decision.breach is None or decision.guard != "errors":
         return None
     return next((one for one in s.evidence.judged if one.guard.indicator == "errors"), None)
 
@@ -54,8 +53,8 @@ def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
             f"{share_text(judged.rate_candidate)}, but they are {theirs} It gets no more traffic, and another is to take its place."
         )
         held = hold(s, Code.REPLICA_DIFFERS, said, judged)
-        besides = [one.guard.name for one in s.evidence.judged if _is_its_own(one, judged)]
-        return replace(held, facts={**held.facts, "odd_replica": facts, "set_aside": odd.name, "besides": besides})
+        besides = tuple([one.guard.name for one in s.evidence.judged if _is_its_own(one, judged)])
+        return replace(held, facts={**held.facts, "odd_replica": facts}, commands=(EjectReplica(odd.name, besides),))
     said = f"{found.reason} The failures are {theirs} Look at that server first."
     return replace(found, reason=said, facts={**found.facts, "odd_replica": facts})
 

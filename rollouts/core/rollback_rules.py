@@ -7,11 +7,12 @@ the candidate fares worse is not yet the release's fault: confounders are looked
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from accounts.core.quantities import share_text, weight_text
 from rollouts.core import confounders
 from rollouts.core.counter_deltas import ERRORS
-from rollouts.core.decision import Action, Code, Decision, capital, facts_of, hold
+from rollouts.core.decision import Action, Code, Decision, capital, facts_of, hold, name_of
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.snapshot import Snapshot
@@ -203,28 +204,31 @@ def _most_severe(found: list[Decision]) -> Decision | None:
 
 def rollback_decision(s: Snapshot, code: Code, why: str, judged: Judged | None = None) -> Decision:
     """All traffic back to stable; a pause where the guard is not critical, or where there is no stable to go back to."""
-    facts = facts_of(s, judged) | {"breach": code.value}
+
+    def found(action: Action, said: str, told: Code = code) -> Decision:
+        return Decision(action, told, said, facts_of(s), guard=name_of(judged), breach=code)
+
     stop = Action.HOLD if s.desired.state is RolloutState.PAUSED else Action.PAUSE
     if not s.identity.has_stable and not s.observed.displaced_servers:
         said = f"{why} {_why_no_target(s)}: it keeps its traffic, and a person must act."
-        return Decision(stop, Code.NO_ROLLBACK_TARGET, said, facts)
+        return found(stop, said, Code.NO_ROLLBACK_TARGET)
     if s.is_stable_gone and code is not Code.DIGEST_MISMATCH:  # unsealed contents serve no user
         said = f"{why} {s.identity.stable_name}, the rollback target, has no serving server: nothing is taken back. {way_on(s)}"
-        return Decision(Action.HOLD, Code.NO_ROLLBACK_TARGET, said, facts | {"stable_gone": True})
+        decision = found(Action.HOLD, said, Code.NO_ROLLBACK_TARGET)
+        return replace(decision, facts={**decision.facts, "stable_gone": True})
     if judged is not None and not judged.guard.is_critical:
         said = f"{why} The guard is not critical: staying at {weight_text(s.desired.weight_bp)} until a person decides."
-        return Decision(stop, code, said, facts)
+        return found(stop, said)
     if not s.identity.has_stable:
-        said = f"{why} Rolling back to {s.identity.displaced_name}, which answers again."
-        return Decision(Action.ROLL_BACK, code, said, facts)
+        return found(Action.ROLL_BACK, f"{why} Rolling back to {s.identity.displaced_name}, which answers again.")
     if _is_looked_at_again(s, code, judged):
         second = s.policy.second_look
         said = (
             f"{why} Traffic taken away at {weight_text(s.desired.weight_bp)}; {s.identity.candidate_name} begins again after "
             f"{second.after_s:g} s. Look {s.desired.look} of {second.looks}."
         )
-        return Decision(Action.WITHDRAW, code, said, facts)
-    return Decision(Action.ROLL_BACK, code, f"{why} Rolling back to {s.identity.stable_name}.", facts)
+        return found(Action.WITHDRAW, said)
+    return found(Action.ROLL_BACK, f"{why} Rolling back to {s.identity.stable_name}.")
 
 
 def _is_looked_at_again(s: Snapshot, code: Code, judged: Judged | None) -> bool:

@@ -71,8 +71,7 @@ def waiting(s: Snapshot) -> Decision:
         f"{s.identity.candidate_name} is ready, but {s.identity.stable_name}, the rollback target, {has} no serving server"
         f"{since}; waiting for it.{why} {way}"
     ).rstrip()
-    facts = {"is_late": True} if is_late else {}
-    return Decision(Action.HOLD, Code.STABLE_GONE, said, facts)
+    return Decision(Action.HOLD, Code.STABLE_GONE, said, is_late=is_late)
 
 
 def way_on(s: Snapshot) -> str:

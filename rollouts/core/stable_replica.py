@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from accounts.core.quantities import weight_text
+from rollouts.core.commands import ReplaceStable
 from rollouts.core.decision import Action, Code, Decision, hold
 from rollouts.core.inconclusive import STABLE_REPLICA, late, overdue
 from rollouts.core.judged import Judged
@@ -28,7 +29,7 @@ def doubted(s: Snapshot, decided: Decision) -> Judged | None:
     if not s.identity.has_stable or s.evidence.stable_odd_s is not None:
         return None
     opens = decided.action in _OPENING and decided.code is Code.PROVEN
-    if not opens and not (decided.code is Code.BOTH_ARMS_BAD and decided.facts.get("guard") == "errors"):
+    if not opens and not (decided.code is Code.BOTH_ARMS_BAD and decided.guard == "errors"):
         return None
     return next((one for one in s.evidence.judged if one.guard.indicator == "errors"), None)
 
@@ -46,8 +47,8 @@ def comparable(s: Snapshot, decided: Decision) -> Decision:
         f"{odd.replicas}: {odd.words}. Beside it {s.identity.candidate_name} looks better than it is. {more} is to take its place."
     )
     held = hold(s, Code.REPLICA_DIFFERS, said, judged, because=STABLE_REPLICA)
-    facts = {**held.facts, "stable_replica": odd.facts, "replace_stable": odd.name, "is_aside": is_aside}
-    return late(s, replace(held, facts=facts))
+    facts = {**held.facts, "stable_replica": odd.facts}
+    return late(s, replace(held, facts=facts, commands=(ReplaceStable(odd.name, is_aside),)))
 
 
 def _odd(s: Snapshot, judged: Judged) -> OddReplica | None:

@@ -132,7 +132,8 @@ def situation(given: TickInput, rng: random.Random) -> TickInput:
     )  # fmt: skip
 
 
-def told(name: str, scenario: Scenario, seed: int) -> str:
+def told(name: str, scenario: Scenario, seed: int, seconds: int) -> str:
+    scenario = replace(scenario, horizon_s=min(seconds, scenario.horizon_s))
     policy, ticks = walked(scenario, seed)
     parts = digest(tick.decision for _, tick in ticks), digest(again(policy, ticks)), digest(elsewhere(ticks, seed))
     return f"{' '.join(parts)} {len(ticks):6} {ticks[-1][1].decision.code:20} {name}"
@@ -143,6 +144,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--only", default="", metavar="PART")
     parser.add_argument("--every", type=int, default=1, help="only every so many rows")
+    parser.add_argument("--seconds", type=int, default=900, help="the most that is walked of a rollout")
     parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args()
     for path in HISTORIES:
@@ -150,7 +152,7 @@ def main() -> None:
     known = [(row.name, row.scenario) for row in rows()]
     known += [(f"{one.group}: {one.kind} {one.rate_per_s}", one) for one in scenarios()]
     wanted = [(name, one) for name, one in known if args.only in name][:: args.every]
-    jobs = [(name, one, seed) for name, one in wanted for seed in range(args.runs)]
+    jobs = [(name, one, seed, args.seconds) for name, one in wanted for seed in range(args.runs)]
     with ProcessPoolExecutor(args.processes) as pool:
         for line in pool.map(told, *zip(*jobs, strict=True), chunksize=1):
             print(line, flush=True)

@@ -12,6 +12,7 @@ from benchmarks.calibration.premises.gateway import Gateway
 from benchmarks.calibration.premises.scenario import Scenario
 from benchmarks.calibration.premises.world import CANDIDATE, World
 from benchmarks.calibration.rivals import BIN_S, Binned, rivals
+from rollouts.core.commands import EjectReplica, ReplaceStable
 from rollouts.core.counter_deltas import Counts, Reading
 from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.engine_state import EngineState, update_state
@@ -246,11 +247,12 @@ class Run:
             stable_replicas=self._stable_fleet(at),
             is_stable_replacing=self.odd_at <= at < self.odd_at + REPLACED_S,
         )
-        if "replace_stable" in decision.facts:
-            self.odd, self.odd_at = str(decision.facts["replace_stable"]), at
-        if "set_aside" in decision.facts:
-            self.aside, self.aside_at = str(decision.facts["set_aside"]), at
-        cause = str(decision.facts.get("because", decision.code))
+        for command in decision.commands:
+            if isinstance(command, ReplaceStable):
+                self.odd, self.odd_at = command.replica, at
+            elif isinstance(command, EjectReplica):
+                self.aside, self.aside_at = command.replica, at
+        cause = decision.because or str(decision.code)
         self.held[cause] = self.held.get(cause, 0) + 1
         if engine.change != change:
             self._write_weight(at)
