@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms, Counts
+from rollouts.core.two_by_two import log_chance_of_bad_only
 
 #: Stable is clearly better when, were all these attempts alike, the candidate would have got none but bad ones more seldom.
 CHANCE = 1e-3
@@ -65,15 +66,8 @@ class Failures:
 
     @property
     def is_stable_better(self) -> bool:
-        """Whether stable does clearly better in the same readings.
-
-        Source: the hypergeometric tail (Fisher's exact test): of all bad attempts, the candidate's would be `own` of `own`.
-        """
-        worst = self.own + self.bad
-        whole = worst + self.good
-        lgamma, own = math.lgamma, self.own
-        log_chance = lgamma(worst + 1) - lgamma(worst - own + 1) + lgamma(whole - own + 1) - lgamma(whole + 1)
-        return log_chance <= math.log(CHANCE)
+        """Whether stable does clearly better in the same readings."""
+        return log_chance_of_bad_only(self.own, self.bad, self.good) <= math.log(CHANCE)
 
     def to_json(self) -> list[float]:
         return [self.attempts, self.since, self.until, self.own, self.good, self.bad]

@@ -104,7 +104,10 @@ def _obeyed(state: EngineState, command: Command, seen: Observed) -> EngineState
             servers = seen.candidate_servers or len(seen.replicas)
             return state.setting_aside(command.replica, seen.now, servers, command.besides)
         case ReplaceStable():
-            servers, deployment = seen.stable_servers or len(seen.stable_replicas), seen.stable_deployments.get(command.replica)
+            servers, deployment = (
+                seen.stable_servers or len(seen.stable_replicas),
+                seen.stable_deployments.get(command.replica),
+            )
             odd = StableOdd(command.replica, seen.now, servers, command.is_aside, deployment=deployment)
             return replace(state, stable_odd=odd)
     return replace(state, refuses_forced=True)

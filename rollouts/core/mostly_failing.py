@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms
+from rollouts.core.two_by_two import moments
 
 #: A reading goes on with the row where so many of its attempts failed: fewer is another trouble, which evidence tells.
 LEAST_FRAC = 0.25
@@ -52,7 +53,7 @@ class MostlyFailing:
             return MostlyFailing()
         if not self.readings or read_at - self.until > MOST_QUIET_S:
             return MostlyFailing(1, read_at, read_at)
-        moments = [_moments(*one) for one in tables]
+        beyond = [moments(*one) for one in tables]
         return MostlyFailing(
             self.readings + 1,
             self.since,
@@ -61,8 +62,8 @@ class MostlyFailing:
             self.attempts + attempts,
             self.bad_stable + bad_stable,
             self.attempts_stable + attempts_stable,
-            self.excess + sum(excess for excess, _ in moments),
-            self.variance + sum(variance for _, variance in moments),
+            self.excess + sum(excess for excess, _ in beyond),
+            self.variance + sum(variance for _, variance in beyond),
         )
 
     def is_proven(self, *, least_bad: int, over_s: float, tolerated_frac: float) -> bool:
@@ -97,15 +98,3 @@ def _table(one: Arms) -> tuple[int, int, int, int]:
     common, saved = candidate.bad.get(COMMON, 0), candidate.bad.get(SAVED, 0)
     bad, bad_stable = candidate.bad.get(ERRORS, 0) - common, stable.bad.get(ERRORS, 0) + common
     return bad, candidate.attempts - common, bad_stable, stable.attempts + saved + common
-
-
-def _moments(bad: float, attempts: float, bad_stable: float, attempts_stable: float) -> tuple[float, float]:
-    """The bad attempts of the candidate beyond what it would have of them were both arms alike, and the variance of that number.
-
-    Source: mean and variance of the hypergeometric distribution.
-    """
-    whole, all_bad = attempts + attempts_stable, bad + bad_stable
-    if attempts <= 0 or attempts_stable <= 0:
-        return 0.0, 0.0
-    share = attempts / whole
-    return bad - share * all_bad, share * (1 - share) * all_bad * (whole - all_bad) / (whole - 1)

@@ -14,13 +14,14 @@ from rollouts.core.dispersion import Dispersion
 from rollouts.core.engine_state import EngineState
 from rollouts.core.evidence import Side, Tolerance, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.guard_tracker import GuardTracker, Recent
-from rollouts.core.judged import by_chance, judge_guard
+from rollouts.core.judged import judge_guard
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.request_mix import Mix
 from rollouts.core.room import Room
 from rollouts.core.snapshot import NOBODY, Desired, Identity, Observed, Snapshot, StageEvidence, take_snapshot
 from rollouts.core.step_evidence import Evidence, Part
+from rollouts.core.two_by_two import by_chance
 from tests.core.test_confounders import SHADOWED
 from tests.core.test_decide import POLICY, judged, snapshot
 
