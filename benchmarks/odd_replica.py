@@ -24,7 +24,6 @@ from functools import cache, partial
 import numpy as np
 
 from rollouts.core import judged
-from rollouts.core.commands import EjectReplica
 from rollouts.core.counter_deltas import ERRORS, TIMED, Arms, Counts, Reading
 from rollouts.core.decision import TAKES_BACK
 from rollouts.core.engine_state import EngineState
@@ -33,7 +32,7 @@ from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy
-from rollouts.core.replica_differs import suspected
+from rollouts.core.rules.replica_differs import EjectReplica, suspected
 from rollouts.core.snapshot import Desired, Identity, Observed
 
 LAST_S = 240

@@ -8,47 +8,22 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class ForgetEvidence:
-    """The guard's evidence is of a server that was warming up, and is dropped."""
-
-    guard: str
+class Command:
+    """Every rule's state obeys what concerns it (`RuleState.obeyed`). `facts`: what people and programs are told of it."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        return {"forget": self.guard}
+        return {}
 
 
 @dataclass(frozen=True)
-class EjectReplica:
-    """The candidate's replica gets no more traffic, and another takes its place. `besides`: guards whose evidence is of it, as errors are."""
+class ForgetEvidence(Command):
+    """Evidence of these guards is dropped. `has_scatter`: with how the candidate's counts scattered."""
 
-    replica: str
-    besides: tuple[str, ...] = ()
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        return {"set_aside": self.replica, "besides": list(self.besides)}
+    guards: tuple[str, ...]
+    has_scatter: bool = False
 
 
 @dataclass(frozen=True)
-class ReplaceStable:
-    """Another replica of stable takes the place of this one. `is_aside`: this one gets no more traffic until then."""
-
-    replica: str
-    is_aside: bool
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        return {"replace_stable": self.replica, "is_aside": self.is_aside}
-
-
-@dataclass(frozen=True)
-class RefuseForced:
-    """The gateways refuse requests that force a release, until the rollout ends."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        return {"refuse_forced": True}
-
-
-Command = ForgetEvidence | EjectReplica | ReplaceStable | RefuseForced
+class ForgetFirst(Command):
+    """The candidate has a newer server: its first attempts are counted from here on."""

@@ -171,13 +171,13 @@ def facts_of(s: Snapshot) -> dict[str, Any]:
         "step_index": s.desired.step_index,
         "elapsed_s": round(s.elapsed_s, 3),
         "step_attempts": s.evidence.step_attempts,
-        "all_failing": s.evidence.all_failing,
-        "all_failing_s": round(s.evidence.all_failing_s, 3),
         "shed_candidate": s.evidence.shed_candidate,
         "bar_worse": round(s.policy.bar_worse, 4),
         "bar_fine": round(s.policy.bar_fine, 4),
         "guards": {one.guard.name: evidence_of(one) for one in s.evidence.judged},
     }
+    for state in s.rules.values():
+        facts |= state.facts
     dry = [one.guard.name for one in s.evidence.judged if one.guard.is_dry_run and is_breached(s, one)]
     if dry:
         facts["dry_run_breaches"] = dry

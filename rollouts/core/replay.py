@@ -16,7 +16,8 @@ from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import FULL_BP, Policy, Source
 from rollouts.core.room import Room
-from rollouts.core.snapshot import Desired, Identity, Observed, People, take_snapshot
+from rollouts.core.snapshot import Desired, Identity, Observed, People
+from rollouts.core.stage_evidence import take_snapshot
 from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord, stage_name
 
 #: Given the tick and the candidate's weight in basis points: what both arms counted in this tick; None ends the story.

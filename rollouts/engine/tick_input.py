@@ -11,7 +11,9 @@ from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import Source
 from rollouts.core.room import Room
-from rollouts.core.second_look import crossing_words
+from rollouts.core.rules.replica_differs import ReplicaDiffers
+from rollouts.core.rules.second_look import crossing_words
+from rollouts.core.rules.stable_replica import StableReplica
 from rollouts.core.snapshot import Desired, Identity, Observed, People
 from rollouts.engine.desired_state import DesiredState
 from rollouts.engine.gateway_counters import CounterSnapshot
@@ -113,14 +115,14 @@ def _observed(
 
 
 def _is_replacing(entry: RolloutEntry, candidate: Serving) -> bool:
-    aside = entry.engine_state.aside
-    return aside is not None and candidate.count < min(aside.servers, candidate.wanted)
+    aside = entry.engine_state.of(ReplicaDiffers)
+    return bool(aside.replica) and candidate.count < min(aside.servers, candidate.wanted)
 
 
 def _is_stable_replacing(entry: RolloutEntry, stable: Serving) -> bool:
     """Looks for the odd replica only while the rollout is held for it."""
-    odd, rollout = entry.engine_state.stable_odd, entry.rollout
-    if odd is None or odd.is_renewed or rollout.stable_id is None:
+    odd, rollout = entry.engine_state.of(StableReplica), entry.rollout
+    if not odd.replica or odd.is_renewed or rollout.stable_id is None:
         return False
     found = stable_odd_of(rollout, odd)
     answers = found is not None and not found.is_set_aside

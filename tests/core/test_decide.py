@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollouts.core.confounders import is_split_off
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import OnUndecided
 from rollouts.core.policy_schema import parse_policy
+from rollouts.core.rules.confounders import is_split_off
 from rollouts.core.snapshot import Snapshot
 from tests.snapshots import changed, make_snapshot
 

@@ -12,7 +12,6 @@ from benchmarks.calibration.premises.gateway import Gateway
 from benchmarks.calibration.premises.scenario import Scenario
 from benchmarks.calibration.premises.world import CANDIDATE, World
 from benchmarks.calibration.rivals import BIN_S, Binned, rivals
-from rollouts.core.commands import EjectReplica, ReplaceStable
 from rollouts.core.counter_deltas import Counts, Reading
 from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.engine_state import EngineState, update_state
@@ -20,8 +19,9 @@ from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import FULL_BP, Policy
+from rollouts.core.rules.replica_differs import EjectReplica
+from rollouts.core.rules.stable_replica import ReplaceStable, doubted
 from rollouts.core.snapshot import Desired, Identity, Observed
-from rollouts.core.stable_replica import doubted
 
 S = RolloutState
 #: As in the engine: a candidate without a server is gone when it still has none after so long; one that failed before, at once.

@@ -1,4 +1,4 @@
-"""One digest for each simulated rollout of what every tick decided: `python -m tests.histories.digests [--runs N] [--only PART]`.
+"""One digest for each simulated rollout of what every tick decided: `python -m benchmarks.decision_digests [--runs N] [--only PART]`.
 
 Run it before and after a change of the rollout's rules that must change no decision, and compare both outputs. It walks the recorded
 histories and one rollout of each row of `benchmarks.calibration` (ordinary and premises). The engine's state goes through its stored
@@ -120,11 +120,12 @@ def situation(given: TickInput, rng: random.Random) -> TickInput:
         often(None, 0, 2), 60.0, rng.random() < 0.1, rng.choice((0, 1)), often(seen.server_since, seen.now - 5), often("", "Other files."),
         often("", "other hardware"), often("", "provider_down"), "The counters cannot be read.", often({}, {"wrong": "no prober"}),
         rng.choice((5.0, 5000.0)), often("", "No room."), often("", "It failed to load."),
-        replicas=often({}, tallies), is_replacing=rng.random() < 0.2, stable_replicas=often({}, tallies), is_stable_replacing=rng.random() < 0.2,
+        replicas=often({}, tallies), is_replacing=rng.random() < 0.2,
+        stable_replicas=often({}, tallies), is_stable_replacing=rng.random() < 0.2,
     )  # fmt: skip
     has_stable = often(True, False)
     identity = Identity(7, has_stable, "r2", "r1", "" if has_stable else rng.choice(("", "r0")))
-    approvals = {stage: 9 for stage in ("start", "promote", "bake")} if rng.random() < 0.5 else {}
+    approvals = dict.fromkeys(("start", "promote", "bake"), 9) if rng.random() < 0.5 else {}
     people = People(approvals, rng.random() < 0.15, often("", "No report."))
     return replace(
         given, number=given.number + 1, policy=policy.facing(has_stable=has_stable), identity=identity, desired=desired,
@@ -140,10 +141,10 @@ def told(name: str, scenario: Scenario, seed: int, seconds: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.histories.digests", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.decision_digests", description=__doc__)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--only", default="", metavar="PART")
-    parser.add_argument("--every", type=int, default=1, help="only every so many rows")
+    parser.add_argument("--most", type=int, default=None, help="the first so many rows")
     parser.add_argument("--seconds", type=int, default=900, help="the most that is walked of a rollout")
     parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args()
@@ -151,7 +152,7 @@ def main() -> None:
         print(digest(walk.decision for walk in replayed(path)[1]), path.stem)
     known = [(row.name, row.scenario) for row in rows()]
     known += [(f"{one.group}: {one.kind} {one.rate_per_s}", one) for one in scenarios()]
-    wanted = [(name, one) for name, one in known if args.only in name][:: args.every]
+    wanted = [(name, one) for name, one in known if args.only in name][: args.most]
     jobs = [(name, one, seed, args.seconds) for name, one in wanted for seed in range(args.runs)]
     with ProcessPoolExecutor(args.processes) as pool:
         for line in pool.map(told, *zip(*jobs, strict=True), chunksize=1):

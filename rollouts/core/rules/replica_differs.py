@@ -9,22 +9,74 @@ earlier. Premises: docs/decisions/0032-one-bad-replica.md.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from accounts.core.quantities import share_text, weight_text
-from rollouts.core.commands import EjectReplica
+from rollouts.core.commands import Command, ForgetEvidence
+from rollouts.core.counter_deltas import ERRORS
+from rollouts.core.deadline import late, overdue
 from rollouts.core.decision import TAKES_BACK, Action, Code, Decision, facts_of, hold
-from rollouts.core.inconclusive import late, overdue
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.odd_replica import OddReplica, odd_one_out
 from rollouts.core.policy import FULL_BP
-from rollouts.core.rollback_rules import breach
-from rollouts.core.snapshot import Snapshot
+from rollouts.core.rules.state import RuleState, TickView
+from rollouts.core.snapshot import Observed, Snapshot
 
 #: Evidence, that hard facts and a spent budget are not.
 _EVIDENCE = frozenset({Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED, Code.MOSTLY_FAILING})
+#: Until a replica that was set aside is out of every gateway, and what was in flight on it has ended, its failures are no evidence.
+SETTLES_S = 5.0
+
+
+@dataclass(frozen=True)
+class EjectReplica(Command):
+    """The candidate's replica gets no more traffic, and another takes its place. `besides`: guards whose
+    evidence is of it, as errors are."""
+
+    replica: str
+    besides: tuple[str, ...] = ()
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return {"set_aside": self.replica, "besides": list(self.besides)}
+
+
+@dataclass(frozen=True)
+class ReplicaDiffers(RuleState):
+    """The candidate's replica that was set aside, empty if none was; when, and how many answered until then; whether as many have since;
+    and the guards besides errors whose evidence was of it."""
+
+    name = "replica_differs"
+    replica: str = ""
+    at: float = 0.0
+    servers: int = 0
+    is_replaced: bool = False
+    besides: tuple[str, ...] = ()
+
+    def observed(self, seen: TickView) -> tuple[Self, tuple[Command, ...]]:
+        if not self.replica:
+            return self, ()
+        if seen.now - self.at <= SETTLES_S:  # answers of it may still come
+            return self, (ForgetEvidence((ERRORS, *self.besides)),)
+        return self if seen.observed.is_replacing else replace(self, is_replaced=True), ()
+
+    def obeyed(self, command: Command, seen: Observed) -> Self:
+        if not isinstance(command, EjectReplica):
+            return self
+        servers = seen.candidate_servers or len(seen.replicas)
+        return type(self)(command.replica, seen.now, servers, besides=command.besides)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        return cls(**{**value, "besides": tuple(value.get("besides", ()))})
+
+    @classmethod
+    def from_earlier(cls, stored: Mapping[str, Any]) -> Self:
+        replica, at, servers, is_replaced, *besides = stored.get("aside", ("", 0.0, 0, False))
+        return cls(replica, at, servers, is_replaced, tuple(besides))
 
 
 def suspected(s: Snapshot, decision: Decision) -> Judged | None:
@@ -34,46 +86,46 @@ def suspected(s: Snapshot, decision: Decision) -> Judged | None:
     return next((one for one in s.evidence.judged if one.guard.indicator == "errors"), None)
 
 
-def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
-    """The breach that was found; a hold in its place where it is one replica's, and else with that one's name, if it is one."""
-    judged = suspected(s, found) if found is not None and s.observed.replicas else None
-    if found is None or judged is None:
-        return found
+def or_one_replica(s: Snapshot, worst: Decision, found: Iterable[Decision]) -> Decision:
+    """The most severe of what was found; a hold in its place where it is one replica's, and else with that one's name, if it is one."""
+    judged = suspected(s, worst) if s.observed.replicas else None
+    if judged is None:
+        return worst
     # When servers are new, stable has seen too few attempts in this stage to show what is usual. The candidate's own scatter makes one
     # event of all that fails at the beginning of a fault, and would name nobody: stable's scatter is what is usual.
     usual = max(judged.share_stable, s.evidence.usual_frac) if s.identity.has_stable else judged.guard.max_frac
-    phi = 1.0 if found.code is Code.MOSTLY_FAILING else judged.phi_stable
+    phi = 1.0 if worst.code is Code.MOSTLY_FAILING else judged.phi_stable
     odd = odd_one_out(s.observed.replicas, tolerated=judged.guard.roll_back_over.of(usual), phi=phi)
     if odd is None:
-        return found
+        return worst
     facts, theirs = odd.facts, f"of one replica of {odd.replicas}: {odd.words}."
-    if _may_hold(s, found, judged, odd, usual):
+    besides = tuple([one.guard.name for one in s.evidence.judged if _is_its_own(one, judged)])
+    own = (ERRORS, *besides)
+    is_all = not any(one.action is not Action.HOLD and not _is_evidence_of(one, own) for one in found)
+    if is_all and _may_hold(s, worst, judged, odd, usual):
         said = (
             f"Holding at {weight_text(s.desired.weight_bp)}: {judged.guard.words} of {s.identity.candidate_name} are at "
             f"{share_text(judged.rate_candidate)}, but they are {theirs} It gets no more traffic, and another is to take its place."
         )
         held = hold(s, Code.REPLICA_DIFFERS, said, judged)
-        besides = tuple([one.guard.name for one in s.evidence.judged if _is_its_own(one, judged)])
-        return replace(held, facts={**held.facts, "odd_replica": facts}, commands=(EjectReplica(odd.name, besides),))
-    said = f"{found.reason} The failures are {theirs} Look at that server first."
-    return replace(found, reason=said, facts={**found.facts, "odd_replica": facts})
+        commands = (EjectReplica(odd.name, besides), ForgetEvidence(own, has_scatter=True))
+        return replace(held, facts={**held.facts, "odd_replica": facts}, commands=commands)
+    said = f"{worst.reason} The failures are {theirs} Look at that server first."
+    return replace(worst, reason=said, facts={**worst.facts, "odd_replica": facts})
 
 
-def _may_hold(s: Snapshot, found: Decision, judged: Judged, odd: OddReplica, usual: float) -> bool:
-    if found.action not in TAKES_BACK or found.code not in _EVIDENCE or s.desired.is_promoting:
+def _is_evidence_of(found: Decision, guards: tuple[str, ...]) -> bool:
+    return found.breach in _EVIDENCE and found.guard in guards
+
+
+def _may_hold(s: Snapshot, worst: Decision, judged: Judged, odd: OddReplica, usual: float) -> bool:
+    if worst.action not in TAKES_BACK or worst.code not in _EVIDENCE or s.desired.is_promoting:
         return False
-    if s.desired.state not in {RolloutState.SHIFTING, RolloutState.BAKING} or s.evidence.aside_s is not None:
+    if s.desired.state not in {RolloutState.SHIFTING, RolloutState.BAKING} or s.of(ReplicaDiffers).replica:
         return False  # one in a rollout: what breaks its replicas one by one is the release
     if not odd.is_of_now(judged.bad_candidate):
         return False
-    if not odd.has_all(usual) or not _others_hold_it(s, odd.replicas - 1) or _ends_now(s):
-        return False
-    judged_else = tuple(
-        replace(one, log_e_worse=0.0, log_e_over=0.0) if one is judged or _is_its_own(one, judged) else one
-        for one in s.evidence.judged
-    )
-    besides = breach(replace(s, evidence=replace(s.evidence, judged=judged_else, mostly=MostlyFailing())))
-    return besides is None or besides.action is Action.HOLD
+    return odd.has_all(usual) and _others_hold_it(s, odd.replicas - 1) and not _ends_now(s)
 
 
 def _is_its_own(slow: Judged, failing: Judged) -> bool:
@@ -108,12 +160,16 @@ def replacing(s: Snapshot) -> Decision | None:
 
     The deadlines of the stage and of the rollout go on meanwhile.
     """
-    is_waiting = s.observed.is_replacing and not s.evidence.is_replaced and not s.desired.is_promoting
-    if s.evidence.aside_s is None or not is_waiting:
+    state = s.of(ReplicaDiffers)
+    is_waiting = s.observed.is_replacing and not state.is_replaced and not s.desired.is_promoting
+    if not state.replica or not is_waiting:
         return None
-    what = f"a replica in the place of {s.evidence.aside}, which failed where the others did not"
-    if s.evidence.aside_s < s.policy.prepare_deadline_s or not s.identity.has_stable:
+    what, waited_s = (
+        f"a replica in the place of {state.replica}, which failed where the others did not",
+        s.since(state.at) or 0.0,
+    )
+    if waited_s < s.policy.prepare_deadline_s or not s.identity.has_stable:
         said = f"Holding at {weight_text(s.desired.weight_bp)}: waiting for {what}."
         return _unless_late(s, hold(s, Code.REPLICA_DIFFERS, said))
-    said = f"Waited {s.evidence.aside_s:.0f} s for {what}, and none answers. Rolling back to {s.identity.stable_name}."
+    said = f"Waited {waited_s:.0f} s for {what}, and none answers. Rolling back to {s.identity.stable_name}."
     return Decision(Action.ROLL_BACK, Code.REPLICA_DIFFERS, said, facts_of(s))

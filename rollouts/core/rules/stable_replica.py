@@ -8,25 +8,86 @@ several, each look has a smaller share of the chance to name one of replicas tha
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from accounts.core.quantities import weight_text
-from rollouts.core.commands import ReplaceStable
+from rollouts.core.commands import Command, ForgetEvidence
+from rollouts.core.counter_deltas import ERRORS
+from rollouts.core.deadline import STABLE_REPLICA, late, overdue
 from rollouts.core.decision import Action, Code, Decision, hold
-from rollouts.core.inconclusive import STABLE_REPLICA, late, overdue
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import CHANCE, OddReplica, odd_beside_others
-from rollouts.core.snapshot import Snapshot
+from rollouts.core.rules.replica_differs import SETTLES_S
+from rollouts.core.rules.state import RuleState, TickView
+from rollouts.core.snapshot import Observed, Snapshot
 
 _OPENING = frozenset({Action.ADVANCE, Action.BAKE, Action.PROMOTE})
+
+
+@dataclass(frozen=True)
+class ReplaceStable(Command):
+    """Another replica of stable takes the place of this one. `is_aside`: this one gets no more traffic until then."""
+
+    replica: str
+    is_aside: bool
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return {"replace_stable": self.replica, "is_aside": self.is_aside}
+
+
+@dataclass(frozen=True)
+class StableReplica(RuleState):
+    """The replica of stable that failed where its others did not, empty if none was found; when, and how many answered then. `is_aside`:
+    it gets no more traffic; else it answers until another does. `gone_at`: since when another has; `is_renewed`: evidence has begun afresh
+    since. `deployment`: its own, as another may come to the same node and port; None: not known. `looks`: how often stable's replicas were
+    looked at."""
+
+    name = "stable_replica"
+    replica: str = ""
+    at: float = 0.0
+    servers: int = 0
+    is_aside: bool = False
+    gone_at: float | None = None
+    is_renewed: bool = False
+    deployment: int | None = None
+    looks: int = 0
+
+    def observed(self, seen: TickView) -> tuple[Self, tuple[Command, ...]]:
+        """If another has answered in the odd one's place for some seconds, errors of both arms are counted from
+        here on: none of before is compared with one of after. Other guards were not of that replica."""
+        state = replace(self, looks=self.looks + 1) if seen.observed.stable_replicas else self
+        if not state.replica or state.is_renewed:
+            return state, ()
+        if seen.observed.is_stable_replacing or state.gone_at is None:
+            return replace(state, gone_at=None if seen.observed.is_stable_replacing else seen.now), ()
+        if seen.now - state.gone_at <= SETTLES_S:
+            return state, ()
+        return replace(state, is_renewed=True), (ForgetEvidence((ERRORS,)),)
+
+    def obeyed(self, command: Command, seen: Observed) -> Self:
+        if not isinstance(command, ReplaceStable):
+            return self
+        servers, deployment = (
+            seen.stable_servers or len(seen.stable_replicas),
+            seen.stable_deployments.get(command.replica),
+        )
+        found = type(self)(command.replica, seen.now, servers, command.is_aside, deployment=deployment)
+        return replace(found, looks=self.looks)
+
+    @classmethod
+    def from_earlier(cls, stored: Mapping[str, Any]) -> Self:
+        return replace(cls(*stored.get("stable_odd", ())), looks=stored.get("stable_looks") or 0)
 
 
 def doubted(s: Snapshot, decided: Decision) -> Judged | None:
     """The guard of errors, where the decision rests on what stable fails: the rollout opens beside it, or the candidate is excused."""
     if s.desired.state not in {RolloutState.SHIFTING, RolloutState.BAKING} or s.desired.is_promoting:
         return None
-    if not s.identity.has_stable or s.evidence.stable_odd_s is not None:
+    if not s.identity.has_stable or s.of(StableReplica).replica:
         return None
     opens = decided.action in _OPENING and decided.code is Code.PROVEN
     if not opens and not (decided.code is Code.BOTH_ARMS_BAD and decided.guard == "errors"):
@@ -53,7 +114,7 @@ def comparable(s: Snapshot, decided: Decision) -> Decision:
 
 def _odd(s: Snapshot, judged: Judged) -> OddReplica | None:
     """The replica of stable that would be taken back beside the others, were it a release."""
-    look = s.evidence.stable_looks + 1  # the shares 1/2, 1/6, 1/12 … of all looks add up to 1
+    look = max(1, s.of(StableReplica).looks)  # the shares 1/2, 1/6, 1/12 … of all looks add up to 1
     return odd_beside_others(
         s.observed.stable_replicas,
         tolerated=judged.guard.roll_back_over.of,
@@ -73,10 +134,11 @@ def renewing(s: Snapshot) -> Decision | None:
 
     Deadlines go on. A stage's takes no candidate back for stable's replica alone; the whole rollout's does what the policy says.
     """
-    if s.evidence.stable_odd_s is None or s.evidence.is_stable_renewed or s.desired.is_promoting:
+    state = s.of(StableReplica)
+    if not state.replica or state.is_renewed or s.desired.is_promoting:
         return None
     said = (
         f"Holding at {weight_text(s.desired.weight_bp)}: waiting for a replica of {s.identity.stable_name} in the place of "
-        f"{s.evidence.stable_odd}, which failed where the others did not."
+        f"{state.replica}, which failed where the others did not."
     )
     return overdue(s) or late(s, hold(s, Code.REPLICA_DIFFERS, said, because=STABLE_REPLICA))

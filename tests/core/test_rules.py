@@ -1,0 +1,66 @@
+"""Every rule is in the table, in the docs, and in the stored state of a rollout."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from rollouts.core.commands import ForgetEvidence
+from rollouts.core.decision import Action, Code
+from rollouts.core.engine_state import EngineState
+from rollouts.core.rules.state import RuleState
+from rollouts.core.rules.table import BEGIN, CONVICTING, STATES, findings, most_severe
+from rollouts.core.snapshot import Observed
+from tests.core.test_decide import judged, snapshot
+from tests.snapshots import keeping
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "rollouts" / "core" / "rules"
+
+
+def other(state: type[RuleState]) -> RuleState:
+    """The rule's state with every field at another value than it begins with."""
+    value = {"float": 7.25, "float | None": 7.25, "int": 7, "int | None": 7, "bool": True, "str": "a:1"}
+    value |= {"tuple[str, ...]": ("slow",), "Mapping[str, tuple[float, float]]": {"errors": (1.5, 2.0)}}
+    return state(**{one.name: value[str(one.type)] for one in fields(state)})
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda one: one.name)
+def test_a_state_is_stored_whole_and_read_back(state: type[RuleState]) -> None:
+    kept = keeping(other(state))
+    assert EngineState.from_json(json.loads(json.dumps(kept.to_json()))) == kept
+    assert kept.to_json()["rules"].keys() == {state.name}
+    assert state.from_earlier({}) == BEGIN[state.name] == state()
+
+
+def test_every_state_of_the_folder_is_kept_and_names_are_unique() -> None:
+    declared = set(re.findall(r"^class (\w+)\(RuleState\)", "\n".join(map(Path.read_text, RULES.glob("*.py"))), re.M))
+    assert declared == {one.__name__ for one in STATES} and len(BEGIN) == len(STATES)
+
+
+def test_the_docs_weigh_every_rule_that_convicts() -> None:
+    table = (ROOT / "docs" / "rollouts.md").read_text().partition("### Weight of each rule")[2].partition("\n## ")[0]
+    rows = [tuple(cell.strip() for cell in row.split("|")[1:3]) for row in table.splitlines() if row.startswith("|")]
+    assert [(one.words, f"`{one.code}`") for one in CONVICTING if (one.words, f"`{one.code}`") not in rows] == []
+
+
+def test_a_fact_stands_alone_and_the_most_severe_of_all_else_is_taken() -> None:
+    worse = judged(0, bad_candidate=50, log_e_worse=99.0)
+    assert [one.code for one in findings(snapshot(judged=(worse,), digest_mismatch="Other files."))] == [
+        Code.DIGEST_MISMATCH
+    ]
+    both = findings(snapshot(judged=(worse,), all_failing=99, all_failing_s=9.0))
+    assert [one.code for one in both] == [Code.WORSE_THAN_STABLE, Code.ALL_FAILING]
+    excused = findings(snapshot(judged=(worse,), all_failing=99, all_failing_s=9.0, is_stable_better=False))
+    assert [one.action for one in excused] == [Action.ROLL_BACK, Action.HOLD]
+    severe = most_severe(reversed(excused))
+    assert severe is not None and severe.code is Code.WORSE_THAN_STABLE and most_severe([]) is None
+
+
+def test_a_command_reaches_only_the_guards_that_it_names() -> None:
+    state = keeping(other(STATES[-4]))
+    assert state.obeying([ForgetEvidence(("slow",))], Observed(1.0)) == state
