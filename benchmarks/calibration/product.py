@@ -184,7 +184,7 @@ class Watched:
         return self.minute.is_over
 
     def is_fix(self, bar: float) -> Booleans:
-        """`rollback_rules.is_fix`."""
+        """`verdicts.is_fix`."""
         found = np.asarray(self.rate_stable > self.limit)
         if found.any():
             found[found] = mixed_of(self._better[found] / self._phi[found, self._own, None]) >= bar

@@ -1,4 +1,4 @@
-"""Rows of failing readings, for many runs at once: what `rollouts.core.all_failing` and `rollouts.core.mostly_failing` keep of one.
+"""Rows of failing readings, for many runs at once: what `all_failing` and `mostly_failing` of `rollouts.core.rules` keep of one.
 
 Nobody told these runs what became of second attempts. Arrays are by run.
 """
