@@ -31,6 +31,8 @@ from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import Policy
 from rollouts.core.replay import replay
+from rollouts.core.rules.replica_differs import CandidateTallies
+from rollouts.core.rules.stable_replica import StableTallies
 from rollouts.core.snapshot import Desired, Identity, Observed, People
 from rollouts.core.tick import Tick
 from rollouts.core.tick_history import OpenSegment, rows_of
@@ -120,9 +122,10 @@ def situation(given: TickInput, rng: random.Random) -> TickInput:
         often(None, 0, 2), 60.0, rng.random() < 0.1, rng.choice((0, 1)), often(seen.server_since, seen.now - 5), often("", "Other files."),
         often("", "other hardware"), often("", "provider_down"), "The counters cannot be read.", often({}, {"wrong": "no prober"}),
         rng.choice((5.0, 5000.0)), often("", "No room."), often("", "It failed to load."),
-        replicas=often({}, tallies), is_replacing=rng.random() < 0.2,
-        stable_replicas=often({}, tallies), is_stable_replacing=rng.random() < 0.2,
     )  # fmt: skip
+    observed = observed.telling(
+        CandidateTallies(often({}, tallies), rng.random() < 0.2), StableTallies(often({}, tallies), rng.random() < 0.2)
+    )
     has_stable = often(True, False)
     identity = Identity(7, has_stable, "r2", "r1", "" if has_stable else rng.choice(("", "r0")))
     approvals = dict.fromkeys(("start", "promote", "bake"), 9) if rng.random() < 0.5 else {}

@@ -12,14 +12,15 @@ from rollouts.core.rules.all_failing import AllFailing
 from rollouts.core.rules.blind import Blindness
 from rollouts.core.rules.budget import SpentBudget
 from rollouts.core.rules.forced_calls import ForcedCalls
+from rollouts.core.rules.given import RuleInput
 from rollouts.core.rules.loading import Loading
 from rollouts.core.rules.lost_counts import LostCounts
 from rollouts.core.rules.mostly_failing import MostlyFailing
-from rollouts.core.rules.replica_differs import ReplicaDiffers
+from rollouts.core.rules.replica_differs import CandidateTallies, ReplicaDiffers
 from rollouts.core.rules.second_look import SteadyServer
 from rollouts.core.rules.servers_gone import CandidateServers
 from rollouts.core.rules.stable_gone import StableServers
-from rollouts.core.rules.stable_replica import StableReplica
+from rollouts.core.rules.stable_replica import StableReplica, StableTallies
 from rollouts.core.rules.state import RuleState
 from rollouts.core.rules.table import BEGIN
 from rollouts.core.rules.warm_up import WarmUp
@@ -47,6 +48,11 @@ _RULES: dict[str, tuple[type[RuleState], str]] = {
     "stable_odd": (StableReplica, "replica"), "stable_odd_s": (StableReplica, "at"),
     "is_stable_renewed": (StableReplica, "is_renewed"), "stable_looks": (StableReplica, "looks"),
 }  # fmt: skip
+#: By flat name: the input of one rule, and the field.
+_INPUTS: dict[str, tuple[type[RuleInput], str]] = {
+    "replicas": (CandidateTallies, "tallies"), "is_replacing": (CandidateTallies, "is_replacing"),
+    "stable_replicas": (StableTallies, "tallies"), "is_stable_replacing": (StableTallies, "is_replacing"),
+}  # fmt: skip
 _SPECIAL = ("mostly", "is_stable_better", "is_candidate_gone", "attempts_since_server", "forced", "first", "recent")
 
 
@@ -65,6 +71,19 @@ def changed(snapshot: Snapshot, **values: Any) -> Snapshot:
     return _with_rules(replace(snapshot, policy=policy, **groups), ruled)
 
 
+def seen(now: float, **values: Any) -> Observed:
+    """What a tick sees, by flat names."""
+    told = {name: values.pop(name) for name in list(values) if name in _INPUTS}
+    return _telling(Observed(now, **values), told)
+
+
+def _telling(observed: Observed, told: Mapping[str, Any]) -> Observed:
+    for name, value in told.items():
+        kind, field = _INPUTS[name]
+        observed = observed.telling(replace(observed.given(kind), **{field: value}))
+    return observed
+
+
 def keeping(*states: RuleState, **fields: Any) -> EngineState:
     """An engine state with these states of rules."""
     return EngineState(rules=with_states(BEGIN, *states), **fields)
@@ -75,10 +94,11 @@ def with_states(rules: Mapping[str, RuleState], *states: RuleState) -> dict[str,
 
 
 def _taken(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: values.pop(name) for name in list(values) if name in _RULES or name in _SPECIAL}
+    return {name: values.pop(name) for name in list(values) if name in (*_RULES, *_INPUTS, *_SPECIAL)}
 
 
 def _with_rules(s: Snapshot, ruled: dict[str, Any]) -> Snapshot:
+    s = replace(s, observed=_telling(s.observed, {name: one for name, one in ruled.items() if name in _INPUTS}))
     now, rules, trackers = s.observed.now, dict(s.rules), dict(s.evidence.trackers)
     for name, value in ruled.items():
         if name in _RULES:

@@ -104,10 +104,7 @@ def _record(given: TickInput, state: EngineState, s: Snapshot) -> TickRecord:
         server_since=state.of(WarmUp).server_since,
         hardware=s.observed.hardware,
         room=s.observed.room.as_json(),
-        replicas={name: list(one) for name, one in s.observed.replicas.items()},
-        is_replacing=s.observed.is_replacing,
-        stable_replicas={name: list(one) for name, one in s.observed.stable_replicas.items()},
-        is_stable_replacing=s.observed.is_stable_replacing,
+        inputs={name: told for name, one in s.observed.inputs.items() if (told := one.to_json())},
         look=s.desired.look,
         is_settling=any(not state.readings.get(name, read).is_settled for name, read in given.readings.items()),
     )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
+from rollouts.core.rules.given import RuleInput
 from rollouts.core.two_by_two import tail
 
 #: Were all replicas alike, one would be named less often than this.
@@ -41,6 +42,24 @@ class ReplicaTally(NamedTuple):
         """
         bad, attempts = self.bad - self.unreached, self.attempts - self.unreached
         return ReplicaTally(whole(bad / phi) + self.unreached, whole(attempts / phi) + self.unreached, self.unreached)
+
+
+@dataclass(frozen=True)
+class ReplicaTallies(RuleInput):
+    """What each replica of an arm counted, by name, at the tick that asked for it. `is_replacing`: fewer answer than before one was taken
+    out, or that one answers still."""
+
+    tallies: Mapping[str, ReplicaTally] = field(default_factory=dict)
+    is_replacing: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        tallies = {"tallies": {name: list(one) for name, one in self.tallies.items()}} if self.tallies else {}
+        return tallies | ({"is_replacing": True} if self.is_replacing else {})
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        tallies = {name: ReplicaTally(*one) for name, one in value.get("tallies", {}).items()}
+        return cls(tallies, value.get("is_replacing", False))
 
 
 @dataclass(frozen=True)

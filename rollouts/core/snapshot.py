@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import Policy, Step
 from rollouts.core.request_mix import Mix
 from rollouts.core.room import UNKNOWN_ROOM, Room
+from rollouts.core.rules.given import RuleInput
+
+Input = TypeVar("Input", bound=RuleInput)
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,15 @@ class Observed:
         ""  # preparing: why the candidate's last try to load failed, as a sentence; empty while it tries
     )
     room: Room = UNKNOWN_ROOM  # what the servers of both arms can take
-    replicas: Mapping[str, ReplicaTally] = field(default_factory=dict)  # of the candidate, where they were asked for
-    is_replacing: bool = False  # fewer of the candidate answer than before one was set aside
-    stable_replicas: Mapping[str, ReplicaTally] = field(default_factory=dict)  # of stable in this stage, likewise
-    stable_deployments: Mapping[str, int] = field(default_factory=dict)  # likewise; not told to a replay
-    is_stable_replacing: bool = False  # stable's odd replica answers still, or fewer of stable do than before
+    inputs: Mapping[str, RuleInput] = field(default_factory=dict)  # by rule, what it alone is told
     gone_over_s: float = 0.0  # a candidate without a server for longer is gone; one that failed before, at once
+
+    def given(self, kind: type[Input]) -> Input:
+        """What a rule alone is told."""
+        return cast(Input, self.inputs.get(kind.name) or kind())
+
+    def telling(self, *inputs: RuleInput) -> Observed:
+        return replace(self, inputs={**self.inputs, **{one.name: one for one in inputs}})
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rollouts.actions.engine_effects import replace_stable_replica
 from rollouts.core.evaluate import TickInput
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.odd_replica import ReplicaTally
-from rollouts.core.rules.stable_replica import StableReplica, doubted
+from rollouts.core.rules.stable_replica import StableReplica, StableTallies, doubted
 from rollouts.core.tick import Tick
 from rollouts.engine.odd_replicas import WAIT_S, ByGateway, counted_by_server
 from rollouts.engine.tick_input import with_proofs
@@ -126,7 +126,8 @@ class StableReplicas:
             log.error("stable_replicas_not_told", rollout=rollout.pk, traceback=traceback.format_exc())
             return None
         room = with_proofs(given.observed.room, entry)
-        seen = replace(given.observed, stable_replicas=tallies, stable_deployments=deployments, room=room)
+        told = replace(given.observed.given(StableTallies), tallies=tallies, deployments=deployments)
+        seen = replace(given.observed, room=room).telling(told)
         return replace(given, observed=seen)
 
     def _warn(self, entry: RolloutEntry, world: WorldState, begun: _AtFirst, missing: list[str]) -> None:

@@ -23,11 +23,11 @@ from rollouts.core.policy import OnUndecided
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.room import Room
 from rollouts.core.rules.mostly_failing import MostlyFailing
-from rollouts.core.rules.replica_differs import SETTLES_S, EjectReplica, ReplicaDiffers, suspected
+from rollouts.core.rules.replica_differs import SETTLES_S, CandidateTallies, EjectReplica, ReplicaDiffers, suspected
 from rollouts.core.snapshot import Desired, Identity, Observed
 from rollouts.core.step_evidence import Evidence, Part
 from tests.core.test_decide import ALONE, BREACHES, OBJECTIVES, POLICY, judged, snapshot
-from tests.snapshots import keeping
+from tests.snapshots import keeping, seen
 
 S = RolloutState
 ONE_IS_BAD = {"a:1": ReplicaTally(0, 300), "b:1": ReplicaTally(90, 300)}
@@ -221,8 +221,8 @@ def ejected(state: EngineState, *besides: str) -> EngineState:
     return state.obeying(commands, Observed(100.0, candidate_servers=2))
 
 
-def ticked(state: EngineState, at: float, **seen: Any) -> EngineState:
-    return state.observed(Observed(at, **seen), Desired(S.SHIFTING), has_stable=True)
+def ticked(state: EngineState, at: float, **values: Any) -> EngineState:
+    return state.observed(seen(at, **values), Desired(S.SHIFTING), has_stable=True)
 
 
 def test_its_failures_are_no_evidence_until_it_is_out_of_the_gateways_and_then_others_are() -> None:
@@ -259,18 +259,26 @@ def test_one_that_no_longer_answers_is_held_for_and_its_silence_takes_nothing_ba
         silent += bad
         slow = {point: bad for guard in policy.guards for point in guard.points}
         total += Arms(Counts(20, 20, {TIMED: 20, **slow}), Counts(20, 20, {TIMED: 20, **dict.fromkeys(slow, 0)}))
-        seen = Observed(
+        looked = seen(
             tick + 1.0, is_newly_acknowledged=not tick, step_started_at=1.0, candidate_servers=2, stable_servers=2,
             is_replacing=tick > held_at,
         )  # fmt: skip
         readings = {"one": Reading("one", tick + 1.0, total.candidate, total.stable)}
         given = TickInput(
-            tick, policy, Identity(1), Desired(S.SHIFTING, step_index=0, weight_bp=5000), seen, state, readings=readings
+            tick,
+            policy,
+            Identity(1),
+            Desired(S.SHIFTING, step_index=0, weight_bp=5000),
+            looked,
+            state,
+            readings=readings,
         )
         last = evaluate(given, gone_over_s=5.0)
         if suspected(last.snapshot, last.decision) is not None:
             tallies = {"a:1": ReplicaTally(0, 10 * tick), "b:1": ReplicaTally(silent, 10 * tick)}
-            last = evaluate(replace(given, observed=replace(seen, replicas=tallies)), gone_over_s=5.0)
+            last = evaluate(
+                replace(given, observed=looked.telling(CandidateTallies(tallies, tick > held_at))), gone_over_s=5.0
+            )
         if "set_aside" in last.decision.facts:
             held_at = tick
         state, done = last.engine_state, [*done, last.decision]

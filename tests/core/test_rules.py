@@ -12,9 +12,11 @@ import pytest
 from rollouts.core.commands import ForgetEvidence
 from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import EngineState
+from rollouts.core.odd_replica import ReplicaTallies, ReplicaTally
 from rollouts.core.rules.state import RuleState
-from rollouts.core.rules.table import BEGIN, CONVICTING, STATES, findings, most_severe
+from rollouts.core.rules.table import BEGIN, CONVICTING, INPUTS, STATES, findings, most_severe
 from rollouts.core.snapshot import Observed
+from rollouts.core.tick_history import rows_of
 from tests.core.test_decide import judged, snapshot
 from tests.snapshots import keeping
 
@@ -40,6 +42,29 @@ def test_a_state_is_stored_whole_and_read_back(state: type[RuleState]) -> None:
 def test_every_state_of_the_folder_is_kept_and_names_are_unique() -> None:
     declared = set(re.findall(r"^class (\w+)\(RuleState\)", "\n".join(map(Path.read_text, RULES.glob("*.py"))), re.M))
     assert declared == {one.__name__ for one in STATES} and len(BEGIN) == len(STATES)
+
+
+@pytest.mark.parametrize("kind", INPUTS, ids=lambda one: one.name)
+def test_what_a_rule_alone_is_told_goes_through_a_recorded_tick(kind: type[ReplicaTallies]) -> None:
+    told = kind({"a:1": ReplicaTally(1, 9, 1)}, is_replacing=True)
+    assert kind.from_json(json.loads(json.dumps(told.to_json()))) == told
+    assert kind().to_json() == {} and kind.from_json({}) == kind()
+
+
+def test_ticks_that_an_older_version_recorded_tell_the_rules_what_they_told_then() -> None:
+    first = {"names": [], "replicas": {"a:1": [3, 9, 0]}, "is_stable_replacing": True}
+    ticks = [
+        first,
+        [1, 0, 0],
+        {"replicas": {}, "is_replacing": True},
+        [1, 1000, 0],
+        {"is_replacing": False},
+        [1, 2000, 0],
+    ]
+    inputs = [row.mark.inputs for row in rows_of(1, 0.0, ticks)]
+    stable = {"stable_replica": {"is_replacing": True}}
+    assert inputs[0] == {"replica_differs": {"tallies": {"a:1": [3, 9, 0]}}, **stable}
+    assert inputs[1] == {"replica_differs": {"is_replacing": True}, **stable} and inputs[2] == stable
 
 
 def test_the_docs_weigh_every_rule_that_convicts() -> None:

@@ -20,11 +20,11 @@ from rollouts.core.policy import OnUndecided, Policy
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.room import Room
 from rollouts.core.rules.replica_differs import SETTLES_S
-from rollouts.core.rules.stable_replica import StableReplica, doubted
-from rollouts.core.snapshot import Desired, Identity, Observed
+from rollouts.core.rules.stable_replica import StableReplica, StableTallies, doubted
+from rollouts.core.snapshot import Desired, Identity
 from rollouts.core.step_evidence import Evidence, Part
 from tests.core.test_decide import BREACHES, POLICY, judged, snapshot
-from tests.snapshots import keeping
+from tests.snapshots import keeping, seen
 
 S = RolloutState
 ONE_IS_BAD = {"a:1": ReplicaTally(1, 500), "b:1": ReplicaTally(30, 500), "c:1": ReplicaTally(0, 500)}
@@ -159,8 +159,7 @@ def settled(evidence: Evidence) -> EngineState:
 
 
 def ticked(state: EngineState, at: float, *, is_replacing: bool = False) -> EngineState:
-    seen = Observed(at, is_stable_replacing=is_replacing)
-    return state.observed(seen, Desired(S.SHIFTING), has_stable=True)
+    return state.observed(seen(at, is_stable_replacing=is_replacing), Desired(S.SHIFTING), has_stable=True)
 
 
 def test_evidence_begins_afresh_once_another_has_answered_for_some_seconds() -> None:
@@ -204,17 +203,18 @@ def story(
         tallies = {name: ReplicaTally(tallies[name].bad + n, 10 * (tick + 1)) for name, n in of_stable.items()}
         bad = sum(rng.random() < max(shared, candidate_fails) for _ in range(30))
         total += Arms(Counts(30, 30, {"errors": bad}), Counts(30, 30, {"errors": sum(of_stable.values())}))
-        seen = Observed(
+        looked = seen(
             tick + 1.0, is_newly_acknowledged=not tick, step_started_at=1.0, candidate_servers=1, stable_servers=3,
             is_stable_replacing=is_bad and bool(odd.replica),
         )  # fmt: skip
         given = TickInput(
-            tick, policy, Identity(1), Desired(S.SHIFTING, step_index=0, weight_bp=5000), seen, state,
+            tick, policy, Identity(1), Desired(S.SHIFTING, step_index=0, weight_bp=5000), looked, state,
             readings={"one": Reading("one", tick + 1.0, total.candidate, total.stable)},
         )  # fmt: skip
         last = evaluate(given, gone_over_s=5.0)
         if is_told and doubted(last.snapshot, last.decision) is not None:
-            last = evaluate(replace(given, observed=replace(seen, stable_replicas=tallies)), gone_over_s=5.0)
+            told = replace(looked.given(StableTallies), tallies=tallies)
+            last = evaluate(replace(given, observed=looked.telling(told)), gone_over_s=5.0)
         state, decisions = last.engine_state, [*decisions, last.decision]
         if last.is_effect:
             break

@@ -19,8 +19,8 @@ from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import FULL_BP, Policy
-from rollouts.core.rules.replica_differs import EjectReplica
-from rollouts.core.rules.stable_replica import ReplaceStable, doubted
+from rollouts.core.rules.replica_differs import CandidateTallies, EjectReplica
+from rollouts.core.rules.stable_replica import ReplaceStable, StableTallies, doubted
 from rollouts.core.snapshot import Desired, Identity, Observed
 
 S = RolloutState
@@ -93,10 +93,7 @@ class Engine:
             candidate_servers=(int(has_server) and len(replicas or ())) or int(has_server),
             stable_servers=1,
             server_since=self.server_since,
-            replicas=replicas or {},
-            is_replacing=is_replacing,
-            is_stable_replacing=is_stable_replacing,
-        )
+        ).telling(CandidateTallies(replicas or {}, is_replacing), StableTallies(is_replacing=is_stable_replacing))
         given = TickInput(
             self.tick,
             self.policy.at_look(self.look),
@@ -110,7 +107,7 @@ class Engine:
         tick = evaluate(given, gone_over_s=GONE_OVER_S)
         is_looked_at = tick.decision.action is not Action.HOLD or at % LOOK_AGAIN_S == 0
         if stable_replicas and is_looked_at and doubted(tick.snapshot, tick.decision) is not None:
-            given = replace(given, observed=replace(observed, stable_replicas=stable_replicas))
+            given = replace(given, observed=observed.telling(StableTallies(stable_replicas, is_stable_replacing)))
             tick = evaluate(given, gone_over_s=GONE_OVER_S)
         self.engine_state, decision = tick.engine_state, tick.decision
         self._applied(decision)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from accounts.core.quantities import share_text, weight_text
 from rollouts.core.commands import Command, ForgetEvidence
@@ -20,7 +20,7 @@ from rollouts.core.deadline import late, overdue
 from rollouts.core.decision import TAKES_BACK, Action, Code, Decision, facts_of, hold
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.odd_replica import OddReplica, odd_one_out
+from rollouts.core.odd_replica import OddReplica, ReplicaTallies, odd_one_out
 from rollouts.core.policy import FULL_BP
 from rollouts.core.rules.state import RuleState, TickView
 from rollouts.core.snapshot import Observed, Snapshot
@@ -29,6 +29,13 @@ from rollouts.core.snapshot import Observed, Snapshot
 _EVIDENCE = frozenset({Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED, Code.MOSTLY_FAILING})
 #: Until a replica that was set aside is out of every gateway, and what was in flight on it has ended, its failures are no evidence.
 SETTLES_S = 5.0
+
+
+class CandidateTallies(ReplicaTallies):
+    """Of the candidate's replicas, where it is about to be taken back for its errors."""
+
+    name = "replica_differs"
+    earlier: ClassVar[Mapping[str, str]] = {"tallies": "replicas", "is_replacing": "is_replacing"}
 
 
 @dataclass(frozen=True)
@@ -61,12 +68,12 @@ class ReplicaDiffers(RuleState):
             return self, ()
         if seen.now - self.at <= SETTLES_S:  # answers of it may still come
             return self, (ForgetEvidence((ERRORS, *self.besides)),)
-        return self if seen.observed.is_replacing else replace(self, is_replaced=True), ()
+        return self if seen.observed.given(CandidateTallies).is_replacing else replace(self, is_replaced=True), ()
 
     def obeyed(self, command: Command, seen: Observed) -> Self:
         if not isinstance(command, EjectReplica):
             return self
-        servers = seen.candidate_servers or len(seen.replicas)
+        servers = seen.candidate_servers or len(seen.given(CandidateTallies).tallies)
         return type(self)(command.replica, seen.now, servers, besides=command.besides)
 
     @classmethod
@@ -88,14 +95,15 @@ def suspected(s: Snapshot, decision: Decision) -> Judged | None:
 
 def or_one_replica(s: Snapshot, worst: Decision, found: Iterable[Decision]) -> Decision:
     """The most severe of what was found; a hold in its place where it is one replica's, and else with that one's name, if it is one."""
-    judged = suspected(s, worst) if s.observed.replicas else None
+    tallies = s.observed.given(CandidateTallies).tallies
+    judged = suspected(s, worst) if tallies else None
     if judged is None:
         return worst
     # When servers are new, stable has seen too few attempts in this stage to show what is usual. The candidate's own scatter makes one
     # event of all that fails at the beginning of a fault, and would name nobody: stable's scatter is what is usual.
     usual = max(judged.share_stable, s.evidence.usual_frac) if s.identity.has_stable else judged.guard.max_frac
     phi = 1.0 if worst.code is Code.MOSTLY_FAILING else judged.phi_stable
-    odd = odd_one_out(s.observed.replicas, tolerated=judged.guard.roll_back_over.of(usual), phi=phi)
+    odd = odd_one_out(tallies, tolerated=judged.guard.roll_back_over.of(usual), phi=phi)
     if odd is None:
         return worst
     facts, theirs = odd.facts, f"of one replica of {odd.replicas}: {odd.words}."
@@ -161,7 +169,9 @@ def replacing(s: Snapshot) -> Decision | None:
     The deadlines of the stage and of the rollout go on meanwhile.
     """
     state = s.of(ReplicaDiffers)
-    is_waiting = s.observed.is_replacing and not state.is_replaced and not s.desired.is_promoting
+    is_waiting = (
+        s.observed.given(CandidateTallies).is_replacing and not state.is_replaced and not s.desired.is_promoting
+    )
     if not state.replica or not is_waiting:
         return None
     what, waited_s = (

@@ -9,8 +9,8 @@ several, each look has a smaller share of the chance to name one of replicas tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 from accounts.core.quantities import weight_text
 from rollouts.core.commands import Command, ForgetEvidence
@@ -19,12 +19,21 @@ from rollouts.core.deadline import STABLE_REPLICA, late, overdue
 from rollouts.core.decision import Action, Code, Decision, hold
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.odd_replica import CHANCE, OddReplica, odd_beside_others
+from rollouts.core.odd_replica import CHANCE, OddReplica, ReplicaTallies, odd_beside_others
 from rollouts.core.rules.replica_differs import SETTLES_S
 from rollouts.core.rules.state import RuleState, TickView
 from rollouts.core.snapshot import Observed, Snapshot
 
 _OPENING = frozenset({Action.ADVANCE, Action.BAKE, Action.PROMOTE})
+
+
+@dataclass(frozen=True)
+class StableTallies(ReplicaTallies):
+    """Of stable's replicas in this stage. `deployments`: by replica, its own; a replay is not told."""
+
+    name = "stable_replica"
+    earlier: ClassVar[Mapping[str, str]] = {"tallies": "stable_replicas", "is_replacing": "is_stable_replacing"}
+    deployments: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,11 +68,12 @@ class StableReplica(RuleState):
     def observed(self, seen: TickView) -> tuple[Self, tuple[Command, ...]]:
         """If another has answered in the odd one's place for some seconds, errors of both arms are counted from
         here on: none of before is compared with one of after. Other guards were not of that replica."""
-        state = replace(self, looks=self.looks + 1) if seen.observed.stable_replicas else self
+        given = seen.observed.given(StableTallies)
+        state = replace(self, looks=self.looks + 1) if given.tallies else self
         if not state.replica or state.is_renewed:
             return state, ()
-        if seen.observed.is_stable_replacing or state.gone_at is None:
-            return replace(state, gone_at=None if seen.observed.is_stable_replacing else seen.now), ()
+        if given.is_replacing or state.gone_at is None:
+            return replace(state, gone_at=None if given.is_replacing else seen.now), ()
         if seen.now - state.gone_at <= SETTLES_S:
             return state, ()
         return replace(state, is_renewed=True), (ForgetEvidence((ERRORS,)),)
@@ -71,10 +81,9 @@ class StableReplica(RuleState):
     def obeyed(self, command: Command, seen: Observed) -> Self:
         if not isinstance(command, ReplaceStable):
             return self
-        servers, deployment = (
-            seen.stable_servers or len(seen.stable_replicas),
-            seen.stable_deployments.get(command.replica),
-        )
+        given = seen.given(StableTallies)
+        servers = seen.stable_servers or len(given.tallies)
+        deployment = given.deployments.get(command.replica)
         found = type(self)(command.replica, seen.now, servers, command.is_aside, deployment=deployment)
         return replace(found, looks=self.looks)
 
@@ -97,7 +106,7 @@ def doubted(s: Snapshot, decided: Decision) -> Judged | None:
 
 def comparable(s: Snapshot, decided: Decision) -> Decision:
     """The decision; a hold in its place where stable's failures are those of one replica, with which the candidate was compared."""
-    judged = doubted(s, decided) if s.observed.stable_replicas else None
+    judged = doubted(s, decided) if s.observed.given(StableTallies).tallies else None
     odd = _odd(s, judged) if judged is not None else None
     if judged is None or odd is None:
         return decided
@@ -116,7 +125,7 @@ def _odd(s: Snapshot, judged: Judged) -> OddReplica | None:
     """The replica of stable that would be taken back beside the others, were it a release."""
     look = max(1, s.of(StableReplica).looks)  # the shares 1/2, 1/6, 1/12 … of all looks add up to 1
     return odd_beside_others(
-        s.observed.stable_replicas,
+        s.observed.given(StableTallies).tallies,
         tolerated=judged.guard.roll_back_over.of,
         phi=judged.phi,
         chance=CHANCE / (look * (look + 1)),

@@ -11,15 +11,16 @@ from rollouts.core.rules.all_failing import AllFailing, all_failing
 from rollouts.core.rules.blind import Blindness
 from rollouts.core.rules.budget import SpentBudget, spent
 from rollouts.core.rules.forced_calls import ForcedCalls
+from rollouts.core.rules.given import RuleInput
 from rollouts.core.rules.loading import Loading
 from rollouts.core.rules.lost_counts import LostCounts
 from rollouts.core.rules.mostly_failing import MostlyFailing, mostly_failing
 from rollouts.core.rules.over_objective import over_objective
-from rollouts.core.rules.replica_differs import ReplicaDiffers
+from rollouts.core.rules.replica_differs import CandidateTallies, ReplicaDiffers
 from rollouts.core.rules.second_look import SteadyServer
 from rollouts.core.rules.servers_gone import CandidateServers, other_contents, servers_gone
 from rollouts.core.rules.stable_gone import StableServers
-from rollouts.core.rules.stable_replica import StableReplica
+from rollouts.core.rules.stable_replica import StableReplica, StableTallies
 from rollouts.core.rules.state import RuleState
 from rollouts.core.rules.warm_up import WarmUp
 from rollouts.core.rules.worse_than_stable import worse_than_stable
@@ -30,6 +31,8 @@ STATES: tuple[type[RuleState], ...] = (
     ReplicaDiffers, StableReplica, Blindness, WarmUp, CandidateServers, SteadyServer, Loading, StableServers,
     AllFailing, MostlyFailing, LostCounts, ForcedCalls, SpentBudget,
 )  # fmt: skip
+#: What a tick tells single rules, and records.
+INPUTS: tuple[type[RuleInput], ...] = (CandidateTallies, StableTallies)
 BEGIN: Mapping[str, RuleState] = {one.name: one() for one in STATES}
 
 
