@@ -296,7 +296,7 @@ SPECTACULAR_SETTINGS = {
         "ReleaseState": [(state.value, state.value) for state in ReleaseState],
         "EnvelopeVerdict": ["passed", "failed", "unknown"],
         "VerdictEnum": ["yes", "unknown", "no"],
-        "NodeState": ["reachable", "silent", "cordoned", "revoked"],
+        "NodeState": ["reachable", "silent", "cordoned"],
         "GatewayState": [(one.value, one.value) for one in Standing],
         "UploadState": [(state.value, state.value) for state in UploadState],
         "WaiverKind": [(kind, kind) for kind in ("code", "pickle")],
@@ -362,10 +362,6 @@ GATEWAY_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_TIMEOUT_S", 10.0, least=0.1, 
 GATEWAY_ATTEMPT_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_ATTEMPT_TIMEOUT_S", 2.0, least=0.1, most=GATEWAY_TIMEOUT_S)
 # This machine's agent.
 NODE_NAME = env.text("SLUICEGATE_NODE", "local")
-#: What it was invited with (`sluicegate node invite`); it is used once, and the agent keeps a credential of its own from then on.
-NODE_JOIN_TOKEN = env.text("SLUICEGATE_NODE_JOIN_TOKEN")
-# Whether nodes are let in that have not joined by a token. A node that has is let in by its credential alone, whatever this says.
-NODES_JOIN_BY_TOKEN = env.flag("SLUICEGATE_NODES_JOIN_BY_TOKEN")
 # Whether releases that bring code run on a machine that cannot shut them in.
 ALLOW_UNCONTAINED_CODE = env.flag("SLUICEGATE_ALLOW_UNCONTAINED_CODE", False)
 SERVING_VENV = Path(env.text("SLUICEGATE_SERVING_VENV", str(BASE_DIR / ".venv-serving")))

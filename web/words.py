@@ -63,7 +63,6 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "silent": ("bad", "alert"),
     "lost": ("bad", "alert"),
     "drifted": ("bad", "alert"),
-    "revoked": ("idle", "cross"),
     "expired": ("idle", "clock"),
     "expires_soon": ("waiting", "clock"),
     "deactivated": ("idle", "lock"),
