@@ -127,7 +127,7 @@ class EngineState:
 
     def obeying(self, commands: Iterable[Command], seen: Observed) -> EngineState:
         """With the commands carried out on evidence, and by every rule."""
-        watches, rules = dict(self.watches), dict(self.rules)
+        watches, rules = dict(self.watches), self.rules
         for command in commands:
             if isinstance(command, ForgetEvidence):
                 for name in watches.keys() & set(command.guards):

@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from registry.core.schema import Number
 from rollouts.core.commands import ForgetEvidence
 from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import EngineState
 from rollouts.core.odd_replica import ReplicaTallies, ReplicaTally
+from rollouts.core.policy_schema import parse_policy
+from rollouts.core.rules.setting import Setting
 from rollouts.core.rules.state import RuleState
-from rollouts.core.rules.table import BEGIN, CONVICTING, INPUTS, STATES, findings, most_severe
+from rollouts.core.rules.table import BEGIN, CONVICTING, INPUTS, SETTINGS, STATES, findings, most_severe
+from rollouts.core.rules.warm_up import COLD_ATTEMPTS, COLD_S, WarmUp
 from rollouts.core.snapshot import Observed
 from rollouts.core.tick_history import rows_of
 from tests.core.test_decide import judged, snapshot
@@ -37,6 +41,17 @@ def test_a_state_is_stored_whole_and_read_back(state: type[RuleState]) -> None:
     assert EngineState.from_json(json.loads(json.dumps(kept.to_json()))) == kept
     assert kept.to_json()["rules"].keys() == {state.name}
     assert state.from_earlier({}) == BEGIN[state.name] == state()
+
+
+def test_what_a_newer_version_stored_besides_is_left_out() -> None:
+    stored = {"rules": {"warm_up": {"forgotten": 2, "of_a_newer_version": 1}, "of_a_newer_version": []}}
+    assert EngineState.from_json(stored) == keeping(WarmUp(forgotten=2))
+
+
+def test_a_policy_holds_the_settings_of_rules_and_one_that_states_none_keeps_its_digest() -> None:
+    given, other = parse_policy({"cold_s": 7}), Setting("not_stated_s", Number(0, 9), default=3)
+    assert (COLD_S.of(given), COLD_ATTEMPTS.of(given)) == (7, 20) and other.of(given) == 3
+    assert all(one.name in given.document for one in SETTINGS)
 
 
 def test_every_state_of_the_folder_is_kept_and_names_are_unique() -> None:

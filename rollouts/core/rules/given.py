@@ -21,4 +21,4 @@ class RuleInput:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(**value)
+        return cls(**{one.name: value[one.name] for one in fields(cls) if one.name in value})

@@ -78,7 +78,7 @@ class ReplicaDiffers(RuleState):
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        return cls(**{**value, "besides": tuple(value.get("besides", ()))})
+        return super().from_json({**value, "besides": tuple(value.get("besides", ()))})
 
     @classmethod
     def from_earlier(cls, stored: Mapping[str, Any]) -> Self:

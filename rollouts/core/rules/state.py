@@ -74,7 +74,7 @@ class RuleState:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        return cls(**value)
+        return cls(**{one.name: value[one.name] for one in fields(cls) if one.name in value})
 
     @classmethod
     def from_earlier(cls, stored: Mapping[str, Any]) -> Self:

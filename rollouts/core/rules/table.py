@@ -19,10 +19,11 @@ from rollouts.core.rules.over_objective import over_objective
 from rollouts.core.rules.replica_differs import CandidateTallies, ReplicaDiffers
 from rollouts.core.rules.second_look import SteadyServer
 from rollouts.core.rules.servers_gone import CandidateServers, other_contents, servers_gone
+from rollouts.core.rules.setting import Setting
 from rollouts.core.rules.stable_gone import StableServers
 from rollouts.core.rules.stable_replica import StableReplica, StableTallies
 from rollouts.core.rules.state import RuleState
-from rollouts.core.rules.warm_up import WarmUp
+from rollouts.core.rules.warm_up import COLD_ATTEMPTS, COLD_S, WarmUp
 from rollouts.core.rules.worse_than_stable import worse_than_stable
 from rollouts.core.snapshot import Snapshot
 
@@ -33,6 +34,8 @@ STATES: tuple[type[RuleState], ...] = (
 )  # fmt: skip
 #: What a tick tells single rules, and records.
 INPUTS: tuple[type[RuleInput], ...] = (CandidateTallies, StableTallies)
+#: Fields of the policy that single rules read.
+SETTINGS: tuple[Setting, ...] = (COLD_ATTEMPTS, COLD_S)
 BEGIN: Mapping[str, RuleState] = {one.name: one() for one in STATES}
 
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from registry.core.schema import Integer, Number
 from rollouts.core.commands import Command, ForgetEvidence, ForgetFirst
 from rollouts.core.decision import Code, Decision, hold
 from rollouts.core.guard_tracker import CounterNews
 from rollouts.core.judged import Judged
+from rollouts.core.rules.setting import Setting
 from rollouts.core.rules.state import NewStage, RuleState, TickView
 from rollouts.core.snapshot import Observed, Snapshot
 
@@ -19,6 +21,8 @@ COLD_START = "cold_start"
 YOUNG_S, LEAST_RECENT = 300.0, 20
 #: Evidence of a warm-up is dropped so often in one stage: a server that keeps coming back is no excuse for ever.
 MOST_FORGOTTEN = 2
+COLD_ATTEMPTS = Setting("cold_attempts", Integer(0, 100_000, unit="attempts"))
+COLD_S = Setting("cold_s", Number(0, 30 * 86_400, unit="seconds"))
 
 
 class ForgetWarmUp(ForgetEvidence):
@@ -66,17 +70,18 @@ def warm_up(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
     """
     state = s.of(WarmUp)
     answered = s.evidence.attempts - state.server_base
-    if state.server_since is not None and answered < s.policy.cold_attempts:
-        said = f"{looks}, but its server has answered only {answered} of {s.policy.cold_attempts} attempts"
+    least, cold_s = COLD_ATTEMPTS.of(s.policy), COLD_S.of(s.policy)
+    if state.server_since is not None and answered < least:
+        said = f"{looks}, but its server has answered only {answered} of {least:.0f} attempts"
         return hold(s, Code.CONFOUNDED, f"{said} that it may take to warm up", judged, because=COLD_START)
     was_cold, served_s = False, s.since(state.served_since) if state.server_since is not None else None
     # What was well at first, and is slow now, did not come from warming up.
     if served_s is not None and _was_slow_at_first(s, judged):
-        if served_s < s.policy.cold_s:
-            said = f"{looks}, but its server has served for only {served_s:.0f} of {s.policy.cold_s:.0f} s"
+        if served_s < cold_s:
+            said = f"{looks}, but its server has served for only {served_s:.0f} of {cold_s:.0f} s"
             return hold(s, Code.CONFOUNDED, f"{said} that it may take to warm up", judged, because=COLD_START)
-        is_of_this_step = served_s < s.elapsed_s + s.policy.cold_s
-        was_cold = s.policy.cold_s > 0 and not state.forgotten and is_of_this_step
+        is_of_this_step = served_s < s.elapsed_s + cold_s
+        was_cold = cold_s > 0 and not state.forgotten and is_of_this_step
     if state.forgotten >= MOST_FORGOTTEN or not (was_cold or _is_well_by_now(s, judged)):
         return None
     attempts = s.evidence.tracker(judged.guard.name).recent.attempts
