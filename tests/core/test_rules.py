@@ -51,7 +51,9 @@ def test_what_a_newer_version_stored_besides_is_left_out() -> None:
 def test_a_policy_holds_the_settings_of_rules_and_one_that_states_none_keeps_its_digest() -> None:
     given, other = parse_policy({"cold_s": 7}), Setting("not_stated_s", Number(0, 9), default=3)
     assert (COLD_S.of(given), COLD_ATTEMPTS.of(given)) == (7, 20) and other.of(given) == 3
-    assert all(one.name in given.document for one in SETTINGS)
+    assert "not_stated_s" not in given.document
+    stated = parse_policy({one.name: 7 for one in SETTINGS})
+    assert [one.of(stated) for one in SETTINGS] == [7] * len(SETTINGS)
 
 
 def test_every_state_of_the_folder_is_kept_and_names_are_unique() -> None:
