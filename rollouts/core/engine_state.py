@@ -16,6 +16,7 @@ from rollouts.core.rules.table import BEGIN, states_of
 from rollouts.core.snapshot import Desired, Observed
 from rollouts.core.step_evidence import Evidence
 
+_NO_COUNTS = Arms()
 #: Fields that are JSON as they are.
 _PLAIN = (
     "user_requests", "user_errors", "candidate_seen_at", "read_at", "commanded_at", "stage", "asked_at", "is_promoting", "tick", "drawn",
@@ -32,7 +33,8 @@ class EngineState:
     external: Mapping[str, Reading] = field(default_factory=dict)  # likewise, by guard that counts elsewhere
     tick: int = -1  # the last one whose readings were taken in
     read_at: float | None = None  # when the last readings were taken
-    step: Arms = field(default_factory=Arms)  # counts since the gateways acknowledged this stage's weight
+    step: Arms = _NO_COUNTS  # counts since the gateways acknowledged this stage's weight
+    settled: Arms = _NO_COUNTS  # of these, those of gateways whose answers come as steadily as requests
     total: Arms = field(default_factory=Arms)  # counts since the rollout began
     last: Arms = field(default_factory=Arms)  # counts of the last tick alone
     drawn: int = 0  # of the last tick: requests drawn for the candidate that ended, whatever weight they began under
@@ -54,6 +56,7 @@ class EngineState:
             "readings": {name: reading.to_json() for name, reading in self.readings.items()},
             "external": {name: reading.to_json() for name, reading in self.external.items()},
             "step": self.step.to_json(),
+            **({} if self.settled == self.step else {"settled": self.settled.to_json()}),
             "total": self.total.to_json(),
             "last": self.last.to_json(),
             "watches": {name: watch.to_json() for name, watch in self.watches.items()},
@@ -66,8 +69,10 @@ class EngineState:
     def from_json(cls, value: Mapping[str, Any]) -> EngineState:
         """The state as it was kept; what an older version did not keep is as at the beginning."""
         arms: dict[str, Any] = {
-            name: Arms.from_json(value[name]) for name in ("step", "total", "last") if name in value
+            name: Arms.from_json(value[name]) for name in ("step", "settled", "total", "last") if name in value
         }
+        if "step" in arms:
+            arms.setdefault("settled", arms["step"])
         read: dict[str, Any] = {
             "readings": {name: Reading.from_json(one) for name, one in value.get("readings", {}).items()},
             "external": {name: Reading.from_json(one) for name, one in value.get("external", {}).items()},
@@ -101,7 +106,14 @@ class EngineState:
         ended = NewStage(again, self.watches, policy)
         rules = {name: one.entered(ended) for name, one in self.rules.items()}
         return replace(
-            self, watches=watches, rules=rules, step=Arms(), stage=stage, commanded_at=at, candidate_seen_at=None
+            self,
+            watches=watches,
+            rules=rules,
+            step=_NO_COUNTS,
+            settled=_NO_COUNTS,
+            stage=stage,
+            commanded_at=at,
+            candidate_seen_at=None,
         )
 
     def _without_candidate(self) -> dict[str, GuardTracker]:
@@ -141,7 +153,7 @@ class EngineState:
 
     def acknowledged(self, at: float) -> EngineState:
         """The gateways follow the weight: from here on its samples and its split count."""
-        return replace(self, step=Arms(), candidate_seen_at=at)
+        return replace(self, step=_NO_COUNTS, settled=_NO_COUNTS, candidate_seen_at=at)
 
 
 def update_state(
@@ -194,9 +206,12 @@ def _has_gap(before: Mapping[str, Reading], now: Mapping[str, Reading]) -> bool:
 def _counted(state: EngineState, news: CounterNews, readings: Mapping[str, Reading]) -> dict[str, Any]:
     """What changes with the gateways' counts: the sums of both arms and of users, and what the last attempts were like."""
     candidate, is_lossy = news.arms.candidate, _has_gap(state.readings, readings)
+    step = state.step + news.arms
+    is_all = state.settled is state.step and len(news.settled_parts) == len(news.parts)  # then they are added up once
     return {
         "readings": {**state.readings, **readings},
-        "step": state.step + news.arms,
+        "step": step,
+        "settled": step if is_all else state.settled + news.settled,
         "total": state.total + news.whole,
         "user_requests": state.user_requests + sum(part.user_requests for part in news.parts.values()),
         "user_errors": state.user_errors + sum(part.user_errors for part in news.parts.values()),

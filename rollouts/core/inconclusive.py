@@ -16,10 +16,14 @@ from rollouts.core.rules.lost_counts import lost_counts
 from rollouts.core.rules.stable_gone import no_target
 from rollouts.core.rules.verdicts import burns, is_fix, shared_incident
 from rollouts.core.snapshot import Snapshot
+from rollouts.core.two_by_two import by_chance, excess_of
 
 #: A release sheds when so many requests of a step were refused, more than this share of what was drawn for it, and more than so
 #: many times stable's: a burst or two that both arms feel is none.
 LEAST_SHED, SHED_FRAC, SHED_RATIO = 10, 0.01, 2.0
+#: Callers leave the candidate more often if so many requests, and this share of all, are given up beyond stable's share and beyond
+#: what chance adds, in standard deviations. A ratio would hide them behind many that are given up on both arms.
+LEAST_GIVEN_UP, GIVEN_UP_FRAC, GIVEN_UP_SIGMAS = 10, 0.01, 4.0
 #: While most of stable's requests fail, a candidate answers if it fails less than half as many of so many newest attempts, or of more.
 LEAST_ANSWERED = 10
 
@@ -36,7 +40,7 @@ def inconclusive_because(s: Snapshot) -> Decision | None:
 
 def _lacks_evidence(s: Snapshot) -> Decision | None:
     """A promotion by hand waits for no evidence; what speaks against the candidate holds it all the same."""
-    return None if s.is_by_hand else _no_samples(s) or lost_counts(s) or forced_calls(s)
+    return None if s.is_by_hand else _no_samples(s) or lost_counts(s) or forced_calls(s) or _given_up(s)
 
 
 def _source_unavailable(s: Snapshot) -> Decision | None:
@@ -86,9 +90,24 @@ def _no_samples(s: Snapshot) -> Decision | None:
 def _split(s: Snapshot) -> Decision | None:
     if not is_split_off(s):
         return None
-    got = share_text(s.observed_frac or 0.0)
+    got = share_text(s.evidence.settled_candidate / (s.evidence.settled_candidate + s.evidence.settled_stable))
     said = f"Holding at {weight_text(s.desired.weight_bp)}: the gateways send {got} of the requests to {s.identity.candidate_name} instead"
     return hold(s, Code.NOT_ACKNOWLEDGED, said, because="split_off")
+
+
+def _given_up(s: Snapshot) -> Decision | None:
+    """Callers leave the candidate before its answers more often than stable: the answers that are left say less of its time."""
+    evidence = s.evidence
+    window = evidence.given_up_candidate, evidence.settled_candidate, evidence.given_up_stable, evidence.settled_stable
+    surely = excess_of(*window) - GIVEN_UP_SIGMAS * by_chance(*window[1:], 1.0)
+    if not s.identity.has_stable or surely < max(LEAST_GIVEN_UP, GIVEN_UP_FRAC * evidence.settled_candidate):
+        return None
+    bad, routed, bad_stable, stable = window
+    said = (
+        f"Holding at {weight_text(s.desired.weight_bp)}: callers gave up {bad} of {routed} requests on {s.identity.candidate_name} "
+        f"before an answer, and {bad_stable} of {stable} on {s.identity.stable_name}; how slow these would have been is unknown"
+    )
+    return hold(s, Code.NO_DATA, said, because="given_up")
 
 
 def _shedding(s: Snapshot) -> Decision | None:

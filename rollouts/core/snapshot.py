@@ -97,6 +97,10 @@ class StageEvidence:
     step_attempts: int = 0  # of the candidate, since acknowledged
     routed_candidate: int = 0  # requests that were split since acknowledged, by arm
     routed_stable: int = 0
+    settled_candidate: int = 0  # of these, those that ended while answers came as steadily as requests
+    settled_stable: int = 0
+    given_up_candidate: int = 0  # of these, those that their callers gave up before an answer began
+    given_up_stable: int = 0
     shed_candidate: int = 0  # requests that were refused in this step because too many were in flight
     shed_stable: int = 0  # likewise
     quiet_s: float = 0.0  # since the candidate's last attempt, or since the step began

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rollouts.core.counter_deltas import ERRORS, SHED
+from rollouts.core.counter_deltas import ERRORS, GIVEN_UP, SHED
 from rollouts.core.engine_state import EngineState
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.judged import Judged, judge_guard
@@ -44,7 +44,7 @@ def take_snapshot(
 
 
 def _evidence(policy: Policy, identity: Identity, observed: Observed, state: EngineState) -> StageEvidence:
-    step, now = state.step, observed.now
+    step, settled, now = state.step, state.settled, observed.now
     candidate, stable = step.candidate, step.stable
     began_at = state.commanded_at if observed.step_started_at is None else observed.step_started_at
     return StageEvidence(
@@ -56,6 +56,10 @@ def _evidence(policy: Policy, identity: Identity, observed: Observed, state: Eng
         step_attempts=candidate.attempts,
         routed_candidate=candidate.routed,
         routed_stable=stable.routed,
+        settled_candidate=settled.candidate.routed,
+        settled_stable=settled.stable.routed,
+        given_up_candidate=settled.candidate.bad.get(GIVEN_UP, 0),
+        given_up_stable=settled.stable.bad.get(GIVEN_UP, 0),
         shed_candidate=candidate.bad.get(SHED, 0),
         shed_stable=stable.bad.get(SHED, 0),
         quiet_s=_since(now, state.candidate_seen_at) or 0.0,

@@ -42,12 +42,12 @@ def moments(bad: float, attempts: float, bad_else: float, attempts_else: float) 
     return bad - share * all_bad, share * (1 - share) * all_bad * (whole - all_bad) / (whole - 1)
 
 
-def excess_of(bad: float, candidate: int, bad_stable: int, stable: int) -> float:
+def excess_of(bad: float, candidate: float, bad_stable: float, stable: float) -> float:
     """Returns the candidate's bad attempts beyond stable's share."""
     return bad - bad_stable * candidate / max(1, stable)
 
 
-def by_chance(candidate: int, bad_stable: int, stable: int, phi: float) -> float:
+def by_chance(candidate: float, bad_stable: float, stable: float, phi: float) -> float:
     """Returns the standard deviation of `excess_of` if the arms are alike; `phi`: how much stable's counts scatter beyond chance."""
     share = bad_stable / max(1, stable)
     return math.sqrt(max(0.0, phi * candidate * share * (1 - share) * (1 + candidate / max(1, stable))))
