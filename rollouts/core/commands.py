@@ -24,6 +24,10 @@ class ForgetEvidence(Command):
     has_scatter: bool = False
 
 
+class ForgetReplica(ForgetEvidence):
+    """The evidence was of one replica, and so may the failures of late be."""
+
+
 @dataclass(frozen=True)
 class ForgetFirst(Command):
     """The candidate has a newer server: its first attempts are counted from here on."""

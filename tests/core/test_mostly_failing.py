@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from rollouts.core.commands import ForgetEvidence
+from rollouts.core.commands import ForgetReplica
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms, Counts
 from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import EngineState
@@ -219,7 +219,7 @@ def test_the_row_survives_json() -> None:
 
 def test_what_was_of_a_replica_that_is_set_aside_is_forgotten() -> None:
     known = row(*[(counts(40, 24), counts(40))] * 3)
-    ejected = keeping(known).obeying([ForgetEvidence(("errors",), has_scatter=True)], Observed(10.0))
+    ejected = keeping(known).obeying([ForgetReplica(("errors",), has_scatter=True)], Observed(10.0))
     assert not ejected.of(MostlyFailing).readings
     late = keeping(known, ReplicaDiffers("one", 10.0, 2))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollouts.core.commands import ForgetEvidence
+from rollouts.core.commands import ForgetReplica
 from rollouts.core.counter_deltas import TIMED, Arms, Counts, Reading
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
@@ -218,7 +218,7 @@ def test_where_a_deadline_would_end_the_hold_at_once_the_breach_is_told(past: di
 
 
 def ejected(state: EngineState, *besides: str) -> EngineState:
-    commands = EjectReplica("b:1", besides), ForgetEvidence(("errors", *besides), has_scatter=True)
+    commands = EjectReplica("b:1", besides), ForgetReplica(("errors", *besides), has_scatter=True)
     return state.obeying(commands, Observed(100.0, candidate_servers=2))
 
 

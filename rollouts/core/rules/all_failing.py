@@ -116,7 +116,7 @@ def all_failing(s: Snapshot) -> Iterator[Decision]:
         )
         yield shared_incident(s, said)
         return
-    burning = next((one for one in s.evidence.judged if one.guard.indicator == "errors" and one.is_stable_over), None)
+    burning = next((one for one in s.evidence.judged if one.guard.kind.is_failure and one.is_stable_over), None)
     if burning is not None:  # then rows come by chance; a candidate that fares worse still is told by the evidence
         yield shared_incident(s, f"the last {row.attempts} attempts failed, and {burns(s, burning)}", burning)
         return

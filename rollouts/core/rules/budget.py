@@ -16,8 +16,6 @@ from rollouts.core.snapshot import Snapshot
 
 #: What is over the tolerance counts against the budget only as far as it exceeds what chance may add, in standard deviations.
 BUDGET_SIGMAS = 4.0
-#: What a bad request is for the budget: one that failed or was answered wrongly, not one that was slow.
-SPENDS = frozenset({"errors", "wrong"})
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ def spent(s: Snapshot) -> Iterator[Decision]:
         return
     harm = s.of(SpentBudget).so_far(s.evidence.trackers, s.policy)
     for judged in s.acting:
-        if judged.guard.indicator not in SPENDS:
+        if not judged.guard.kind.spends:
             continue
         excess, variance = harm.get(judged.guard.name, (0.0, 0.0))
         sure = excess - BUDGET_SIGMAS * math.sqrt(max(0.0, judged.phi * variance))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Self
 
-from rollouts.core.commands import Command, ForgetEvidence
+from rollouts.core.commands import Command, ForgetReplica
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms
 from rollouts.core.decision import Code, Decision
 from rollouts.core.guard_tracker import CounterNews
@@ -60,7 +60,7 @@ class MostlyFailing(RuleState):
         return type(self)()
 
     def obeyed(self, command: Command, seen: Observed) -> Self:
-        return type(self)() if isinstance(command, ForgetEvidence) and ERRORS in command.guards else self
+        return type(self)() if isinstance(command, ForgetReplica) else self
 
     def after(self, read_at: float, gateways: Sequence[Arms]) -> Self:
         """With what each gateway counted since the reading before."""
@@ -120,7 +120,7 @@ def mostly_failing(s: Snapshot) -> Iterator[Decision]:
 
     Only beside a stable that gets traffic and keeps to its objective, and beyond what the guard tolerates of its failures.
     """
-    judged = next((one for one in s.acting if one.guard.indicator == ERRORS), None)
+    judged = next((one for one in s.acting if one.guard.kind.is_failure), None)
     if judged is None or not s.identity.has_stable or s.desired.is_promoting or judged.is_stable_over:
         return
     row, least_bad = s.of(MostlyFailing), MOSTLY_TIMES * s.policy.all_failing_attempts

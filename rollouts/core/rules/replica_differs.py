@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from accounts.core.quantities import share_text, weight_text
-from rollouts.core.commands import Command, ForgetEvidence
+from rollouts.core.commands import Command, ForgetReplica
 from rollouts.core.counter_deltas import ERRORS
 from rollouts.core.deadline import late, overdue
 from rollouts.core.decision import TAKES_BACK, Action, Code, Decision, facts_of, hold
@@ -67,7 +67,7 @@ class ReplicaDiffers(RuleState):
         if not self.replica:
             return self, ()
         if seen.now - self.at <= SETTLES_S:  # answers of it may still come
-            return self, (ForgetEvidence((ERRORS, *self.besides)),)
+            return self, (ForgetReplica((ERRORS, *self.besides)),)
         return self if seen.observed.given(CandidateTallies).is_replacing else replace(self, is_replaced=True), ()
 
     def obeyed(self, command: Command, seen: Observed) -> Self:
@@ -88,9 +88,10 @@ class ReplicaDiffers(RuleState):
 
 def suspected(s: Snapshot, decision: Decision) -> Judged | None:
     """The guard for whose failures traffic is taken away, where replicas may differ in them: the gateways' errors."""
-    if decision.action not in TAKES_BACK | {Action.PAUSE} or decision.breach is None or decision.guard != "errors":
+    if decision.action not in TAKES_BACK | {Action.PAUSE} or decision.breach is None:
         return None
-    return next((one for one in s.evidence.judged if one.guard.indicator == "errors"), None)
+    named = (one for one in s.evidence.judged if one.guard.name == decision.guard)
+    return next((one for one in named if one.guard.kind.is_failure), None)
 
 
 def or_one_replica(s: Snapshot, worst: Decision, found: Iterable[Decision]) -> Decision:
@@ -116,7 +117,7 @@ def or_one_replica(s: Snapshot, worst: Decision, found: Iterable[Decision]) -> D
             f"{share_text(judged.rate_candidate)}, but they are {theirs} It gets no more traffic, and another is to take its place."
         )
         held = hold(s, Code.REPLICA_DIFFERS, said, judged)
-        commands = (EjectReplica(odd.name, besides), ForgetEvidence(own, has_scatter=True))
+        commands = (EjectReplica(odd.name, besides), ForgetReplica(own, has_scatter=True))
         return replace(held, facts={**held.facts, "odd_replica": facts}, commands=commands)
     said = f"{worst.reason} The failures are {theirs} Look at that server first."
     return replace(worst, reason=said, facts={**worst.facts, "odd_replica": facts})
@@ -141,7 +142,7 @@ def _is_its_own(slow: Judged, failing: Judged) -> bool:
     were more attempts slow, beyond stable's share and what chance adds to it, than failed. What is given up unanswered is both. Evidence
     that does not speak against the candidate is nobody's; what does is wiped before its bar, too: it would reach it by what that replica
     has in flight."""
-    if slow.guard.indicator != "slow" or max(slow.log_e_worse, slow.log_e_over) <= 0:
+    if not slow.guard.kind.has_thresholds or max(slow.log_e_worse, slow.log_e_over) <= 0:
         return False
     surely = slow.excess if slow.beyond_chance is None else slow.beyond_chance
     return slow.excess > 0 and surely <= failing.bad_candidate

@@ -14,6 +14,7 @@ from rollouts.core.deadline import overdue
 from rollouts.core.decision import Action, Code, Decision, facts_of, hold, sentence
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.policy import Source
 from rollouts.core.rules.all_failing import AllFailing
 from rollouts.core.rules.blind import telemetry_unavailable
 from rollouts.core.rules.mostly_failing import MostlyFailing
@@ -26,8 +27,6 @@ from rollouts.core.snapshot import Snapshot
 PROBED_S = 10.0
 #: Counters that cannot show that the candidate gets nothing hold up its next look no longer than this, in seconds.
 CONFIRMED_WITHIN_S = 30.0
-#: The indicator that convicts at once: the prober finds wrong answers without users, also during the wait.
-PROBED = "wrong"
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,9 @@ def _blocked(s: Snapshot) -> Decision | None:
 
 
 def probed_only(s: Snapshot) -> Snapshot:
-    """Without evidence of users' traffic: late answers of the look before are no evidence of the next one."""
-    judged = tuple(one for one in s.evidence.judged if one.guard.indicator == PROBED)
+    """Without evidence of users' traffic: late answers of the look before are no evidence of the next one. The prober
+    finds wrong answers without users, also during the wait."""
+    judged = tuple(one for one in s.evidence.judged if one.guard.source is Source.PROBER)
     rules = {**s.rules, AllFailing.name: replace(s.of(AllFailing), attempts=0), MostlyFailing.name: MostlyFailing()}
     return replace(s, evidence=replace(s.evidence, judged=judged, shed_candidate=0), rules=rules)
 

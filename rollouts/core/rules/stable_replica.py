@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from accounts.core.quantities import weight_text
-from rollouts.core.commands import Command, ForgetEvidence
+from rollouts.core.commands import Command, ForgetReplica
 from rollouts.core.counter_deltas import ERRORS
 from rollouts.core.deadline import STABLE_REPLICA, late, overdue
 from rollouts.core.decision import Action, Code, Decision, hold
@@ -76,7 +76,7 @@ class StableReplica(RuleState):
             return replace(state, gone_at=None if given.is_replacing else seen.now), ()
         if seen.now - state.gone_at <= SETTLES_S:
             return state, ()
-        return replace(state, is_renewed=True), (ForgetEvidence((ERRORS,)),)
+        return replace(state, is_renewed=True), (ForgetReplica((ERRORS,)),)
 
     def obeyed(self, command: Command, seen: Observed) -> Self:
         if not isinstance(command, ReplaceStable):
@@ -99,9 +99,9 @@ def doubted(s: Snapshot, decided: Decision) -> Judged | None:
     if not s.identity.has_stable or s.of(StableReplica).replica:
         return None
     opens = decided.action in _OPENING and decided.code is Code.PROVEN
-    if not opens and not (decided.code is Code.BOTH_ARMS_BAD and decided.guard == "errors"):
-        return None
-    return next((one for one in s.evidence.judged if one.guard.indicator == "errors"), None)
+    failing = next((one for one in s.evidence.judged if one.guard.kind.is_failure), None)
+    is_excused = decided.code is Code.BOTH_ARMS_BAD and failing and decided.guard == failing.guard.name
+    return failing if opens or is_excused else None
 
 
 def comparable(s: Snapshot, decided: Decision) -> Decision:

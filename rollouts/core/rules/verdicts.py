@@ -8,6 +8,7 @@ from accounts.core.quantities import share_text, weight_text
 from rollouts.core.decision import Action, Code, Decision, facts_of, hold, name_of
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.policy import Source
 from rollouts.core.rules.stable_gone import way_on
 from rollouts.core.snapshot import Snapshot
 
@@ -49,7 +50,7 @@ def rollback_decision(s: Snapshot, code: Code, why: str, judged: Judged | None =
 
 def _is_looked_at_again(s: Snapshot, code: Code, judged: Judged | None) -> bool:
     """Whether the policy gives the candidate another look in place of the conviction. Wrong answers are no incident."""
-    is_users = judged is None or judged.guard.indicator != "wrong"
+    is_users = judged is None or judged.guard.source is not Source.PROBER
     return code in _CROSSINGS and is_users and s.desired.look < s.policy.second_look.looks
 
 
