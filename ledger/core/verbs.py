@@ -55,6 +55,8 @@ class EventVerb(StrEnum):
     ENVIRONMENT_DELETED = "environment.deleted"
     ENVIRONMENT_RETIRED = "environment.retired"
     ENVIRONMENT_RESTORED = "environment.restored"
+    ENVIRONMENT_SERVER_LISTED = "environment.server_listed"
+    ENVIRONMENT_SERVER_REMOVED = "environment.server_removed"
     NODE_REGISTERED = "node.registered"
     NODE_CORDONED = "node.cordoned"
     NODE_UNCORDONED = "node.uncordoned"

@@ -19,7 +19,7 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
-from ledger.core.errors import StateChanged
+from ledger.core.errors import Refused, StateChanged
 from ledger.core.verbs import EventVerb
 from registry.models import Release
 from registry.queries import require_runnable
@@ -32,6 +32,7 @@ from serving.core.use import Reading
 from serving.models import (
     Deployment,
     Environment,
+    ListedServer,
     Node,
     NodeGpuReading,
     Route,
@@ -309,15 +310,23 @@ def end_server(*, actor: Actor, server: Server, reason: str) -> None:
             notify_routes()
 
 
-def register_node(*, actor: Actor, name: str, runtimes: list[dict[str, Any]], facts: dict[str, Any]) -> Node:
-    """Returns the node by this name, seen now, with its new runtimes and facts. The log tells of it the first time. Raises Refused."""
+def register_node(
+    *, actor: Actor, name: str, runtimes: list[dict[str, Any]], facts: dict[str, Any], is_listed: bool = False
+) -> Node:
+    """Returns the node by this name, seen now, with its new runtimes and facts. The log tells of it the first time.
+
+    Raises Refused: `is_listed` and no environment lists such a server, or the other way round.
+    """
     require(actor, Verb.ADMINISTER, "")
     with transaction.atomic():
         found = Node.objects.select_for_update(no_key=True).filter(name=name).first()
+        if ListedServer.objects.filter(pk=name).exists() != is_listed:
+            says = "is listed by no environment" if is_listed else "is the name of a server that an environment lists"
+            raise Refused("server_not_listed" if is_listed else "server_listed", f"{name} {says}.", node=name)
         told = {"runtimes": runtimes, "facts": facts, "seen_at": timezone.now(), "removed_at": None}
         node, is_new = Node.objects.update_or_create(name=name, defaults=told)
         is_back = found is not None and found.removed_at is not None
-        if is_new or is_back:
+        if is_new or is_back or (found is not None and found.seen_at is None):
             images = sorted({runtime["image"] for runtime in runtimes})
             append_event(
                 verb=EventVerb.NODE_RETURNED if is_back else EventVerb.NODE_REGISTERED,

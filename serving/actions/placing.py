@@ -14,8 +14,9 @@ from registry.models import Release
 from registry.queries import manifest_of
 from serving.core.containment import Containment, may_run_code, not_contained, of_facts
 from serving.core.placement import Choice
-from serving.models import Deployment, Environment, Node
-from serving.queries.deployments import nodes
+from serving.core.platforms import Platform
+from serving.models import Deployment, Environment
+from serving.queries.deployments import nodes, open_to, with_listing
 from serving.queries.node_fit import no_runtime, nodes_for, offering, why_refused
 from serving.queries.placement import fleet_now, place_for
 
@@ -41,7 +42,7 @@ def place_replica(
     hold_rooms()
     choice = place_for(release, environment, fleet_now(), but=but)
     if not choice.node:
-        raise why_nowhere(release, choice)
+        raise why_nowhere(release, environment, choice)
     made = Deployment.objects.create(
         release=release,
         environment=environment,
@@ -78,10 +79,12 @@ def hold_rooms() -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_PLACEMENT_LOCK])
 
 
-def why_nowhere(release: Release, choice: Choice) -> DomainError:
+def why_nowhere(release: Release, environment: Environment, choice: Choice) -> DomainError:
     """The error that says why no node took the release, and what to do."""
     name, wanted = f"{release.model.slug} {release.name}", manifest_of(release)["runtime"]
-    free = list(Node.objects.filter(cordoned_at=None).order_by(F("seen_at").desc(nulls_last=True)))
+    every = with_listing(nodes()).order_by(F("seen_at").desc(nulls_last=True))
+    shut_or_free = open_to(environment, every)
+    free = [node for node in shut_or_free if node.cordoned_at is None]
     if fitting := nodes_for(release, free):
         best = fitting[0]  # those that may not run its code come last
         if release.is_code_bearing and not may_run_code(best.facts):
@@ -96,8 +99,7 @@ def why_nowhere(release: Release, choice: Choice) -> DomainError:
             release=release.name,
             nodes=refused,
         )
-    cordoned = nodes().filter(cordoned_at__isnull=False).order_by(F("seen_at").desc(nulls_last=True))
-    if shut := nodes_for(release, cordoned):
+    if shut := nodes_for(release, [node for node in shut_or_free if node.cordoned_at is not None]):
         return Unavailable(
             "nodes_cordoned",
             f"Only {', '.join(node.name for node in shut)} could run it, and no new deployment is placed there: "
@@ -120,6 +122,15 @@ def why_nowhere(release: Release, choice: Choice) -> DomainError:
             "Start a node that it fits, or correct its envelope in a new release.",
             release=release.name,
             nodes=refused,
+        )
+    if environment.platform == Platform.STATIC and not shut_or_free:
+        return Unavailable(
+            "no_node_for_runtime",
+            f"{environment.slug} lists no server, so {name} cannot run there. List one: "
+            f"sluicegate api POST /environments/{environment.slug}/servers name=NAME address=HOST:HTTP:GRPC runtime=IMAGE",
+            image=wanted["image"],
+            backend=wanted["backend"],
+            known=[],
         )
     known = sorted({own["image"] for node in free for own in node.runtimes})
     empty = [f" {node.name} runs nothing: {why}" for node in free if (why := node.facts.get("missing"))]

@@ -112,7 +112,7 @@ def why_not_placed(release: Release, environment: Environment) -> str:
     plans = replica_plans(environment, release)
     if any(step.what is What.PLACE for plan in plans for step in plan.steps):
         choice = place_for(release, environment, fleet_now(), but=lost_nodes())
-        return "" if choice.node else why_nowhere(release, choice).message
+        return "" if choice.node else why_nowhere(release, environment, choice).message
     failed = deployments_in(release, environment).filter(is_wanted=True, state=DeploymentState.FAILED).first()
     return "" if failed is None else f"The one on node {failed.node_id} failed: {failed.reason}"
 

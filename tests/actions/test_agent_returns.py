@@ -17,8 +17,7 @@ from registry.models import Release
 from serving import actions, queries, wiring
 from serving.agent import node_agent
 from serving.agent.node_agent import Agent
-from serving.core.static_servers import StaticServer
-from serving.models import Environment, Node, Server
+from serving.models import Environment, ListedServer, Node, Server
 from tests.deployment_setup import (  # noqa: F401
     SYSTEM,
     S,
@@ -66,15 +65,14 @@ def test_what_could_not_be_stopped_is_tried_again_with_each_heartbeat(
 
 
 def test_agents_of_one_machine_sweep_nothing_of_each_other(tmp_path: Path, settings: Any) -> None:
-    settings.STATE_DIR, settings.STATIC_SERVER = tmp_path, None
+    settings.STATE_DIR = tmp_path
     local = wiring.blob_cache()
     half_fetched = local.folder / "incoming" / "half"
     half_fetched.parent.mkdir(parents=True)
     half_fetched.touch()
     others = []
-    for port in (8001, 9001):
-        settings.STATIC_SERVER = StaticServer("127.0.0.1", 8000, port)
-        others.append(wiring.blob_cache())
+    for name in ("one", "other"):
+        others.append(wiring.blob_cache(ListedServer(node_id=name)))
         others[-1].sweep()
     assert half_fetched.exists() and len({one.folder for one in (local, *others)}) == 3
 

@@ -18,7 +18,7 @@ from accounts.core.access import MAY, Role, Verb
 from tests import access_matrix
 from tests.api.route_world import DATA, MODEL, OURS, Caller, World, callers, upload_body, world
 from tests.api_schema import SCHEMA
-from tests.factories import OBJECTIVES
+from tests.factories import OBJECTIVES, RUNTIME
 from tests.issuer import Issuer
 from tests.issuer_setup import GITHUB_RULE
 from tests.registry_samples import release_yaml
@@ -78,6 +78,13 @@ ASKS: dict[str, Ask] = {
     "POST /environments": Ask(V.ADMINISTER, lambda w: {"slug": "canary"}),
     "GET /environments/{slug}": Ask(SIGNED_IN),
     "PATCH /environments/{slug}": Ask(V.ADMINISTER, lambda w: {"title": "x"}, if_match("environment")),
+    "GET /environments/{slug}/servers": Ask(SIGNED_IN),
+    "POST /environments/{slug}/servers": Ask(
+        V.ADMINISTER,
+        lambda w: {"name": "theirs", "address": "127.0.0.1:8000:8001", "runtime": RUNTIME},
+        also=frozenset({422}),
+    ),  # its platform is local
+    "POST /environments/{slug}/servers/{name}/remove": Ask(V.ADMINISTER, reason, also=frozenset({404})),
     "GET /environments/{slug}/remove": Ask(V.ADMINISTER),
     "POST /environments/{slug}/remove": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "POST /environments/{slug}/restore": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
