@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db.models import BooleanField, Count, ExpressionWrapper, Max, Min, OuterRef, Prefetch, Q, QuerySet, Sum
@@ -13,7 +14,6 @@ from django.db.models.functions import Coalesce
 from accounts.core.access import Actor, Verb, may
 from ledger.core.canonical import sha256_of
 from ledger.core.errors import NotFound
-from ledger.queries.statements import Statement
 from registry.models import Release, ServedModel
 from registry.signing import installation_keys
 from registry.storage import store
@@ -45,17 +45,14 @@ def reports_of(release: Release | UUID | OuterRef) -> QuerySet[Report]:
 
 def closest_report(release: Release, policy_digest: str) -> tuple[Report | None, bool]:
     """The newest report of exactly the release's contents under this gate policy, and True; else the newest of all. One query."""
-    found = _CLOSEST.rows(release=release.pk, manifest_digest=release.digest or "", policy_digest=policy_digest)
+    found = list(_closest(release=release.pk, manifest_digest=release.digest or "", policy_digest=policy_digest))
     report = next(iter(found), None)
     return report, report is not None and bool(report.is_present)
 
 
-def _closest(release: UUID, manifest_digest: str, policy_digest: str) -> QuerySet[Report]:
+def _closest(release: UUID, manifest_digest: str, policy_digest: str) -> QuerySet[Any, Any]:
     is_present = ExpressionWrapper(Q(manifest_digest=manifest_digest, policy_digest=policy_digest), BooleanField())
     return reports_of(release).annotate(is_present=is_present).order_by("-is_present", "-pk")[:1]
-
-
-_CLOSEST = Statement(_closest)
 
 
 def newest_gate_runs() -> QuerySet[GateRun]:
