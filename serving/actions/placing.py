@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from django.db import connection
 from django.db.models import F
@@ -15,7 +16,7 @@ from registry.queries import manifest_of
 from serving.core.containment import Containment, may_run_code, not_contained, of_facts
 from serving.core.placement import Choice
 from serving.core.platforms import Platform
-from serving.models import Deployment, Environment
+from serving.models import Deployment, Environment, Node
 from serving.queries.deployments import nodes, open_to, with_listing
 from serving.queries.node_fit import no_runtime, nodes_for, offering, why_refused
 from serving.queries.placement import fleet_now, place_for
@@ -123,22 +124,21 @@ def why_nowhere(release: Release, environment: Environment, choice: Choice) -> D
             release=release.name,
             nodes=refused,
         )
-    if environment.platform == Platform.STATIC and not shut_or_free:
-        return Unavailable(
-            "no_node_for_runtime",
-            f"{environment.slug} lists no server, so {name} cannot run there. List one: "
-            f"sluicegate api POST /environments/{environment.slug}/servers name=NAME address=HOST:HTTP:GRPC runtime=IMAGE",
-            image=wanted["image"],
-            backend=wanted["backend"],
-            known=[],
-        )
+    return _no_runtime(environment, name, wanted, free, is_empty=not shut_or_free)
+
+
+def _no_runtime(
+    environment: Environment, name: str, wanted: Mapping[str, Any], free: Sequence[Node], *, is_empty: bool
+) -> Unavailable:
+    """`is_empty`: no node and no listed server is there at all."""
     known = sorted({own["image"] for node in free for own in node.runtimes})
     empty = [f" {node.name} runs nothing: {why}" for node in free if (why := node.facts.get("missing"))]
+    says = f"{no_runtime(wanted, free)} Push the release for one of these, or start a node with that runtime."
+    if is_empty and environment.platform == Platform.STATIC:
+        says = (
+            f"{environment.slug} lists no server, so {name} cannot run there. List one: "
+            f"sluicegate api POST /environments/{environment.slug}/servers name=NAME address=HOST:HTTP:GRPC runtime=IMAGE"
+        )
     return Unavailable(
-        "no_node_for_runtime",
-        f"{no_runtime(wanted, free)} Push the release for one of these, or start a node with that runtime."
-        + "".join(empty),
-        image=wanted["image"],
-        backend=wanted["backend"],
-        known=known,
+        "no_node_for_runtime", says + "".join(empty), image=wanted["image"], backend=wanted["backend"], known=known
     )

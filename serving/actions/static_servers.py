@@ -59,7 +59,14 @@ def list_server(
         )
     hold_rooms()
     _refuse_taken(name, at)
-    again: dict[str, Any] = {"runtimes": [], "facts": {}, "gpus": {}, "seen_at": None, "removed_at": None, "cordoned_at": None}
+    again: dict[str, Any] = {
+        "runtimes": [],
+        "facts": {},
+        "gpus": {},
+        "seen_at": None,
+        "removed_at": None,
+        "cordoned_at": None,
+    }
     Node.objects.update_or_create(name=name, defaults=again)
     row = ListedServer.objects.create(
         node_id=name,

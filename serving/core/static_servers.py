@@ -1,4 +1,4 @@
-"""Servers that their owners run: the address of one, and how what it serves differs from what a release declares."""
+"""Servers that their owners run: their address, and how their tensors differ from those that a release declares."""
 
 from __future__ import annotations
 

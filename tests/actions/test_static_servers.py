@@ -1,4 +1,4 @@
-"""Servers that environments list: who may list one, which releases run there, what is said of each, and who tends them."""
+"""Servers that environments list: the right to list one, the releases that run there, their states, and their agents."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_environment_without_a_server_takes_no_release(production: Environmen
         ({"kind": "a b"}, "kind"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_field(production: Environment, over: dict[str, str], field: str) -> None:
+def test_a_wrong_value_is_refused_with_its_field(production: Environment, over: dict[str, str], field: str) -> None:
     with pytest.raises(Invalid) as caught:
         listed(production, **over)
     assert [one["field"] for one in caught.value.facts["errors"]] == [field]
