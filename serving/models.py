@@ -66,7 +66,7 @@ class Gateway(models.Model):
 class Node(models.Model):
     """A machine with an agent. `runtimes` lists the runtime images it can run: [{image, server, backends, versions}].
 
-    While it is cordoned it is given no new deployment; those that it has stay. One that was removed is cordoned, and on no list.
+    One that was removed is on no list and takes no deployment.
     """
 
     name = models.SlugField(primary_key=True, max_length=60)
@@ -74,11 +74,7 @@ class Node(models.Model):
     facts = models.JSONField(default=dict)
     gpus = models.JSONField(default=dict)  # its GPUs' last reading, as `serving.core.gpu.GpuReading.as_json` has it
     seen_at = models.DateTimeField(null=True)
-    cordoned_at = models.DateTimeField(null=True)
-    cordoned_by = models.CharField(max_length=150, blank=True)
-    cordon_reason = models.TextField(blank=True)
     removed_at = models.DateTimeField(null=True)
-    version = models.PositiveIntegerField(default=1)  # If-Match; grows with each cordon and its end
 
 
 class ListedServer(models.Model):

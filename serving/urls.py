@@ -34,10 +34,6 @@ urlpatterns = [
     path("gateways/<str:name>/resume", gateways.GatewayResumeView.as_view(), name="gateway-resume"),
     path("nodes", nodes.NodesView.as_view(), name="nodes"),
     path("nodes/memory", nodes.MemoryView.as_view(), name="nodes-memory"),
-    path("nodes/<slug:name>/cordon", nodes.CordonView.as_view(), name="node-cordon"),
-    path("nodes/<slug:name>/drain", nodes.DrainView.as_view(), name="node-drain"),
-    path("nodes/<slug:name>/remove", nodes.RemoveView.as_view(), name="node-remove"),
-    path("nodes/<slug:name>/uncordon", nodes.UncordonView.as_view(), name="node-uncordon"),
     path("servers", api.ServersView.as_view(), name="servers"),
     path("runtimes", api.RuntimesView.as_view(), name="runtimes"),
 ]

@@ -295,7 +295,7 @@ SPECTACULAR_SETTINGS = {
         "ReleaseState": [(state.value, state.value) for state in ReleaseState],
         "EnvelopeVerdict": ["passed", "failed", "unknown"],
         "VerdictEnum": ["yes", "unknown", "no"],
-        "NodeState": ["reachable", "silent", "cordoned"],
+        "NodeState": ["reachable", "silent"],
         "GatewayState": [(one.value, one.value) for one in Standing],
         "UploadState": [(state.value, state.value) for state in UploadState],
         "WaiverKind": [(kind, kind) for kind in ("code", "pickle")],

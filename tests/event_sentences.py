@@ -102,7 +102,6 @@ RESTS_ON = {
     "Nothing has been heard of its node {} for too long, and others answer.": "heartbeats, and servers that answer elsewhere",
     "drained by {}": PERSON,
     "{} is being drained: {}": PERSON,
-    "Node {} was removed.": "the node's row is deleted in this transaction",
     "{} asked for another in its place.": PERSON,
     "{} answers {} s after it was asked for.": "a server of the release is ready",
     "It makes room for {} {} in {}: nobody asked it for {} s, and no other that may yield was asked longer ago.": (

@@ -69,7 +69,6 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "expired": ("idle", "clock"),
     "expires_soon": ("waiting", "clock"),
     "deactivated": ("idle", "lock"),
-    "cordoned": ("waiting", "lock"),
     "frozen": ("waiting", "lock"),
     "waiting": ("waiting", "clock"),
     "no_room": ("waiting", "alert"),

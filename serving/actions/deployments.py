@@ -325,11 +325,10 @@ def register_node(
             raise Refused("server_not_listed" if is_listed else "server_listed", f"{name} {says}.", node=name)
         told = {"runtimes": runtimes, "facts": facts, "seen_at": timezone.now(), "removed_at": None}
         node, is_new = Node.objects.update_or_create(name=name, defaults=told)
-        is_back = found is not None and found.removed_at is not None
-        if is_new or is_back or (found is not None and found.seen_at is None):
+        if is_new or (found is not None and found.seen_at is None):
             images = sorted({runtime["image"] for runtime in runtimes})
             append_event(
-                verb=EventVerb.NODE_RETURNED if is_back else EventVerb.NODE_REGISTERED,
+                verb=EventVerb.NODE_REGISTERED,
                 subject_type="node",
                 subject_id=name,
                 actor=actor,

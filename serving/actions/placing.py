@@ -84,8 +84,7 @@ def why_nowhere(release: Release, environment: Environment, choice: Choice) -> D
     """The error that says why no node took the release, and what to do."""
     name, wanted = f"{release.model.slug} {release.name}", manifest_of(release)["runtime"]
     every = with_listing(nodes()).order_by(F("seen_at").desc(nulls_last=True))
-    shut_or_free = open_to(environment, every)
-    free = [node for node in shut_or_free if node.cordoned_at is None]
+    free = open_to(environment, every)
     if fitting := nodes_for(release, free):
         best = fitting[0]  # those that may not run its code come last
         if release.is_code_bearing and not may_run_code(best.facts):
@@ -99,13 +98,6 @@ def why_nowhere(release: Release, environment: Environment, choice: Choice) -> D
             f"No node has room for {name}: {' '.join(refused)} Drain what is not needed there, or add a node.",
             release=release.name,
             nodes=refused,
-        )
-    if shut := nodes_for(release, [node for node in shut_or_free if node.cordoned_at is not None]):
-        return Unavailable(
-            "nodes_cordoned",
-            f"Only {', '.join(node.name for node in shut)} could run it, and no new deployment is placed there: "
-            f"{shut[0].cordon_reason or 'no reason was given.'} Uncordon a node, or start another.",
-            nodes=[node.name for node in shut],
         )
     if refused := why_refused(release, free):
         is_plan = all(its.cannot_load for _, its in offering(release, free))
@@ -124,17 +116,14 @@ def why_nowhere(release: Release, environment: Environment, choice: Choice) -> D
             release=release.name,
             nodes=refused,
         )
-    return _no_runtime(environment, name, wanted, free, is_empty=not shut_or_free)
+    return _no_runtime(environment, name, wanted, free)
 
 
-def _no_runtime(
-    environment: Environment, name: str, wanted: Mapping[str, Any], free: Sequence[Node], *, is_empty: bool
-) -> Unavailable:
-    """`is_empty`: no node and no listed server is there at all."""
+def _no_runtime(environment: Environment, name: str, wanted: Mapping[str, Any], free: Sequence[Node]) -> Unavailable:
     known = sorted({own["image"] for node in free for own in node.runtimes})
     empty = [f" {node.name} runs nothing: {why}" for node in free if (why := node.facts.get("missing"))]
     says = f"{no_runtime(wanted, free)} Push the release for one of these, or start a node with that runtime."
-    if is_empty and environment.platform == Platform.STATIC:
+    if not free and environment.platform == Platform.STATIC:
         says = (
             f"{environment.slug} lists no server, so {name} cannot run there. List one: "
             f"sluicegate api POST /environments/{environment.slug}/servers name=NAME address=HOST:HTTP:GRPC runtime=IMAGE"

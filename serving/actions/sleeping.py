@@ -19,10 +19,10 @@ from ledger.actions.transitions import transition
 from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import ServedModel
 from serving.actions.deployments import drain_deployment, ensure_deployment
-from serving.actions.nodes import LONGEST_REASON
 from serving.actions.placing import hold_rooms, place_replica
 from serving.actions.routes import lock_open, lock_routes, notify_routes, publish_again
 from serving.core.lifecycle import DeploymentState
+from serving.core.reasons import LONGEST_REASON
 from serving.core.sleep import Quiet, SleepRule, rule_problem, wake_s
 from serving.core.sleep_lifecycle import MOVES, SleepState
 from serving.models import Deployment, Environment, Sleep

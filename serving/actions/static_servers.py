@@ -65,7 +65,6 @@ def list_server(
         "gpus": {},
         "seen_at": None,
         "removed_at": None,
-        "cordoned_at": None,
     }
     Node.objects.update_or_create(name=name, defaults=again)
     row = ListedServer.objects.create(
@@ -102,9 +101,7 @@ def remove_server(*, actor: Actor, environment: Environment, name: str, reason: 
             "and remove the server when it is gone.",
             server=row.node_id,
         )
-    now = timezone.now()
-    off = {"removed_at": now, "cordoned_at": now, "cordoned_by": actor.name, "cordon_reason": reason.strip()}
-    Node.objects.filter(pk=row.node_id).update(**off)
+    Node.objects.filter(pk=row.node_id).update(removed_at=timezone.now())
     _tell(EventVerb.ENVIRONMENT_SERVER_REMOVED, row, actor, reason)
     row.delete()
 

@@ -70,7 +70,7 @@ def is_silent(node: Node) -> bool:
 
 def fleet_now() -> Fleet:
     """Two queries."""
-    nodes = tuple(with_listing(Node.objects.filter(cordoned_at=None)).order_by(LAST_HEARD_OF))
+    nodes = tuple(with_listing(Node.objects.filter(removed_at=None)).order_by(LAST_HEARD_OF))
     held: dict[str, list[_Occupant]] = {}
     columns = ("node_id", "claim", "release_id", "environment_id", "is_wanted", "drain_asked_at", "release__model_id")
     for node, claim, release, environment, is_wanted, asked, model in live_deployments().values_list(*columns):

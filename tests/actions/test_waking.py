@@ -98,17 +98,17 @@ def test_it_waits_for_its_old_servers_to_go_and_tells_what_keeps_it(night: Night
 def test_a_server_that_nobody_ends_on_a_lost_node_keeps_no_model_from_waking(
     night: Night, lost: dict[str, timedelta | None]
 ) -> None:
-    make_node("other")
+    other = make_node("other")
     unloaded(night)
     ago = {name: None if since is None else timezone.now() - since for name, since in lost.items()}
     Node.objects.filter(pk="local").update(**ago)
-    Node.objects.filter(pk="other").update(cordoned_at=timezone.now())
+    Node.objects.filter(pk="other").update(runtimes=[])
     night.asked()
     night.later()
     assert night.state() == "waking" and night.replicas() == []
     assert "No node has room" in night.sleep().trouble and "local: nothing is heard of it" in night.sleep().trouble
     assert unplaced() == [(night.one.release, night.environment)]  # so that others make room for it
-    Node.objects.filter(pk="other").update(cordoned_at=None)
+    Node.objects.filter(pk="other").update(runtimes=other.runtimes)
     night.later()
     assert [one.node_id for one in night.replicas()] == ["other"] and night.sleep().trouble == ""
     bring_up()

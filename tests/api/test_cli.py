@@ -232,7 +232,7 @@ def test_no_server_is_an_infrastructure_error(run: Run, monkeypatch: pytest.Monk
 
 
 def test_what_is_no_json_is_refused_before_it_is_sent(run: Run) -> None:
-    code, told = run("admin", "node", "cordon", "gpu-7", "--reason", "half a character: \udcff")
+    code, told = run("admin", "gateway", "drain", "eu-1", "--reason", "half a character: \udcff")
     assert code == exits.REFUSED and "cannot be sent" in told["error"]
 
 

@@ -184,13 +184,6 @@ ASKS: dict[str, Ask] = {
     "POST /gateways/{name}/resume": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "GET /nodes": Ask(SIGNED_IN),
     "GET /nodes/memory": Ask(SIGNED_IN),
-    "POST /nodes/{name}/remove": Ask(
-        V.ADMINISTER, reason, lambda w: {"If-Match": "*"}, also=frozenset({409})
-    ),  # in use
-    "POST /nodes/{name}/cordon": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
-    "GET /nodes/{name}/drain": Ask(V.ADMINISTER),
-    "POST /nodes/{name}/drain": Ask(V.ADMINISTER, lambda w: {"is_confirmed": True}, lambda w: {"If-Match": "*"}),
-    "POST /nodes/{name}/uncordon": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": '"1"'}),
     "GET /registry/collection": Ask(V.ADMINISTER),
     "POST /registry/collection": Ask(V.ADMINISTER),
     "GET /releases/{release_id}": Ask(V.READ),
@@ -361,7 +354,7 @@ def _send(operation: str, ask: Ask, made: World, client: Client) -> tuple[int, b
 
 
 #: What is called {name} in the addresses under these.
-_NAMED = {"/aliases/": "champion", "/nodes/": "local", "/gateways/": "eu-1"}
+_NAMED = {"/aliases/": "champion", "/gateways/": "eu-1"}
 
 
 def _filled(path: str, made: World) -> str:
@@ -381,7 +374,8 @@ def _filled(path: str, made: World) -> str:
 #: Verbs of an environment itself, which take an administrator's own scope.
 OF_NO_MODEL = {
     "POST /environments", "PATCH /environments/{slug}", "GET /environments/{slug}/remove",
-    "POST /environments/{slug}/remove", "POST /environments/{slug}/restore",
+    "POST /environments/{slug}/remove", "POST /environments/{slug}/restore", "POST /environments/{slug}/servers",
+    "POST /environments/{slug}/servers/{name}/remove",
 }  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def test_transactions_that_are_torn_are_found_out(found: dict[str, Any]) -> None
     assert len(problems(torn, "engine")) >= 3
     assert "had arrived in" in said or "after" in said
     assert "was acknowledged, and 0 is kept" in said
-    assert "cut off, node.drained is told 0 times, and rows changed: True" in said
+    assert "cut off, gateway.drained is told 0 times, and rows changed: True" in said
 
 
 @pytest.mark.parametrize(
