@@ -71,7 +71,6 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "deactivated": ("idle", "lock"),
     "frozen": ("waiting", "lock"),
     "waiting": ("waiting", "clock"),
-    "no_room": ("waiting", "alert"),
     "void": ("idle", "cross"),
     "entered": ("ok", "check"),
     "approved": ("ok", "check"),

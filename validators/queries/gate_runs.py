@@ -19,6 +19,7 @@ from registry.signing import installation_keys
 from registry.storage import store
 from serving.models import Environment, Route
 from serving.queries.routes import all_routes
+from validators.core.gates import REPLAYING
 from validators.core.golden_set import GoldenItem, Label, parse_golden_set
 from validators.core.lifecycle import UNFINISHED
 from validators.models import GateResult, GateRun, GoldenSet, Report
@@ -117,7 +118,7 @@ def is_authentic(report: Report) -> bool:
 
 def accuracies_of(gate_runs: Collection[int]) -> dict[int, dict[str, float]]:
     """{"value", "low", "high", "n"} of the golden gate, by gate run, of those that measured it. One query, without the answers."""
-    rows = GateResult.objects.filter(gate_run__in=gate_runs, gate="golden", evidence__has_key="accuracy")
+    rows = GateResult.objects.filter(gate_run__in=gate_runs, gate__in=REPLAYING, evidence__has_key="accuracy")
     found = rows.order_by("pk").values_list("gate_run_id", "evidence__accuracy")
     return {run: told for run, told in found if isinstance(told, dict) and {"value", "low", "high"} <= told.keys()}
 
@@ -164,7 +165,7 @@ def stored_predictions(release: Release, *, golden_set: str, output: str, items:
     runs = GateResult.objects.filter(
         gate_run__release=release,
         gate_run__report__isnull=False,
-        gate="golden",
+        gate__in=REPLAYING,
         evidence__golden_set=golden_set,
         evidence__output=output,
     ).order_by("-gate_run__report__pk")
