@@ -43,7 +43,6 @@ from serving.models import (
 )
 from serving.ports import RunningServer
 from serving.queries.deployments import deployments_in
-from serving.queries.replicas import is_lost, standing_in
 
 _VERBS = {
     (DeploymentState.FETCHING, DeploymentState.LOADING): "deployment.fetched",
@@ -81,7 +80,7 @@ def ensure_deployment(
     require_runnable(release)
     with transaction.atomic():
         lock_open(environment)
-        found = standing_in(release, environment).first()
+        found = deployments_in(release, environment).first()
         if found is None:
             return place_replica(actor=actor, release=release, environment=environment, reason=reason, but=but)
         if found.state == DeploymentState.DRAINING or (not found.is_wanted and found.state != DeploymentState.FAILED):
@@ -218,16 +217,15 @@ def hold_servers(servers: Iterable[Server]) -> None:
 
 
 def record_probe(*, actor: Actor, server: Server) -> None:
-    """The server answered a probe right just now. What got no more traffic while its node was lost gets some again. Raises Refused."""
+    """The server answered a probe right just now. One that got no traffic gets some again, unless it is set aside. Raises Refused."""
     deployment = server.deployment
     require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
     now = timezone.now()
-    if Server.objects.filter(pk=server.pk, is_serving=True).update(probed_at=now) or is_lost(deployment.node):
+    if Server.objects.filter(pk=server.pk, is_serving=True).update(probed_at=now):
         return
     with transaction.atomic():
         if _serves_again(server):
-            why = f"Its node {deployment.node_id} is heard of again, and it answers."
-            _append_server(server, "server.recovered", actor, why)
+            _append_server(server, "server.recovered", actor, "It answers again.")
 
 
 def record_memory(*, actor: Actor, measured: Mapping[int, int]) -> None:

@@ -33,7 +33,6 @@ class ReplicaOut(serializers.Serializer[Any]):
     answers = serializers.BooleanField(help_text="it answered a real inference and is not known to be broken")
     has_failed = serializers.BooleanField()
     is_leaving = serializers.BooleanField(help_text="it is drained, or another takes its place")
-    is_lost = serializers.BooleanField(help_text="nothing has been heard of its node for too long")
     is_silent = serializers.BooleanField(
         help_text="the agent of its node does not report: whether it answers is unknown"
     )

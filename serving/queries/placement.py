@@ -19,7 +19,6 @@ from serving.models import Environment, Node
 from serving.queries.deployments import live_deployments, open_to, with_listing
 from serving.queries.fleet import SILENT_AFTER
 from serving.queries.node_fit import LAST_HEARD_OF, offering
-from serving.queries.replicas import lost_among
 
 
 @dataclass(frozen=True)
@@ -88,14 +87,14 @@ def place_for(release: Release, environment: Environment, fleet: Fleet, *, but: 
 def spots_for(release: Release, environment: Environment, fleet: Fleet, *, but: Iterable[str] = ()) -> list[Spot]:
     """The nodes with the release's runtime as placement of it looks at them."""
     among = [node for node in open_to(environment, fleet.nodes) if node.name not in set(but)]
-    lost, spots = lost_among(fleet.nodes), []
+    spots = []
     for node, its in offering(release, among):
         held = fleet.held.get(node.name, ())
         key = (release.pk, environment.pk)
         spots.append(
             Spot(
                 node.name,
-                _refusal(release, node, its) or _taken(release, node, held) or (_LOST if node.name in lost else ""),
+                _refusal(release, node, its) or _taken(release, node, held),
                 SEVERITY.index(its.verdict),
                 is_silent(node),
                 from_agent(node.facts).memory_mib,
@@ -122,9 +121,6 @@ def most_that_fit(release: Release, environment: Environment, most: int) -> int:
         held.setdefault(choice.node, []).append(one)
         count += 1
     return count
-
-
-_LOST = "nothing has been heard of its agent for too long."
 
 
 def _refusal(release: Release, node: Node, its: Fit) -> str:

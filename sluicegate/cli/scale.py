@@ -76,8 +76,6 @@ def _admission(admission: dict[str, Any]) -> str:
 
 
 def _state(replica: dict[str, Any]) -> str:
-    if replica["is_lost"]:
-        return "its node is lost"
     if replica["is_silent"]:
         return "its node's agent does not report"
     if replica["is_set_aside"]:

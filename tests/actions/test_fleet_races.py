@@ -131,17 +131,6 @@ def test_who_lets_a_release_go_and_its_agent_do_not_wait_for_each_other(
     assert meeting.outcome() == ["state_changed"] and not Deployment.objects.filter(is_wanted=True).exists()
 
 
-def test_who_takes_a_lost_nodes_traffic_away_and_its_agent_do_not_wait_for_each_other(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replicas(node, 0, 1)
-    replicas(make_node(), 2, 3)
-
-    meeting = Meeting(monkeypatch, "serving.actions.replicas.mark_serving", ends)
-    assert continue_placing(actor=SYSTEM) == [] and meeting.outcome() == ["done"]
-    assert not Server.objects.filter(deployment__node=node, is_serving=True).exists()
-
-
 def test_who_brings_an_environment_back_and_an_agent_do_not_wait_for_each_other(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
