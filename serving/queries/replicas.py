@@ -107,7 +107,7 @@ def replica_of(release: Release, key: int) -> Deployment:
 
 
 def observed(deployments: QuerySet[Deployment]) -> QuerySet[Deployment]:
-    """The deployments with what `plans_of` looks at besides: whether each `answers`, and what was `said` of their number."""
+    """The deployments with two columns for `plans_of`: whether each `answers`, and the `said` number of replicas."""
     servers = answering_servers().order_by().filter(deployment=OuterRef("pk"))
     columns = {name: name for name in ("replicas", "version", "reason", "changed_by", "changed_at")}
     scale = Scale.objects.filter(release=OuterRef("release"), environment=OuterRef("environment"))

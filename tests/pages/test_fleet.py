@@ -1,4 +1,4 @@
-"""The fleet: what is known and what is not, for whom; on the page and in the API."""
+"""The fleet page and its API: known and unknown facts of nodes, by reader."""
 
 from __future__ import annotations
 
