@@ -90,7 +90,7 @@ class ListedServer(models.Model):
     grpc_port = models.PositiveIntegerField()
     kind = models.CharField(max_length=60, blank=True, default="")  # the name it must state; empty: any
     loads = models.CharField(max_length=300)  # `serving.core.static_servers`
-    runtime = models.CharField(max_length=300)  # the image that its owner says it is
+    runtime = models.CharField(max_length=300)  # the image that its owner names
     listed_by = models.CharField(max_length=150)
     listed_at = models.DateTimeField()
 

@@ -311,7 +311,7 @@ def end_server(*, actor: Actor, server: Server, reason: str) -> None:
 def register_node(
     *, actor: Actor, name: str, runtimes: list[dict[str, Any]], facts: dict[str, Any], is_listed: bool = False
 ) -> Node:
-    """Returns the node by this name, seen now, with its new runtimes and facts. The log tells of it the first time.
+    """Returns the node by this name, seen now, with its new runtimes and facts. An event records the first time.
 
     Raises Refused: `is_listed` and no environment lists such a server, or the other way round.
     """

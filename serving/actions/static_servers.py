@@ -42,7 +42,7 @@ def list_server(
 
     Args:
         address: `host:HTTP port:gRPC port`, of this machine or in SLUICEGATE_PRIVATE_NETWORKS.
-        runtime: the image by digest that its owner says it is; releases are sealed for it.
+        runtime: the image by digest that its owner names; releases are sealed for it.
         loads: how releases get there (`serving.core.static_servers`).
         kind: the name that the server must state; empty for any.
 
@@ -115,7 +115,7 @@ def _checked(name: str, address: str, loads: str, runtime: str, kind: str) -> St
         )
     if not _KIND.fullmatch(kind):
         raise field_error(
-            "kind", f"{kind[:80]!r} is no name of a server kind.", "Use the one that it states, such as triton."
+            "kind", f"{kind[:80]!r} is no name of a server kind.", "Use the name that it states, such as triton."
         )
     try:
         at = StaticServer.at(address)

@@ -265,9 +265,7 @@ class StaticLauncher:
         """Returns why the server cannot be used as it is listed, or an empty string. Raises InferenceError."""
         name, version = self._control.version()
         if self._listed_kind not in ("", name):
-            return (
-                f"{self.server} is {name} {version}, and is listed as {self._listed_kind}. List it anew as what it is."
-            )
+            return f"{self.server} is {name} {version}, and is listed as {self._listed_kind}. List it with kind={name}."
         if self._loads == NOTHING or self._control.tells_configuration():
             return ""
         return (

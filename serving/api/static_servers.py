@@ -44,7 +44,7 @@ class ListedServersPage(OnePage):
 class ListedServerIn(StrictSerializer):
     name = PlainText()
     address = PlainText(help_text="address:HTTP port:gRPC port, such as 10.20.0.7:8000:8001")
-    runtime = PlainText(help_text="name@sha256:…, the image that its owner says it is")
+    runtime = PlainText(help_text="name@sha256:…, the image that its owner names")
     loads = PlainText(
         required=False,
         default=NOTHING,

@@ -98,7 +98,7 @@ class NodeView:
 
     @property
     def gpu_faults(self) -> list[str]:
-        """What is wrong with its GPUs' hardware, as far as they were read; half sentences."""
+        """Faults of its GPUs' hardware that were read; half sentences."""
         read = self.gpus_read.gpus if self.gpus_read else ()
         return [f"{gpu.uuid}: {fault}" for gpu in read for fault in faults(gpu)]
 

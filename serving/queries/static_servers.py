@@ -1,4 +1,4 @@
-"""The servers that environments list, each with its state and what it serves."""
+"""The servers that environments list, each with its state and its releases."""
 
 from __future__ import annotations
 

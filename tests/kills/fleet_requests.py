@@ -15,7 +15,7 @@ from tests.kills.fleet_stories import PEOPLE, Chapter, Fleet, FleetStory
 
 #: If-Match: whatever version there is; and where none is asked for.
 ANY, NONE = "*", ""
-#: What is answered to who asks for what was done already: it is gone, or it is leaving.
+#: Statuses of a request that was carried out before: gone, or leaving.
 GONE, LEAVING = 404, 409
 WHY = {"reason": "Repair."}
 DRAIN = {**WHY, "is_confirmed": True}
