@@ -8,10 +8,11 @@ from pathlib import Path
 
 from django.conf import settings
 
+from registry.core.kinds import spoken_by
+from registry.queries import manifest_of
 from registry.storage import store
 from serving.adapters.dcgm import read_dcgm
 from serving.adapters.prometheus import Prometheus
-from serving.adapters.triton import TritonServer
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from serving.agent.server_shim import is_locked
@@ -20,6 +21,7 @@ from serving.core.gpu import GpuReading
 from serving.core.static_servers import StaticServer
 from serving.models import ListedServer, Server, Variant
 from serving.ports import ExternalMetrics, RunningServer
+from serving.servers import Client, client_of
 
 
 def static_launcher(server: ListedServer, blobs: BlobCache) -> StaticLauncher:
@@ -62,9 +64,15 @@ def _folder_of(server: ListedServer) -> Path:
     return Path(settings.STATE_DIR) / "static-servers" / server.node_id
 
 
-def inference_server(server: Server | Variant | RunningServer) -> TritonServer:
-    """A client of a server. The caller closes it."""
-    return TritonServer(server.host, server.http_port, server.grpc_port)
+def connect(server: RunningServer) -> Client:
+    """A client of a server that this node's launcher started. The caller closes it."""
+    return client_of(server.host, server.http_port, server.grpc_port, server.speaks)
+
+
+def inference_server(server: Server | Variant) -> Client:
+    """A client of a release's server. The caller closes it."""
+    speaks = spoken_by(manifest_of(server.deployment.release))
+    return client_of(server.host, server.http_port, server.grpc_port, speaks)
 
 
 def external_metrics() -> ExternalMetrics | None:
