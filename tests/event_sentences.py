@@ -98,8 +98,6 @@ RESTS_ON = {
     "Failures of {}'s stable release stick together for longer than a second: that showed in {} of {} stretches of ten minutes. "
     "A candidate on few servers may be rolled back for a server's spell.": "A/A tests on the counters of stable",
     # serving
-    "Its node {} is heard of again, and it answers.": "the node's last heartbeat, and a probe that was answered right",
-    "Nothing has been heard of its node {} for too long, and others answer.": "heartbeats, and servers that answer elsewhere",
     "drained by {}": PERSON,
     "{} is being drained: {}": PERSON,
     "{} asked for another in its place.": PERSON,

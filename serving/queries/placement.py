@@ -86,17 +86,18 @@ def place_for(release: Release, environment: Environment, fleet: Fleet, *, but: 
 
 def spots_for(release: Release, environment: Environment, fleet: Fleet, *, but: Iterable[str] = ()) -> list[Spot]:
     """The nodes with the release's runtime as placement of it looks at them."""
-    among = [node for node in open_to(environment, fleet.nodes) if node.name not in set(but)]
-    spots = []
-    for node, its in offering(release, among):
+    there = open_to(environment, fleet.nodes)
+    spots, some_report = [], not all(is_silent(node) for node in there)
+    for node, its in offering(release, [node for node in there if node.name not in set(but)]):
         held = fleet.held.get(node.name, ())
         key = (release.pk, environment.pk)
         spots.append(
             Spot(
                 node.name,
-                _refusal(release, node, its) or _taken(release, node, held),
+                _refusal(release, node, its)
+                or _taken(release, node, held)
+                or (_SILENT if some_report and is_silent(node) else ""),
                 SEVERITY.index(its.verdict),
-                is_silent(node),
                 from_agent(node.facts).memory_mib,
                 devices_of(node),
                 tuple(one.claim for one in held),
@@ -121,6 +122,9 @@ def most_that_fit(release: Release, environment: Environment, most: int) -> int:
         held.setdefault(choice.node, []).append(one)
         count += 1
     return count
+
+
+_SILENT = "its agent has been silent for 30 s."
 
 
 def _refusal(release: Release, node: Node, its: Fit) -> str:

@@ -323,3 +323,15 @@ def test_one_server_that_somebody_else_runs_takes_one_release_of_a_model(stable:
     make_node("b")
     continue_placing(actor=AGENT)
     assert nodes_of(stable) == ["b", stable.node_id]
+
+
+def test_a_silent_node_takes_a_replica_only_if_no_other_node_reports(stable: Deployment) -> None:
+    make_node("b")
+    silence("b")
+    scale(stable, 2)
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["local", "local"]
+    silence("local")
+    scale(stable, 3)
+    continue_placing(actor=AGENT)
+    assert nodes_of(stable) == ["b", "local", "local"]  # the agent of either may be restarting
