@@ -97,7 +97,7 @@ def remove_server(*, actor: Actor, environment: Environment, name: str, reason: 
         named = ", ".join(f"{one.release.model.slug} {one.release.name}" for one in here[:5])
         raise StateChanged(
             "server_in_use",
-            f"{row.node_id} has {named}. Move each to another server first (sluicegate release replace), or take it out, "
+            f"{row.node_id} has {named}. Move each to another server first (POST …/replicas/replace in the API), or take it out, "
             "and remove the server when it is gone.",
             server=row.node_id,
         )

@@ -119,9 +119,6 @@ class Connection:
     def patch(self, path: str, body: Any, *, version: int | None = None) -> Any:
         return self._answer(self._send("PATCH", path, json=body, headers=_if_match(version)))
 
-    def put(self, path: str, body: Any, *, version: int | None = None) -> Any:
-        return self._answer(self._send("PUT", path, json=body, headers=_if_match(version)))
-
     def delete(self, path: str, *, version: int | None = None) -> None:
         self._answer(self._send("DELETE", path, headers=_if_match(version)))
 
@@ -132,12 +129,19 @@ class Connection:
         *,
         query: Mapping[str, Any] | None = None,
         body: Any = None,
+        content: bytes | None = None,
+        content_type: str = "",
         if_match: str | None = None,
     ) -> Any:
-        """The answer to any request: its JSON, None if it is empty, or its bytes if it is something else. It is sent once."""
+        """The answer to any request: its JSON, None if it is empty, or its bytes if it is something else. It is sent once.
+
+        `content` is a body that is no JSON, of the media type `content_type`.
+        """
         headers = {"If-Match": if_match} if if_match else {}
+        if content is not None:
+            headers["Content-Type"] = content_type
         accept = {"Accept": "*/*"} if method == "GET" else {}
-        response = self._send(method, path, params=query or None, json=body, headers=headers | accept)
+        response = self._send(method, path, params=query or None, json=body, content=content, headers=headers | accept)
         answer = self._answer(response)
         is_json = response.headers.get("Content-Type", "").partition(";")[0].endswith(("/json", "+json"))
         return answer if is_json or not response.content else response.content
