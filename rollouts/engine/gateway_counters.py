@@ -133,7 +133,7 @@ class CounterReaders:
 
 def slow_edges(policy: Policy) -> tuple[tuple[str, int], ...]:
     """The names of the policy's counters of slow requests, each with the edge that it counts at."""
-    slow = [guard for guard in policy.guards if guard.indicator == "slow"]
+    slow = [guard for guard in policy.guards if guard.kind.has_thresholds]
     return tuple(pair for guard in slow for pair in zip(guard.points, guard.thresholds_us, strict=True))
 
 
