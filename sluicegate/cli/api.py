@@ -85,10 +85,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         if "://" in path and not path.startswith(f"{client.url}/"):  # the token would go to another server
             raise refuse(f"{path} is not an address of {client.url}.", "Write the path alone, such as /models.")
         if arguments.all:
-            try:
-                items = list(client.pages(path, **(query or {})))
-            except (KeyError, TypeError):  # an object, or a file
-                raise refuse(f"{path} does not answer with a list.", "Leave --all out.") from None
+            items = list(client.pages(path, query=query))
             if arguments.field is not None:
                 return _print_each(items, arguments.field, output)
             return _print(items, None, output)
