@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         if "://" in path and not path.startswith(f"{client.url}/"):  # the token would go to another server
             raise refuse(f"{path} is not an address of {client.url}.", "Write the path alone, such as /models.")
         if arguments.all:
-            items = list(client.pages(path, **(query or {})))
+            items = list(client.pages(path, query=query))
             if arguments.field is not None:
                 return _print_each(items, arguments.field, output)
             return _print(items, None, output)
