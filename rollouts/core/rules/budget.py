@@ -76,7 +76,9 @@ def spent(s: Snapshot) -> Iterator[Decision]:
             f"{s.identity.candidate_name} has cost {excess:.0f} {judged.guard.words} more than the policy tolerates "
             f"beside {s.identity.stable_name}, surely over the budget of {s.policy.budget_bad}."
         )
-        yield rollback_decision(s, Code.BUDGET_SPENT, said, judged)  # whichever release is to blame: users have paid enough
+        yield rollback_decision(
+            s, Code.BUDGET_SPENT, said, judged
+        )  # whichever release is to blame: users have paid enough
         return
 
 

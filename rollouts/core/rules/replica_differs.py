@@ -53,7 +53,8 @@ class EjectReplica(Command):
 
 @dataclass(frozen=True)
 class ReplicaDiffers(RuleState):
-    """The candidate's replica that was set aside, empty if none was; the instant; the replicas that answered until then; whether that number answers again;
+    """The candidate's replica that was set aside, empty if none was; the instant; the replicas that
+    answered until then; whether that number answers again;
     and the guards besides errors with evidence of it."""
 
     name = "replica_differs"

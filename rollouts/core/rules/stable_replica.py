@@ -38,7 +38,7 @@ class StableTallies(ReplicaTallies):
 
 @dataclass(frozen=True)
 class ReplaceStable(Command):
-    """Another replica of stable takes its place. `is_aside`: it gets no more traffic until then."""
+    """Another replica of stable takes the place of `replica`. `is_aside`: `replica` gets no more traffic until then."""
 
     replica: str
     is_aside: bool
