@@ -86,7 +86,7 @@ def walked(scenario: Scenario, seed: int) -> tuple[Policy, list[tuple[TickInput,
 
 
 def again(policy: Policy, ticks: list[tuple[TickInput, Tick]]) -> Iterator[Decision]:
-    """The decisions of a replay of what was recorded of these ticks."""
+    """The decisions of a replay of these ticks' records."""
     segment = OpenSegment()
     for tick in {given.number: tick for given, tick in ticks}.values():
         segment = segment.after(tick.record)

@@ -72,7 +72,7 @@ def changed(snapshot: Snapshot, **values: Any) -> Snapshot:
 
 
 def seen(now: float, **values: Any) -> Observed:
-    """What a tick sees, by flat names."""
+    """The facts of a tick, by flat names."""
     told = {name: values.pop(name) for name in list(values) if name in _INPUTS}
     return _telling(Observed(now, **values), told)
 
@@ -103,7 +103,7 @@ def _with_rules(s: Snapshot, ruled: dict[str, Any]) -> Snapshot:
     for name, value in ruled.items():
         if name in _RULES:
             kind, field = _RULES[name]
-            value = value + 1 if name == "stable_looks" else value  # those before this one
+            value = value + 1 if name == "stable_looks" else value  # looks before this look
             is_ago = name.endswith("_s") and name != "all_failing_s" and value is not None
             rules[kind.name] = replace(rules[kind.name], **{field: now - value if is_ago else value})  # type: ignore[type-var]
     if "stable_odd_s" in ruled and "stable_odd" not in ruled:

@@ -1,4 +1,4 @@
-"""What a decision asks for besides its action: typed, so that no rule steers another by the name of a fact."""
+"""Requests of a decision besides its action: typed, so that no rule steers another by the name of a fact."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Command:
-    """Every rule's state obeys what concerns it (`RuleState.obeyed`). `facts`: what people and programs are told of it."""
+    """Every rule's state may obey it (`RuleState.obeyed`). `facts`: its part of the decision's facts."""
 
     @property
     def facts(self) -> Mapping[str, Any]:

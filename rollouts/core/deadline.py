@@ -1,4 +1,4 @@
-"""What a hold comes to past the deadline of its stage, and of the whole rollout."""
+"""Holds past the deadline of their stage, and past that of the whole rollout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STABLE_REPLICA = "stable_replica"
 
 
 def late(s: Snapshot, found: Decision) -> Decision:
-    """The hold; past the stage's deadline, what the policy says, once."""
+    """Returns the hold; past the stage's deadline, the decision of `on_undecided`, once."""
     if found.action is not Action.HOLD or s.desired.state is RolloutState.PAUSED or not is_late(s):
         return found
     return undecided(s, found)
@@ -27,7 +27,7 @@ def is_late(s: Snapshot) -> bool:
 
 
 def undecided(s: Snapshot, found: Decision) -> Decision:
-    """Past the deadline without proof: what the policy says. What both arms share never rolls back, nor does what is stable's alone."""
+    """Returns the decision of `on_undecided`. Trouble of both arms never rolls back, nor does trouble of stable alone."""
     late = f"{found.reason.rstrip('.')}; the deadline of {s.stage.deadline_s:.0f} s has passed"
     is_of_stable = found.code is Code.BOTH_ARMS_BAD or found.because == STABLE_REPLICA
     may_go_back = s.identity.has_stable and not s.is_stable_gone

@@ -60,7 +60,7 @@ def _decided(snapshot: Snapshot) -> Decision:
 
 
 def _live(s: Snapshot) -> Decision:
-    """What is most severe, if it is not one replica's; else whether it can be told; else what comes next."""
+    """Returns the most severe finding, unless one replica explains it; else the hold without data; else the next step."""
     found = findings(s)
     if (worst := most_severe(found)) is not None:
         return comparable(s, late(s, or_one_replica(s, worst, found)))

@@ -118,7 +118,7 @@ class Decision:
     facts: dict[str, Any] = field(default_factory=dict)
     guard: str = ""  # the guard that it rests on
     because: str = ""  # the cause, if the code has several
-    breach: Code | None = None  # what is proven against the candidate
+    breach: Code | None = None  # the proof against the candidate
     stage: str = ""  # the stage that waits for approvals
     is_late: bool = False  # a deadline has passed
     commands: tuple[Command, ...] = ()

@@ -129,7 +129,7 @@ class EngineState:
         return cast(Kind, self.rules[kind.name])
 
     def observed(self, seen: Observed, desired: Desired, *, has_stable: bool) -> EngineState:
-        """With what a tick saw besides its readings taken in by every rule."""
+        """Returns the state after every rule has observed the tick, its readings aside."""
         rules, commands = dict(self.rules), list[Command]()
         given = TickView(seen, desired, has_stable, self.total.candidate.attempts, rules)
         for name, one in rules.items():

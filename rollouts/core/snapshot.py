@@ -74,11 +74,11 @@ class Observed:
         ""  # preparing: why the candidate's last try to load failed, as a sentence; empty while it tries
     )
     room: Room = UNKNOWN_ROOM  # what the servers of both arms can take
-    inputs: Mapping[str, RuleInput] = field(default_factory=dict)  # by rule, what it alone is told
-    gone_over_s: float = 0.0  # a candidate without a server for longer is gone; one that failed before, at once
+    inputs: Mapping[str, RuleInput] = field(default_factory=dict)  # by rule, facts for it alone
+    gone_over_s: float = 0.0  # a candidate without a server for longer is gone; after failed attempts, at once
 
     def given(self, kind: type[Input]) -> Input:
-        """What a rule alone is told."""
+        """Facts for a rule alone."""
         return cast(Input, self.inputs.get(kind.name) or kind())
 
     def telling(self, *inputs: RuleInput) -> Observed:
@@ -87,7 +87,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class StageEvidence:
-    """What the counters have shown in this stage, for all rules. Durations in seconds."""
+    """The counters of this stage, for all rules. Durations in seconds."""
 
     judged: tuple[Judged, ...] = ()  # every guard of the policy, in its order
     trackers: Mapping[str, GuardTracker] = field(default_factory=dict)  # by guard, as far as it was counted
@@ -126,7 +126,7 @@ _NEW = GuardTracker()
 
 
 class Kept(Protocol):
-    """What a rule keeps. `facts`: what every decision tells of it."""
+    """A rule's state. `facts`: its part of every decision's facts."""
 
     name: ClassVar[str]
 

@@ -1,4 +1,4 @@
-"""The snapshot of a tick, from what the engine keeps of the rollout and what is seen of it now."""
+"""The snapshot of a tick, from the engine's state and from the facts that the tick observed."""
 
 from __future__ import annotations
 

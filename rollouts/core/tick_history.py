@@ -47,7 +47,7 @@ class TickContext:
     hardware: str = ""
     is_settling: bool = False  # answers were still on their way since the last change of weight
     room: Mapping[str, Any] = field(default_factory=dict)  # of `Room`; empty where nothing of it was checked
-    inputs: Mapping[str, Any] = field(default_factory=dict)  # by rule, as JSON: what it alone was told
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # by rule, as JSON: facts for it alone
     look: int = 1  # as `Desired.look`
 
 
@@ -318,7 +318,7 @@ def _one_row(first: TickRecord, then: TickRecord) -> TickRecord:
     )  # what is no evidence makes none of it one
     inputs = dict(mark.inputs)
     for rule, told in first.mark.inputs.items():
-        if told.get("tallies") and not inputs.get(rule, {}).get("tallies"):  # what a hold rests on
+        if told.get("tallies") and not inputs.get(rule, {}).get("tallies"):  # a hold rests on them
             inputs[rule] = {**inputs.get(rule, {}), "tallies": told["tallies"]}
     mark = replace(mark, inputs=inputs)
     read_at = first.read_at if then.read_at is None else then.read_at

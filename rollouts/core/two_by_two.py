@@ -24,7 +24,7 @@ def tail(least: int, drawn: int, bad: int, whole: int) -> float:
 
 
 def log_chance_of_bad_only(own: int, bad: int, good: int) -> float:
-    """Returns the logarithm of the chance that one arm's `own` attempts are all bad, beside `bad` and `good` ones of the other."""
+    """Returns the logarithm of the chance that one arm's `own` attempts are all bad, beside `bad` and `good` attempts of the other."""
     worst, whole = own + bad, own + bad + good
     lgamma = math.lgamma
     return lgamma(worst + 1) - lgamma(worst - own + 1) + lgamma(whole - own + 1) - lgamma(whole + 1)

@@ -100,11 +100,11 @@ class AllFailing(RuleState):
 
 
 def all_failing(s: Snapshot) -> Iterator[Decision]:
-    """Yields the conviction of a candidate whose newest attempts all failed, or its excuse."""
+    """Yields the conviction of a candidate that only fails, or its excuse."""
     row = s.of(AllFailing)
     if row.attempts < s.policy.all_failing_attempts or row.spread_s <= FAILING_OVER_S:
         return
-    # Once promotion has begun stable gets nothing: there is nobody to compare with, and second attempts meet the candidate again.
+    # Once promotion has begun, stable gets no requests to compare with, and second attempts meet the candidate again.
     if (
         s.identity.has_stable
         and not s.desired.is_promoting
@@ -117,7 +117,7 @@ def all_failing(s: Snapshot) -> Iterator[Decision]:
         yield shared_incident(s, said)
         return
     burning = next((one for one in s.evidence.judged if one.guard.kind.is_failure and one.is_stable_over), None)
-    if burning is not None:  # then rows come by chance; a candidate that fares worse still is told by the evidence
+    if burning is not None:  # then rows come by chance; evidence convicts a candidate that fares worse still
         yield shared_incident(s, f"the last {row.attempts} attempts failed, and {burns(s, burning)}", burning)
         return
     said = (

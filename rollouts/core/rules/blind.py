@@ -1,4 +1,4 @@
-"""Counters that cannot be read: the weight stays, and past a time that the policy names, what it says."""
+"""Counters that cannot be read: the weight stays; past `blind_limit_s`, the decision of `on_blind`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The budget of bad attempts: what the candidate has cost beyond what the policy tolerates beside stable, over the whole rollout."""
+"""The budget of bad attempts: the cost of the candidate beyond the tolerance beside stable, over the whole rollout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUDGET_SIGMAS = 4.0
 
 @dataclass(frozen=True)
 class SpentBudget(RuleState):
-    """`harm`: by guard, before this stage, the excess over what is tolerated and that number's variance."""
+    """`harm`: by guard, before this stage, the excess over the tolerance and the variance of the excess."""
 
     name = "budget"
     harm: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class SpentBudget(RuleState):
         return type(self)(self.so_far(stage.trackers, stage.policy))
 
     def so_far(self, trackers: Mapping[str, GuardTracker], policy: Policy) -> dict[str, tuple[float, float]]:
-        """For each guard: bad attempts of the candidate beyond what it tolerates of stable's share at the same time
+        """For each guard: bad attempts of the candidate beyond the tolerance of stable's share at the same time
         (`roll_back_over`), without each stage's worst tick, and the variance of that number. No stage takes any away.
         """
         found, tolerances = dict(self.harm), {guard.name: guard.roll_back_over for guard in policy.guards}
@@ -52,7 +52,7 @@ class SpentBudget(RuleState):
 
 
 def spent(s: Snapshot) -> Iterator[Decision]:
-    """The blast radius: bad attempts beyond what the policy tolerates beside stable, over the whole rollout."""
+    """Yields the conviction for bad attempts beyond the tolerance beside stable, over the whole rollout."""
     if s.policy.budget_bad is None or not s.identity.has_stable:
         return
     refused = _refused(s)
@@ -76,12 +76,14 @@ def spent(s: Snapshot) -> Iterator[Decision]:
             f"{s.identity.candidate_name} has cost {excess:.0f} {judged.guard.words} more than the policy tolerates "
             f"beside {s.identity.stable_name}, surely over the budget of {s.policy.budget_bad}."
         )
-        yield rollback_decision(s, Code.BUDGET_SPENT, said, judged)  # whoever is to blame: users have paid enough
+        yield rollback_decision(
+            s, Code.BUDGET_SPENT, said, judged
+        )  # whichever release is to blame: users have paid enough
         return
 
 
 def _refused(s: Snapshot) -> float:
-    """For how many more of this step's requests the candidate surely had no room than stable would have had, whoever answered them."""
+    """Returns the refusals of this step beyond stable's share, less chance: the candidate had no room for them."""
     if not s.evidence.routed_stable or not s.evidence.shed_candidate:
         return 0.0
     usual = s.evidence.routed_candidate * s.evidence.shed_stable / s.evidence.routed_stable

@@ -1,6 +1,6 @@
 """What else could make the candidate look worse than stable, looked for before it is blamed.
 
-All have one code; `because` names each. They excuse evidence, not hard facts: a candidate whose every attempt fails is taken back
+All have one code; `because` names each. They excuse evidence, not hard facts: a candidate that only fails is taken back
 whatever the mix of its requests. A split that is not as commanded excuses nothing, because the evidence rests on the
 realised counts; it keeps the rollout from advancing.
 """
@@ -38,7 +38,7 @@ def excuse(s: Snapshot, judged: Judged) -> Decision | None:
 
 
 def _mix_differs(s: Snapshot) -> str:
-    """How the requests of both arms differ, in words; empty where they do not, or where there is no other arm."""
+    """How the requests of both arms differ, in words; empty if they do not, or without another arm."""
     if s.identity.has_stable and s.evidence.mix.differs:
         return f"their sizes differ, index {s.evidence.mix.psi:.2f}"
     if s.identity.has_stable and s.evidence.classes.differs and _stable_sheds_more(s):
@@ -47,7 +47,7 @@ def _mix_differs(s: Snapshot) -> str:
 
 
 def _stable_sheds_more(s: Snapshot) -> bool:
-    """What the candidate itself has no room for is no excuse for it: else it would be held for shedding where it is slow, too."""
+    """The candidate's own lack of room is no excuse: else shedding would hold a candidate that is slow as well."""
     return s.evidence.shed_stable * s.evidence.routed_candidate > s.evidence.shed_candidate * s.evidence.routed_stable
 
 

@@ -1,4 +1,4 @@
-"""What a tick tells one rule alone. It is recorded with the tick, so that a replay tells it too."""
+"""Facts of a tick for one rule alone. They are recorded with the tick, so that a replay has them too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 @dataclass(frozen=True)
 class RuleInput:
-    """Fields with defaults: a rule that was told nothing has these."""
+    """Fields with defaults, which hold if the tick has no such facts."""
 
     #: The rule's.
     name: ClassVar[str]

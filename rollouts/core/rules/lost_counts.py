@@ -28,7 +28,7 @@ class LostCounts(RuleState):
 
 
 def lost_counts(s: Snapshot) -> Decision | None:
-    """Counts were lost in this stage: what they hid cannot be known, so it takes some whole telemetry before going on."""
+    """Returns the hold after counts of this stage were lost, until some telemetry without a gap has come."""
     wanted_s = min(s.stage.min_s, s.policy.no_data_s)
     lost_s = s.since(s.of(LostCounts).at)
     if lost_s is None or lost_s >= wanted_s:

@@ -118,7 +118,7 @@ class MostlyFailing(RuleState):
 def mostly_failing(s: Snapshot) -> Iterator[Decision]:
     """More than half fails, reading after reading, and stable does not: evidence would take this for a clump for some seconds longer.
 
-    Only beside a stable that gets traffic and keeps to its objective, and beyond what the guard tolerates of its failures.
+    Only beside a stable that gets traffic and keeps to its objective, and beyond the guard's tolerance of its failures.
     """
     judged = next((one for one in s.acting if one.guard.kind.is_failure), None)
     if judged is None or not s.identity.has_stable or s.desired.is_promoting or judged.is_stable_over:

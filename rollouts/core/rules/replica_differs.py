@@ -1,6 +1,6 @@
-"""One replica that fails is told apart from a release that fails: the rollout holds while it is replaced, once.
+"""A failing replica is no failing release: the rollout holds while the replica is replaced, once.
 
-Asked only where the candidate would be taken back for its errors, at that one tick of the rollout. When that is depends on the counts of
+Asked only if the candidate would be taken back for its errors, at that one tick of the rollout. When that is depends on the counts of
 all replicas together, so the chance that `odd_one_out` blames a replica of a release whose replicas are alike stays what it is for one
 look, however often the counts were looked at before. What else speaks against the candidate (a row of failures, its budget, another
 guard) is taken as it is. So is a replica whose count by server has far more failures than this stage's evidence: they are of
@@ -32,7 +32,7 @@ SETTLES_S = 5.0
 
 
 class CandidateTallies(ReplicaTallies):
-    """Of the candidate's replicas, where it is about to be taken back for its errors."""
+    """Of the candidate's replicas, if it is about to be taken back for its errors."""
 
     name = "replica_differs"
     earlier: ClassVar[Mapping[str, str]] = {"tallies": "replicas", "is_replacing": "is_replacing"}
@@ -40,8 +40,8 @@ class CandidateTallies(ReplicaTallies):
 
 @dataclass(frozen=True)
 class EjectReplica(Command):
-    """The candidate's replica gets no more traffic, and another takes its place. `besides`: guards whose
-    evidence is of it, as errors are."""
+    """The candidate's replica gets no more traffic, and another takes its place. `besides`: the other guards
+    with evidence of this replica."""
 
     replica: str
     besides: tuple[str, ...] = ()
@@ -53,8 +53,9 @@ class EjectReplica(Command):
 
 @dataclass(frozen=True)
 class ReplicaDiffers(RuleState):
-    """The candidate's replica that was set aside, empty if none was; when, and how many answered until then; whether as many have since;
-    and the guards besides errors whose evidence was of it."""
+    """The candidate's replica that was set aside, empty if none was; the instant; the replicas that
+    answered until then; whether that number answers again;
+    and the guards besides errors with evidence of it."""
 
     name = "replica_differs"
     replica: str = ""
@@ -87,7 +88,7 @@ class ReplicaDiffers(RuleState):
 
 
 def suspected(s: Snapshot, decision: Decision) -> Judged | None:
-    """The guard for whose failures traffic is taken away, where replicas may differ in them: the gateways' errors."""
+    """Returns the guard of errors, if traffic is taken away for it: replicas may differ in errors."""
     if decision.action not in TAKES_BACK | {Action.PAUSE} or decision.breach is None:
         return None
     named = (one for one in s.evidence.judged if one.guard.name == decision.guard)
@@ -95,13 +96,13 @@ def suspected(s: Snapshot, decision: Decision) -> Judged | None:
 
 
 def or_one_replica(s: Snapshot, worst: Decision, found: Iterable[Decision]) -> Decision:
-    """The most severe of what was found; a hold in its place where it is one replica's, and else with that one's name, if it is one."""
+    """Returns the most severe finding; a hold if one replica explains it all; the finding with the replica's name if in part."""
     tallies = s.observed.given(CandidateTallies).tallies
     judged = suspected(s, worst) if tallies else None
     if judged is None:
         return worst
-    # When servers are new, stable has seen too few attempts in this stage to show what is usual. The candidate's own scatter makes one
-    # event of all that fails at the beginning of a fault, and would name nobody: stable's scatter is what is usual.
+    # When servers are new, stable has seen too few attempts in this stage to show the usual share. The candidate's own scatter makes one
+    # event of all that fails at the beginning of a fault, and would name no replica: stable's scatter is the usual one.
     usual = max(judged.share_stable, s.evidence.usual_frac) if s.identity.has_stable else judged.guard.max_frac
     phi = 1.0 if worst.code is Code.MOSTLY_FAILING else judged.phi_stable
     odd = odd_one_out(tallies, tolerated=judged.guard.roll_back_over.of(usual), phi=phi)
@@ -138,7 +139,7 @@ def _may_hold(s: Snapshot, worst: Decision, judged: Judged, odd: OddReplica, usu
 
 
 def _is_its_own(slow: Judged, failing: Judged) -> bool:
-    """Whether a guard's evidence of slowness is of the replica whose failures those in `failing` are: at none of its points
+    """Whether a guard's evidence of slowness is of the replica that failed in `failing`: at none of its points
     were more attempts slow, beyond stable's share and what chance adds to it, than failed. What is given up unanswered is both. Evidence
     that does not speak against the candidate is nobody's; what does is wiped before its bar, too: it would reach it by what that replica
     has in flight."""
@@ -149,13 +150,13 @@ def _is_its_own(slow: Judged, failing: Judged) -> bool:
 
 
 def _others_hold_it(s: Snapshot, left: int) -> bool:
-    """Whether the replicas that are left are proven for what the candidate gets, where anything was proven."""
+    """Whether the other replicas are proven for the candidate's traffic, if any rate was proven."""
     most, per_s = s.observed.room.proven_candidate, s.routed_per_s
     return most is None or per_s is None or per_s * s.desired.weight_bp / FULL_BP <= most * left
 
 
 def _ends_now(s: Snapshot) -> bool:
-    """Whether the policy takes back at once what is held: past a deadline what is proven is told, not that it is undecided."""
+    """Whether the policy ends the hold at once: past a deadline the sentence states the proof, not the lack of one."""
     return _unless_late(s, hold(s, Code.REPLICA_DIFFERS, "Holding")).action is Action.ROLL_BACK
 
 
@@ -165,7 +166,7 @@ def _unless_late(s: Snapshot, held: Decision) -> Decision:
 
 
 def replacing(s: Snapshot) -> Decision | None:
-    """A hold until another answers in the place of the one that was set aside; past the time that a candidate has to come up, the end.
+    """Returns the hold until another replica answers in the place of the ejected one; past `prepare_deadline_s`, the rollback.
 
     The deadlines of the stage and of the rollout go on meanwhile.
     """

@@ -38,7 +38,7 @@ class CandidateServers(RuleState):
         return replace(self, has_failed=False) if stage.again else self
 
     def is_gone(self, seen: Observed) -> bool:
-        """One look without a server may be a slow probe; a later one, or failed attempts before it, is not."""
+        """A first look without a server may be a slow probe; a later look, or failed attempts before it, is not."""
         return self.gone_since is not None and (self.has_failed or seen.now - self.gone_since > seen.gone_over_s)
 
 

@@ -1,4 +1,4 @@
-"""A field of the rollout policy that one rule reads."""
+"""A field of the rollout policy for a single rule."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One bad replica of stable makes a candidate look better than it is: told before anything opens, and replaced, once in a rollout.
 
-Asked only where the rollout would open further, or where errors of the candidate are excused because stable has them too; never
+Asked only if the rollout would open further, or if errors of the candidate are excused because stable has them too; never
 where traffic is taken away. When these ticks come depends on the counts of all replicas together, as in `replica_differs`; since there are
 several, each look has a smaller share of the chance to name one of replicas that are alike: all looks of a rollout together have
 `CHANCE`. The counts are those since the stage began, as its evidence is. Premises: docs/decisions/0036-one-bad-replica-of-stable.md.
@@ -29,7 +29,7 @@ _OPENING = frozenset({Action.ADVANCE, Action.BAKE, Action.PROMOTE})
 
 @dataclass(frozen=True)
 class StableTallies(ReplicaTallies):
-    """Of stable's replicas in this stage. `deployments`: by replica, its own; a replay is not told."""
+    """Of stable's replicas in this stage. `deployments`: by replica, its own; not recorded."""
 
     name = "stable_replica"
     earlier: ClassVar[Mapping[str, str]] = {"tallies": "stable_replicas", "is_replacing": "is_stable_replacing"}
@@ -38,7 +38,7 @@ class StableTallies(ReplicaTallies):
 
 @dataclass(frozen=True)
 class ReplaceStable(Command):
-    """Another replica of stable takes the place of this one. `is_aside`: this one gets no more traffic until then."""
+    """Another replica of stable takes the place of `replica`. `is_aside`: `replica` gets no more traffic until then."""
 
     replica: str
     is_aside: bool
@@ -93,7 +93,7 @@ class StableReplica(RuleState):
 
 
 def doubted(s: Snapshot, decided: Decision) -> Judged | None:
-    """The guard of errors, where the decision rests on what stable fails: the rollout opens beside it, or the candidate is excused."""
+    """Returns the guard of errors, if the decision rests on stable's failures: the rollout opens, or the candidate is excused."""
     if s.desired.state not in {RolloutState.SHIFTING, RolloutState.BAKING} or s.desired.is_promoting:
         return None
     if not s.identity.has_stable or s.of(StableReplica).replica:
@@ -110,7 +110,7 @@ def comparable(s: Snapshot, decided: Decision) -> Decision:
     odd = _odd(s, judged) if judged is not None else None
     if judged is None or odd is None:
         return decided
-    is_aside = _others_hold_it(s, min(odd.replicas, s.observed.room.stable) - 1)  # some that told may be leaving
+    is_aside = _others_hold_it(s, min(odd.replicas, s.observed.room.stable) - 1)  # some of them may be leaving
     more = "It gets no more traffic, and another" if is_aside else "Another"
     said = (
         f"Holding at {weight_text(s.desired.weight_bp)}: {judged.guard.words} of {s.identity.stable_name} are of one replica of "
@@ -133,7 +133,7 @@ def _odd(s: Snapshot, judged: Judged) -> OddReplica | None:
 
 
 def _others_hold_it(s: Snapshot, left: int) -> bool:
-    """Whether stable's other replicas are proven for all traffic: they are the way back. Where nothing was proven, that is not known."""
+    """Whether stable's other replicas, the way back, are proven for all traffic. False if no rate was proven."""
     most, per_s = s.observed.room.proven_stable, s.routed_per_s
     return most is not None and per_s is not None and per_s <= most * left
 
@@ -141,7 +141,7 @@ def _others_hold_it(s: Snapshot, left: int) -> bool:
 def renewing(s: Snapshot) -> Decision | None:
     """A hold until another replica of stable answers in the place of the odd one, and evidence has begun afresh.
 
-    Deadlines go on. A stage's takes no candidate back for stable's replica alone; the whole rollout's does what the policy says.
+    Deadlines go on. A stage's takes no candidate back for stable's replica alone; the whole rollout's follows `on_undecided`.
     """
     state = s.of(StableReplica)
     if not state.replica or state.is_renewed or s.desired.is_promoting:

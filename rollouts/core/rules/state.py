@@ -1,4 +1,4 @@
-"""What a rule keeps from tick to tick. The engine hands every state what happened; a rule takes what concerns it."""
+"""The state of a rule over ticks. The engine hands every event to every state; a rule overrides the methods it needs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TickView:
 
 @dataclass(frozen=True)
 class RuleState:
-    """A rule's state: total functions from one tick's state to the next. A rule overrides what it needs."""
+    """A rule's state: total functions from one tick's state to the next."""
 
     name: ClassVar[str]
     #: By field: its name in the states that older versions stored.
@@ -54,7 +54,7 @@ class RuleState:
         return self
 
     def observed(self, seen: TickView) -> tuple[Self, tuple[Command, ...]]:
-        """With what the tick saw, and what follows from that for all rules."""
+        """Returns the state after the tick, and commands for all rules."""
         return self, ()
 
     def entered(self, stage: NewStage) -> Self:
@@ -66,7 +66,7 @@ class RuleState:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What every decision tells of it."""
+        """Its part of every decision's facts."""
         return {}
 
     def to_json(self) -> Any:

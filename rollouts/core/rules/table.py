@@ -1,4 +1,4 @@
-"""Every rule: those whose state is kept, and those that may convict the candidate, each in their order."""
+"""All rules: those with a state, and those that may convict the candidate, each in their order."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def most_severe(found: Iterable[Decision]) -> Decision | None:
 
 
 def states_of(stored: Mapping[str, Any]) -> dict[str, RuleState]:
-    """Returns every state, by name, from the engine's stored state; one that older versions kept under other names too."""
+    """Returns every state, by name, from the engine's stored state, also from one of an older version."""
     kept = stored.get("rules", {})
     return {one.name: one.from_json(kept[one.name]) if one.name in kept else one.from_earlier(stored) for one in STATES}

@@ -1,4 +1,4 @@
-"""How a rule convicts the candidate, or says that stable suffers too: the same sentences for all of them."""
+"""How rules convict the candidate, or excuse it because stable suffers too: the same sentences for all rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CROSSINGS = frozenset({Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED, Code.AL
 
 
 def rollback_decision(s: Snapshot, code: Code, why: str, judged: Judged | None = None) -> Decision:
-    """All traffic back to stable; a pause where the guard is not critical, or where there is no stable to go back to."""
+    """All traffic back to stable; a pause if the guard is not critical, or without a stable release to go back to."""
 
     def found(action: Action, said: str, told: Code = code) -> Decision:
         return Decision(action, told, said, facts_of(s), guard=name_of(judged), breach=code)

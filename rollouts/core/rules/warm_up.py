@@ -75,7 +75,7 @@ def warm_up(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
         said = f"{looks}, but its server has answered only {answered} of {least:.0f} attempts"
         return hold(s, Code.CONFOUNDED, f"{said} that it may take to warm up", judged, because=COLD_START)
     was_cold, served_s = False, s.since(state.served_since) if state.server_since is not None else None
-    # What was well at first, and is slow now, did not come from warming up.
+    # A server that was well at first, and is slow now, is not warming up.
     if served_s is not None and _was_slow_at_first(s, judged):
         if served_s < cold_s:
             said = f"{looks}, but its server has served for only {served_s:.0f} of {cold_s:.0f} s"
