@@ -46,7 +46,7 @@ class Tick:
     @property
     def summary(self) -> str:
         """What the decision comes down to, numbers aside."""
-        late = ":late" if self.decision.facts.get("is_late") else ""
+        late = ":late" if self.decision.is_late else ""
         return f"{self.decision.action}:{self.decision.code}{late}"
 
     @property
@@ -60,13 +60,13 @@ class Tick:
             return ""
         if self.decision.code is Code.BLIND:
             return "rollout.blind"
-        if self.decision.code is Code.OVERDUE or self.decision.facts.get("is_late"):
+        if self.decision.code is Code.OVERDUE or self.decision.is_late:
             return "rollout.overdue"
-        if "stable_gone" in self.decision.facts:
+        if self.decision.code is Code.NO_ROLLBACK_TARGET and self.snapshot.is_stable_gone:
             return "rollout.held"
-        if self.decision.code is Code.AWAITING_APPROVAL and "stage" in self.decision.facts:
+        if self.decision.code is Code.AWAITING_APPROVAL and self.decision.stage:
             return "rollout.approval_requested"
-        return "rollout.held" if self.decision.code in EXCUSES and "guard" in self.decision.facts else ""
+        return "rollout.held" if self.decision.code in EXCUSES and self.decision.guard else ""
 
 
 @dataclass(frozen=True)

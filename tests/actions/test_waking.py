@@ -168,7 +168,7 @@ def test_a_candidate_takes_no_room_from_its_stable_that_sleeps() -> None:
     for _ in range(2):
         reason = cramped.tick().reason
     assert cramped.placed() == {stable} and "No node has room" in reason
-    began_earlier(86_400, "gone_since")
+    began_earlier(86_400, "servers_gone")
     cramped.engine.cache.forget()
     assert cramped.tick().state == "cancelled" and night.state() == "awake"
 
@@ -181,7 +181,7 @@ def test_a_rollout_whose_stable_does_not_wake_is_cancelled_in_time() -> None:
     assert cramped.night.state() == "waking"
     reason = cramped.tick().reason
     assert "is given a server first. " in reason and "it asks for 40" in reason
-    began_earlier(86_400, "gone_since")
+    began_earlier(86_400, "servers_gone")
     cramped.engine.cache.forget()
     assert cramped.tick().state == "cancelled" and "is given a server first" in cramped.rollout.reason
 
@@ -193,7 +193,7 @@ def test_a_candidate_that_has_a_server_already_is_told_that_its_stable_sleeps() 
     for _ in range(2):
         reason = cramped.tick().reason
     assert "has no serving server; waiting for it. r1, the rollback target, sleeps, and is given a server" in reason
-    began_earlier(86_400, "stable_gone_since")
+    began_earlier(86_400, "stable_gone")
     cramped.engine.cache.forget()
     assert cramped.tick().state == "preparing" and "`sluicegate rollout promote" in cramped.rollout.reason
 

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollouts.core.confounders import is_split_off
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import OnUndecided
 from rollouts.core.policy_schema import parse_policy
+from rollouts.core.rules.confounders import is_split_off
+from rollouts.core.rules.servers_gone import CandidateServers
 from rollouts.core.snapshot import Snapshot
 from tests.snapshots import changed, make_snapshot
 
@@ -365,7 +366,7 @@ def test_decide_is_total_and_sound(s: Snapshot) -> None:
             not s.observed.problem
             and s.observed.is_acknowledged
             and not s.observed.digest_mismatch
-            and not s.evidence.is_candidate_gone
+            and not s.of(CandidateServers).is_gone(s.observed)
         )
         assert s.desired.is_promoting or (
             s.observed.step_started_at is not None and all(j.log_e_fine >= s.policy.bar_fine for j in s.evidence.judged)

@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from ledger.models import Event
 from ledger.queries.clock import DatabaseClock
-from rollouts.core import engine_state
 from rollouts.core.replay import replay
+from rollouts.core.rules import replica_differs, stable_replica
 from rollouts.core.tick_history import rows_in
 from rollouts.engine import loop, stable_replicas
 from rollouts.models import DecisionRecord, Rollout
@@ -33,7 +33,8 @@ BEFORE = HostCounts(1_000_000, 50_000)
 @pytest.fixture(autouse=True)
 def _settles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns follow at once, as if a second had passed; and a busy machine is given time for its looks."""
-    monkeypatch.setattr(engine_state, "SETTLES_S", 0.0)
+    for rule in (replica_differs, stable_replica):
+        monkeypatch.setattr(rule, "SETTLES_S", 0.0)
     monkeypatch.setattr(stable_replicas, "WAIT_S", 60.0)
 
 

@@ -6,19 +6,22 @@ Premises and measurements: docs/decisions/0045-a-second-look.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from accounts.core.quantities import weight_text
+from rollouts.core.deadline import overdue
 from rollouts.core.decision import Action, Code, Decision, facts_of, hold, sentence
-from rollouts.core.inconclusive import overdue, telemetry_unavailable
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.policy import Source
-from rollouts.core.rollback_rules import breach
+from rollouts.core.rules.all_failing import AllFailing
+from rollouts.core.rules.blind import telemetry_unavailable
+from rollouts.core.rules.mostly_failing import MostlyFailing
+from rollouts.core.rules.stable_gone import no_target, replacement
+from rollouts.core.rules.state import NewStage, RuleState, TickView
+from rollouts.core.rules.warm_up import WarmUp
 from rollouts.core.snapshot import Snapshot
-from rollouts.core.stable_gone import no_target, replacement
 
 #: Seconds for which the candidate must have had a server before it begins again: its probes of this time were answered.
 PROBED_S = 10.0
@@ -26,11 +29,29 @@ PROBED_S = 10.0
 CONFIRMED_WITHIN_S = 30.0
 
 
+@dataclass(frozen=True)
+class SteadyServer(RuleState):
+    """`gone_since`: after a crossing, since when the candidate has had no steady server."""
+
+    name = "second_look"
+    earlier = {"gone_since": "unsteady_since"}
+    gone_since: float | None = None
+
+    def observed(self, seen: TickView) -> tuple[Self, tuple[()]]:
+        servers, wanted = seen.observed.candidate_servers, seen.desired
+        if servers is None or RolloutState.SECOND_LOOK not in {wanted.state, wanted.paused_in}:
+            return self, ()
+        since = seen.of(WarmUp).server_since
+        if is_steady(servers, None if since is None else seen.now - since) is (self.gone_since is None):
+            return self, ()
+        return type(self)(seen.now if self.gone_since is None else None), ()
+
+    def entered(self, stage: NewStage) -> Self:
+        return type(self)()
+
+
 def after_crossing(s: Snapshot) -> Decision:
-    """The decision while the traffic is away: convict on hard facts, wait, or begin again."""
-    found = breach(_probed_only(s))
-    if found is not None:
-        return found
+    """The decision while the traffic is away, unless the candidate is convicted: wait, or begin again."""
     if s.is_stable_gone:
         return replacement(s) or no_target(s)
     blind = telemetry_unavailable(s)
@@ -77,12 +98,12 @@ def _blocked(s: Snapshot) -> Decision | None:
     return None
 
 
-def _probed_only(s: Snapshot) -> Snapshot:
-    """Without evidence of users' traffic: late answers of the look before are no evidence of the next one. The prober finds wrong
-    answers without users, also during the wait."""
+def probed_only(s: Snapshot) -> Snapshot:
+    """Without evidence of users' traffic: late answers of the look before are no evidence of the next one. The prober
+    finds wrong answers without users, also during the wait."""
     judged = tuple(one for one in s.evidence.judged if one.guard.source is Source.PROBER)
-    evidence = replace(s.evidence, judged=judged, all_failing=0, mostly=MostlyFailing(), shed_candidate=0)
-    return replace(s, evidence=evidence)
+    rules = {**s.rules, AllFailing.name: replace(s.of(AllFailing), attempts=0), MostlyFailing.name: MostlyFailing()}
+    return replace(s, evidence=replace(s.evidence, judged=judged, shed_candidate=0), rules=rules)
 
 
 def is_steady(servers: int, age_s: float | None) -> bool:
@@ -92,11 +113,12 @@ def is_steady(servers: int, age_s: float | None) -> bool:
 
 def _unready(s: Snapshot) -> Decision | None:
     """A hold until the candidate has a steady server; the conviction after the policy's time to prepare."""
-    if is_steady(s.observed.candidate_servers or 0, s.evidence.server_age_s):
+    if is_steady(s.observed.candidate_servers or 0, s.since(s.of(WarmUp).server_since)):
         return None
     name = s.identity.candidate_name
-    if s.evidence.unsteady_s >= s.policy.prepare_deadline_s:
-        said = f"{name} has had no steady server for {s.evidence.unsteady_s:.0f} s since its traffic was taken away."
+    unsteady_s = s.since(s.of(SteadyServer).gone_since) or 0.0
+    if unsteady_s >= s.policy.prepare_deadline_s:
+        said = f"{name} has had no steady server for {unsteady_s:.0f} s since its traffic was taken away."
         return Decision(
             Action.ROLL_BACK, Code.SERVERS_GONE, f"{said} Rolling back to {s.identity.stable_name}.", facts_of(s)
         )

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from typing import Any, Self
 
+from rollouts.core.commands import Command, ForgetReplica
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms
+from rollouts.core.decision import Code, Decision
+from rollouts.core.guard_tracker import CounterNews
+from rollouts.core.rules.state import NewStage, RuleState
+from rollouts.core.rules.verdicts import FAILING_OVER_S, rollback_decision
+from rollouts.core.snapshot import Observed, Snapshot
+from rollouts.core.two_by_two import moments
 
+#: Among so many attempts a half may fail by chance where all of fewer would not: so many times the failures of a row without a success.
+MOSTLY_TIMES = 2
 #: A reading goes on with the row where so many of its attempts failed: fewer is another trouble, which evidence tells.
 LEAST_FRAC = 0.25
 #: Fewer readings may be two halves of one event: one that a reading cut in two is over in the third.
@@ -20,7 +30,7 @@ SIGMAS = 4.0
 
 
 @dataclass(frozen=True)
-class MostlyFailing:
+class MostlyFailing(RuleState):
     """Readings in a row in each of which a quarter or more of the candidate's attempts failed.
 
     `bad` of `attempts` failed, and of stable's `bad_stable` of `attempts_stable`, in all readings of the row but the first, in whose
@@ -32,6 +42,7 @@ class MostlyFailing:
     of Mantel and Haenszel.
     """
 
+    name = "mostly_failing"
     readings: int = 0
     since: float = 0.0  # the first of them, in seconds since the epoch
     until: float = 0.0  # the last of them
@@ -42,18 +53,27 @@ class MostlyFailing:
     excess: float = 0.0
     variance: float = 0.0
 
-    def after(self, read_at: float, gateways: Sequence[Arms]) -> MostlyFailing:
+    def counted(self, news: CounterNews, *, has_lost: bool) -> Self:
+        return self.after(news.read_at, news.settled_parts)
+
+    def entered(self, stage: NewStage) -> Self:
+        return type(self)()
+
+    def obeyed(self, command: Command, seen: Observed) -> Self:
+        return type(self)() if isinstance(command, ForgetReplica) else self
+
+    def after(self, read_at: float, gateways: Sequence[Arms]) -> Self:
         """With what each gateway counted since the reading before."""
         tables = [_table(one) for one in gateways]
         bad, attempts, bad_stable, attempts_stable = [sum(column) for column in zip(*tables, strict=True)] or [0] * 4
         if attempts <= 0:
             return self
         if bad < LEAST_FRAC * attempts:
-            return MostlyFailing()
+            return type(self)()
         if not self.readings or read_at - self.until > MOST_QUIET_S:
-            return MostlyFailing(1, read_at, read_at)
-        moments = [_moments(*one) for one in tables]
-        return MostlyFailing(
+            return type(self)(1, read_at, read_at)
+        beyond = [moments(*one) for one in tables]
+        return type(self)(
             self.readings + 1,
             self.since,
             read_at,
@@ -61,8 +81,8 @@ class MostlyFailing:
             self.attempts + attempts,
             self.bad_stable + bad_stable,
             self.attempts_stable + attempts_stable,
-            self.excess + sum(excess for excess, _ in moments),
-            self.variance + sum(variance for _, variance in moments),
+            self.excess + sum(excess for excess, _ in beyond),
+            self.variance + sum(variance for _, variance in beyond),
         )
 
     def is_proven(self, *, least_bad: int, over_s: float, tolerated_frac: float) -> bool:
@@ -85,10 +105,33 @@ class MostlyFailing:
         return [round(one, 4) for one in astuple(self)]
 
     @classmethod
-    def from_json(cls, value: Sequence[float]) -> MostlyFailing:
+    def from_json(cls, value: Sequence[float]) -> Self:
         readings, since, until, bad, attempts, bad_stable, attempts_stable, excess, variance = value
         counts = int(bad), int(attempts), int(bad_stable), int(attempts_stable)
         return cls(int(readings), since, until, *counts, excess, variance)
+
+    @classmethod
+    def from_earlier(cls, stored: Mapping[str, Any]) -> Self:
+        return cls.from_json(stored["mostly"]) if "mostly" in stored else cls()
+
+
+def mostly_failing(s: Snapshot) -> Iterator[Decision]:
+    """More than half fails, reading after reading, and stable does not: evidence would take this for a clump for some seconds longer.
+
+    Only beside a stable that gets traffic and keeps to its objective, and beyond what the guard tolerates of its failures.
+    """
+    judged = next((one for one in s.acting if one.guard.kind.is_failure), None)
+    if judged is None or not s.identity.has_stable or s.desired.is_promoting or judged.is_stable_over:
+        return
+    row, least_bad = s.of(MostlyFailing), MOSTLY_TIMES * s.policy.all_failing_attempts
+    tolerated_frac = judged.guard.roll_back_over.of(row.bad_stable / max(1, row.attempts_stable))
+    if not row.is_proven(least_bad=least_bad, over_s=FAILING_OVER_S, tolerated_frac=tolerated_frac):
+        return
+    said = (
+        f"{row.bad} of the last {row.attempts} attempts on {s.identity.candidate_name} failed, in {row.readings} readings in a row, and "
+        f"{row.bad_stable} of {row.attempts_stable} on {s.identity.stable_name} at the same time."
+    )
+    yield rollback_decision(s, Code.MOSTLY_FAILING, said, judged)
 
 
 def _table(one: Arms) -> tuple[int, int, int, int]:
@@ -97,15 +140,3 @@ def _table(one: Arms) -> tuple[int, int, int, int]:
     common, saved = candidate.bad.get(COMMON, 0), candidate.bad.get(SAVED, 0)
     bad, bad_stable = candidate.bad.get(ERRORS, 0) - common, stable.bad.get(ERRORS, 0) + common
     return bad, candidate.attempts - common, bad_stable, stable.attempts + saved + common
-
-
-def _moments(bad: float, attempts: float, bad_stable: float, attempts_stable: float) -> tuple[float, float]:
-    """The bad attempts of the candidate beyond what it would have of them were both arms alike, and the variance of that number.
-
-    Source: mean and variance of the hypergeometric distribution.
-    """
-    whole, all_bad = attempts + attempts_stable, bad + bad_stable
-    if attempts <= 0 or attempts_stable <= 0:
-        return 0.0, 0.0
-    share = attempts / whole
-    return bad - share * all_bad, share * (1 - share) * all_bad * (whole - all_bad) / (whole - 1)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms, Counts
+from rollouts.core.decision import Code, Decision
+from rollouts.core.guard_tracker import CounterNews
+from rollouts.core.rules.state import NewStage, RuleState
+from rollouts.core.rules.verdicts import FAILING_OVER_S, burns, rollback_decision, shared_incident
+from rollouts.core.snapshot import Snapshot
+from rollouts.core.two_by_two import log_chance_of_bad_only
 
 #: Stable is clearly better when, were all these attempts alike, the candidate would have got none but bad ones more seldom.
 CHANCE = 1e-3
@@ -25,7 +32,7 @@ def is_silent(attempts: int, over_s: float, quiet_s: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Failures:
+class AllFailing(RuleState):
     """The candidate's failures in a row, as far as readings can tell; `since` and `until` are the row's first and last reading.
 
     A reading with a success in it ends the row, since nobody knows what came first. One without attempts, as when the
@@ -34,6 +41,7 @@ class Failures:
     told apart, second ones.
     """
 
+    name = "all_failing"
     attempts: int = 0
     since: float = 0.0
     until: float = 0.0
@@ -41,15 +49,21 @@ class Failures:
     good: int = 0
     bad: int = 0
 
-    def after(self, read_at: float, news: Arms) -> Failures:
+    def counted(self, news: CounterNews, *, has_lost: bool) -> Self:
+        return self.after(news.read_at, news.settled)
+
+    def entered(self, stage: NewStage) -> Self:
+        return type(self)() if stage.again else self
+
+    def after(self, read_at: float, news: Arms) -> Self:
         candidate, stable = news.candidate, news.stable
         if candidate.attempts and not fails(candidate):
-            return Failures()
+            return type(self)()
         if not candidate.attempts and not self.attempts:
             return self
         common, bad = candidate.bad.get(COMMON, 0), stable.bad.get(ERRORS, 0)
         own = candidate.attempts - common
-        return Failures(
+        return type(self)(
             self.attempts + candidate.attempts,
             self.since if self.attempts else read_at,
             read_at if candidate.attempts else self.until,
@@ -65,20 +79,49 @@ class Failures:
 
     @property
     def is_stable_better(self) -> bool:
-        """Whether stable does clearly better in the same readings.
+        """Whether stable does clearly better in the same readings."""
+        return log_chance_of_bad_only(self.own, self.bad, self.good) <= math.log(CHANCE)
 
-        Source: the hypergeometric tail (Fisher's exact test): of all bad attempts, the candidate's would be `own` of `own`.
-        """
-        worst = self.own + self.bad
-        whole = worst + self.good
-        lgamma, own = math.lgamma, self.own
-        log_chance = lgamma(worst + 1) - lgamma(worst - own + 1) + lgamma(whole - own + 1) - lgamma(whole + 1)
-        return log_chance <= math.log(CHANCE)
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return {"all_failing": self.attempts, "all_failing_s": round(self.spread_s, 3)}
 
     def to_json(self) -> list[float]:
         return [self.attempts, self.since, self.until, self.own, self.good, self.bad]
 
     @classmethod
-    def from_json(cls, value: Sequence[float]) -> Failures:
+    def from_json(cls, value: Sequence[float]) -> Self:
         attempts, since, until, *more = value
         return cls(int(attempts), since, until, *(int(one) for one in more))
+
+    @classmethod
+    def from_earlier(cls, stored: Mapping[str, Any]) -> Self:
+        return cls.from_json(stored["failures"]) if "failures" in stored else cls()
+
+
+def all_failing(s: Snapshot) -> Iterator[Decision]:
+    """Yields the conviction of a candidate whose newest attempts all failed, or its excuse."""
+    row = s.of(AllFailing)
+    if row.attempts < s.policy.all_failing_attempts or row.spread_s <= FAILING_OVER_S:
+        return
+    # Once promotion has begun stable gets nothing: there is nobody to compare with, and second attempts meet the candidate again.
+    if (
+        s.identity.has_stable
+        and not s.desired.is_promoting
+        and (row.own < s.policy.all_failing_attempts or not row.is_stable_better)
+    ):
+        said = (
+            f"the last {row.attempts} attempts on {s.identity.candidate_name} failed, "
+            f"and {s.identity.stable_name} does not clearly fare better"
+        )
+        yield shared_incident(s, said)
+        return
+    burning = next((one for one in s.evidence.judged if one.guard.kind.is_failure and one.is_stable_over), None)
+    if burning is not None:  # then rows come by chance; a candidate that fares worse still is told by the evidence
+        yield shared_incident(s, f"the last {row.attempts} attempts failed, and {burns(s, burning)}", burning)
+        return
+    said = (
+        f"The last {row.attempts} attempts on {s.identity.candidate_name} all failed, "
+        f"in readings {row.spread_s:.1f} s apart."
+    )
+    yield rollback_decision(s, Code.ALL_FAILING, said)

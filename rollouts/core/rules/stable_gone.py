@@ -6,13 +6,48 @@ Premises: docs/decisions/0040-when-stable-is-gone.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
 
 from accounts.core.quantities import weight_text
 from rollouts.core.approvals import missing, stages_ahead
+from rollouts.core.counter_deltas import ERRORS, SHED, Counts
 from rollouts.core.decision import Action, Code, Decision, facts_of, hold, listed
+from rollouts.core.guard_tracker import CounterNews
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import WhenStableIsGone
+from rollouts.core.rules.state import RuleState, TickView
 from rollouts.core.snapshot import Observed, Snapshot
+
+
+@dataclass(frozen=True)
+class StableServers(RuleState):
+    """`gone_since`: when stable was first found without a server; None: it has one. `unanswered`: its requests since the last reading in
+    which it answered one; None: it answers."""
+
+    name = "stable_gone"
+    earlier = {"gone_since": "stable_gone_since", "unanswered": "stable_unanswered"}
+    gone_since: float | None = None
+    unanswered: int | None = None
+
+    def counted(self, news: CounterNews, *, has_lost: bool) -> Self:
+        return replace(self, unanswered=_unanswered(self.unanswered, news.arms.stable))
+
+    def observed(self, seen: TickView) -> tuple[Self, tuple[()]]:
+        servers = seen.observed.stable_servers
+        if not seen.has_stable or servers is None or (servers > 0) is (self.gone_since is None):
+            return self, ()
+        return replace(self, gone_since=None if servers else seen.now), ()
+
+
+def _unanswered(before: int | None, stable: Counts) -> int | None:
+    """Stable's requests in a row without an answer; None after an answer.
+
+    A request that was shed proves nothing: the gateway sheds too, without a server, while many requests wait to connect.
+    """
+    if stable.attempts > stable.bad.get(ERRORS, 0):
+        return None
+    return (before or 0) + max(stable.routed - stable.bad.get(SHED, 0), stable.attempts) or None
 
 
 def is_absent(seen: Observed, unanswered: int, least: int) -> bool:
@@ -32,7 +67,7 @@ def replacement(s: Snapshot) -> Decision | None:
         return None
     if s.desired.state is RolloutState.PAUSED or s.observed.problem or s.observed.total_s >= s.policy.deadline_s:
         return None
-    gone_s = s.evidence.stable_gone_s or 0.0
+    gone_s = s.since(s.of(StableServers).gone_since) or 0.0
     if gone_s < s.replaced_after_s:
         return None
     said = (
@@ -59,9 +94,9 @@ def no_target(s: Snapshot) -> Decision:
 
 def waiting(s: Snapshot) -> Decision:
     """The hold of a candidate that is ready beside a stable release without a server. Past the deadline people are warned, once."""
-    gone_s = s.observed.waited_s
-    if s.evidence.stable_gone_s is not None:
-        gone_s = min(gone_s, s.evidence.stable_gone_s)
+    gone_s, known_s = s.observed.waited_s, s.since(s.of(StableServers).gone_since)
+    if known_s is not None:
+        gone_s = min(gone_s, known_s)
     is_late = gone_s >= s.policy.prepare_deadline_s
     why = f" {s.observed.deployment_problem}" if s.observed.deployment_problem else ""
     since = f" for {gone_s:.0f} s" if is_late else ""
@@ -71,8 +106,7 @@ def waiting(s: Snapshot) -> Decision:
         f"{s.identity.candidate_name} is ready, but {s.identity.stable_name}, the rollback target, {has} no serving server"
         f"{since}; waiting for it.{why} {way}"
     ).rstrip()
-    facts = {"is_late": True} if is_late else {}
-    return Decision(Action.HOLD, Code.STABLE_GONE, said, facts)
+    return Decision(Action.HOLD, Code.STABLE_GONE, said, is_late=is_late)
 
 
 def way_on(s: Snapshot) -> str:
