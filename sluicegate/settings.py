@@ -154,7 +154,6 @@ if PROMETHEUS_URL and urlsplit(PROMETHEUS_URL).scheme not in {"http", "https"}:
 
 #: This node's series of the DCGM exporter in that Prometheus, such as Hostname="gpu-7"; empty: NVML alone is asked.
 DCGM_SELECTOR = env.text("SLUICEGATE_DCGM_SELECTOR")
-#: What fails at once with this node, such as its rack; empty: its zone by its labels, or itself alone.
 #: The IPv4 address that this node's servers listen on: of this machine alone, or of a network that is named as private.
 NODE_ADDRESS = env.text("SLUICEGATE_NODE_ADDRESS", LOOPBACK)
 PRIVATE_NETWORKS = env.networks("SLUICEGATE_PRIVATE_NETWORKS")
@@ -175,7 +174,6 @@ UPLOAD_PART_BYTES = int(env.number("SLUICEGATE_UPLOAD_PART_BYTES", 16 * 2**20, l
 MAX_SIMPLE_UPLOAD_BYTES = int(env.number("SLUICEGATE_MAX_SIMPLE_UPLOAD_BYTES", 64 * 2**20, least=1))
 #: A node keeps copies of the blobs that its servers were started from, in up to this room.
 BLOB_CACHE_BYTES = int(env.number("SLUICEGATE_BLOB_CACHE_BYTES", 200 * 2**30, least=0))
-#: How fast a node fetches what its servers do not need yet, but may at any moment; 0: it fetches nothing ahead.
 #: How often a node compares the files under its servers with what was sealed; 0: never.
 DRIFT_CHECK_EVERY_S = env.number("SLUICEGATE_DRIFT_CHECK_EVERY_S", 900.0, least=0.0, most=86400 * 30)
 #: The Ed25519 private key (PEM) that signs reports; made on the first run of the one-machine stack.

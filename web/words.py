@@ -69,7 +69,6 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "cordoned": ("waiting", "lock"),
     "frozen": ("waiting", "lock"),
     "waiting": ("waiting", "clock"),
-    "no_room": ("waiting", "alert"),
     "void": ("idle", "cross"),
     "entered": ("ok", "check"),
     "approved": ("ok", "check"),

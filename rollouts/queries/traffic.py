@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,7 @@ from django.utils import timezone
 
 from registry.models import ServedModel
 from rollouts.core.aa_test import RATE_MEMORY_S
-from rollouts.core.counter_deltas import TIMED
+from rollouts.core.counter_deltas import Counts
 from rollouts.core.recent_traffic import Minute, RecentTraffic, Span
 from rollouts.models import AATestRecord, Observation, Rollout
 from rollouts.queries.gateway_reads import last_read, last_written
@@ -150,8 +149,9 @@ def _by_last_rollout(blocks: Sequence[Mapping[str, Any]]) -> Traffic | None:
 
 
 def _slow(counts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    attempts = sum(one.get("bad", {}).get(TIMED, one.get("attempts", 0)) for one in counts)
-    slow: Counter[str] = Counter()
-    for one in counts:
-        slow.update({name: bad for name, bad in one.get("bad", {}).items() if name.startswith("slow_")})
-    return {name: round(bad / attempts, 6) for name, bad in sorted(slow.items())} if attempts else {}
+    known = [Counts(one.get("attempts", 0), bad=one.get("bad", {})) for one in counts]
+    names = sorted({name for one in known for name in one.bad if name.startswith("slow_")})
+    arms = {
+        name: (sum(one.bad.get(name, 0) for one in known), sum(one.timed_at(name) for one in known)) for name in names
+    }
+    return {name: round(bad / attempts, 6) for name, (bad, attempts) in arms.items() if attempts}
