@@ -21,7 +21,7 @@ SPOKEN: Final = frozenset({"", *(f"{kind.name}/{one}" for kind in KINDS.values()
 
 
 def kind_of(manifest: Mapping[str, Any]) -> ServerKind:
-    """The server kind that a manifest names. Raises KeyError for one that this version does not know."""
+    """The server kind that a manifest names. Raises KeyError for an unknown kind."""
     return KINDS[(manifest.get("runtime") or {}).get("server", DEFAULT)]
 
 
