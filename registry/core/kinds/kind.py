@@ -36,8 +36,8 @@ class Calls:
 
     Inference is evidence for a release; questions are not. Every other path would change the
     server. Envoy refuses an expression of more than 100 instructions, so each is short.
-    `names`: HTTP paths with the model's name in the body, in its member `model`. Such a body asks for a
-    stream by its member `stream`, so that the paths of streams are the same.
+    `names`: HTTP paths with the model's name in the body, in its member `model`. Such a body asks
+    for a stream by its member `stream`, so that the paths of streams are the same.
     """
 
     inference: Mapping[str, str]
