@@ -42,6 +42,8 @@ def suggested(
         found["accelerator"] = {"vendor": "nvidia", "count": 1, "memory_mib_min": _mib(int(on_device))}
     plan = plan_facts({path: facts for path, (_, facts) in files.items()})
     told = {"precision": _precision(files), "flavour": plan.get("flavour"), "builder_version": plan.get("tensorrt")}
+    if backend not in _ENGINES:
+        return found
     return found | {"engine": {"type": _ENGINES[backend]} | {name: value for name, value in told.items() if value}}
 
 

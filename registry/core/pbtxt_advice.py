@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from registry.core.file_rules import BACKENDS
+from registry.core.kinds.triton import TRITON
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,11 @@ def advice_for(message: str, field: str) -> Advice:
 
 def backend_fix(backend: str) -> str:
     """What to do about a config.pbtxt that names another backend than release.yaml does."""
-    if backend in BACKENDS:
+    if backend in TRITON.backends:
         return "Make the two equal."
     if backend == "ensemble":
         return ADVICE["ModelConfig"]["ensemble_scheduling"].fix
     return (
-        f"Releases run on {', '.join(BACKENDS)}. Convert the model to ONNX, or load it in artifact/model.py "
+        f"Releases run on {', '.join(TRITON.backends)}. Convert the model to ONNX, or load it in artifact/model.py "
         "(runtime.backend: python)."
     )

@@ -16,6 +16,7 @@ from registry.core.file_rules import code_files, config_size_problems, path_prob
 from registry.core.files import read_files
 from registry.core.folder_rules import DOCUMENT
 from registry.core.formats.findings import LARGEST, Findings
+from registry.core.kinds import lint as kind_lint
 from registry.core.lifecycle import FileRole
 from registry.core.located import Located, TextPlace, in_document
 from registry.core.partial_spec import PartialSpec, read_partial
@@ -204,6 +205,7 @@ def _envelope_of(
 ) -> dict[str, Any] | None:
     """A suggestion, also where the envelope is what is wrong: then most of all."""
     problems: list[Problem] = []
+    document = kind_lint.completed(document)
     serving = SERVING.read(document.get("serving"), "serving", problems)
     runtime = RUNTIME.read(document.get("runtime"), "runtime", [])
     backend = runtime.get("backend") if isinstance(runtime, dict) else None

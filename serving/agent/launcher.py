@@ -20,7 +20,7 @@ from typing import Any
 from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import is_running
 from registry.core.file_rules import code_files
-from registry.core.kinds import KINDS, kind_of, spoken_by
+from registry.core.kinds import KINDS, SPOKEN, kind_of, spoken_by
 from registry.core.kinds.kind import ServerKind
 from serving.adapters.linux_connections import open_connections
 from serving.agent import containment, model_repository, runtime_image, scratch, server_shim, shim_record
@@ -38,6 +38,8 @@ START_TIMEOUT_S = 30.0
 #: How long the agent's beginning and a server's adoption wait to know how servers are shut in here, in seconds: it takes less than one,
 #: but for a machine that has far too much to do, and there a node that says nothing would be taken for gone.
 FOUND_OUT_S = 10.0
+#: How long a shim may take to end a server of any kind, in seconds.
+MOST_EXIT_S = max(kind.exit_grace_s for kind in KINDS.values()) + 3.0
 _LOOK_EVERY_S = 0.03
 _PRIVATE = 0o600
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -196,7 +198,7 @@ class LocalLauncher:
 
     def _find(self, folder: Path) -> RunningServer | None:
         record = shim_record.record_of(folder)
-        if not shim_record.is_alive(record):
+        if not shim_record.is_alive(record) or str(record.get("speaks", "")) not in SPOKEN:
             return None
         ports = record["ports"]
         return RunningServer(
@@ -333,8 +335,10 @@ class LocalLauncher:
         return replace(built, ports=tuple(dict.fromkeys(ports.values())), hidden=hidden)
 
     def _end(self, folder: Path, grace_s: float) -> None:
-        """Asks the shim to stop the server, and kills both if it does not answer."""
+        """Asks the shim to stop the server, and kills both if it does not answer. The shim has the time of any kind, unless
+        `grace_s` is 0."""
         record = shim_record.record_of(folder)
+        grace_s = max(grace_s, MOST_EXIT_S) if grace_s else 0.0
         if record:
             if is_running(record["pid"], record["ticks"]):
                 os.kill(record["pid"], signal.SIGTERM)

@@ -17,6 +17,7 @@ from serving.models import Node
 from tests.factories import make_node
 from tests.model_files import plan_file
 from tests.registry_samples import CONTRACT, IMAGE, ONNX, person, served_model, sha256
+from tests.tiny_gguf import tiny_gguf
 
 pytestmark = pytest.mark.django_db
 
@@ -70,6 +71,16 @@ def test_a_release_that_is_fine_is_told_its_digest_and_stores_nothing(dev: Any) 
     same = check(dev, body["document"], [one("artifact/model.onnx", ONNX, head=False)]).json()
     assert same["digest"] == body["digest"] and body["digest"].startswith("sha256:")
     assert check(dev, TEXT, [one("artifact/model.onnx", ONNX, head=False, hashed=False)]).json()["digest"] is None
+
+
+def test_a_text_release_is_fine_without_tensors(dev: Any) -> None:
+    runtime = {"image": IMAGE, "server": "llamacpp", "backend": "gguf"}
+    document = {"model": "sentiment", "runtime": runtime, "serving": {"interface": "chat"}}
+    body = check(dev, yaml.safe_dump(document), [one("artifact/model.gguf", tiny_gguf())]).json()
+    assert (body["problems"], body["is_fine"]) == ([], True)
+    assert "engine" not in body["suggested_envelope"]
+    del document["serving"]["interface"]
+    assert "serving.interface" in [p[3] for p in problems(check(dev, yaml.safe_dump(document), []))]
 
 
 def test_the_digest_is_that_of_the_seal(dev: Any) -> None:

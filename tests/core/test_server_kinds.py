@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from registry.core.kinds import BACKEND_FILES, KINDS, kind_of, spoken, spoken_by
+from registry.core.kinds import BACKEND_FILES, KINDS, SPOKEN, kind_of, spoken, spoken_by
 from registry.core.kinds.llamacpp import LLAMACPP
 from registry.core.kinds.texts import BODY, CHAT, COMPLETIONS, INTERFACES, PROMPT, TEXT
 from registry.core.kinds.words import meant_status
@@ -54,7 +54,7 @@ def test_a_text_release_needs_an_interface_and_nothing_else() -> None:
     assert [one["name"] for side in ("inputs", "outputs") for one in spec.serving[side]] == [PROMPT, TEXT]
     assert read_spec(spec.as_json()) == (spec, [])
     manifest = {"runtime": spec.runtime, "serving": spec.serving}
-    assert spoken(spoken_by(manifest)) == (LLAMACPP, CHAT)
+    assert spoken(spoken_by(manifest)) == (LLAMACPP, CHAT) and spoken_by(manifest) in SPOKEN
 
 
 @pytest.mark.parametrize(

@@ -29,14 +29,17 @@ from rollouts.models import DecisionRecord, Rollout
 from serving.actions.routes import set_route
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.agent.blob_cache import BlobCache
+from serving.agent.health_check import check_health
 from serving.agent.launcher import LocalLauncher
 from serving.agent.runtime_image import describe, venv_of
+from serving.agent.warmup import warm_up
 from serving.control_plane import store
+from serving.core.health import Probe
 from serving.core.routes import admit
 from serving.models import Gateway, Route
 from serving.ports import ArmCounters, LaunchSpec, RunningServer
 from serving.servers import Client
-from serving.wiring import connect
+from serving.wiring import inference_server
 from tests.contracts.serving_models import VENV
 from tests.factories import make_admin, make_deployment, make_environment, make_server
 from tests.gateway_rig import Rig, rig, wait_until
@@ -122,11 +125,12 @@ class Shop:
         running = self.launcher.start(LaunchSpec(1, MODEL, release.name, str(release.digest), manifest, folder))
         self.launcher.await_loaded(running, MODEL, timeout_s=120)
         deployment = make_deployment(release, self.environment, state="ready")
-        make_server(
+        row = make_server(
             deployment, http_port=running.http_port, grpc_port=running.grpc_port, metrics_port=running.metrics_port,
             pid=running.pid, probed_at=timezone.now(),
         )  # fmt: skip
-        return running, connect(running)
+        assert self.launcher.adopt(folder) == running
+        return running, inference_server(row)
 
     def route(self, stable: Release) -> None:
         set_route(
@@ -207,7 +211,9 @@ def judged(gate: str, release: Release, client: Client) -> Any:
 @pytest.mark.shows("server:llamacpp", "backend:llamacpp/gguf")
 def test_a_release_is_sealed_proven_and_promoted(shop: Shop) -> None:
     stable, candidate = shop.push(), shop.push(seed=1)
-    client = shop.serve(stable)[1]
+    client, manifest = shop.serve(stable)[1], json.loads(stable.manifest)
+    warm_up(client, MODEL, manifest["serving"], limits={}, timeout_s=60)
+    assert check_health(client, MODEL, manifest, timeout_s=60)[0].probe is Probe.RIGHT
     for gate in GATES.gates:
         found = judged(gate, stable, client)
         assert found.verdict is Verdict.PASSED, (gate, found.reason, found.evidence)

@@ -16,10 +16,12 @@ DEFAULT: Final = TRITON.name
 BACKEND_FILES: Final[dict[str, str]] = {
     name: backend.entry for kind in KINDS.values() for name, backend in kind.backends.items()
 }
+#: Every value of `spoken_by`.
+SPOKEN: Final = frozenset({"", *(f"{kind.name}/{one}" for kind in KINDS.values() for one in kind.interfaces)})
 
 
 def kind_of(manifest: Mapping[str, Any]) -> ServerKind:
-    """The server kind that a manifest names. Raises KeyError for one that this version does not know."""
+    """The server kind that a manifest names. Raises KeyError for an unknown kind."""
     return KINDS[(manifest.get("runtime") or {}).get("server", DEFAULT)]
 
 

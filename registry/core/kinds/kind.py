@@ -36,8 +36,8 @@ class Calls:
 
     Inference is evidence for a release; questions are not. Every other path would change the
     server. Envoy refuses an expression of more than 100 instructions, so each is short.
-    `names`: HTTP paths whose body names the model, in its member `model`. Such a body asks for a
-    stream by its member `stream`, so that the paths of streams are the same.
+    `names`: HTTP paths with the model's name in the body, in its member `model`. Such a body asks
+    for a stream by its member `stream`, so that the paths of streams are the same.
     """
 
     inference: Mapping[str, str]
@@ -52,11 +52,11 @@ class Calls:
 
 @dataclass(frozen=True)
 class Image:
-    """The parts of a serving environment whose digest is the runtime image.
+    """The parts of a serving environment that the digest of the runtime image covers.
 
     `files`: names of the measured files → their paths in site-packages, which may have a `*`.
-    `recorded`: beginnings of the paths whose digests the first package's wheel recorded.
-    `packages`: packages whose versions are measured. Of alternatives exactly one is installed.
+    `recorded`: beginnings of paths in the first package's wheel, with the digests that it recorded.
+    `packages`: the measured packages. Of alternatives exactly one is installed.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Image:
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """Where one server starts. `files` are those of the image, by their names."""
+    """The place of one server. `files`: the image's files by their names."""
 
     venv: PurePath
     site: PurePath
@@ -119,7 +119,7 @@ class Codec(Protocol):
         ...
 
     def request(self, model: str, text: str) -> bytes:
-        """Body of a request whose answer depends on nothing but the text."""
+        """Body of a request. Its answer depends on the text alone."""
         ...
 
     def answer(self, body: bytes) -> str:
@@ -148,7 +148,7 @@ class ServerKind:
     """One kind of inference server.
 
     Args:
-        loads: where a release's artifact/ lies below the model's folder.
+        loads: folder of a release's artifact/, below the model's folder.
         writes: files that this product writes there itself, by backend.
         has_config: whether config.pbtxt is generated beside them.
         interfaces: codecs by `serving.interface`. A kind without any speaks the Open Inference

@@ -14,8 +14,8 @@ from registry.core.kinds.words import Words
 from registry.core.schema import Integer, Record, may
 
 _PATH: Final = r"^/v1/(chat/)?completions$"
-#: The server answers 500 to some requests that the model never sees, and 400 to all requests whose chat the release's own
-#: template refuses. Whether the caller or the template is to blame is seen where stable answers the same.
+#: The server answers 500 to some requests that the model never sees, and 400 to all chats that the release's own template
+#: refuses. Whether the caller or the template is to blame is seen where stable answers the same.
 WORDS: Final = Words(
     opens=tuple(f'{{"error":{{"code":{status},"message":"' for status in (400, 500, 501)),
     mistakes=(
