@@ -7,6 +7,7 @@ is it long enough and proven? (advance, bake, promote; past the deadline: what t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -33,6 +34,8 @@ from rollouts.core.snapshot import Snapshot
 
 #: If the counts scatter by more than this factor, the hold states it as the reason for its number of samples.
 CLUMPED = 2.0
+#: The lightest evidence against the candidate that counts: a tenth more likely if it is worse.
+LEAST_LOG_E = math.log(1.1)
 
 
 def decide(snapshot: Snapshot) -> Decision:
@@ -155,7 +158,7 @@ def _missing(s: Snapshot) -> list[str]:
     alike = [one for one in unproven if one.to_go is not None and _is_counted_alike(s, one)]
     farthest = max(alike, key=lambda one: one.to_go or 0, default=None)
     suspect = [
-        one for one in s.acting if s.identity.has_stable and one.log_e_worse >= BLAME_LOG_E and _is_needed(s, one)
+        one for one in s.acting if s.identity.has_stable and one.log_e_worse >= _waits_from(one) and _is_needed(s, one)
     ]
     missing += [
         f"{one.guard.words} look worse than {s.identity.stable_name}'s, and that is not ruled out yet"
@@ -174,6 +177,15 @@ def _missing(s: Snapshot) -> list[str]:
     if s.elapsed_s < stage.min_s:
         missing.append(f"{s.elapsed_s:.0f} s of {stage.min_s:.0f} s minimum passed")
     return missing
+
+
+def _waits_from(judged: Judged) -> float:
+    """Returns the log evidence against the candidate from which on a stage waits.
+
+    A guard of callers' mistakes is never waited for to be proven fine, so the lightest evidence is enough. Callers send the
+    same mistakes to both releases, and cannot raise it.
+    """
+    return BLAME_LOG_E if judged.guard.needs_proof else LEAST_LOG_E
 
 
 def _is_needed(s: Snapshot, judged: Judged) -> bool:

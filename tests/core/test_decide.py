@@ -61,6 +61,9 @@ def test_what_callers_alone_decide_holds_no_rollout() -> None:
     suspect = replace(unproven, log_e_worse=3.0)
     held = decide(snapshot(judged=(judged(0), judged(1), suspect)))
     assert held.code is Code.NEED_MORE and "refused requests look worse" in held.reason
+    for log_e, code in ((0.2, Code.NEED_MORE), (0.05, Code.PROVEN)):  # nothing else holds a candidate that refuses more
+        leans = replace(unproven, log_e_worse=log_e)
+        assert decide(snapshot(judged=(judged(0), judged(1), leans))).code is code
     worse = replace(unproven, bad_candidate=200, log_e_worse=99.0)
     assert decide(snapshot(judged=(judged(0), judged(1), worse))).action is Action.ROLL_BACK
 

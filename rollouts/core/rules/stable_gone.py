@@ -87,8 +87,14 @@ def takes_over(candidate: str, stable: str) -> str:
 
 def no_target(s: Snapshot) -> Decision:
     """The hold of a live rollout whose rollback target has no server."""
+    candidate, stable = s.identity.candidate_name, s.identity.stable_name
     at = f"Holding at {weight_text(s.desired.weight_bp)}"
-    said = f"{at}: {s.identity.stable_name}, the rollback target, has no serving server. {way_on(s)}"
+    meanwhile = ""
+    if s.desired.weight_bp > 0 and s.observed.candidate_servers:  # decision 0048
+        meanwhile = (
+            f"Gateways give {candidate} the requests that find no server of {stable}; at weight 0 they would fail. "
+        )
+    said = f"{at}: {stable}, the rollback target, has no serving server. {meanwhile}{way_on(s)}"
     return hold(s, Code.STABLE_GONE, said)
 
 
