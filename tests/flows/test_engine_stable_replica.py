@@ -185,7 +185,7 @@ def test_one_that_is_well_goes_on_once_it_is_replaced() -> None:
 
 def test_where_no_node_has_room_it_is_said_and_the_weight_stays() -> None:
     story, hosts = beside_a_bad_one()
-    Node.objects.update(cordoned_at=timezone.now())
+    Node.objects.update(removed_at=timezone.now())
     until_told(story)
     weight_bp = story.rollout.weight_bp
     for _ in range(10):
