@@ -10,7 +10,8 @@ from rollouts.core.decision import TAKES_BACK
 from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy
-from rollouts.core.snapshot import Desired, Identity, Observed, take_snapshot
+from rollouts.core.snapshot import Desired, Identity, Observed
+from rollouts.core.stage_evidence import take_snapshot
 
 #: So long before the first weight counting begins.
 BEFORE_S = 5

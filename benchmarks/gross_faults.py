@@ -21,10 +21,12 @@ from rollouts.core.counter_deltas import ERRORS, Counts, Reading
 from rollouts.core.decision import TAKES_BACK, Code
 from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.policy_schema import parse_policy
-from rollouts.core.rollback_rules import breach
-from rollouts.core.snapshot import Desired, Identity, Observed, take_snapshot
+from rollouts.core.rules.all_failing import AllFailing
+from rollouts.core.rules.mostly_failing import MostlyFailing
+from rollouts.core.rules.table import findings, most_severe
+from rollouts.core.snapshot import Desired, Identity, Observed
+from rollouts.core.stage_evidence import take_snapshot
 from rollouts.engine.timings import EngineTimings
 
 SEED = 20_261_126
@@ -91,7 +93,7 @@ def looks(state: EngineState | None, at: float, due: float, again_s: float) -> f
     """When the engine looks next: at the next tick, or sooner while the candidate fails, as `RolloutEntry.is_suspect` tells."""
     last = state.last.candidate if state else Counts()
     bad = last.bad.get(ERRORS, 0)
-    is_suspect = state is not None and (state.failures.attempts > 0 or (bad >= 2 and bad * 10 >= last.attempts))
+    is_suspect = state is not None and (state.of(AllFailing).attempts > 0 or (bad >= 2 and bad * 10 >= last.attempts))
     return min(due, at + again_s) if is_suspect else due
 
 
@@ -103,7 +105,7 @@ def decided(traffic: Traffic, until_s: float, again_s: float) -> tuple[float, Co
         read = {"gateway": traffic.read(at + READ_S)}
         state = update_state(state, tick=tick, readings=read, policy=POLICY, has_stable=True)
         wanted = Desired(RolloutState.SHIFTING, step_index=0, weight_bp=5000)
-        found = breach(take_snapshot(POLICY, Identity(), wanted, Observed(at), state))
+        found = most_severe(findings(take_snapshot(POLICY, Identity(), wanted, Observed(at), state)))
         if found is not None and found.action in TAKES_BACK:
             return at + DECIDED_S, found.code
         due += at >= due

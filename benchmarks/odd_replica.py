@@ -25,14 +25,14 @@ import numpy as np
 
 from rollouts.core import judged
 from rollouts.core.counter_deltas import ERRORS, TIMED, Arms, Counts, Reading
-from rollouts.core.decision import TAKES_BACK, Code
+from rollouts.core.decision import TAKES_BACK
 from rollouts.core.engine_state import EngineState
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy
-from rollouts.core.replica_differs import suspected
+from rollouts.core.rules.replica_differs import CandidateTallies, EjectReplica, suspected
 from rollouts.core.snapshot import Desired, Identity, Observed
 
 LAST_S = 240
@@ -214,11 +214,12 @@ def run(scenario: Scenario, seed: int, *, is_told: bool, ends_held: bool = False
         news = Arms(candidate.second(tick), Counts(stable, stable, bad))
         total, now = total + news, tick + 1.0
         failed += news.candidate.bad[ERRORS]
+        is_replacing = held_for is not None and tick < held_at + REPLACED_S
         given = TickInput(
             tick, asked, Identity(1), Desired(RolloutState.SHIFTING, step_index=0, weight_bp=5000),
             Observed(
                 now, is_newly_acknowledged=not tick, step_started_at=1.0, candidate_servers=len(scenario.loads), stable_servers=2,
-                is_replacing=held_for is not None and tick < held_at + REPLACED_S,
+                inputs={CandidateTallies.name: CandidateTallies(is_replacing=is_replacing)},
             ),
             state, readings={"one": Reading("one", now, total.candidate, total.stable)},
         )  # fmt: skip
@@ -227,10 +228,12 @@ def run(scenario: Scenario, seed: int, *, is_told: bool, ends_held: bool = False
             tallies = {
                 str(one): ReplicaTally(*candidate.counts[one]) for one in candidate.replicas if candidate.counts[one][1]
             }
-            done = evaluate(replace(given, observed=replace(given.observed, replicas=tallies)), gone_over_s=0.5)
+            told = given.observed.telling(CandidateTallies(tallies, is_replacing))
+            done = evaluate(replace(given, observed=told), gone_over_s=0.5)
         state = done.engine_state
-        if done.decision.code is Code.REPLICA_DIFFERS and "set_aside" in done.decision.facts:
-            held_for, held_at = int(str(done.decision.facts["set_aside"])), tick
+        for command in done.decision.commands:
+            if isinstance(command, EjectReplica):
+                held_for, held_at = int(command.replica), tick
             if ends_held:
                 break
         if done.decision.action in TAKES_BACK:

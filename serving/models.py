@@ -7,6 +7,7 @@ from django.db.models import F, Q
 
 from registry.models import Release, ServedModel
 from serving.core.lifecycle import LIVE, DeploymentState
+from serving.core.platforms import Platform
 from serving.core.routes import SLOTS
 from serving.core.sleep import SleepRule
 from serving.core.sleep_lifecycle import SleepState
@@ -20,6 +21,7 @@ class Environment(models.Model):
 
     slug = models.SlugField(unique=True, max_length=40)
     title = models.CharField(max_length=120)
+    platform = models.CharField(max_length=10, default=Platform.LOCAL, db_default=Platform.LOCAL)
     is_routed = models.BooleanField(default=True)  # False: no gateway; gates talk to the servers directly
     needs_passed_report = models.BooleanField(default=True)
     needs_approval = models.BooleanField(default=False)
@@ -30,6 +32,13 @@ class Environment(models.Model):
     retired_at = models.DateTimeField(null=True)
     retired_by = models.CharField(max_length=150, blank=True, default="", db_default="")
     retire_reason = models.TextField(blank=True, default="", db_default="")
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(platform__in=[p.value for p in Platform]), name="environment_platform_known"
+            )
+        ]
 
     def __str__(self) -> str:
         return self.slug
@@ -57,7 +66,7 @@ class Gateway(models.Model):
 class Node(models.Model):
     """A machine with an agent. `runtimes` lists the runtime images it can run: [{image, server, backends, versions}].
 
-    While it is cordoned it is given no new deployment; those that it has stay. One that was removed is cordoned, and on no list.
+    One that was removed is on no list and takes no deployment.
     """
 
     name = models.SlugField(primary_key=True, max_length=60)
@@ -65,11 +74,31 @@ class Node(models.Model):
     facts = models.JSONField(default=dict)
     gpus = models.JSONField(default=dict)  # its GPUs' last reading, as `serving.core.gpu.GpuReading.as_json` has it
     seen_at = models.DateTimeField(null=True)
-    cordoned_at = models.DateTimeField(null=True)
-    cordoned_by = models.CharField(max_length=150, blank=True)
-    cordon_reason = models.TextField(blank=True)
     removed_at = models.DateTimeField(null=True)
-    version = models.PositiveIntegerField(default=1)  # If-Match; grows with each cordon and its end
+
+
+class ListedServer(models.Model):
+    """An inference server that its owner runs at an address, listed by an environment.
+
+    Deployments, readiness and routes refer to it by its node, a row that no machine stands for.
+    """
+
+    node = models.OneToOneField(Node, on_delete=models.CASCADE, primary_key=True, related_name="listing")
+    environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="listed_servers")
+    host = models.CharField(max_length=120)
+    http_port = models.PositiveIntegerField()
+    grpc_port = models.PositiveIntegerField()
+    kind = models.CharField(max_length=60, blank=True, default="")  # the name it must state; empty: any
+    loads = models.CharField(max_length=300)  # `serving.core.static_servers`
+    runtime = models.CharField(max_length=300)  # the image that its owner names
+    listed_by = models.CharField(max_length=150)
+    listed_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["host", "http_port"], name="listed_server_once_over_http"),
+            models.UniqueConstraint(fields=["host", "grpc_port"], name="listed_server_once_over_grpc"),
+        ]
 
 
 class NodeGpuReading(models.Model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from serving.api import capabilities, gateways, node_fit, nodes, release_check, replicas, sleep
+from serving.api import capabilities, gateways, node_fit, nodes, release_check, replicas, sleep, static_servers
 from serving.api import environments as api
 
 urlpatterns = [
@@ -22,16 +22,18 @@ urlpatterns = [
     path("capabilities", capabilities.CapabilitiesView.as_view(), name="capabilities"),
     path("environments", api.EnvironmentsView.as_view(), name="environments"),
     path("environments/<slug:slug>", api.EnvironmentView.as_view(), name="environment"),
+    path("environments/<slug:slug>/servers", static_servers.ListedServersView.as_view(), name="environment-servers"),
+    path(
+        "environments/<slug:slug>/servers/<slug:name>/remove",
+        static_servers.ServerRemoveView.as_view(),
+        name="environment-server-remove",
+    ),
     path("gateways", gateways.GatewaysView.as_view(), name="gateways"),
     path("gateways/<str:name>/drain", gateways.GatewayDrainView.as_view(), name="gateway-drain"),
     path("gateways/<str:name>/remove", gateways.GatewayRemoveView.as_view(), name="gateway-remove"),
     path("gateways/<str:name>/resume", gateways.GatewayResumeView.as_view(), name="gateway-resume"),
     path("nodes", nodes.NodesView.as_view(), name="nodes"),
     path("nodes/memory", nodes.MemoryView.as_view(), name="nodes-memory"),
-    path("nodes/<slug:name>/cordon", nodes.CordonView.as_view(), name="node-cordon"),
-    path("nodes/<slug:name>/drain", nodes.DrainView.as_view(), name="node-drain"),
-    path("nodes/<slug:name>/remove", nodes.RemoveView.as_view(), name="node-remove"),
-    path("nodes/<slug:name>/uncordon", nodes.UncordonView.as_view(), name="node-uncordon"),
     path("servers", api.ServersView.as_view(), name="servers"),
     path("runtimes", api.RuntimesView.as_view(), name="runtimes"),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from django.conf import settings
 
@@ -17,25 +18,30 @@ from serving.agent.launcher import LocalLauncher
 from serving.agent.server_shim import is_locked
 from serving.agent.static_launcher import StaticLauncher
 from serving.core.gpu import GpuReading
-from serving.models import Server, Variant
+from serving.core.static_servers import StaticServer
+from serving.models import ListedServer, Server, Variant
 from serving.ports import ExternalMetrics, RunningServer
 from serving.servers import Client, client_of
 
 
-def launcher(blobs: BlobCache) -> LocalLauncher | StaticLauncher:
-    """This node's launcher, which takes files from these copies: of the server that somebody else runs, where settings name one.
+def static_launcher(server: ListedServer, blobs: BlobCache) -> StaticLauncher:
+    """Launcher of a server that its owner runs."""
+    return StaticLauncher(
+        StaticServer(server.host, server.http_port, server.grpc_port),
+        servers=_folder_of(server) / "servers",
+        blobs=blobs,
+        loads=server.loads,
+        runtime=server.runtime,
+        kind=server.kind,
+        allows_uncontained_code=settings.ALLOW_UNCONTAINED_CODE,
+    )
+
+
+def launcher(blobs: BlobCache) -> LocalLauncher:
+    """Launcher of this machine, which takes files from these copies.
 
     Under a stack that holds its lock, servers end with the stack; without one they stay.
     """
-    if (static := settings.STATIC_SERVER) is not None:
-        return StaticLauncher(
-            static,
-            servers=settings.STATE_DIR / "static-servers" / f"{static.host}-{static.grpc_port}",
-            blobs=blobs,
-            loads=settings.STATIC_LOADS,
-            runtime=settings.STATIC_RUNTIME,
-            allows_uncontained_code=settings.ALLOW_UNCONTAINED_CODE,
-        )
     lock = settings.STATE_DIR / "stack.lock"
     return LocalLauncher(
         servers=settings.STATE_DIR / "servers",
@@ -47,12 +53,15 @@ def launcher(blobs: BlobCache) -> LocalLauncher | StaticLauncher:
     )
 
 
-def blob_cache() -> BlobCache:
-    """This agent's copies of what releases are made of. Agents of one machine share none: each sweeps what is half fetched at its start."""
-    folder = settings.STATE_DIR / "blob-cache"
-    if (static := settings.STATIC_SERVER) is not None:
-        folder /= f"{static.host}-{static.grpc_port}"
+def blob_cache(server: ListedServer | None = None) -> BlobCache:
+    """Copies of the files of releases: this machine's, or those for a listed server. None are shared, since each agent removes half
+    fetched files at its start."""
+    folder = settings.STATE_DIR / "blob-cache" if server is None else _folder_of(server) / "blobs"
     return BlobCache(folder, store(), max_bytes=settings.BLOB_CACHE_BYTES)
+
+
+def _folder_of(server: ListedServer) -> Path:
+    return Path(settings.STATE_DIR) / "static-servers" / server.node_id
 
 
 def connect(server: RunningServer) -> Client:

@@ -17,7 +17,6 @@ from registry.core.uploads import UploadState
 from rollouts.core.lifecycle import RolloutState
 from serving.core.addresses import LOOPBACK, TlsFiles, why_not_served_at
 from serving.core.gateway_standing import Standing
-from serving.core.static_servers import NOTHING, StaticServer, why_not_used
 from sluicegate import env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -294,7 +293,7 @@ SPECTACULAR_SETTINGS = {
         "ReleaseState": [(state.value, state.value) for state in ReleaseState],
         "EnvelopeVerdict": ["passed", "failed", "unknown"],
         "VerdictEnum": ["yes", "unknown", "no"],
-        "NodeState": ["reachable", "silent", "cordoned"],
+        "NodeState": ["reachable", "silent"],
         "GatewayState": [(one.value, one.value) for one in Standing],
         "UploadState": [(state.value, state.value) for state in UploadState],
         "WaiverKind": [(kind, kind) for kind in ("code", "pickle")],
@@ -363,18 +362,6 @@ NODE_NAME = env.text("SLUICEGATE_NODE", "local")
 # Whether releases that bring code run on a machine that cannot shut them in.
 ALLOW_UNCONTAINED_CODE = env.flag("SLUICEGATE_ALLOW_UNCONTAINED_CODE", False)
 SERVING_VENV = Path(env.text("SLUICEGATE_SERVING_VENV", str(BASE_DIR / ".venv-serving")))
-#: A server that somebody else runs, for which this agent acts instead of starting servers here; None: it starts them.
-STATIC_SERVER: StaticServer | None = None
-STATIC_LOADS = env.text("SLUICEGATE_STATIC_LOADS", NOTHING)
-#: name@sha256:… of the runtime that its owner says it is.
-STATIC_RUNTIME = env.text("SLUICEGATE_STATIC_RUNTIME")
-if static_at := env.text("SLUICEGATE_STATIC_SERVER"):
-    try:
-        STATIC_SERVER = StaticServer.at(static_at)
-    except ValueError as error:
-        raise ImproperlyConfigured(f"SLUICEGATE_STATIC_SERVER: {error}.") from None
-    if why := why_not_served_at(STATIC_SERVER.host, PRIVATE_NETWORKS):
-        raise ImproperlyConfigured(f"SLUICEGATE_STATIC_SERVER: {why}")
-    if why := why_not_used(STATIC_LOADS, STATIC_RUNTIME):
-        raise ImproperlyConfigured(why)
+# The folder below which the model repositories of listed servers lie; empty: none is shared with this machine.
+STATIC_FOLDER = env.text("SLUICEGATE_STATIC_FOLDER")
 ENVOY_BINARY = Path(env.text("SLUICEGATE_ENVOY_BINARY", str(BASE_DIR / ".venv-gateway" / "envoy" / "_bin" / "envoy")))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from rollouts.core import rollback_rules
+from rollouts.core.rules import all_failing, mostly_failing
 from rollouts.engine.gateway_counters import CounterReaders, StatsPage
 from rollouts.engine.loop import Engine
 
@@ -17,7 +17,8 @@ ROOM = 10_000.0
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests whose turns follow at once: failures in one moment are proof, as if it had lasted."""
-    monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 0.0)
+    for rule in (all_failing, mostly_failing):
+        monkeypatch.setattr(rule, "FAILING_OVER_S", 0.0)
 
 
 class PatientReaders(CounterReaders):

@@ -98,11 +98,8 @@ RESTS_ON = {
     "Failures of {}'s stable release stick together for longer than a second: that showed in {} of {} stretches of ten minutes. "
     "A candidate on few servers may be rolled back for a server's spell.": "A/A tests on the counters of stable",
     # serving
-    "Its node {} is heard of again, and it answers.": "the node's last heartbeat, and a probe that was answered right",
-    "Nothing has been heard of its node {} for too long, and others answer.": "heartbeats, and servers that answer elsewhere",
     "drained by {}": PERSON,
     "{} is being drained: {}": PERSON,
-    "Node {} was removed.": "the node's row is deleted in this transaction",
     "{} asked for another in its place.": PERSON,
     "{} answers {} s after it was asked for.": "a server of the release is ready",
     "It makes room for {} {} in {}: nobody asked it for {} s, and no other that may yield was asked longer ago.": (

@@ -201,8 +201,6 @@ def addresses(world: PageWorld) -> Iterator[tuple[str, str]]:
         }
         if pattern.name == "settings_environment":
             named["slug"] = "production"
-        if pattern.name == "fleet_drain":
-            named["name"] = "local"
         yield pattern.name, reverse(pattern.name, kwargs=named)
 
 

@@ -95,10 +95,12 @@ class Story:
         return Route.objects.get(environment=self.environment, model=self.model)
 
 
-def began_earlier(seconds: float, *since: str) -> None:
-    """As if the rollout had begun so much earlier, and so had what the engine keeps the beginning of."""
+def began_earlier(seconds: float, *rules: str) -> None:
+    """As if the rollout had begun so much earlier, and so had the time without a server that these rules keep."""
     rollout = Rollout.objects.get()
-    kept = rollout.engine_state | {name: rollout.engine_state[name] - seconds for name in since}
+    states = rollout.engine_state["rules"]
+    earlier = {name: states[name] | {"gone_since": states[name]["gone_since"] - seconds} for name in rules}
+    kept = rollout.engine_state | {"rules": states | earlier}
     Rollout.objects.update(
         started_at=timezone.now() - timedelta(seconds=seconds), engine_state=kept, version=F("version") + 1
     )

@@ -1,4 +1,4 @@
-"""Where code switches on a name that has a value of its own: a gate's, an indicator's."""
+"""Finds code that switches on the name of a value, such as a gate or an indicator."""
 
 from __future__ import annotations
 

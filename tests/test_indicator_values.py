@@ -1,4 +1,4 @@
-"""An indicator is a value: no other module compares the name of one."""
+"""An indicator is a value: no other module compares its name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOMS = ("sluicegate", "web", "notifications", "audit", "rollouts")
 OWN = "rollouts/core/indicators.py"
 #: Identifiers that stand for the name of an indicator.
 CONSTANTS = ("ERRORS", "REFUSED", "WRONG", "CALLERS")
-#: Files that know guards and in which the same words have another meaning, and what they name there.
+#: Files that know guards but use the same words for something else.
 HOMONYMS = {
     "rollouts/actions/preview.py": "levels of a line",
     "rollouts/core/counter_deltas.py": "counters",

@@ -19,7 +19,6 @@ from web.pages import (
     capacity,
     diffs,
     drafts,
-    draining,
     environments,
     errors,
     fleet,
@@ -212,8 +211,6 @@ urlpatterns = [
     # fleet
     path("fleet/", require_GET(fleet.fleet), name="fleet"),
     path("fleet/_shown/", require_GET(fleet.fleet_shown), name="fleet_shown"),
-    path("fleet/<slug:name>/drain/", draining.drain, name="fleet_drain"),
-    path("fleet/<slug:name>/<slug:verb>/", posted(fleet.act_on, "fleet"), name="fleet_act"),
     # history
     path("history/", require_GET(history.history), name="history"),
     path("history/served.csv", require_GET(history.history_csv), name="history_csv"),

@@ -19,12 +19,14 @@ from benchmarks.calibration.rows import Failing, MostlyFailings
 from benchmarks.calibration.traffic import ERRORS, Second
 from benchmarks.calibration.vectorised import Dispersions, fixed_sums_of, worse_of
 from rollouts.core.arrays import increments_of, mixed_of
-from rollouts.core.confounders import LEAST_ROUTED, SPLIT_SIGMAS, SPLIT_SLACK
 from rollouts.core.decision import Code
 from rollouts.core.evidence import FIRST_ONSET, GRID, LATE_TICKS, Side
 from rollouts.core.policy import FULL_BP, Guard, Policy, Source
 from rollouts.core.request_mix import CHI2_99, LEAST_MIXED, PSI_MATTERS, SIZES
-from rollouts.core.rollback_rules import BLAME_LOG_E, BUDGET_SIGMAS, LEAST_STABLE_ATTEMPTS, MOSTLY_TIMES
+from rollouts.core.rules.budget import BUDGET_SIGMAS
+from rollouts.core.rules.confounders import LEAST_ROUTED, SPLIT_SIGMAS, SPLIT_SLACK
+from rollouts.core.rules.mostly_failing import MOSTLY_TIMES
+from rollouts.core.rules.over_objective import BLAME_LOG_E, LEAST_STABLE_ATTEMPTS
 from rollouts.core.step_evidence import BETTER
 
 Floats = npt.NDArray[np.float64]
@@ -182,7 +184,7 @@ class Watched:
         return self.minute.is_over
 
     def is_fix(self, bar: float) -> Booleans:
-        """`rollback_rules.is_fix`."""
+        """`verdicts.is_fix`."""
         found = np.asarray(self.rate_stable > self.limit)
         if found.any():
             found[found] = mixed_of(self._better[found] / self._phi[found, self._own, None]) >= bar

@@ -1,4 +1,4 @@
-"""Rows of failing readings, for many runs at once: what `rollouts.core.all_failing` and `rollouts.core.mostly_failing` keep of one.
+"""Rows of failing readings, for many runs at once: what `all_failing` and `mostly_failing` of `rollouts.core.rules` keep of one.
 
 Nobody told these runs what became of second attempts. Arrays are by run.
 """
@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.calibration.traffic import ERRORS, Second
-from rollouts.core.all_failing import CHANCE
 from rollouts.core.evidence import Tolerance
-from rollouts.core.mostly_failing import LEAST_FRAC, LEAST_READINGS, MOST_QUIET_S, SIGMAS
-from rollouts.core.rollback_rules import FAILING_OVER_S
+from rollouts.core.rules.all_failing import CHANCE
+from rollouts.core.rules.mostly_failing import LEAST_FRAC, LEAST_READINGS, MOST_QUIET_S, SIGMAS
+from rollouts.core.rules.verdicts import FAILING_OVER_S
 
 Floats = npt.NDArray[np.float64]
 Booleans = npt.NDArray[np.bool_]

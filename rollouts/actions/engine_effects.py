@@ -17,10 +17,10 @@ from rollouts.actions.take_over import take_over
 from rollouts.actions.tick_records import ENGINE, decision_of, write
 from rollouts.actions.transitions import drain_release, move, named, record, shut
 from rollouts.core.decision import Action, Code
-from rollouts.core.engine_state import StableOdd
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import FULL_BP
-from rollouts.core.second_look import counts_behind, crossing_words
+from rollouts.core.rules.second_look import counts_behind, crossing_words
+from rollouts.core.rules.stable_replica import StableReplica
 from rollouts.core.tick import Outcome, Tick, outcome_of
 from rollouts.models import Rollout
 from rollouts.queries.first_broken import counted_after, first_asked
@@ -181,7 +181,7 @@ def set_replica_aside(rollout: Rollout, name: str, *, fence: int) -> None:
 
 
 @transaction.atomic
-def replace_stable_replica(rollout: Rollout, odd: StableOdd, *, fence: int) -> None:
+def replace_stable_replica(rollout: Rollout, odd: StableReplica, *, fence: int) -> None:
     """Another in the place of stable's odd replica, which answers until then, or gets no more traffic. Nothing, where it runs no more.
     Raises as `replace_replica`, and StateChanged."""
     lock_as_read(rollout, fence)
@@ -283,10 +283,8 @@ def _withdraw(rollout: Rollout, tick: Tick, fence: int) -> None:
 
 def _crossing(rollout: Rollout, tick: Tick) -> dict[str, Any]:
     """The record of `Rollout.crossings`, with the counts of the guard behind it."""
-    code, facts, first_bad_at = tick.decision.code, tick.decision.facts, counted_after(tick)
-    judged = next(
-        (one for one in tick.snapshot.evidence.judged if one.guard.name == facts.get("guard", "errors")), None
-    )
+    code, guard, first_bad_at = tick.decision.code, tick.decision.guard or "errors", counted_after(tick)
+    judged = next((one for one in tick.snapshot.evidence.judged if one.guard.name == guard), None)
     words, counts = counts_behind(code, judged) if judged else ("", None)
     return {
         "code": code.value, "reason": tick.decision.reason, "words": words, "counts": counts, "state": str(tick.snapshot.where),

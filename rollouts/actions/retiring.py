@@ -19,9 +19,9 @@ from registry.actions.releases import lock_release
 from rollouts.queries.removal import obstacles
 from serving.actions import drain_deployment, ensure_deployment
 from serving.actions.gateways import remove_gateway
-from serving.actions.nodes import LONGEST_REASON
 from serving.actions.placing import hold_rooms
 from serving.actions.routes import lock_routes, notify_routes, refuse_retired
+from serving.core.reasons import LONGEST_REASON
 from serving.models import Deployment, Environment
 from serving.queries.deployments import live_deployments
 from serving.queries.removal import has_history, what_goes

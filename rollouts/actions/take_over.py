@@ -15,7 +15,7 @@ from rollouts.core.decision import Code
 from rollouts.core.freeze import frozen, in_words
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import FULL_BP
-from rollouts.core.stable_gone import takes_over
+from rollouts.core.rules.stable_gone import takes_over
 from rollouts.models import Rollout
 from rollouts.queries.approvals import ahead_of
 from rollouts.queries.obstacles import report_problem

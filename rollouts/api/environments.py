@@ -14,9 +14,9 @@ from accounts.api.requests import IF_MATCH_OR_ANY, StrictSerializer, actor_of, r
 from accounts.api.responses import versioned
 from registry.queries import visible_models
 from rollouts.actions.retiring import plan_removal, remove_environment, restore_environment
-from serving.actions.nodes import LONGEST_REASON
 from serving.api.environments import EnvironmentOut
 from serving.api.plans import PlannedIn, PlanOut
+from serving.core.reasons import LONGEST_REASON
 from serving.queries import get_environment, get_environment_with_routes
 
 

@@ -7,28 +7,35 @@ is it long enough and proven? (advance, bake, promote; past the deadline: what t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from accounts.core.quantities import weight_text
 from rollouts.core.approvals import missing
-from rollouts.core.decision import OPENING, Action, Code, Decision, facts_of, hold, listed, sentence
+from rollouts.core.deadline import is_late, late, overdue, undecided
+from rollouts.core.decision import OPENING, Action, Code, Decision, facts_of, hold, listed
 from rollouts.core.freeze import frozen, in_words
-from rollouts.core.inconclusive import inconclusive_because, is_late, late, overdue, undecided
+from rollouts.core.inconclusive import inconclusive_because
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import FULL_BP, Source
-from rollouts.core.replica_differs import breach_or_replica, replacing
-from rollouts.core.rollback_rules import BLAME_LOG_E, breach, is_fix
-from rollouts.core.second_look import after_crossing
+from rollouts.core.rules.loading import preparing
+from rollouts.core.rules.over_objective import BLAME_LOG_E
+from rollouts.core.rules.replica_differs import or_one_replica, replacing
+from rollouts.core.rules.second_look import after_crossing, probed_only
+from rollouts.core.rules.stable_gone import lacking, lacking_words, replacement, way_by_hand
+from rollouts.core.rules.stable_replica import comparable, renewing
+from rollouts.core.rules.table import findings, most_severe
+from rollouts.core.rules.verdicts import is_fix
 from rollouts.core.shortage import NO_ROOM, shortage_at
 from rollouts.core.snapshot import Snapshot
-from rollouts.core.stable_gone import lacking, lacking_words, replacement, waiting, way_by_hand
-from rollouts.core.stable_replica import comparable, renewing
 
 #: If the counts scatter by more than this factor, the hold states it as the reason for its number of samples.
 CLUMPED = 2.0
+#: The lightest evidence against the candidate that counts: a tenth more likely if it is worse.
+LEAST_LOG_E = math.log(1.1)
 
 
 def decide(snapshot: Snapshot) -> Decision:
@@ -44,75 +51,26 @@ def _decided(snapshot: Snapshot) -> Decision:
     if state is RolloutState.AWAITING_APPROVAL:
         return Decision(Action.HOLD, Code.AWAITING_APPROVAL, "Waiting for an approval; no traffic has moved.")
     if state is RolloutState.PREPARING:
-        return _opened(snapshot, _prepare(snapshot))
+        return _opened(snapshot, preparing(snapshot))
     if snapshot.where is RolloutState.SECOND_LOOK:
-        return _opened(snapshot, after_crossing(snapshot))
+        convicted = most_severe(findings(probed_only(snapshot)))
+        return _opened(snapshot, convicted or after_crossing(snapshot))
     if state in LIVE:
-        found = breach_or_replica(snapshot, breach(snapshot))
-        if found is not None:
-            return comparable(snapshot, late(snapshot, found))
-        if (replaced := replacement(snapshot)) is not None:
-            return _opened(snapshot, replaced)
-        held = inconclusive_because(snapshot) or replacing(snapshot) or renewing(snapshot)
-        return comparable(snapshot, held or _opened(snapshot, _progress(snapshot)))
+        return _live(snapshot)
     if state in {RolloutState.ROLLING_BACK, RolloutState.STUCK}:
         return Decision(Action.HOLD, Code.ROLLING_BACK, f"Taking all traffic back to {snapshot.identity.stable_name}.")
     return Decision(Action.HOLD, Code.ENDED, "The rollout has ended.")
 
 
-# --- before any traffic -----------------------------------------------------------------------------------------------
-
-
-def _prepare(s: Snapshot) -> Decision:
-    if s.observed.digest_mismatch:
-        return Decision(Action.CANCEL, Code.DIGEST_MISMATCH, f"{s.observed.digest_mismatch} No traffic was sent to it.")
-    if s.people.report_problem:
-        return Decision(
-            Action.CANCEL,
-            Code.REPORT_NOT_VALID,
-            f"{s.people.report_problem} No traffic was sent to {s.identity.candidate_name}.",
-        )
-    if not s.observed.candidate_servers:
-        known = dict.fromkeys([s.evidence.load_failure, s.observed.deployment_problem])
-        why = "".join(f" {problem}" for problem in known if problem)
-        without_s = _without_s(s, s.evidence.gone_s)
-        if without_s >= s.policy.prepare_deadline_s:
-            said = f"{s.identity.candidate_name} has not been ready for {without_s:.0f} s.{why}"
-            return Decision(Action.CANCEL, Code.SERVERS_GONE, said)
-        return Decision(
-            Action.HOLD, Code.PREPARING, f"Waiting for {s.identity.candidate_name} to be loaded and warm.{why}"
-        )
-    if s.is_stable_gone:
-        return replacement(s) or waiting(s)
-    if s.observed.problem:
-        return Decision(
-            Action.HOLD,
-            Code.PROVIDER_DOWN,
-            sentence(
-                f"{s.identity.candidate_name} is ready, but nothing is opened blindly: {s.observed.problem_sentence}"
-            ),
-        )
-    return _ready(s)
-
-
-def _without_s(s: Snapshot, gone_s: float | None) -> float:
-    """For how long an arm that has no server has had none, the time before the rollout began aside."""
-    return s.observed.waited_s if gone_s is None else min(s.observed.waited_s, gone_s)
-
-
-def _ready(s: Snapshot) -> Decision:
-    if s.policy.shadow is not None:
-        said = f"{s.identity.candidate_name} is warm: comparing it on copies of {weight_text(s.policy.shadow.sample_bp)} of the requests."
-        return Decision(Action.SHADOW, Code.PROVEN, said)
-    weight, begin = weight_text(s.policy.steps[0].weight_bp), {"to_index": 0}
-    if s.identity.has_stable:
-        said = f"{s.identity.candidate_name} is warm: sending it {weight} of the traffic."
-        return Decision(Action.START, Code.PROVEN, said, begin)
-    said = (
-        f"{s.identity.candidate_name} is the first release here, so it takes {weight} at once "
-        "and is held to the absolute objectives only."
-    )
-    return Decision(Action.START, Code.PROVEN, said, begin)
+def _live(s: Snapshot) -> Decision:
+    """Returns the most severe finding, unless one replica explains it; else the hold without data; else the next step."""
+    found = findings(s)
+    if (worst := most_severe(found)) is not None:
+        return comparable(s, late(s, or_one_replica(s, worst, found)))
+    if (replaced := replacement(s)) is not None:
+        return _opened(s, replaced)
+    held = inconclusive_because(s) or replacing(s) or renewing(s)
+    return comparable(s, held or _opened(s, _progress(s)))
 
 
 # --- is it proven? ----------------------------------------------------------------------------------------------------
@@ -130,9 +88,8 @@ def _progress(s: Snapshot) -> Decision:
     missing = _missing(s)
     if missing:
         said = f"Holding at {weight_text(s.desired.weight_bp)}: {'; '.join(missing)}"
-        return (
-            undecided(s, said, Code.NEED_MORE, facts_of(s)) if is_late(s) else hold(s, Code.NEED_MORE, sentence(said))
-        )
+        held = hold(s, Code.NEED_MORE, said)
+        return undecided(s, held) if is_late(s) else held
     return _onward(s, _proof(s))
 
 
@@ -201,7 +158,7 @@ def _missing(s: Snapshot) -> list[str]:
     alike = [one for one in unproven if one.to_go is not None and _is_counted_alike(s, one)]
     farthest = max(alike, key=lambda one: one.to_go or 0, default=None)
     suspect = [
-        one for one in s.acting if s.identity.has_stable and one.log_e_worse >= BLAME_LOG_E and _is_needed(s, one)
+        one for one in s.acting if s.identity.has_stable and one.log_e_worse >= _waits_from(one) and _is_needed(s, one)
     ]
     missing += [
         f"{one.guard.words} look worse than {s.identity.stable_name}'s, and that is not ruled out yet"
@@ -220,6 +177,15 @@ def _missing(s: Snapshot) -> list[str]:
     if s.elapsed_s < stage.min_s:
         missing.append(f"{s.elapsed_s:.0f} s of {stage.min_s:.0f} s minimum passed")
     return missing
+
+
+def _waits_from(judged: Judged) -> float:
+    """Returns the log evidence against the candidate from which on a stage waits.
+
+    A guard of callers' mistakes is never waited for to be proven fine, so the lightest evidence is enough. Callers send the
+    same mistakes to both releases, and cannot raise it.
+    """
+    return BLAME_LOG_E if judged.guard.needs_proof else LEAST_LOG_E
 
 
 def _is_needed(s: Snapshot, judged: Judged) -> bool:
@@ -288,8 +254,9 @@ def _lacks(s: Snapshot, left: Mapping[str, int]) -> Decision | None:
     if not left:
         return None
     stage = next(iter(left))
-    facts = {"stage": stage, "given": s.people.approvals.get(stage, 0), "wanted": s.policy.approvals[stage]}
-    return Decision(Action.HOLD, Code.AWAITING_APPROVAL, f"Ready to go on, but {lacking_words(left)}.", facts)
+    facts = {"given": s.people.approvals.get(stage, 0), "wanted": s.policy.approvals[stage]}
+    said = f"Ready to go on, but {lacking_words(left)}."
+    return Decision(Action.HOLD, Code.AWAITING_APPROVAL, said, facts, stage=stage)
 
 
 def _crowded(s: Snapshot, decision: Decision) -> Decision | None:
@@ -305,9 +272,8 @@ def _crowded(s: Snapshot, decision: Decision) -> Decision | None:
     found = shortage_at(room, weight_bp, s.routed_per_s, s.identity)
     if found is None:
         return None
-    facts = {**found.facts, "because": found.because}
-    if found.because == NO_ROOM:
-        return Decision(Action.HOLD, Code.NEEDS_REPLICAS, f"Ready to go on, but {found.said}.", facts)
-    left = room.needed_at(weight_bp) - room.candidate
-    said = f"Ready to go on, but {found.said}: waiting for {'one' if left == 1 else left} more. {room.why}".rstrip()
-    return Decision(Action.HOLD, Code.NEEDS_REPLICAS, said, facts)
+    said = f"Ready to go on, but {found.said}."
+    if found.because != NO_ROOM:
+        left = room.needed_at(weight_bp) - room.candidate
+        said = f"Ready to go on, but {found.said}: waiting for {'one' if left == 1 else left} more. {room.why}".rstrip()
+    return Decision(Action.HOLD, Code.NEEDS_REPLICAS, said, found.facts, because=found.because)

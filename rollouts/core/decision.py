@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from rollouts.core.commands import Command
 from rollouts.core.judged import Judged
 from rollouts.core.snapshot import Snapshot
 
@@ -34,7 +35,7 @@ OPENING = frozenset({Action.SHADOW, Action.START, Action.ADVANCE, Action.REPLACE
 class Code(StrEnum):
     """Stable reason codes, each explained in docs/rollouts.md. Two codes differ in their effect, or in a person's next step.
 
-    `facts["because"]` holds the cause if one code has several. Codes that an older version stored are read by `code_now`.
+    `because` holds the cause if one code has several. Codes that an older version stored are read by `code_now`.
     """
 
     PREPARING = "preparing"
@@ -96,8 +97,6 @@ EARLIER = {
 }
 
 
-#: Fact of a hold from which on the gateways refuse requests that force a release.
-REFUSE_FORCED = "refuse_forced"
 #: Reasons for which proven evidence does not convict the release.
 EXCUSES = frozenset({
     Code.BOTH_ARMS_BAD, Code.CONFOUNDED, Code.REPLICA_DIFFERS,
@@ -111,16 +110,32 @@ def code_now(stored: str) -> str:
 
 @dataclass(frozen=True)
 class Decision:
+    """`facts` are for people and their programs, and contain all typed fields too. Nothing is decided by a key in them."""
+
     action: Action
     code: Code
     reason: str
     facts: dict[str, Any] = field(default_factory=dict)
+    guard: str = ""  # the guard that it rests on
+    because: str = ""  # the cause, if the code has several
+    breach: Code | None = None  # the proof against the candidate
+    stage: str = ""  # the stage that waits for approvals
+    is_late: bool = False  # a deadline has passed
+    commands: tuple[Command, ...] = ()
+
+    def __post_init__(self) -> None:
+        told: dict[str, Any] = {name: getattr(self, name) for name in _TOLD if getattr(self, name)}
+        for command in self.commands:
+            told |= command.facts
+        object.__setattr__(self, "facts", {**self.facts, **told})
+
+
+_TOLD = ("guard", "because", "breach", "stage", "is_late")
 
 
 def hold(s: Snapshot, code: Code, said: str, judged: Judged | None = None, *, because: str = "") -> Decision:
     """The weight stays, for this reason. `because`: the cause, if the code has several."""
-    cause = {"because": because} if because else {}
-    return Decision(Action.HOLD, code, sentence(said), facts_of(s, judged) | cause)
+    return Decision(Action.HOLD, code, sentence(said), facts_of(s), guard=name_of(judged), because=because)
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -145,25 +160,27 @@ def listed(words: Iterable[str]) -> str:
 # --- facts ------------------------------------------------------------------------------------------------------------
 
 
-def facts_of(s: Snapshot, judged: Judged | None = None) -> dict[str, Any]:
+def name_of(judged: Judged | None) -> str:
+    return judged.guard.name if judged is not None else ""
+
+
+def facts_of(s: Snapshot) -> dict[str, Any]:
     """Numbers behind the sentence, for machines; evidence as log E with the bar that it is compared with."""
     facts: dict[str, Any] = {
         "weight_bp": s.desired.weight_bp,
         "step_index": s.desired.step_index,
         "elapsed_s": round(s.elapsed_s, 3),
         "step_attempts": s.evidence.step_attempts,
-        "all_failing": s.evidence.all_failing,
-        "all_failing_s": round(s.evidence.all_failing_s, 3),
         "shed_candidate": s.evidence.shed_candidate,
         "bar_worse": round(s.policy.bar_worse, 4),
         "bar_fine": round(s.policy.bar_fine, 4),
         "guards": {one.guard.name: evidence_of(one) for one in s.evidence.judged},
     }
+    for state in s.rules.values():
+        facts |= state.facts
     dry = [one.guard.name for one in s.evidence.judged if one.guard.is_dry_run and is_breached(s, one)]
     if dry:
         facts["dry_run_breaches"] = dry
-    if judged is not None:
-        facts["guard"] = judged.guard.name
     return facts
 
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 
 from rollouts.core.counter_deltas import Arms, Reading, difference
 from rollouts.core.decide import decide
-from rollouts.core.decision import REFUSE_FORCED
-from rollouts.core.engine_state import EngineState, StableOdd, update_state
+from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import Policy
-from rollouts.core.second_look import is_steady
-from rollouts.core.snapshot import NOBODY, Desired, Identity, Observed, People, Snapshot, take_snapshot
-from rollouts.core.stable_gone import is_absent
+from rollouts.core.rules.servers_gone import CandidateServers
+from rollouts.core.rules.stable_gone import StableServers, is_absent
+from rollouts.core.rules.warm_up import WarmUp
+from rollouts.core.snapshot import NOBODY, Desired, Identity, Observed, People, Snapshot
+from rollouts.core.stage_evidence import take_snapshot
 from rollouts.core.tick import Tick
 from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord, stage_name
 
@@ -43,11 +44,12 @@ def evaluate(given: TickInput, *, gone_over_s: float) -> Tick:
     `gone_over_s`: a candidate without a server is gone when it has had none for longer than this, in seconds; one whose
     last attempts failed, at once.
     """
-    state = _updated(given)
-    if is_absent(given.observed, state.stable_unanswered or 0, given.policy.all_failing_attempts):
+    state = _counted(given)
+    if is_absent(given.observed, state.of(StableServers).unanswered or 0, given.policy.all_failing_attempts):
         given = replace(given, observed=replace(given.observed, stable_servers=0))
-    if given.identity.has_stable:
-        state = state.looked_for_stable(given.observed.now, given.observed.stable_servers)
+    state = state.observed(given.observed, given.desired, has_stable=given.identity.has_stable)
+    if given.observed.is_newly_acknowledged:
+        state = state.acknowledged(given.observed.now)
     snapshot = take_snapshot(
         given.policy,
         given.identity,
@@ -59,35 +61,20 @@ def evaluate(given: TickInput, *, gone_over_s: float) -> Tick:
     )
     decision = decide(snapshot)
     record = _record(given, state, snapshot)
-    if "forget" in decision.facts:
-        state = state.forgetting(str(decision.facts["forget"]))
-    if REFUSE_FORCED in decision.facts:
-        state = replace(state, refuses_forced=True)
-    if given.observed.stable_replicas:
-        state = replace(state, stable_looks=(state.stable_looks or 0) + 1)
-    if "replace_stable" in decision.facts:
-        servers = given.observed.stable_servers or len(given.observed.stable_replicas)
-        name, is_aside = str(decision.facts["replace_stable"]), bool(decision.facts["is_aside"])
-        deployment = given.observed.stable_deployments.get(name)
-        odd = StableOdd(name, given.observed.now, servers, is_aside, deployment=deployment)
-        state = replace(state, stable_odd=odd)
-    if "set_aside" in decision.facts:
-        servers = given.observed.candidate_servers or len(given.observed.replicas)
-        aside, besides = str(decision.facts["set_aside"]), list(decision.facts["besides"])
-        state = state.setting_aside(aside, given.observed.now, servers, besides)
+    state = state.obeying(decision.commands, given.observed)
     history = given.history
     if history.began_at is None and given.desired.state in LIVE:
         history = replace(history, began_at=given.observed.now)
     return Tick(given.number, snapshot, decision, state, history, record)
 
 
-def _updated(given: TickInput) -> EngineState:
-    """The engine's state with this tick's readings, and what was seen besides, in it."""
-    wanted, seen, state = given.desired, given.observed, given.engine_state
+def _counted(given: TickInput) -> EngineState:
+    """The engine's state with this tick's readings in it."""
+    wanted, state = given.desired, given.engine_state
     if wanted.state in LIVE:
         stage = stage_name(wanted.state, wanted.paused_in, wanted.step_index, wanted.weight_bp)
-        state = state.entering(stage, seen.now, given.policy)
-    state = update_state(
+        state = state.entering(stage, given.observed.now, given.policy)
+    return update_state(
         state,
         tick=given.number,
         readings=given.readings,
@@ -95,24 +82,13 @@ def _updated(given: TickInput) -> EngineState:
         has_stable=given.identity.has_stable,
         external=given.external,
     )
-    state = state.settling(seen.now).replaced(seen.now, is_replacing=seen.is_replacing)
-    state = state.stable_settling(seen.now, is_replacing=seen.is_stable_replacing)
-    state = state.blinded(seen.now, is_blind=bool(seen.problem)).met_server(seen.server_since)
-    if seen.candidate_servers is not None and (not seen.candidate_servers or state.gone_since is not None):
-        state = state.looked_for_servers(seen.now, seen.candidate_servers)
-    if RolloutState.SECOND_LOOK in {wanted.state, wanted.paused_in} and seen.candidate_servers is not None:
-        age_s = None if state.server_since is None else seen.now - state.server_since
-        state = state.waited_for_server(seen.now, is_steady=is_steady(seen.candidate_servers, age_s))
-    if wanted.state is RolloutState.PREPARING:
-        state = state.preparing(seen.failed_to_load, has_server=bool(seen.candidate_servers))
-    return state.acknowledged(seen.now) if seen.is_newly_acknowledged else state
 
 
 def _record(given: TickInput, state: EngineState, s: Snapshot) -> TickRecord:
     """The tick for the history."""
     is_displaced_gone = bool(s.identity.displaced_name) and not s.observed.displaced_servers
     is_stable_gone = s.observed.stable_servers == 0 if s.identity.has_stable else is_displaced_gone
-    arms = {"candidate": s.evidence.is_candidate_gone, "stable": is_stable_gone}
+    arms = {"candidate": state.of(CandidateServers).is_gone(s.observed), "stable": is_stable_gone}
     lost = [name for name, is_gone in arms.items() if is_gone]
     mark = TickContext(
         state=str(s.desired.state),
@@ -125,13 +101,10 @@ def _record(given: TickInput, state: EngineState, s: Snapshot) -> TickRecord:
         promote_now=s.people.promote_now,
         problem=s.observed.problem,
         lost="both" if len(lost) == 2 else "".join(lost),
-        server_since=state.server_since,
+        server_since=state.of(WarmUp).server_since,
         hardware=s.observed.hardware,
         room=s.observed.room.as_json(),
-        replicas={name: list(one) for name, one in s.observed.replicas.items()},
-        is_replacing=s.observed.is_replacing,
-        stable_replicas={name: list(one) for name, one in s.observed.stable_replicas.items()},
-        is_stable_replacing=s.observed.is_stable_replacing,
+        inputs={name: told for name, one in s.observed.inputs.items() if (told := one.to_json())},
         look=s.desired.look,
         is_settling=any(not state.readings.get(name, read).is_settled for name, read in given.readings.items()),
     )

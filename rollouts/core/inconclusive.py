@@ -3,30 +3,29 @@ unless the policy asks for it after a time that it names."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from accounts.core.quantities import share_text, weight_text
-from rollouts.core.confounders import is_split_off
-from rollouts.core.decision import REFUSE_FORCED, Action, Code, Decision, facts_of, hold, sentence
-from rollouts.core.judged import Judged, by_chance, excess_of
+from rollouts.core.deadline import late
+from rollouts.core.decision import Code, Decision, hold
+from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.policy import OnUndecided, Source
-from rollouts.core.rollback_rules import burns, is_fix, shared_incident
+from rollouts.core.policy import Source
+from rollouts.core.rules.blind import telemetry_unavailable
+from rollouts.core.rules.confounders import is_split_off
+from rollouts.core.rules.forced_calls import forced_calls
+from rollouts.core.rules.lost_counts import lost_counts
+from rollouts.core.rules.stable_gone import no_target
+from rollouts.core.rules.verdicts import burns, is_fix, shared_incident
 from rollouts.core.snapshot import Snapshot
-from rollouts.core.stable_gone import no_target
+from rollouts.core.two_by_two import by_chance, excess_of
 
 #: A release sheds when so many requests of a step were refused, more than this share of what was drawn for it, and more than so
 #: many times stable's: a burst or two that both arms feel is none.
 LEAST_SHED, SHED_FRAC, SHED_RATIO = 10, 0.01, 2.0
-#: The cause of a hold for a replica of stable.
-STABLE_REPLICA = "stable_replica"
 #: Callers leave the candidate more often if so many requests, and this share of all, are given up beyond stable's share and beyond
 #: what chance adds, in standard deviations. A ratio would hide them behind many that are given up on both arms.
 LEAST_GIVEN_UP, GIVEN_UP_FRAC, GIVEN_UP_SIGMAS = 10, 0.01, 4.0
 #: While most of stable's requests fail, a candidate answers if it fails less than half as many of so many newest attempts, or of more.
 LEAST_ANSWERED = 10
-#: Readings without evidence of time, about one a second, after which the gateways refuse forced requests until the rollout ends.
-MOST_FORCED = 300
 
 
 def inconclusive_because(s: Snapshot) -> Decision | None:
@@ -41,27 +40,7 @@ def inconclusive_because(s: Snapshot) -> Decision | None:
 
 def _lacks_evidence(s: Snapshot) -> Decision | None:
     """A promotion by hand waits for no evidence; what speaks against the candidate holds it all the same."""
-    return None if s.is_by_hand else _no_samples(s) or _gap(s) or _forced(s) or _given_up(s)
-
-
-def telemetry_unavailable(s: Snapshot) -> Decision | None:
-    """A hold while the counters cannot be read; past `blind_limit_s`, the decision of `on_blind`."""
-    if not s.observed.problem:
-        return None
-    at = f"Holding at {weight_text(s.desired.weight_bp)}"
-    why = s.observed.problem_sentence or "the counters cannot be read"
-    if s.evidence.blind_s < s.policy.blind_limit_s:
-        return hold(s, Code.PROVIDER_DOWN, f"{at}: {why}", because=s.observed.problem)
-    said = f"{at}, blind for over {s.policy.blind_limit_s:.0f} s: {why}"
-    facts = facts_of(s) | {"because": s.observed.problem}
-    if (
-        s.policy.on_blind is OnUndecided.ROLL_BACK
-        and s.identity.has_stable
-        and not s.is_stable_gone
-        and s.desired.state is not RolloutState.PAUSED
-    ):
-        return Decision(Action.ROLL_BACK, Code.BLIND, f"{sentence(said)} The policy then rolls back.", facts)
-    return Decision(Action.HOLD, Code.BLIND, f"{sentence(said)} A person should look.", facts)
+    return None if s.is_by_hand else _no_samples(s) or lost_counts(s) or forced_calls(s) or _given_up(s)
 
 
 def _source_unavailable(s: Snapshot) -> Decision | None:
@@ -116,37 +95,6 @@ def _split(s: Snapshot) -> Decision | None:
     return hold(s, Code.NOT_ACKNOWLEDGED, said, because="split_off")
 
 
-def _gap(s: Snapshot) -> Decision | None:
-    """Counts were lost in this stage: what they hid cannot be known, so it takes some whole telemetry before going on."""
-    wanted_s = min(s.stage.min_s, s.policy.no_data_s)
-    if s.evidence.since_gap_s is None or s.evidence.since_gap_s >= wanted_s:
-        return None
-    said = (
-        f"Holding at {weight_text(s.desired.weight_bp)}: counts were lost {s.evidence.since_gap_s:.0f} s ago; "
-        f"waiting for {wanted_s:.0f} s without a gap"
-    )
-    return hold(s, Code.NO_DATA, said, because="telemetry_gap")
-
-
-def _forced(s: Snapshot) -> Decision | None:
-    """Forced calls starve a guard: most readings of the stage hold no evidence of time. Not for ever: then such calls are refused."""
-    for judged in () if s.evidence.refuses_forced else s.acting:
-        left_out, used = s.evidence.forced.get(judged.guard.name, (0, 0))
-        if left_out <= used or judged.log_e_fine >= s.policy.bar_fine:
-            continue
-        said = (
-            f"Holding at {weight_text(s.desired.weight_bp)}: {left_out} of {left_out + used} readings give no evidence of "
-            f"{judged.guard.words}, because calls forced a release meanwhile"
-        )
-        if left_out < MOST_FORCED:
-            return hold(
-                s, Code.NO_DATA, f"{said}; stop such calls: after {MOST_FORCED} the gateways refuse them", judged
-            )
-        held = hold(s, Code.NO_DATA, f"{said}; from now on the gateways refuse such calls", judged)
-        return replace(held, facts={**held.facts, REFUSE_FORCED: True})
-    return None
-
-
 def _given_up(s: Snapshot) -> Decision | None:
     """Callers leave the candidate before its answers more often than stable: the answers that are left say less of its time."""
     evidence = s.evidence
@@ -190,49 +138,10 @@ def _outage(s: Snapshot, judged: Judged) -> Decision | None:
     if judged.stable_failing is None:
         return None
     failed, of = judged.stable_failing
-    bad, attempts = s.evidence.recent.get(judged.guard.name, (0, 0))
+    recent = s.evidence.tracker(judged.guard.name).recent
+    bad, attempts = recent.bad, recent.attempts
     if attempts >= LEAST_ANSWERED and 2 * bad * of < failed * attempts:
         return None
     name = s.identity.stable_name
     said = f"most requests fail, {failed} of the last {of} on {name} and {bad} of the last {attempts} on {s.identity.candidate_name}"
     return shared_incident(s, said, judged)
-
-
-# --- past a deadline --------------------------------------------------------------------------------------------------
-
-
-def late(s: Snapshot, found: Decision) -> Decision:
-    """The hold; past the stage's deadline, what the policy says, once."""
-    if found.action is not Action.HOLD or s.desired.state is RolloutState.PAUSED or not is_late(s):
-        return found
-    return undecided(s, found.reason, found.code, found.facts)
-
-
-def is_late(s: Snapshot) -> bool:
-    """Past the stage's deadline, counted from its acknowledgement, or from its command if that never came."""
-    waited_s = s.evidence.unacknowledged_s if s.observed.step_started_at is None else s.elapsed_s
-    return waited_s >= s.stage.deadline_s
-
-
-def undecided(s: Snapshot, said: str, code: Code, facts: dict[str, object]) -> Decision:
-    """Past the deadline without proof: what the policy says. What both arms share never rolls back, nor does what is stable's alone."""
-    late = f"{said.rstrip('.')}; the deadline of {s.stage.deadline_s:.0f} s has passed"
-    facts = {**facts, "is_late": True}
-    is_of_stable = code is Code.BOTH_ARMS_BAD or facts.get("because") == STABLE_REPLICA
-    may_go_back = s.identity.has_stable and not s.is_stable_gone
-    if s.policy.on_undecided is OnUndecided.ROLL_BACK and may_go_back and not is_of_stable:
-        return Decision(Action.ROLL_BACK, Code.OVERDUE, f"{late}, and the policy then rolls back.", facts)
-    return Decision(Action.HOLD, code, f"{late}, so it waits for proof or for a person.", facts)
-
-
-def overdue(s: Snapshot) -> Decision | None:
-    """Past the deadline of the whole rollout nothing opens by itself any more. None before."""
-    if s.observed.total_s < s.policy.deadline_s:
-        return None
-    said = f"The rollout has lasted {s.observed.total_s:.0f} s, over its deadline of {s.policy.deadline_s:.0f} s"
-    if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.identity.has_stable and not s.is_stable_gone:
-        return Decision(Action.ROLL_BACK, Code.OVERDUE, f"{said}, and the policy then rolls back.", facts_of(s))
-    if s.where is RolloutState.SECOND_LOOK:  # neither of the other verbs begins a look
-        resume = f"`sluicegate rollout resume {s.identity.rollout_id}`"
-        return hold(s, Code.OVERDUE, f"{said}: a person must begin its next look ({resume}) or take it back.")
-    return hold(s, Code.OVERDUE, f"{said}: a person must advance it, promote it or take it back.")

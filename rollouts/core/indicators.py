@@ -1,4 +1,4 @@
-"""Indicators as values: all that other modules need to know of each. A guard is stated on one of them."""
+"""Indicators as values: all facts that other modules need. Each guard names an indicator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Objectives = Mapping[str, Any]
 
 
 class Source(StrEnum):
-    """Where a guard's counts come from."""
+    """Origin of a guard's counts."""
 
     GATEWAY = "gateway"
     PROBER = "prober"
@@ -30,7 +30,7 @@ class Indicator:
     """A pair of counters (bad, attempts) that a guard can be stated on.
 
     Attributes:
-        words: what it counts, in the plural; empty: the guard's label.
+        words: noun for its bad attempts, in the plural; empty: the guard's label.
         ratio, plus_frac: `roll_back_over` of presets for production.
         objective: (the model's objectives, name) → the stated `max_frac` and `threshold_ms`.
         max_frac: the objective if the model states none.

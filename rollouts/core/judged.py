@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from rollouts.core.evidence import Side, Window, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.policy import Guard
+from rollouts.core.two_by_two import by_chance, excess_of
 
 #: Standard deviations within which an excess is due to chance. Source: docs/rollouts.md, "One bad replica".
 BY_CHANCE_SIGMAS = 1.0
@@ -79,17 +79,6 @@ class Judged:
     def limit(self) -> float:
         """The share over which the objective counts as broken."""
         return self.guard.roll_back_over.of(self.guard.max_frac)
-
-
-def excess_of(bad: float, candidate: float, bad_stable: float, stable: float) -> float:
-    """The candidate's bad attempts beyond stable's share."""
-    return bad - bad_stable * candidate / max(1, stable)
-
-
-def by_chance(candidate: float, bad_stable: float, stable: float, phi: float) -> float:
-    """The standard deviation of `excess_of` if the arms are alike; `phi`: how much stable's counts scatter beyond chance."""
-    share = bad_stable / max(1, stable)
-    return math.sqrt(max(0.0, phi * candidate * share * (1 - share) * (1 + candidate / max(1, stable))))
 
 
 def judge_guard(guard: Guard, watch: GuardTracker, *, has_stable: bool, bar_fine: float) -> Judged:

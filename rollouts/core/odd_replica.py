@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+from rollouts.core.rules.given import RuleInput
+from rollouts.core.two_by_two import tail
 
 #: Were all replicas alike, one would be named less often than this.
 CHANCE = 1e-3
-#: Smaller terms of a sum of chances, beyond the largest, change nothing.
-NO_CHANCE = 1e-18
 #: The others are well up to so many standard deviations over what is tolerated: 1 % are over it by chance (normal tail).
 CHANCE_SIGMAS = 2.33
 #: Fewer attempts on the others do not show that these are well.
@@ -41,6 +42,24 @@ class ReplicaTally(NamedTuple):
         """
         bad, attempts = self.bad - self.unreached, self.attempts - self.unreached
         return ReplicaTally(whole(bad / phi) + self.unreached, whole(attempts / phi) + self.unreached, self.unreached)
+
+
+@dataclass(frozen=True)
+class ReplicaTallies(RuleInput):
+    """What each replica of an arm counted, by name, at the tick that asked for it. `is_replacing`: fewer answer than before one was taken
+    out, or that one answers still."""
+
+    tallies: Mapping[str, ReplicaTally] = field(default_factory=dict)
+    is_replacing: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        tallies = {"tallies": {name: list(one) for name, one in self.tallies.items()}} if self.tallies else {}
+        return tallies | ({"is_replacing": True} if self.is_replacing else {})
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        tallies = {name: ReplicaTally(*one) for name, one in value.get("tallies", {}).items()}
+        return cls(tallies, value.get("is_replacing", False))
 
 
 @dataclass(frozen=True)
@@ -123,23 +142,3 @@ def odd_beside_others(
     _, _, others = worst_and_others(tallies)
     most = tolerated(others.bad / max(1, others.attempts))
     return odd_one_out(tallies, tolerated=most, phi=phi, chance=chance)
-
-
-def tail(least: int, drawn: int, bad: int, whole: int) -> float:
-    """The chance that of `drawn` out of `whole` attempts, `bad` of which are bad, at least `least` are bad (hypergeometric)."""
-    first, last = max(least, drawn + bad - whole, 0), min(drawn, bad)
-    likeliest, total = (drawn + 1) * (bad + 1) / (whole + 2), 0.0
-    for one in range(first, last + 1):
-        chance = math.exp(_log_chance(one, drawn, bad, whole))
-        total += chance
-        if one > likeliest and chance < NO_CHANCE:
-            break  # those that follow are smaller still: of a million attempts a rollback must not wait for all
-    return min(1.0, total)
-
-
-def _log_chance(exactly: int, drawn: int, bad: int, whole: int) -> float:
-    return _log_choose(bad, exactly) + _log_choose(whole - bad, drawn - exactly) - _log_choose(whole, drawn)
-
-
-def _log_choose(of: int, some: int) -> float:
-    return math.lgamma(of + 1) - math.lgamma(some + 1) - math.lgamma(of - some + 1)

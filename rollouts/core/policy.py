@@ -152,8 +152,6 @@ class Policy:
     on_undecided: OnUndecided
     on_blind: OnUndecided
     all_failing_attempts: int
-    cold_attempts: int
-    cold_s: float
     no_data_s: float
     stale_s: float
     blind_limit_s: float

@@ -46,6 +46,7 @@ from rollouts.core.presets import (
     REFUSED_ALPHA,
     ROLL_BACK_OVER,
 )
+from rollouts.core.rules.table import SETTINGS
 from serving.core.buckets import EDGES_US
 from serving.core.promql import mistakes
 
@@ -106,7 +107,6 @@ _POLICY = Record(
         "when_stable_is_gone": may(Text(one_of=("hold", "replace"), says="what to do")),
         "second_look": may(_SECOND_LOOK),
         "all_failing_attempts": may(Integer(5, 10_000, unit="attempts")),
-        "cold_attempts": may(Integer(0, 100_000, unit="attempts")),
         "budget_bad": may(Integer(1, 10**9, unit="attempts"), None),
         "approvals": may(Object(Integer(1, 20, unit="people"), most=60)),
         "freeze_windows": may(ListOf(WINDOW, most=50)),
@@ -118,7 +118,7 @@ _POLICY = Record(
             )
         },
         "instant_window_s": may(_SECONDS),
-        "cold_s": may(_SECONDS),
+        **{one.name: may(one.schema) for one in SETTINGS},
     },
     elsewhere={
         "bake_s": "Write bake: {min_s: …, min_samples: …, deadline_s: …}.",
@@ -323,7 +323,7 @@ def _check_queries(guard: Mapping[str, Any], at: str, problems: list[Problem]) -
 # --- built ------------------------------------------------------------------------------------------------------------
 
 _PLAIN = (
-    "alpha_roll_back", "alpha_promote", "all_failing_attempts", "cold_attempts", "cold_s", "no_data_s", "stale_s", "blind_limit_s",
+    "alpha_roll_back", "alpha_promote", "all_failing_attempts", "no_data_s", "stale_s", "blind_limit_s",
     "ack_deadline_s", "prepare_deadline_s", "deadline_s", "dispersion_window_s", "budget_bad", "approval_valid_s",
     "instant_window_s", "stable_gone_s",
 )  # fmt: skip

@@ -13,10 +13,11 @@ from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import FULL_BP, Policy, Source
 from rollouts.core.room import Room
-from rollouts.core.snapshot import Desired, Identity, Observed, People, take_snapshot
+from rollouts.core.rules.table import INPUTS
+from rollouts.core.snapshot import Desired, Identity, Observed, People
+from rollouts.core.stage_evidence import take_snapshot
 from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord, stage_name
 
 #: Given the tick and the candidate's weight in basis points: what both arms counted in this tick; None ends the story.
@@ -188,10 +189,7 @@ class ReplayedRollout:
             problem=mark.problem,
             hardware=mark.hardware,
             room=Room.from_json(mark.room),
-            replicas={name: ReplicaTally(*one) for name, one in mark.replicas.items()},
-            is_replacing=mark.is_replacing,
-            stable_replicas={name: ReplicaTally(*one) for name, one in mark.stable_replicas.items()},
-            is_stable_replacing=mark.is_stable_replacing,
+            inputs={one.name: one.from_json(mark.inputs[one.name]) for one in INPUTS if one.name in mark.inputs},
             displaced_servers=int(bool(self.identity.displaced_name) and mark.lost not in {"stable", "both"}),
         )
 

@@ -45,28 +45,30 @@ class Tick:
 
     @property
     def summary(self) -> str:
-        """What the decision comes down to, numbers aside."""
-        late = ":late" if self.decision.facts.get("is_late") else ""
-        return f"{self.decision.action}:{self.decision.code}{late}"
+        """What the decision comes down to, numbers aside: its action, code and cause, and whether it is late."""
+        cause = f":{self.decision.because}" if self.decision.because else ""
+        late = ":late" if self.decision.is_late else ""
+        return f"{self.decision.action}:{self.decision.code}{cause}{late}"
 
     @property
     def warning(self) -> str:
         """The event of something that people should hear of though nothing moves.
 
-        Blindness, a deadline that passed, a stage that waits for an approval, and evidence that would have rolled the
-        candidate back, were it not excused.
+        Blindness, a deadline that passed, a stage that waits for an approval, a stable release without a server, and
+        evidence that would have rolled the candidate back, were it not excused.
         """
         if self.is_effect or self.summary == self.engine_state.last_decision:
             return ""
         if self.decision.code is Code.BLIND:
             return "rollout.blind"
-        if self.decision.code is Code.OVERDUE or self.decision.facts.get("is_late"):
+        if self.decision.code is Code.OVERDUE or self.decision.is_late:
             return "rollout.overdue"
-        if "stable_gone" in self.decision.facts:
+        is_live = self.decision.code is Code.STABLE_GONE and self.snapshot.desired.weight_bp > 0
+        if is_live or (self.decision.code is Code.NO_ROLLBACK_TARGET and self.snapshot.is_stable_gone):
             return "rollout.held"
-        if self.decision.code is Code.AWAITING_APPROVAL and "stage" in self.decision.facts:
+        if self.decision.code is Code.AWAITING_APPROVAL and self.decision.stage:
             return "rollout.approval_requested"
-        return "rollout.held" if self.decision.code in EXCUSES and "guard" in self.decision.facts else ""
+        return "rollout.held" if self.decision.code in EXCUSES and self.decision.guard else ""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import Any
 
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.rules.table import INPUTS
 
 #: A block holds about so many rows, of one tick each while it is young.
 BLOCK_ROWS = 15
@@ -46,15 +47,13 @@ class TickContext:
     hardware: str = ""
     is_settling: bool = False  # answers were still on their way since the last change of weight
     room: Mapping[str, Any] = field(default_factory=dict)  # of `Room`; empty where nothing of it was checked
-    # by the candidate's replicas: bad and all attempts, and those that found nobody there, at the tick that asked for them
-    replicas: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    is_replacing: bool = False  # fewer of the candidate answered than before one was set aside
-    stable_replicas: Mapping[str, Sequence[int]] = field(default_factory=dict)  # likewise, of stable in this stage
-    is_stable_replacing: bool = False  # stable's odd replica answered still, or fewer of stable did than before
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # by rule, as JSON: facts for it alone
     look: int = 1  # as `Desired.look`
 
 
 _FIELDS = tuple(one.name for one in fields(TickContext))
+#: By name in the ticks that older versions recorded: the rule, and the field of what it was told.
+_EARLIER = {earlier: (one.name, field) for one in INPUTS for field, earlier in one.earlier.items()}
 
 
 @dataclass(frozen=True)
@@ -175,6 +174,7 @@ def rows_of(first_tick: int, from_at: float, ticks: Iterable[Any]) -> Iterator[T
         if isinstance(item, dict):
             names = tuple(item.get("names", names))
             mark = replace(mark, **{name: value for name, value in item.items() if name in _FIELDS})
+            mark = _with_earlier(mark, item)
             continue
         external = item[-1] if isinstance(item[-1], dict) else {}
         counts, tick = item[3:-1] if external else item[3:], tick + item[0]
@@ -188,6 +188,22 @@ def rows_of(first_tick: int, from_at: float, ticks: Iterable[Any]) -> Iterator[T
             {name: _external(one, name) for name, one in external.items()},
             item[0],
         )
+
+
+def _with_earlier(mark: TickContext, item: Mapping[str, Any]) -> TickContext:
+    """With what an older version recorded of single rules' inputs."""
+    for name in _EARLIER.keys() & item.keys():
+        rule, field = _EARLIER[name]
+        told = {**mark.inputs.get(rule, {}), field: item[name]}
+        told = {key: value for key, value in told.items() if value}
+        mark = replace(
+            mark,
+            inputs={
+                **{one: all_ for one, all_ in mark.inputs.items() if one != rule},
+                **({rule: told} if told else {}),
+            },
+        )
+    return mark
 
 
 def rows_in(blocks: Iterable[Segment]) -> Iterator[TickRecord]:
@@ -300,9 +316,11 @@ def _one_row(first: TickRecord, then: TickRecord) -> TickRecord:
     mark = (
         replace(mark, is_settling=True) if first.mark.is_settling else mark
     )  # what is no evidence makes none of it one
-    for name in ("replicas", "stable_replicas"):  # what a hold rests on
-        if getattr(first.mark, name) and not getattr(mark, name):
-            mark = replace(mark, **{name: getattr(first.mark, name)})
+    inputs = dict(mark.inputs)
+    for rule, told in first.mark.inputs.items():
+        if told.get("tallies") and not inputs.get(rule, {}).get("tallies"):  # a hold rests on them
+            inputs[rule] = {**inputs.get(rule, {}), "tallies": told["tallies"]}
+    mark = replace(mark, inputs=inputs)
     read_at = first.read_at if then.read_at is None else then.read_at
     return TickRecord(mark, then.tick, then.at, read_at, first.arms + then.arms, external, first.ticks + then.ticks)
 

@@ -10,6 +10,7 @@ from rollouts.actions.engine_effects import ask_for_candidate, write_route
 from rollouts.actions.forced_requests import refuse_forced_requests
 from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import LIVE, RolloutState
+from rollouts.core.rules.forced_calls import ForcedCalls
 from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.models import Rollout
 from serving.core.lifecycle import DeploymentState
@@ -50,7 +51,7 @@ def ensure_desired_state(entry: RolloutEntry, world: WorldState) -> DesiredState
 def _ensure_route(rollout: Rollout, state: EngineState, world: WorldState) -> Ack:
     """Who follows the route that this rollout's row wants."""
     route = world.routes.get((rollout.environment_id, rollout.model_id))
-    if route is not None and state.refuses_forced and not route.refuses_forced:
+    if route is not None and state.of(ForcedCalls).are_refused and not route.refuses_forced:
         refuse_forced_requests(rollout, fence=world.fence)
     if route is not None and route.fence == world.fence and _is_as_desired(route, rollout, state):
         return world.acks[route.pk]

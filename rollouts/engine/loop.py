@@ -396,5 +396,4 @@ def _is_rolling_back(entry: RolloutEntry) -> bool:
 
 def _suspects_first(entry: RolloutEntry) -> tuple[bool, int]:
     """Sort key: those that may have to be rolled back in this very turn wait for nobody."""
-    state = entry.engine_state
-    return not (state.failures.attempts or state.has_failed or state.gone_since is not None), entry.rollout.pk
+    return not entry.has_failed, entry.rollout.pk

@@ -16,7 +16,7 @@ from registry.models import Release
 from rollouts.actions.engine_effects import set_replica_aside
 from rollouts.core.lifecycle import LIVE
 from rollouts.core.odd_replica import ReplicaTally
-from rollouts.core.replica_differs import suspected
+from rollouts.core.rules.replica_differs import ReplicaDiffers, suspected
 from rollouts.core.tick import Tick
 from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.models import Rollout
@@ -110,8 +110,8 @@ def ensure_set_aside(entry: RolloutEntry, world: WorldState) -> None:
 
     Where that cannot be (no other answers), its failures are evidence again in some seconds.
     """
-    aside, rollout = entry.engine_state.aside, entry.rollout
-    if aside is None or entry.is_set_aside or rollout.state not in LIVE:
+    aside, rollout = entry.engine_state.of(ReplicaDiffers), entry.rollout
+    if not aside.replica or entry.is_set_aside or rollout.state not in LIVE:
         return
     try:
         set_replica_aside(rollout, aside.replica, fence=world.fence)

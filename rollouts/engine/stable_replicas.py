@@ -15,7 +15,7 @@ from rollouts.actions.engine_effects import replace_stable_replica
 from rollouts.core.evaluate import TickInput
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.odd_replica import ReplicaTally
-from rollouts.core.stable_replica import doubted
+from rollouts.core.rules.stable_replica import StableReplica, StableTallies, doubted
 from rollouts.core.tick import Tick
 from rollouts.engine.odd_replicas import WAIT_S, ByGateway, counted_by_server
 from rollouts.engine.tick_input import with_proofs
@@ -86,7 +86,7 @@ class StableReplicas:
         is_under_way = (
             rollout.state in {RolloutState.SHIFTING, RolloutState.BAKING} and rollout.step_started_at is not None
         )
-        if not is_under_way or entry.engine_state.stable_odd is not None or not _is_in_replicas(entry, world):
+        if not is_under_way or entry.engine_state.of(StableReplica).replica or not _is_in_replicas(entry, world):
             return []
         counts, now = self._begun_of(entry).counts, world.at
         return [
@@ -126,7 +126,8 @@ class StableReplicas:
             log.error("stable_replicas_not_told", rollout=rollout.pk, traceback=traceback.format_exc())
             return None
         room = with_proofs(given.observed.room, entry)
-        seen = replace(given.observed, stable_replicas=tallies, stable_deployments=deployments, room=room)
+        told = replace(given.observed.given(StableTallies), tallies=tallies, deployments=deployments)
+        seen = replace(given.observed, room=room).telling(told)
         return replace(given, observed=seen)
 
     def _warn(self, entry: RolloutEntry, world: WorldState, begun: _AtFirst, missing: list[str]) -> None:
@@ -170,8 +171,8 @@ def _since(before: HostCounts, now: HostCounts) -> HostCounts:
 
 def ensure_replaced(entry: RolloutEntry, world: WorldState) -> None:
     """Another in the place of stable's odd replica, for which the rollout is held. For the end of a turn, as `ensure_replicas`."""
-    odd, rollout = entry.engine_state.stable_odd, entry.rollout
-    if rollout.state not in LIVE or odd is None or odd.is_renewed or odd.gone_at is not None:
+    odd, rollout = entry.engine_state.of(StableReplica), entry.rollout
+    if rollout.state not in LIVE or not odd.replica or odd.is_renewed or odd.gone_at is not None:
         return
     if world.at - entry.stable_asked_at < RETRY_S:
         return

@@ -11,7 +11,9 @@ from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import Source
 from rollouts.core.room import Room
-from rollouts.core.second_look import crossing_words
+from rollouts.core.rules.replica_differs import CandidateTallies, ReplicaDiffers
+from rollouts.core.rules.second_look import crossing_words
+from rollouts.core.rules.stable_replica import StableReplica, StableTallies
 from rollouts.core.snapshot import Desired, Identity, Observed, People
 from rollouts.engine.desired_state import DesiredState
 from rollouts.engine.gateway_counters import CounterSnapshot
@@ -107,20 +109,21 @@ def _observed(
         deployment_problem=desired.deployment_problem,
         failed_to_load=desired.load_failure,
         room=_room(entry, serving),
-        is_replacing=_is_replacing(entry, serving[0]),
-        is_stable_replacing=_is_stable_replacing(entry, serving[1]),
+    ).telling(
+        CandidateTallies(is_replacing=_is_replacing(entry, serving[0])),
+        StableTallies(is_replacing=_is_stable_replacing(entry, serving[1])),
     )
 
 
 def _is_replacing(entry: RolloutEntry, candidate: Serving) -> bool:
-    aside = entry.engine_state.aside
-    return aside is not None and candidate.count < min(aside.servers, candidate.wanted)
+    aside = entry.engine_state.of(ReplicaDiffers)
+    return bool(aside.replica) and candidate.count < min(aside.servers, candidate.wanted)
 
 
 def _is_stable_replacing(entry: RolloutEntry, stable: Serving) -> bool:
     """Looks for the odd replica only while the rollout is held for it."""
-    odd, rollout = entry.engine_state.stable_odd, entry.rollout
-    if odd is None or odd.is_renewed or rollout.stable_id is None:
+    odd, rollout = entry.engine_state.of(StableReplica), entry.rollout
+    if not odd.replica or odd.is_renewed or rollout.stable_id is None:
         return False
     found = stable_odd_of(rollout, odd)
     answers = found is not None and not found.is_set_aside
@@ -153,7 +156,8 @@ def looked_closer(entry: RolloutEntry, given: TickInput) -> TickInput:
 def with_tallies(entry: RolloutEntry, given: TickInput, tallies: Mapping[str, ReplicaTally]) -> TickInput:
     """The same with what each of the candidate's servers counted, and what one is proven for, as `tallies_for` found it."""
     room = with_proofs(given.observed.room, entry)
-    return replace(given, observed=replace(given.observed, replicas=tallies, room=room))
+    told = replace(given.observed.given(CandidateTallies), tallies=tallies)
+    return replace(given, observed=replace(given.observed, room=room).telling(told))
 
 
 def with_proofs(room: Room, entry: RolloutEntry) -> Room:

@@ -15,11 +15,12 @@ from uuid import UUID
 from django.db import connection
 
 from rollouts.actions.tick_records import count_blocks
-from rollouts.core.all_failing import is_silent
 from rollouts.core.counter_deltas import ERRORS, Reading
 from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy, Source
+from rollouts.core.rules.all_failing import AllFailing, is_silent
+from rollouts.core.rules.servers_gone import CandidateServers
 from rollouts.core.tick import Outcome, Tick
 from rollouts.core.tick_history import OpenSegment
 from rollouts.engine.gateway_counters import slow_edges
@@ -75,7 +76,13 @@ class RolloutEntry:
         rollout = self.rollout
         is_waiting = rollout.state in {S.PREPARING, S.ROLLING_BACK, S.STUCK} or rollout.step_started_at is None
         state = self.engine_state
-        return is_waiting or state.is_promoting or state.gone_since is not None or self.is_suspect
+        return is_waiting or state.is_promoting or state.of(CandidateServers).gone_since is not None or self.is_suspect
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the candidate's last attempts failed, or it has no server."""
+        servers = self.engine_state.of(CandidateServers)
+        return bool(self.engine_state.of(AllFailing).attempts or servers.has_failed or servers.gone_since is not None)
 
     @property
     def is_suspect(self) -> bool:
@@ -89,7 +96,7 @@ class RolloutEntry:
         last = self.engine_state.last.candidate
         bad = last.bad.get(ERRORS, 0)
         is_burning = bad >= 2 and bad * 10 >= last.attempts
-        return self.engine_state.failures.attempts > 0 or is_burning or self._is_silent
+        return self.engine_state.of(AllFailing).attempts > 0 or is_burning or self._is_silent
 
     @property
     def _is_silent(self) -> bool:

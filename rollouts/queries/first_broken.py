@@ -15,10 +15,10 @@ _COUNTED_WITHIN = timedelta(seconds=0.5)
 
 def counted_after(tick: Tick) -> datetime | None:
     """Returns the last reading before the fault behind this decision was counted. `first_asked` replaces it at the rollback's end."""
-    guard = tick.decision.facts.get("guard", "errors")
+    guard = tick.decision.guard or "errors"
     watch = tick.engine_state.watches.get(guard)
     at = watch.first_bad_at if watch and watch.first_bad_at is not None else tick.engine_state.read_at
-    if at is None or "breach" not in tick.decision.facts:
+    if at is None or tick.decision.breach is None:
         return None
     return datetime.fromtimestamp(at, UTC)
 

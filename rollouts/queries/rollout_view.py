@@ -23,8 +23,9 @@ from rollouts.core.freeze import frozen, local_words
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import FINAL, LIVE, RolloutState
 from rollouts.core.policy import Policy, Source
-from rollouts.core.second_look import crossing_words
-from rollouts.core.snapshot import judged_all
+from rollouts.core.rules.forced_calls import ForcedCalls
+from rollouts.core.rules.second_look import crossing_words
+from rollouts.core.stage_evidence import judged_all
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.approvals import Given, ahead_of, given_to, people_by_stage, who_may_approve
 from rollouts.queries.obstacles import obstacle_of
@@ -72,7 +73,7 @@ def view_with(rollout: Rollout, followed: Followed | None) -> dict[str, Any]:
         "arms": {name: _arms(one, policy) for name, one in (("step", state.step), ("total", state.total), ("last_tick", state.last))},
         "users": {"requests": state.user_requests, "errors": state.user_errors,
                   "forced": state.total.candidate.bad.get(FORCED, 0),
-                  "refuses_forced": bool(state.refuses_forced) and rollout.state not in FINAL},
+                  "refuses_forced": state.of(ForcedCalls).are_refused and rollout.state not in FINAL},
         "second_look": _second_look(rollout, policy), "clock": _clock(rollout, state, policy), "tick": rollout.tick,
         "requested_by": rollout.requested_by.username if rollout.requested_by else None,
         **approvals_view(rollout, policy, entered),

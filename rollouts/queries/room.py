@@ -11,7 +11,7 @@ from serving.core.admission import Proof
 from serving.models import Environment
 from serving.queries.admission import looked_for_in
 from serving.queries.answering import NONE_SERVING, serving_of
-from serving.queries.replicas import standing_in
+from serving.queries.deployments import deployments_in
 from validators.queries.capacity import admission_proof, proven_per_s
 
 
@@ -49,4 +49,4 @@ def unplaced_candidates() -> list[tuple[Release, Environment]]:
     """Candidates that are to be prepared and have no node yet, the oldest rollout's first."""
     rows = Rollout.objects.filter(state=RolloutState.PREPARING).order_by("pk")
     every = [(one.candidate, one.environment) for one in rows.select_related("candidate__model__team", "environment")]
-    return [(candidate, where) for candidate, where in every if not standing_in(candidate, where).exists()]
+    return [(candidate, where) for candidate, where in every if not deployments_in(candidate, where).exists()]

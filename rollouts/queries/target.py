@@ -12,8 +12,8 @@ from rollouts.core.decision import listed
 from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import FINAL, RolloutState
 from rollouts.core.policy import Policy, WhenStableIsGone
+from rollouts.core.rules.stable_gone import StableServers, is_absent
 from rollouts.core.snapshot import Observed
-from rollouts.core.stable_gone import is_absent
 from rollouts.models import Rollout
 from rollouts.queries.approvals import ahead_of
 from serving.models import Environment
@@ -48,7 +48,7 @@ def is_stable_gone(rollout: Rollout) -> bool:
     serving = answering_of(rollout.stable_id, rollout.environment_id) if rollout.stable_id else None
     if serving is None:
         return False
-    unanswered = EngineState.from_json(rollout.engine_state).stable_unanswered or 0
+    unanswered = EngineState.from_json(rollout.engine_state).of(StableServers).unanswered or 0
     seen = Observed(0.0, stable_servers=serving.count, stable_reported=serving.reported)
     if not is_absent(seen, unanswered, rollout.effective_policy.all_failing_attempts):
         return False

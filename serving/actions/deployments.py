@@ -19,7 +19,7 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
-from ledger.core.errors import StateChanged
+from ledger.core.errors import Refused, StateChanged
 from ledger.core.verbs import EventVerb
 from registry.models import Release
 from registry.queries import require_runnable
@@ -32,6 +32,7 @@ from serving.core.use import Reading
 from serving.models import (
     Deployment,
     Environment,
+    ListedServer,
     Node,
     NodeGpuReading,
     Route,
@@ -42,7 +43,6 @@ from serving.models import (
 )
 from serving.ports import RunningServer
 from serving.queries.deployments import deployments_in
-from serving.queries.replicas import is_lost, standing_in
 
 _VERBS = {
     (DeploymentState.FETCHING, DeploymentState.LOADING): "deployment.fetched",
@@ -80,7 +80,7 @@ def ensure_deployment(
     require_runnable(release)
     with transaction.atomic():
         lock_open(environment)
-        found = standing_in(release, environment).first()
+        found = deployments_in(release, environment).first()
         if found is None:
             return place_replica(actor=actor, release=release, environment=environment, reason=reason, but=but)
         if found.state == DeploymentState.DRAINING or (not found.is_wanted and found.state != DeploymentState.FAILED):
@@ -217,16 +217,15 @@ def hold_servers(servers: Iterable[Server]) -> None:
 
 
 def record_probe(*, actor: Actor, server: Server) -> None:
-    """The server answered a probe right just now. What got no more traffic while its node was lost gets some again. Raises Refused."""
+    """The server answered a probe right just now. One that got no traffic gets some again, unless it is set aside. Raises Refused."""
     deployment = server.deployment
     require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
     now = timezone.now()
-    if Server.objects.filter(pk=server.pk, is_serving=True).update(probed_at=now) or is_lost(deployment.node):
+    if Server.objects.filter(pk=server.pk, is_serving=True).update(probed_at=now):
         return
     with transaction.atomic():
         if _serves_again(server):
-            why = f"Its node {deployment.node_id} is heard of again, and it answers."
-            _append_server(server, "server.recovered", actor, why)
+            _append_server(server, "server.recovered", actor, "It answers again.")
 
 
 def record_memory(*, actor: Actor, measured: Mapping[int, int]) -> None:
@@ -309,18 +308,25 @@ def end_server(*, actor: Actor, server: Server, reason: str) -> None:
             notify_routes()
 
 
-def register_node(*, actor: Actor, name: str, runtimes: list[dict[str, Any]], facts: dict[str, Any]) -> Node:
-    """Returns the node by this name, seen now, with its new runtimes and facts. The log tells of it the first time. Raises Refused."""
+def register_node(
+    *, actor: Actor, name: str, runtimes: list[dict[str, Any]], facts: dict[str, Any], is_listed: bool = False
+) -> Node:
+    """Returns the node by this name, seen now, with its new runtimes and facts. An event records the first time.
+
+    Raises Refused: `is_listed` and no environment lists such a server, or the other way round.
+    """
     require(actor, Verb.ADMINISTER, "")
     with transaction.atomic():
         found = Node.objects.select_for_update(no_key=True).filter(name=name).first()
+        if ListedServer.objects.filter(pk=name).exists() != is_listed:
+            says = "is listed by no environment" if is_listed else "is the name of a server that an environment lists"
+            raise Refused("server_not_listed" if is_listed else "server_listed", f"{name} {says}.", node=name)
         told = {"runtimes": runtimes, "facts": facts, "seen_at": timezone.now(), "removed_at": None}
         node, is_new = Node.objects.update_or_create(name=name, defaults=told)
-        is_back = found is not None and found.removed_at is not None
-        if is_new or is_back:
+        if is_new or (found is not None and found.seen_at is None):
             images = sorted({runtime["image"] for runtime in runtimes})
             append_event(
-                verb=EventVerb.NODE_RETURNED if is_back else EventVerb.NODE_REGISTERED,
+                verb=EventVerb.NODE_REGISTERED,
                 subject_type="node",
                 subject_id=name,
                 actor=actor,

@@ -12,11 +12,13 @@ from accounts.core.slugs import slug_near
 from ledger.actions import append_event
 from ledger.core.errors import StateChanged, field_error
 from serving.actions.routes import lock_open, notify_routes
-from serving.models import Environment
+from serving.core.platforms import Platform
+from serving.models import Environment, ListedServer
+from serving.queries.deployments import live_deployments
 
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
 #: What may be changed of one. Whether it has a gateway is decided when it is made: its routes rest on that.
-CHANGEABLE = ("title", "needs_passed_report", "needs_approval", "allows_forced_release")
+CHANGEABLE = ("title", "platform", "needs_passed_report", "needs_approval", "allows_forced_release")
 
 
 def ensure_environment(*, slug: str, rules: dict[str, Any]) -> Environment:
@@ -68,6 +70,8 @@ def change_environment(
     if not changed:
         return row
     row.version += 1
+    if "platform" in changed:
+        _refuse_platform_in_use(row)
     if changed.get("allows_forced_release"):
         row.forced_key_number += 1  # the key changes with it
     row.save(update_fields=[*CHANGEABLE, "forced_key_number", "version"])
@@ -75,6 +79,15 @@ def change_environment(
         notify_routes()  # gateways are told which releases may be forced
     _tell("environment.changed", row, actor, **changed)
     return row
+
+
+def _refuse_platform_in_use(row: Environment) -> None:
+    if live_deployments().filter(environment=row).exists() or ListedServer.objects.filter(environment=row).exists():
+        raise StateChanged(
+            "environment_in_use",
+            f"Releases run in {row.slug}, or servers are listed there, so its platform stays as it is. "
+            "Take them out first, or make another environment.",
+        )
 
 
 def _exists(slug: str) -> StateChanged:
@@ -92,6 +105,8 @@ def _fill(row: Environment, values: dict[str, Any]) -> None:
         if name not in CHANGEABLE:
             raise field_error(name, "This cannot be set.", f"What can is {', '.join(CHANGEABLE)}.")
         setattr(row, name, value)
+    if row.platform not in list(Platform):
+        raise field_error("platform", f"{row.platform!r} is no platform.", f"Use {' or '.join(Platform)}.")
     if not row.title.strip() or len(row.title) > 120 or not row.title.isprintable():
         raise field_error("title", "A title has 1 to 120 printable characters.", "Correct it.")
 

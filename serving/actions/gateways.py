@@ -13,12 +13,12 @@ from ledger.actions import append_event
 from ledger.core.errors import Invalid, StateChanged
 from ledger.core.verbs import EventVerb
 from ledger.queries import clock
-from serving.actions.nodes import LONGEST_REASON
 from serving.actions.routes import lock_open, notify_routes
 from serving.adapters.envoy_bootstrap import bootstrap
 from serving.core.addresses import UNIX, Address
 from serving.core.gateway_setup import GatewaySetup
 from serving.core.gateway_standing import SEEN_WITHIN_S
+from serving.core.reasons import LONGEST_REASON
 from serving.models import Environment, Gateway
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from django.db import connection
 from django.db.models import F
@@ -14,8 +15,9 @@ from registry.models import Release
 from registry.queries import manifest_of
 from serving.core.containment import Containment, may_run_code, not_contained, of_facts
 from serving.core.placement import Choice
+from serving.core.platforms import Platform
 from serving.models import Deployment, Environment, Node
-from serving.queries.deployments import nodes
+from serving.queries.deployments import nodes, open_to, with_listing
 from serving.queries.node_fit import no_runtime, nodes_for, offering, why_refused
 from serving.queries.placement import fleet_now, place_for
 
@@ -41,7 +43,7 @@ def place_replica(
     hold_rooms()
     choice = place_for(release, environment, fleet_now(), but=but)
     if not choice.node:
-        raise why_nowhere(release, choice)
+        raise why_nowhere(release, environment, choice)
     made = Deployment.objects.create(
         release=release,
         environment=environment,
@@ -78,10 +80,11 @@ def hold_rooms() -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_PLACEMENT_LOCK])
 
 
-def why_nowhere(release: Release, choice: Choice) -> DomainError:
+def why_nowhere(release: Release, environment: Environment, choice: Choice) -> DomainError:
     """The error that says why no node took the release, and what to do."""
     name, wanted = f"{release.model.slug} {release.name}", manifest_of(release)["runtime"]
-    free = list(Node.objects.filter(cordoned_at=None).order_by(F("seen_at").desc(nulls_last=True)))
+    every = with_listing(nodes()).order_by(F("seen_at").desc(nulls_last=True))
+    free = open_to(environment, every)
     if fitting := nodes_for(release, free):
         best = fitting[0]  # those that may not run its code come last
         if release.is_code_bearing and not may_run_code(best.facts):
@@ -95,14 +98,6 @@ def why_nowhere(release: Release, choice: Choice) -> DomainError:
             f"No node has room for {name}: {' '.join(refused)} Drain what is not needed there, or add a node.",
             release=release.name,
             nodes=refused,
-        )
-    cordoned = nodes().filter(cordoned_at__isnull=False).order_by(F("seen_at").desc(nulls_last=True))
-    if shut := nodes_for(release, cordoned):
-        return Unavailable(
-            "nodes_cordoned",
-            f"Only {', '.join(node.name for node in shut)} could run it, and no new deployment is placed there: "
-            f"{shut[0].cordon_reason or 'no reason was given.'} Uncordon a node, or start another.",
-            nodes=[node.name for node in shut],
         )
     if refused := why_refused(release, free):
         is_plan = all(its.cannot_load for _, its in offering(release, free))
@@ -121,13 +116,18 @@ def why_nowhere(release: Release, choice: Choice) -> DomainError:
             release=release.name,
             nodes=refused,
         )
+    return _no_runtime(environment, name, wanted, free)
+
+
+def _no_runtime(environment: Environment, name: str, wanted: Mapping[str, Any], free: Sequence[Node]) -> Unavailable:
     known = sorted({own["image"] for node in free for own in node.runtimes})
     empty = [f" {node.name} runs nothing: {why}" for node in free if (why := node.facts.get("missing"))]
+    says = f"{no_runtime(wanted, free)} Push the release for one of these, or start a node with that runtime."
+    if not free and environment.platform == Platform.STATIC:
+        says = (
+            f"{environment.slug} lists no server, so {name} cannot run there. List one: "
+            f"sluicegate api POST /environments/{environment.slug}/servers name=NAME address=HOST:HTTP:GRPC runtime=IMAGE"
+        )
     return Unavailable(
-        "no_node_for_runtime",
-        f"{no_runtime(wanted, free)} Push the release for one of these, or start a node with that runtime."
-        + "".join(empty),
-        image=wanted["image"],
-        backend=wanted["backend"],
-        known=known,
+        "no_node_for_runtime", says + "".join(empty), image=wanted["image"], backend=wanted["backend"], known=known
     )

@@ -14,10 +14,10 @@ from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
 from ledger.core.errors import Invalid, StateChanged, Unavailable
 from registry.models import Release
-from serving.actions.nodes import LONGEST_REASON
 from serving.actions.placing import hold_rooms, place_replica
 from serving.actions.routes import lock_open, lock_routes, notify_routes
 from serving.core.lifecycle import LIVE
+from serving.core.reasons import LONGEST_REASON
 from serving.models import Deployment, Environment, Server
 from serving.queries.answering import on_heard_nodes
 from serving.queries.deployments import answering_servers, live_deployments

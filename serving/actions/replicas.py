@@ -13,18 +13,17 @@ from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event
 from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import Release
-from serving.actions.deployments import drain_deployment, hold_servers, mark_serving
-from serving.actions.draining import continue_draining
+from serving.actions.deployments import drain_deployment
 from serving.actions.placing import hold_rooms, place_replica, why_nowhere
 from serving.actions.replacing import give_slot_away, replace_replica, sentence
 from serving.actions.routes import lock_open, lock_routes
 from serving.core.lifecycle import DeploymentState
 from serving.core.replicas import MOST_REPLICAS, ReplicaStep, What
 from serving.core.sleep_lifecycle import SleepState
-from serving.models import Deployment, Environment, Route, Scale, Server, Sleep
-from serving.queries.deployments import answering_servers, deployments_in
+from serving.models import Deployment, Environment, Route, Scale, Sleep
+from serving.queries.deployments import deployments_in
 from serving.queries.placement import fleet_now, place_for
-from serving.queries.replicas import ReplicaPlan, declared_replicas, failed_on, lost_nodes, replica_plans
+from serving.queries.replicas import ReplicaPlan, declared_replicas, failed_on, replica_plans
 
 #: One agent at a time places; the others go on with what else they have to do. Any number that nobody else uses.
 _CONTROLLER_LOCK = 7_316_003
@@ -111,8 +110,8 @@ def why_not_placed(release: Release, environment: Environment) -> str:
     """Why replicas of the release that are wanted there do not come, as a sentence; empty where they are only on their way."""
     plans = replica_plans(environment, release)
     if any(step.what is What.PLACE for plan in plans for step in plan.steps):
-        choice = place_for(release, environment, fleet_now(), but=lost_nodes())
-        return "" if choice.node else why_nowhere(release, choice).message
+        choice = place_for(release, environment, fleet_now())
+        return "" if choice.node else why_nowhere(release, environment, choice).message
     failed = deployments_in(release, environment).filter(is_wanted=True, state=DeploymentState.FAILED).first()
     return "" if failed is None else f"The one on node {failed.node_id} failed: {failed.reason}"
 
@@ -123,7 +122,6 @@ def continue_placing(*, actor: Actor) -> list[str]:
     For an agent's heartbeat. Nothing where another agent is at it. Raises Refused.
     """
     require(actor, Verb.ADMINISTER, "")
-    _leave_lost_nodes(actor)
     due = {plan.environment.pk: plan.environment for plan in replica_plans() if _is_due(plan)}
     return [trouble for environment in due.values() for trouble in _bring_about(actor, environment)]
 
@@ -180,39 +178,3 @@ def _take(actor: Actor, plan: ReplicaPlan, step: ReplicaStep) -> None:
             give_slot_away(actor, deployment, sentence(step.why), but=but)
         return
     drain_deployment(actor=actor, deployment=deployment, reason=sentence(step.why), is_spare=True)
-
-
-def _leave_lost_nodes(actor: Actor) -> None:
-    """Takes the traffic of a lost node's servers away if others answer, and continues the drains of lost nodes. An agent that is back
-    reads from its rows which servers to drop."""
-    lost = lost_nodes()
-    for environment in {environment for _, environment in _to_leave(lost)}:
-        _take_traffic_away(actor, environment)
-    for node in sorted(lost):
-        continue_draining(actor=actor, node=node)
-
-
-@transaction.atomic
-def _take_traffic_away(actor: Actor, environment: Environment) -> None:
-    """Under the routes' lock: another agent may just be letting go of the others, as one too many, from before the node was lost."""
-    lock_routes(environment)
-    leaving = [server for server, where in _to_leave(lost_nodes()) if where == environment]
-    hold_servers(leaving)
-    for server in leaving:
-        why = f"Nothing has been heard of its node {server.deployment.node_id} for too long, and others answer."
-        mark_serving(actor=actor, server=server, is_serving=False, reason=why)
-
-
-def _to_leave(lost: set[str]) -> list[tuple[Server, Environment]]:
-    """Answering servers on these nodes whose release has others that answer on nodes that are not lost."""
-    answering = list(answering_servers()) if lost else []
-    kept = {
-        (one.deployment.release_id, one.deployment.environment_id)
-        for one in answering
-        if one.deployment.node_id not in lost
-    }
-    return [
-        (one, one.deployment.environment)
-        for one in answering
-        if one.deployment.node_id in lost and (one.deployment.release_id, one.deployment.environment_id) in kept
-    ]

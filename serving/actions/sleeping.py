@@ -19,17 +19,17 @@ from ledger.actions.transitions import transition
 from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import ServedModel
 from serving.actions.deployments import drain_deployment, ensure_deployment
-from serving.actions.nodes import LONGEST_REASON
 from serving.actions.placing import hold_rooms, place_replica
 from serving.actions.routes import lock_open, lock_routes, notify_routes, publish_again
 from serving.core.lifecycle import DeploymentState
+from serving.core.reasons import LONGEST_REASON
 from serving.core.sleep import Quiet, SleepRule, rule_problem, wake_s
 from serving.core.sleep_lifecycle import MOVES, SleepState
 from serving.models import Deployment, Environment, Sleep
 from serving.queries import ready_server
 from serving.queries.deployments import deployments_in
 from serving.queries.placement import fleet_now, place_for
-from serving.queries.replicas import failed_on, lost_nodes, standing_in
+from serving.queries.replicas import failed_on
 from serving.queries.sleep import Sleeper, last_timings, sleepers
 
 S = SleepState
@@ -154,16 +154,14 @@ def continue_waking(*, actor: Actor, sleep: Sleep) -> None:
 def _brought_up(actor: Actor, one: Sleeper, sleep: Sleep) -> str:
     """Why no server of it comes, as a sentence; empty where one is on its way."""
     stable, environment = one.route.stable, one.route.environment
-    found = standing_in(stable, environment).first()
+    found = deployments_in(stable, environment).first()
     failed = found if found is not None and found.state == DeploymentState.FAILED else None
     if failed is not None and failed.failed_at is not None and timezone.now() < failed.failed_at + RETRY:
         return failed.reason
     try:
         if failed is not None and _moved_where_it_failed(actor, failed, sleep.state_reason):
             return ""
-        ensure_deployment(
-            actor=actor, release=stable, environment=environment, reason=sleep.state_reason, but=lost_nodes()
-        )
+        ensure_deployment(actor=actor, release=stable, environment=environment, reason=sleep.state_reason)
     except DomainError as error:
         return error.message
     return ""
@@ -176,7 +174,7 @@ def _moved_where_it_failed(actor: Actor, found: Deployment, reason: str) -> bool
     lock_open(environment)
     hold_rooms()  # before the first event
     found.refresh_from_db(fields=["state"])
-    but = failed_on(release, environment) | lost_nodes()
+    but = failed_on(release, environment)
     if found.state != DeploymentState.FAILED or not place_for(release, environment, fleet_now(), but=but).node:
         return False
     why = f"It failed on {found.node_id}, and another node takes it. {reason}".rstrip()

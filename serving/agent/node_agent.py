@@ -58,6 +58,7 @@ class Agent:
         connect: a client for a running server.
         drift_check_every_s: how often the files of its servers are compared with what was sealed; 0 for never.
         blobs: the node's copies of files; None if the launcher keeps none.
+        is_listed: it acts for a server that an environment lists.
     """
 
     def __init__(
@@ -71,11 +72,12 @@ class Agent:
         drift_check_every_s: float = 0.0,
         gpus: GpuMeter | None = None,
         blobs: BlobCache | None = None,
+        is_listed: bool = False,
     ) -> None:
         self._node, self._servers, self._launcher, self._connect = node, servers, launcher, connect
         self._pace, self._drift_check_every_s = pace or AgentTimings(), drift_check_every_s
         self._actor = Actor.system(f"agent:{node}")
-        self._gpus, self._blobs = gpus or GpuMeter(), blobs
+        self._gpus, self._blobs, self._is_listed = gpus or GpuMeter(), blobs, is_listed
         self._turned_away = ""  # why it may not act for its node now
         self._threads: dict[str, threading.Thread] = {}
         self._stop = threading.Event()
@@ -154,9 +156,11 @@ class Agent:
             if self._told is None:
                 raise
         runtimes, told = self._told
-        actions.register_node(actor=self._actor, name=self._node, runtimes=runtimes, facts=told)
-        measure = (self._measure,) if self._launcher.runs_here else ()
-        for chore in (*measure, self._launcher.stop_left, self._drain, self._place):
+        actions.register_node(
+            actor=self._actor, name=self._node, runtimes=runtimes, facts=told, is_listed=self._is_listed
+        )
+        of_machine = () if self._is_listed else (self._measure, self._place)
+        for chore in (*of_machine, self._launcher.stop_left, self._drain):
             try:
                 chore()
             except (DomainError, OSError) as error:

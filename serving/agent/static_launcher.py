@@ -51,6 +51,7 @@ class StaticLauncher:
         loads: `nothing`, `request`, or the path of the server's model repository (`serving.core.static_servers`).
         runtime: the runtime image that its owner says it is; nothing here can prove that.
         allows_uncontained_code: whether releases that bring code are loaded there, of whose containment nothing is known.
+        kind: the name that the server must state, such as `triton`; empty for any.
     """
 
     runs_here = False
@@ -64,11 +65,12 @@ class StaticLauncher:
         loads: str,
         runtime: str,
         allows_uncontained_code: bool = False,
+        kind: str = "",
     ) -> None:
         self.server, self.servers, self._blobs, self._loads, self._runtime = server, servers, blobs, loads, runtime
         self._allows_uncontained_code = allows_uncontained_code
         self._control = TritonControl(server.host, server.grpc_port)
-        self._kind = ""
+        self._kind, self._listed_kind = "", kind
         self._left: set[Path] = set()  # folders of releases that could not be unloaded
         #: By model: held by whoever gives the server a release of it, or takes one away.
         self._changing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -260,13 +262,15 @@ class StaticLauncher:
         return None
 
     def _why_not_given(self) -> str:
-        """Why the server is not to be used as SLUICEGATE_STATIC_LOADS has it; empty where it is. Raises InferenceError."""
+        """Returns why the server cannot be used as it is listed, or an empty string. Raises InferenceError."""
         name, version = self._control.version()
+        if self._listed_kind not in ("", name):
+            return f"{self.server} is {name} {version}, and is listed as {self._listed_kind}. List it with kind={name}."
         if self._loads == NOTHING or self._control.tells_configuration():
             return ""
         return (
             f"{self.server} is {name} {version}, which tells no model's configuration, so that what was loaded from here could "
-            f"not be told from what its owner loaded. Let its owner put releases there, with SLUICEGATE_STATIC_LOADS={NOTHING}."
+            f"not be told from what its owner loaded. Let its owner put releases there, and list it with loads={NOTHING}."
         )
 
     def _check_ambiguity(self, spec: LaunchSpec) -> None:
@@ -275,7 +279,7 @@ class StaticLauncher:
             raise LaunchError(
                 "load_failed",
                 f"{' and '.join(spec.alike)} of {spec.model}, in use, was sealed for the same runtime as {spec.release_name}, and "
-                f"nothing tells which of them {self.server} has. Seal each for a runtime of its own (SLUICEGATE_STATIC_RUNTIME).",
+                f"nothing tells which of them {self.server} has. Seal each for a `runtime` of its own.",
             )
 
     def _check_contract(self, model: str, serving: dict[str, Any]) -> None:

@@ -15,9 +15,9 @@ from ledger.core.errors import Invalid
 from ledger.queries import clock
 from serving import queries
 from serving.actions.gateways import add_gateway, drain_gateway, remove_gateway, resume_gateway
-from serving.actions.nodes import LONGEST_REASON
 from serving.core.gateway_setup import GatewaySetup
 from serving.core.gateway_standing import Standing, standing_of
+from serving.core.reasons import LONGEST_REASON
 from serving.models import Gateway
 from serving.queries.gateways import gateway_states, get_gateway
 

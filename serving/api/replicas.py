@@ -14,10 +14,10 @@ from accounts.api.requests import IF_MATCH_OR_ANY, PlainText, StrictSerializer, 
 from accounts.api.responses import OnePage, versioned
 from accounts.core.access import Verb, require
 from registry.queries import visible_release
-from serving.actions.nodes import LONGEST_REASON
 from serving.actions.replacing import replace_replica
 from serving.actions.replicas import scale_release
 from serving.core.admission import Source
+from serving.core.reasons import LONGEST_REASON
 from serving.core.replicas import MOST_REPLICAS
 from serving.queries import get_environment
 from serving.queries.admission import admissions_of
@@ -33,7 +33,6 @@ class ReplicaOut(serializers.Serializer[Any]):
     answers = serializers.BooleanField(help_text="it answered a real inference and is not known to be broken")
     has_failed = serializers.BooleanField()
     is_leaving = serializers.BooleanField(help_text="it is drained, or another takes its place")
-    is_lost = serializers.BooleanField(help_text="nothing has been heard of its node for too long")
     is_silent = serializers.BooleanField(
         help_text="the agent of its node does not report: whether it answers is unknown"
     )

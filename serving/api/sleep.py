@@ -14,8 +14,8 @@ from accounts.api.requests import IF_MATCH_OR_ANY, PlainText, StrictSerializer, 
 from accounts.api.responses import OnePage, versioned
 from ledger.core.errors import StateChanged
 from registry.queries import visible_model
-from serving.actions.nodes import LONGEST_REASON
 from serving.actions.sleeping import put_to_sleep, rule_sleep, wake_model
+from serving.core.reasons import LONGEST_REASON
 from serving.core.sleep import LEAST_S, MOST_S, SleepRule
 from serving.core.sleep_lifecycle import SleepState
 from serving.queries import get_environment

@@ -46,7 +46,7 @@ class Spot:
     """A node as placement looks at it.
 
     `refusal`: why it takes no replica of this release, as a sentence; empty where it may. `rank`: how well it fits, 0 is best.
-    `is_silent`: its agent has not been heard of lately, so that it is taken only where no other will do.
+
     `memory_mib` None and `devices` None: it does not tell. `held`: what is held there. `alike`: replicas of the release in the
     environment that are there.
     """
@@ -54,7 +54,6 @@ class Spot:
     node: str
     refusal: str = ""
     rank: int = 0
-    is_silent: bool = False
     memory_mib: int | None = None
     devices: Mapping[str, Device] | None = None
     held: tuple[Claim, ...] = ()
@@ -91,8 +90,8 @@ def claim_of(told: Mapping[str, Any]) -> Claim:
 
 
 def choose(demand: Demand, spots: Sequence[Spot]) -> Choice:
-    """Returns the best node for one more replica: a node that is not silent, has the fewest replicas of the release, fits best, has
-    the most free memory and the fewest replicas of any release. Of equals, the first."""
+    """Returns the best node for one more replica: with the fewest replicas of the release, then the best fit, then the most free
+    memory, then the fewest replicas of any release. Of equals, the first."""
     open_to, refused = [], []
     for spot in spots:
         claim = spot.refusal or fit_in(demand, spot)
@@ -103,9 +102,9 @@ def choose(demand: Demand, spots: Sequence[Spot]) -> Choice:
     if not open_to:
         return Choice(refused=tuple(refused))
 
-    def cost(found: tuple[Spot, Claim]) -> tuple[bool, int, int, int, int]:
+    def cost(found: tuple[Spot, Claim]) -> tuple[int, int, int, int]:
         spot, _ = found
-        return spot.is_silent, spot.alike, spot.rank, -(spot.free_mib or 0), len(spot.held)
+        return spot.alike, spot.rank, -(spot.free_mib or 0), len(spot.held)
 
     best, claim = min(open_to, key=cost)
     return Choice(best.node, claim, tuple(refused))

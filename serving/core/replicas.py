@@ -37,7 +37,6 @@ class Replica:
     answers: bool = False
     has_failed: bool = False
     is_leaving: bool = False
-    is_lost: bool = False  # nothing has been heard of its node for too long
     is_silent: bool = False  # the agent of its node does not report; whether it answers is unknown
     is_set_aside: bool = False  # it is told to be unwell, and gets no traffic
     crowd: int = 1
@@ -56,7 +55,7 @@ class ReplicaStep:
 def steps_to(wanted: int, replicas: Sequence[Replica]) -> list[ReplicaStep]:
     """Returns the steps that are due now. None are if it is as wanted, or has to wait. `wanted` is at least 1.
 
-    The replica of a lost node stays: it may be back, and a person drains the node if it is not.
+    A replica whose agent is silent stays.
     """
     staying = [one for one in replicas if not one.is_leaving]
     taken = {one.slot for one in staying}
@@ -71,7 +70,7 @@ def steps_to(wanted: int, replicas: Sequence[Replica]) -> list[ReplicaStep]:
 
 def _failed(kept: Sequence[Replica]) -> list[ReplicaStep]:
     """Where another replica of the release answers, it is the node that may be at fault; where none does, the release is."""
-    if not any(_answers(one) for one in kept):
+    if not any(one.answers for one in kept):
         return []
     return [
         ReplicaStep(What.MOVE, one.slot, one.key, f"it failed on node {one.node}, and the release answers elsewhere")
@@ -80,21 +79,15 @@ def _failed(kept: Sequence[Replica]) -> list[ReplicaStep]:
     ]
 
 
-def _answers(one: Replica) -> bool:
-    """Whether it is known to answer: the last news of a lost node is too old."""
-    return one.answers and not one.is_lost
-
-
 def _too_many(wanted: int, kept: Sequence[Replica]) -> list[ReplicaStep]:
-    """Replicas of lost nodes go first, then those that do not answer, then those of a crowded node; never one that the wanted number
-    needs for its answers. A replica on a lost node may serve users still: it goes once as many others answer."""
-    spare = sum(_answers(one) for one in kept) - wanted
+    """Replicas that do not answer go first, then those of a crowded node; never one that the wanted number needs for its answers."""
+    spare = sum(one.answers for one in kept) - wanted
     found: list[ReplicaStep] = []
-    order = sorted(kept, key=lambda one: (not one.is_lost, one.answers, not one.has_failed, -one.crowd, -one.slot))
+    order = sorted(kept, key=lambda one: (one.answers, not one.has_failed, -one.crowd, -one.slot))
     for one in order[: max(0, len(kept) - wanted)]:
-        if one.answers and spare < (0 if one.is_lost else 1):
+        if one.answers and spare < 1:
             break
-        spare -= _answers(one)
+        spare -= one.answers
         found.append(
             ReplicaStep(
                 What.REMOVE,

@@ -1,16 +1,17 @@
-"""Servers that somebody else runs: how one is named, and whether what it serves is what a release declares."""
+"""Servers that their owners run: their address, and how their tensors differ from those that a release declares."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from posixpath import normpath
 from typing import Any
 
 from registry.core.serving import sent_dims
 
-#: What may be loaded there: nothing, as the server serves what its owner gave it, or releases, whose files go into the request.
-#: Anything else is the folder of its model repository, as the agent sees it.
+#: How releases get there: its owner puts them there, or their files go into the load request. Any other value is the absolute path
+#: of the server's model repository on the agent's machine.
 NOTHING, REQUEST = "nothing", "request"
 
 _IMAGE = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
@@ -38,24 +39,31 @@ class StaticServer:
         return f"{self.host}:{self.http_port}:{self.grpc_port}"
 
 
-def why_not_used(loads: str, runtime: str) -> str:
-    """Why a server cannot be used with these settings, as a sentence; empty where it can.
+def mistakes(loads: str, runtime: str, *, root: str) -> list[tuple[str, str]]:
+    """Returns (field, sentence) for each value with which a server cannot be listed.
 
     Args:
-        loads: SLUICEGATE_STATIC_LOADS.
-        runtime: SLUICEGATE_STATIC_RUNTIME, the runtime image that its owner says it is.
+        root: the folder below which model repositories lie (SLUICEGATE_STATIC_FOLDER); empty: none is shared.
     """
-    if loads not in (NOTHING, REQUEST) and not loads.startswith("/"):
-        return (
-            f"SLUICEGATE_STATIC_LOADS={loads!r} is neither {NOTHING!r}, {REQUEST!r}, nor the absolute path of the server's "
-            "model repository."
+    found = []
+    if loads not in (NOTHING, REQUEST) and not _is_below(loads, root):
+        shared = f"a folder below {root}" if root else "a folder below SLUICEGATE_STATIC_FOLDER, which is not set"
+        found.append(("loads", f"{loads[:200]!r} is neither {NOTHING!r}, {REQUEST!r}, nor {shared}."))
+    if len(runtime) > 300 or not _IMAGE.fullmatch(runtime):
+        found.append(
+            (
+                "runtime",
+                f"{runtime[:200]!r} is no image by digest, such as company/triton@sha256:<64 hex digits>. "
+                "Releases for this server are sealed for it.",
+            )
         )
-    if not _IMAGE.fullmatch(runtime):
-        return (
-            f"SLUICEGATE_STATIC_RUNTIME={runtime!r} is no image by digest, such as company/triton@sha256:<64 hex digits>: name "
-            "the runtime that releases for this server are sealed for."
-        )
-    return ""
+    return found
+
+
+def _is_below(folder: str, root: str) -> bool:
+    return (
+        bool(root) and len(folder) <= 300 and folder == normpath(folder) and folder.startswith(f"{root.rstrip('/')}/")
+    )
 
 
 def differences(serving: Mapping[str, Any], inputs: Sequence[Stated], outputs: Sequence[Stated]) -> list[str]:

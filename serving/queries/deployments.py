@@ -14,6 +14,7 @@ from ledger.core.errors import NotFound
 from registry.models import Release
 from registry.queries.releases import LARGE
 from serving.core.lifecycle import LIVE, DeploymentState
+from serving.core.platforms import Platform
 from serving.models import Deployment, Environment, Gateway, Node, Route, Server, ServerLog
 
 
@@ -139,6 +140,17 @@ def get_node(name: str) -> Node:
 def find_node(name: str) -> Node | None:
     """The node of this name, also one that was removed."""
     return Node.objects.filter(name=name).first()
+
+
+def with_listing(rows: QuerySet[Node]) -> QuerySet[Node]:
+    """The nodes with `listed_in`, the key of the environment that lists the server; None for a machine."""
+    return rows.annotate(listed_in=F("listing__environment"))
+
+
+def open_to(environment: Environment, among: Iterable[Node]) -> list[Node]:
+    """Those of the nodes (`with_listing`) that run releases of the environment: by its platform the servers that it lists, or machines."""
+    listed_in = environment.pk if environment.platform == Platform.STATIC else None
+    return [node for node in among if getattr(node, "listed_in", None) == listed_in]
 
 
 def nodes() -> QuerySet[Node]:

@@ -1,4 +1,4 @@
-"""What draining would do to each deployment of a node, as it stands now."""
+"""What becomes of each deployment that is being drained, as it stands now."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
-
-from ledger.core.errors import NotFound
-from ledger.core.plans import plan_digest
 from registry.hooks.usage import usages_of
 from serving.core.draining import Drainable, Fate, fate_of, serves_users
 from serving.core.lifecycle import DeploymentState
-from serving.models import Deployment, Node
+from serving.models import Deployment
 from serving.queries.deployments import live_deployments
 from serving.queries.placement import Fleet, fleet_now, place_for
 from serving.queries.replicas import NOT_ASKED, Key, desired_by_place, observed
@@ -32,20 +28,6 @@ class DrainStep:
     target: str = ""
 
 
-def deployments_on(node: Node) -> QuerySet[Deployment]:
-    """Those of the node that are not gone, in the order in which they came."""
-    return live_deployments().filter(node=node).order_by("pk")
-
-
-def deployment_on(node: Node, pk: int | str) -> Deployment:
-    """Raises NotFound, also for what is no number."""
-    is_number = isinstance(pk, int) or (pk.isascii() and pk.isdigit() and len(pk) < 19)
-    found = deployments_on(node).filter(pk=int(pk)).first() if is_number else None
-    if found is None:
-        raise NotFound("no_such_deployment", f"Nothing like deployment {pk} is on {node.name} now.", deployment=pk)
-    return found
-
-
 def drain_plan(deployments: Iterable[Deployment]) -> list[DrainStep]:
     """One step for each, in their order. They are of `live_deployments`."""
     mine = list(deployments)
@@ -55,11 +37,6 @@ def drain_plan(deployments: Iterable[Deployment]) -> list[DrainStep]:
     twins = list(observed(live_deployments()).filter(release__in=releases, is_wanted=True))
     wanted, fleet = desired_by_place(twins), fleet_now().about
     return [_step(one, uses.get(one.release_id, []), stable, twins, wanted, fleet) for one in mine]
-
-
-def digest_of_drain(plan: Iterable[DrainStep]) -> str:
-    """Names the plan: sentences alone may be the same of another deployment."""
-    return plan_digest([step.deployment.pk, step.fate, step.says] for step in plan)
 
 
 def _step(
@@ -97,9 +74,7 @@ def _step(
         answers_on=", ".join(ready) if is_spare else "",
         goes_to="" if has_failed else replacement.node_id if replacement else target,
         is_moving=replacement is not None and not has_failed,
-        why_nowhere="its other deployment failed; look at it first."
-        if has_failed
-        else "no other node that is about and not cordoned runs it. Start one, or uncordon one.",
+        why_nowhere="its other deployment failed; look at it first." if has_failed else "no other server runs it.",
     )
     fate, says = fate_of(held)
     return DrainStep(one, fate, says, serves_users(held), target if fate is Fate.MOVES else "")

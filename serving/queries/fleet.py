@@ -98,14 +98,14 @@ class NodeView:
 
     @property
     def gpu_faults(self) -> list[str]:
-        """What is wrong with its GPUs' hardware, as far as they were read; half sentences. Who sees one cordons the node."""
+        """Faults of its GPUs' hardware that were read; half sentences."""
         read = self.gpus_read.gpus if self.gpus_read else ()
         return [f"{gpu.uuid}: {fault}" for gpu in read for fault in faults(gpu)]
 
     @property
     def state(self) -> str:
-        """cordoned, silent or reachable."""
-        return "cordoned" if self.node.cordoned_at else "silent" if self.is_silent else "reachable"
+        """silent or reachable."""
+        return "silent" if self.is_silent else "reachable"
 
 
 def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:

@@ -20,7 +20,7 @@ from registry.queries.file_headers import headers_of_files
 from registry.queries.gpu_memory import estimate_in
 from serving.core.containment import may_run_code, of_facts, sentence_of
 from serving.models import Environment, Node
-from serving.queries.deployments import deployments_in, nodes
+from serving.queries.deployments import deployments_in, nodes, open_to, with_listing
 
 LAST_HEARD_OF = F("seen_at").desc(nulls_last=True)
 
@@ -156,7 +156,7 @@ def draft_fits(spec: Spec, plan: Mapping[str, Any]) -> DraftFits:
 
 def next_node(release: Release) -> Node | None:
     """The node that a new deployment is given: one that its envelope fits before others, the last heard of first."""
-    free = Node.objects.filter(cordoned_at=None).order_by(LAST_HEARD_OF)
+    free = Node.objects.filter(removed_at=None).order_by(LAST_HEARD_OF)
     return next(iter(nodes_for(release, free)), None)
 
 
@@ -177,13 +177,13 @@ def places_for(release: Release, environment: Environment) -> Places:
     """Where the release may serve in the environment. One query."""
     rows = list(_places(release=release.pk, environment=environment.pk))
     here = next((node for node in rows if node.is_here), None)
-    return Places(here, tuple(node for node in rows if node.cordoned_at is None))
+    return Places(here, tuple(node for node in open_to(environment, rows) if node.removed_at is None))
 
 
 def _places(release: UUID, environment: int) -> QuerySet[Any, Any]:
     serving = deployments_in(release, environment).values("node")[:1]
     is_here = ExpressionWrapper(Q(pk=Subquery(serving)), BooleanField())
-    rows = Node.objects.annotate(is_here=is_here).filter(Q(cordoned_at=None) | Q(is_here=True))
+    rows = with_listing(Node.objects.all()).annotate(is_here=is_here).filter(Q(removed_at=None) | Q(is_here=True))
     return rows.order_by(LAST_HEARD_OF)
 
 

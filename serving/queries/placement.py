@@ -16,10 +16,9 @@ from serving.core.containment import Containment, may_run_code, not_contained, o
 from serving.core.gpu import reading_of
 from serving.core.placement import Choice, Claim, Device, Spot, choose, claim_of, demand_of
 from serving.models import Environment, Node
-from serving.queries.deployments import live_deployments
+from serving.queries.deployments import live_deployments, open_to, with_listing
 from serving.queries.fleet import SILENT_AFTER
 from serving.queries.node_fit import LAST_HEARD_OF, offering
-from serving.queries.replicas import lost_among
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def is_silent(node: Node) -> bool:
 
 def fleet_now() -> Fleet:
     """Two queries."""
-    nodes = tuple(Node.objects.filter(cordoned_at=None).order_by(LAST_HEARD_OF))
+    nodes = tuple(with_listing(Node.objects.filter(removed_at=None)).order_by(LAST_HEARD_OF))
     held: dict[str, list[_Occupant]] = {}
     columns = ("node_id", "claim", "release_id", "environment_id", "is_wanted", "drain_asked_at", "release__model_id")
     for node, claim, release, environment, is_wanted, asked, model in live_deployments().values_list(*columns):
@@ -87,17 +86,18 @@ def place_for(release: Release, environment: Environment, fleet: Fleet, *, but: 
 
 def spots_for(release: Release, environment: Environment, fleet: Fleet, *, but: Iterable[str] = ()) -> list[Spot]:
     """The nodes with the release's runtime as placement of it looks at them."""
-    among = [node for node in fleet.nodes if node.name not in set(but)]
-    lost, spots = lost_among(fleet.nodes), []
-    for node, its in offering(release, among):
+    there = open_to(environment, fleet.nodes)
+    spots, some_report = [], not all(is_silent(node) for node in there)
+    for node, its in offering(release, [node for node in there if node.name not in set(but)]):
         held = fleet.held.get(node.name, ())
         key = (release.pk, environment.pk)
         spots.append(
             Spot(
                 node.name,
-                _refusal(release, node, its) or _taken(release, node, held) or (_LOST if node.name in lost else ""),
+                _refusal(release, node, its)
+                or _taken(release, node, held)
+                or (_SILENT if some_report and is_silent(node) else ""),
                 SEVERITY.index(its.verdict),
-                is_silent(node),
                 from_agent(node.facts).memory_mib,
                 devices_of(node),
                 tuple(one.claim for one in held),
@@ -124,7 +124,7 @@ def most_that_fit(release: Release, environment: Environment, most: int) -> int:
     return count
 
 
-_LOST = "nothing has been heard of its agent for too long."
+_SILENT = "its agent has been silent for 30 s."
 
 
 def _refusal(release: Release, node: Node, its: Fit) -> str:

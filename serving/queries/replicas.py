@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,13 +20,10 @@ from registry.models import Release
 from registry.queries import manifests_of
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.replicas import Replica, ReplicaStep, desired_replicas, steps_to
-from serving.models import Deployment, Environment, Node, Scale
-from serving.queries.deployments import answering_servers, deployments_in, live_deployments, nodes
+from serving.models import Deployment, Environment, Scale
+from serving.queries.deployments import answering_servers, live_deployments
 from serving.queries.reporting import is_reporting
 
-#: A node whose agent was silent for so long is taken for lost: users are sent to servers on other nodes. Ten heartbeats and more, so
-#: that an agent that is restarted, or a database that is away for a while, changes nothing.
-LOST_AFTER = timedelta(seconds=60)
 #: A node on which a replica failed is not tried again for so long while another may run it.
 FAILED_FOR = timedelta(hours=1)
 #: Of whom a release's uses are not asked where servers are looked at: an alias needs none, and routes are looked at themselves.
@@ -110,15 +107,11 @@ def replica_of(release: Release, key: int) -> Deployment:
 
 
 def observed(deployments: QuerySet[Deployment]) -> QuerySet[Deployment]:
-    """The deployments with what `plans_of` looks at besides: whether each `answers`, what was `said` of their number, and whether any
-    node was `heard` of lately."""
+    """The deployments with two columns for `plans_of`: whether each `answers`, and the `said` number of replicas."""
     servers = answering_servers().order_by().filter(deployment=OuterRef("pk"))
     columns = {name: name for name in ("replicas", "version", "reason", "changed_by", "changed_at")}
     scale = Scale.objects.filter(release=OuterRef("release"), environment=OuterRef("environment"))
-    heard = Node.objects.filter(seen_at__gte=timezone.now() - LOST_AFTER)
-    return deployments.annotate(
-        answers=Exists(servers), said=Subquery(scale.values(told=JSONObject(**columns))[:1]), heard=Exists(heard)
-    )
+    return deployments.annotate(answers=Exists(servers), said=Subquery(scale.values(told=JSONObject(**columns))[:1]))
 
 
 def plans_of(deployments: Iterable[Any]) -> list[ReplicaPlan]:
@@ -148,7 +141,6 @@ def _plan(every: Sequence[Any], declared: Declared, *, is_used: bool) -> Replica
             answers=one.answers,
             has_failed=one.state == DeploymentState.FAILED,
             is_leaving=not one.is_wanted or (one.drain_asked_at is not None and (one.slot in given or not is_used)),
-            is_lost=one.heard and is_lost(one.node),
             is_silent=not is_reporting(one.node, now),
             is_set_aside=one.is_set_aside,
             crowd=crowd[one.node_id],
@@ -217,30 +209,8 @@ def _declared(manifest: str) -> Declared:
     return Declared(said.get("min"), said.get("max"), start_s or float(lifecycle.get("load_timeout_s") or 0))
 
 
-def standing_in(release: Release, environment: Environment) -> QuerySet[Deployment]:
-    """As `deployments_in`, without those on lost nodes that nobody wants any more: no agent ends them, and whoever waited for it would
-    wait for ever. One that comes back finds in its rows what it is to drop."""
-    return deployments_in(release, environment).exclude(is_wanted=False, node__in=lost_nodes())
-
-
 def failed_on(release: Release, environment: Environment) -> set[str]:
     """The nodes on which a replica of the release has failed there within `FAILED_FOR`, or stands as failed."""
     rows = Deployment.objects.filter(release=release, environment=environment)
     lately = Q(failed_at__gte=timezone.now() - FAILED_FOR) | Q(state=DeploymentState.FAILED)
     return set(rows.filter(lately).values_list("node_id", flat=True))
-
-
-def is_lost(node: Node) -> bool:
-    """Whether its agent has been silent for `LOST_AFTER`."""
-    return node.seen_at is None or timezone.now() - node.seen_at > LOST_AFTER
-
-
-def lost_nodes() -> set[str]:
-    """Returns the names of the lost nodes; none if no agent reports, because then the database may have been away."""
-    return lost_among(list(nodes().only("name", "seen_at")))
-
-
-def lost_among(every: Collection[Node]) -> set[str]:
-    """The same of these nodes. No query."""
-    silent = {one.name for one in every if is_lost(one)}
-    return set() if len(silent) == len(every) else silent

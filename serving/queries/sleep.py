@@ -17,8 +17,8 @@ from serving.core.sleep import Count, Quiet, why_awake
 from serving.core.sleep_lifecycle import SleepState
 from serving.hooks.needs import needs_of
 from serving.models import Deployment, Environment, Route, Scale, Sleep
-from serving.queries.deployments import current_servers, live_deployments
-from serving.queries.replicas import Key, replica_plans, standing_in
+from serving.queries.deployments import current_servers, deployments_in, live_deployments
+from serving.queries.replicas import Key, replica_plans
 from serving.queries.reporting import on_reporting, reports_since
 from serving.queries.routes import all_routes, routes_of
 
@@ -164,7 +164,7 @@ def unplaced() -> list[tuple[Release, Environment]]:
     found = [
         (one.route.stable, one.route.environment)
         for one in sleepers(waking).values()
-        if not standing_in(one.route.stable, one.route.environment).exists()
+        if not deployments_in(one.route.stable, one.route.environment).exists()
     ]
     plans = [plan for plan in replica_plans() if any(step.what is What.PLACE for step in plan.steps)]
     return found + [(plan.release, plan.environment) for plan in plans]

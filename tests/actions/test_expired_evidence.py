@@ -134,7 +134,7 @@ def test_without_a_node_for_its_image_nobody_can_tell_where_it_will_serve(
     stage: Stage, developer: Actor, release: Release, production: Environment
 ) -> None:
     validated(developer, release)
-    Node.objects.update(cordoned_at=timezone.now())
+    Node.objects.update(removed_at=timezone.now())
     with pytest.raises(Refused, match="No node with its runtime image .* so its place is unknown"):
         rollouts.start_rollout(actor=make_admin(), candidate=release, environment=production)
 

@@ -1,4 +1,4 @@
-"""Nodes that are shut, emptied or taken off the list as a replica is placed there; a gateway that is registered twice at once."""
+"""What meets on the fleet: servers that end as replicas are let go, and a gateway that is registered twice at once."""
 
 from __future__ import annotations
 
@@ -19,17 +19,13 @@ from serving.actions.deployments import (
     record_state,
     release_deployment,
 )
-from serving.actions.draining import drain_node, drain_one
 from serving.actions.gateways import register_gateway
-from serving.actions.nodes import cordon_node
-from serving.actions.placing import hold_rooms, place_replica
-from serving.actions.removing import remove_node
-from serving.actions.replacing import replace_replica, set_aside_replica
+from serving.actions.placing import place_replica
+from serving.actions.replacing import set_aside_replica
 from serving.actions.replicas import continue_placing
 from serving.actions.routes import lock_routes
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Environment, Gateway, Node, Server
-from serving.queries.draining import digest_of_drain, drain_plan
 from tests.factories import (
     events_of,
     make_admin,
@@ -39,8 +35,7 @@ from tests.factories import (
     make_release,
     make_server,
 )
-from tests.gateway_rig import wait_until
-from tests.lock_races import Meeting, behind, beside, waiting
+from tests.lock_races import Meeting, behind
 from tests.rollout_setup import serves
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # threads that wait for one another
@@ -60,64 +55,6 @@ def node() -> Node:
     make_release()
     make_environment("production")
     return make_node("lonely", seen_at=timezone.now() - timedelta(hours=1))
-
-
-def test_a_node_that_is_given_a_replica_is_not_taken_off_the_list_under_it(node: Node) -> None:
-    admin = make_admin()
-    assert behind(place, lambda: remove_node(actor=admin, node=node, reason="sold")) == "node_in_use"
-    assert Node.objects.get().removed_at is None and Deployment.objects.get().node == node
-
-
-def test_a_drain_empties_the_node_of_what_was_just_placed_there(node: Node) -> None:
-    admin = make_admin()
-    assert behind(place, lambda: drain_node(actor=admin, node=node, reason="", is_confirmed=True)) == "done"
-    assert Deployment.objects.get().drain_asked_at is not None
-
-
-def test_a_drain_of_one_server_is_what_was_read_also_where_that_is_just_changing(node: Node) -> None:
-    """Its release gets a node to move to as it is asked for: the plan is looked at once that is there."""
-    place()
-    serves(Release.objects.get())
-    admin, one = make_admin(), Deployment.objects.get()
-    read = digest_of_drain(drain_plan([one]))
-
-    @transaction.atomic
-    def elsewhere() -> None:
-        hold_rooms()
-        make_node("other")
-
-    def drain() -> None:
-        drain_one(actor=admin, deployment=one, reason="", is_confirmed=False, plan_digest=read)
-
-    assert behind(elsewhere, drain) == "plan_changed"
-    assert Deployment.objects.get().drain_asked_at is None
-
-
-def test_a_drain_and_a_replacement_on_its_node_do_not_wait_for_each_other(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place()
-    found: list[str] = []
-    admin = make_admin()
-    drain = beside(lambda: drain_node(actor=admin, node=node, reason="", is_confirmed=True), found)
-
-    def place_later(**said: Any) -> Deployment:
-        """As the drain waits for the replacement, whose deployment's row is written already."""
-        drain.start()
-        wait_until(lambda: found or waiting(), "the drain, or its waiting for a lock", timeout_s=60)
-        return place_replica(**said)
-
-    monkeypatch.setattr("serving.actions.replacing.place_replica", place_later)
-    replace_replica(actor=SYSTEM, deployment=Deployment.objects.get(), reason="Its disk is old.")
-    drain.join(timeout=60)
-    assert found == ["done"]
-    assert Deployment.objects.count() == 2 and not Deployment.objects.filter(drain_asked_at=None).exists()
-
-
-def test_nothing_is_placed_on_a_node_that_was_just_shut(node: Node) -> None:
-    admin = make_admin()
-    assert behind(lambda: cordon_node(actor=admin, node=node, reason="Repair."), place) == "nodes_cordoned"
-    assert not Deployment.objects.exists()
 
 
 def test_a_gateway_that_two_register_at_once_is_told_once() -> None:
@@ -192,28 +129,6 @@ def test_who_lets_a_release_go_and_its_agent_do_not_wait_for_each_other(
         where = {"release": Release.objects.get(), "environment": make_environment("production")}
         release_deployment(actor=SYSTEM, reason="It is over.", **where)
     assert meeting.outcome() == ["state_changed"] and not Deployment.objects.filter(is_wanted=True).exists()
-
-
-def test_who_takes_a_lost_nodes_traffic_away_and_its_agent_do_not_wait_for_each_other(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replicas(node, 0, 1)
-    replicas(make_node(), 2, 3)
-
-    meeting = Meeting(monkeypatch, "serving.actions.replicas.mark_serving", ends)
-    assert continue_placing(actor=SYSTEM) == [] and meeting.outcome() == ["done"]
-    assert not Server.objects.filter(deployment__node=node, is_serving=True).exists()
-
-
-def test_who_removes_a_node_and_an_agent_that_is_back_do_not_wait_for_each_other(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replicas(node, 0, 1)
-    Deployment.objects.update(is_wanted=False)
-
-    meeting = Meeting(monkeypatch, "serving.actions.removing.end_server", ends)
-    remove_node(actor=make_admin(), node=node, reason="sold")
-    assert meeting.outcome() == ["done"] and set(Deployment.objects.values_list("state", flat=True)) == {"gone"}
 
 
 def test_who_brings_an_environment_back_and_an_agent_do_not_wait_for_each_other(

@@ -21,7 +21,7 @@ from accounts.models import User
 from ledger.models import Job
 from registry.storage import store
 from rollouts import actions
-from rollouts.core import rollback_rules
+from rollouts.core.rules import all_failing, mostly_failing
 from rollouts.models import DecisionRecord, Rollout
 from serving.models import Deployment, Server
 from sluicegate.scheduler import Scheduler
@@ -45,7 +45,8 @@ ALL = pytest.mark.parametrize("world", ["all"], indirect=True)
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 0.0)
+    for rule in (all_failing, mostly_failing):
+        monkeypatch.setattr(rule, "FAILING_OVER_S", 0.0)
 
 
 class HangingPort:

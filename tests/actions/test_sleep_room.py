@@ -116,7 +116,7 @@ def test_what_a_dead_node_has_room_for_is_no_room(crowd: Crowd) -> None:
     local = Node.objects.get(name="local")
     long_ago = timezone.now() - timedelta(hours=5)
     Node.objects.create(name="dead", runtimes=local.runtimes, facts=local.facts, seen_at=long_ago, gpus=local.gpus)
-    with pytest.raises(Unavailable, match="dead: nothing has been heard of its agent for too long"):
+    with pytest.raises(Unavailable, match="dead: its agent has been silent for 30 s"):
         crowd.ask_for_candidate()
     for _ in range(3):
         crowd.later(LEAST_S)

@@ -1,4 +1,4 @@
-"""Who wakes a model, and what keeps it from that: nodes that are lost or fail it, rollouts, and what does not concern it."""
+"""Who wakes a model, and what keeps it from that: nodes on which it failed, rollouts, and what does not concern it."""
 
 # ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
@@ -93,29 +93,7 @@ def test_it_waits_for_its_old_servers_to_go_and_tells_what_keeps_it(night: Night
     assert night.replicas()[0].state == "fetching" and night.sleep().trouble == ""
 
 
-# --- nodes that are lost ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("lost", [{"seen_at": timedelta(hours=5)}, {"seen_at": None}], ids=str)
-def test_a_server_that_nobody_ends_on_a_lost_node_keeps_no_model_from_waking(
-    night: Night, lost: dict[str, timedelta | None]
-) -> None:
-    make_node("other")
-    unloaded(night)
-    ago = {name: None if since is None else timezone.now() - since for name, since in lost.items()}
-    Node.objects.filter(pk="local").update(**ago)
-    Node.objects.filter(pk="other").update(cordoned_at=timezone.now())
-    night.asked()
-    night.later()
-    assert night.state() == "waking" and night.replicas() == []
-    assert "No node has room" in night.sleep().trouble and "local: nothing is heard of it" in night.sleep().trouble
-    assert unplaced() == [(night.one.release, night.environment)]  # so that others make room for it
-    Node.objects.filter(pk="other").update(cordoned_at=None)
-    night.later()
-    assert [one.node_id for one in night.replicas()] == ["other"] and night.sleep().trouble == ""
-    bring_up()
-    night.later()
-    assert night.state() == "awake"
+# --- servers that are ending -----------------------------------------------------------------------------------------
 
 
 def test_a_server_that_its_agent_is_about_to_end_is_waited_for(night: Night) -> None:
@@ -190,7 +168,7 @@ def test_a_candidate_takes_no_room_from_its_stable_that_sleeps() -> None:
     for _ in range(2):
         reason = cramped.tick().reason
     assert cramped.placed() == {stable} and "No node has room" in reason
-    began_earlier(86_400, "gone_since")
+    began_earlier(86_400, "servers_gone")
     cramped.engine.cache.forget()
     assert cramped.tick().state == "cancelled" and night.state() == "awake"
 
@@ -203,7 +181,7 @@ def test_a_rollout_whose_stable_does_not_wake_is_cancelled_in_time() -> None:
     assert cramped.night.state() == "waking"
     reason = cramped.tick().reason
     assert "is given a server first. " in reason and "it asks for 40" in reason
-    began_earlier(86_400, "gone_since")
+    began_earlier(86_400, "servers_gone")
     cramped.engine.cache.forget()
     assert cramped.tick().state == "cancelled" and "is given a server first" in cramped.rollout.reason
 
@@ -215,7 +193,7 @@ def test_a_candidate_that_has_a_server_already_is_told_that_its_stable_sleeps() 
     for _ in range(2):
         reason = cramped.tick().reason
     assert "has no serving server; waiting for it. r1, the rollback target, sleeps, and is given a server" in reason
-    began_earlier(86_400, "stable_gone_since")
+    began_earlier(86_400, "stable_gone")
     cramped.engine.cache.forget()
     assert cramped.tick().state == "preparing" and "`sluicegate rollout promote" in cramped.rollout.reason
 

@@ -134,6 +134,7 @@ def test_an_answer_without_the_field_is_not_lost(run: Run, tokens: dict[str, str
         ["GET", "https://127.0.0.1:9/api/v1/me"],  # the token is for one server
         ["GET", "http://testserver.attacker.example/api/v1/me"],
         ["POST", "/models", "--all"],
+        ["GET", "/me", "--all"],
         ["GET", "/models", "--input", "body.json"],
         ["GET", "/models", "limit"],
         ["GET", "/nothing-here"],

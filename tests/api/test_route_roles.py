@@ -18,7 +18,7 @@ from accounts.core.access import MAY, Role, Verb
 from tests import access_matrix
 from tests.api.route_world import DATA, MODEL, OURS, Caller, World, callers, upload_body, world
 from tests.api_schema import SCHEMA
-from tests.factories import OBJECTIVES
+from tests.factories import OBJECTIVES, RUNTIME
 from tests.issuer import Issuer
 from tests.issuer_setup import GITHUB_RULE
 from tests.registry_samples import release_yaml
@@ -78,6 +78,13 @@ ASKS: dict[str, Ask] = {
     "POST /environments": Ask(V.ADMINISTER, lambda w: {"slug": "canary"}),
     "GET /environments/{slug}": Ask(SIGNED_IN),
     "PATCH /environments/{slug}": Ask(V.ADMINISTER, lambda w: {"title": "x"}, if_match("environment")),
+    "GET /environments/{slug}/servers": Ask(SIGNED_IN),
+    "POST /environments/{slug}/servers": Ask(
+        V.ADMINISTER,
+        lambda w: {"name": "theirs", "address": "127.0.0.1:8000:8001", "runtime": RUNTIME},
+        also=frozenset({422}),
+    ),  # its platform is local
+    "POST /environments/{slug}/servers/{name}/remove": Ask(V.ADMINISTER, reason, also=frozenset({404})),
     "GET /environments/{slug}/remove": Ask(V.ADMINISTER),
     "POST /environments/{slug}/remove": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "POST /environments/{slug}/restore": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
@@ -177,13 +184,6 @@ ASKS: dict[str, Ask] = {
     "POST /gateways/{name}/resume": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "GET /nodes": Ask(SIGNED_IN),
     "GET /nodes/memory": Ask(SIGNED_IN),
-    "POST /nodes/{name}/remove": Ask(
-        V.ADMINISTER, reason, lambda w: {"If-Match": "*"}, also=frozenset({409})
-    ),  # in use
-    "POST /nodes/{name}/cordon": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
-    "GET /nodes/{name}/drain": Ask(V.ADMINISTER),
-    "POST /nodes/{name}/drain": Ask(V.ADMINISTER, lambda w: {"is_confirmed": True}, lambda w: {"If-Match": "*"}),
-    "POST /nodes/{name}/uncordon": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": '"1"'}),
     "GET /registry/collection": Ask(V.ADMINISTER),
     "POST /registry/collection": Ask(V.ADMINISTER),
     "GET /releases/{release_id}": Ask(V.READ),
@@ -354,7 +354,7 @@ def _send(operation: str, ask: Ask, made: World, client: Client) -> tuple[int, b
 
 
 #: What is called {name} in the addresses under these.
-_NAMED = {"/aliases/": "champion", "/nodes/": "local", "/gateways/": "eu-1"}
+_NAMED = {"/aliases/": "champion", "/gateways/": "eu-1"}
 
 
 def _filled(path: str, made: World) -> str:
@@ -374,7 +374,8 @@ def _filled(path: str, made: World) -> str:
 #: Verbs of an environment itself, which take an administrator's own scope.
 OF_NO_MODEL = {
     "POST /environments", "PATCH /environments/{slug}", "GET /environments/{slug}/remove",
-    "POST /environments/{slug}/remove", "POST /environments/{slug}/restore",
+    "POST /environments/{slug}/remove", "POST /environments/{slug}/restore", "POST /environments/{slug}/servers",
+    "POST /environments/{slug}/servers/{name}/remove",
 }  # fmt: skip
 
 

@@ -332,6 +332,6 @@ def test_a_server_that_tells_no_configuration_is_given_nothing(
         assert launcher.runtimes() == []
         error = refusal(launcher, made.doubling(blobs))
         assert error.reason == "load_failed" and error.message == launcher.missing()
-        assert "tells no model's configuration" in error.message and "SLUICEGATE_STATIC_LOADS=nothing" in error.message
+        assert "tells no model's configuration" in error.message and "loads=nothing" in error.message
         assert launcher.sweep(set()) == [] and not list(tmp_path.glob("servers/*"))
     assert answers(launcher.server)  # its owner's model is as it was

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from rollouts.core.all_failing import CHANCE, SILENT_FOR_S, Failures, is_silent
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms, Counts
 from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.engine_state import EngineState
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk, walk
+from rollouts.core.rules.all_failing import CHANCE, SILENT_FOR_S, AllFailing, is_silent
+from rollouts.core.rules.servers_gone import CandidateServers
+from tests.snapshots import keeping
 
 #: Guards that nothing can breach, so that only the hard rule speaks.
 DEAF = {"indicator": "errors", "max_frac": 1.0, "roll_back_over": {"ratio": 100, "plus_frac": 1.0}}
@@ -98,10 +100,10 @@ def test_one_callers_burst_that_hits_both_arms_is_nobodys_fault() -> None:
 def test_what_stable_cannot_save_either_makes_no_row() -> None:
     """A caller whose requests happen to be drawn for the candidate fails on stable too: second attempts tell."""
 
-    def row(common: int) -> Failures:
+    def row(common: int) -> AllFailing:
         bad = {ERRORS: 10, COMMON: common, SAVED: 10 - common}
         counts = Arms(Counts(10, 10, bad), Counts(30, 30, {ERRORS: 0, COMMON: 0}))
-        return Failures().after(1.0, counts).after(2.0, counts)
+        return AllFailing().after(1.0, counts).after(2.0, counts)
 
     assert (row(10).own, row(10).is_stable_better) == (0, False)
     assert (row(0).own, row(0).good, row(0).is_stable_better) == (20, 80, True)
@@ -109,27 +111,27 @@ def test_what_stable_cannot_save_either_makes_no_row() -> None:
 
 def test_stable_that_nobody_asked_meanwhile_is_known_by_the_second_attempts() -> None:
     alone = Arms(Counts(10, 10, {ERRORS: 10, SAVED: 10}), Counts())
-    assert Failures().after(1.0, alone).is_stable_better
+    assert AllFailing().after(1.0, alone).is_stable_better
     untold = Arms(Counts(10, 10, {ERRORS: 10, COMMON: 0}), Counts())
-    assert not Failures().after(1.0, untold).is_stable_better
+    assert not AllFailing().after(1.0, untold).is_stable_better
 
 
 def test_stable_is_as_clearly_better_when_most_attempts_are_the_candidates() -> None:
     """In the bake stable has a twentieth of them."""
     for own, good in ((57, 3), (95, 5), (9500, 500)):
-        assert Failures(own, 0.0, 1.0, own, good, 0).is_stable_better
-    assert not Failures(95, 0.0, 1.0, 95, 1, 0).is_stable_better  # one good one may be chance
+        assert AllFailing(own, 0.0, 1.0, own, good, 0).is_stable_better
+    assert not AllFailing(95, 0.0, 1.0, 95, 1, 0).is_stable_better  # one good one may be chance
     own, good, bad = 30, 4, 20  # the tail in whole numbers
     told = math.comb(own + bad, own) / math.comb(own + bad + good, own) <= CHANCE
-    assert Failures(own, 0.0, 1.0, own, good, bad).is_stable_better is told
+    assert AllFailing(own, 0.0, 1.0, own, good, bad).is_stable_better is told
 
 
 def test_the_row_survives_json() -> None:
-    row = Failures()
+    row = AllFailing()
     for at, failed in ((3.5, 4), (4.25, 2)):
         row = row.after(at, Arms(Counts(failed, failed, {ERRORS: failed}), Counts(8, 8, {ERRORS: 1})))
     assert (row.attempts, row.spread_s, row.good, row.bad) == (6, 0.75, 14, 2)
-    kept = EngineState(failures=row, has_failed=True, gone_since=7.0, asked_at=1.0)
+    kept = keeping(row, CandidateServers(7.0, has_failed=True), asked_at=1.0)
     assert EngineState.from_json(json.loads(json.dumps(kept.to_json()))) == kept
 
 

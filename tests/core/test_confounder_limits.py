@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rollouts.core.confounders import is_split_off
 from rollouts.core.decide import decide
 from rollouts.core.decision import Code
 from rollouts.core.evidence import Tolerance
 from rollouts.core.judged import Judged
+from rollouts.core.rules.confounders import is_split_off
 from tests.core.test_confounders import OTHER_MIX, WORSE
 from tests.core.test_decide import ALONE, POLICY, judged, snapshot
 

@@ -120,7 +120,7 @@ def test_a_servers_first_while_is_no_proof_however_slow_it_is() -> None:
     assert decide(again).code is Code.WORSE_THAN_STABLE
     for well in ({}, {"slow_250ms": (0, 50)}):
         assert decide(changed(cold, first=well)).code is Code.WORSE_THAN_STABLE  # it was well at first
-    without = replace(cold, policy=replace(cold.policy, cold_s=0))
+    without = replace(cold, policy=replace(cold.policy, document={**cold.policy.document, "cold_s": 0}))
     assert decide(without).code is Code.WORSE_THAN_STABLE  # no slowness is taken for warm-up
     worst = replace(SLOW_WORSE[1], bad_candidate=SLOW_WORSE[1].candidate)
     gross = changed(cold, judged=(SLOW_WORSE[0], worst))

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollouts.core.confounders import is_split_off
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import OnUndecided
 from rollouts.core.policy_schema import parse_policy
+from rollouts.core.rules.confounders import is_split_off
+from rollouts.core.rules.servers_gone import CandidateServers
 from rollouts.core.snapshot import Snapshot
 from tests.snapshots import changed, make_snapshot
 
@@ -60,6 +61,9 @@ def test_what_callers_alone_decide_holds_no_rollout() -> None:
     suspect = replace(unproven, log_e_worse=3.0)
     held = decide(snapshot(judged=(judged(0), judged(1), suspect)))
     assert held.code is Code.NEED_MORE and "refused requests look worse" in held.reason
+    for log_e, code in ((0.2, Code.NEED_MORE), (0.05, Code.PROVEN)):  # nothing else holds a candidate that refuses more
+        leans = replace(unproven, log_e_worse=log_e)
+        assert decide(snapshot(judged=(judged(0), judged(1), leans))).code is code
     worse = replace(unproven, bad_candidate=200, log_e_worse=99.0)
     assert decide(snapshot(judged=(judged(0), judged(1), worse))).action is Action.ROLL_BACK
 
@@ -365,7 +369,7 @@ def test_decide_is_total_and_sound(s: Snapshot) -> None:
             not s.observed.problem
             and s.observed.is_acknowledged
             and not s.observed.digest_mismatch
-            and not s.evidence.is_candidate_gone
+            and not s.of(CandidateServers).is_gone(s.observed)
         )
         assert s.desired.is_promoting or (
             s.observed.step_started_at is not None and all(j.log_e_fine >= s.policy.bar_fine for j in s.evidence.judged)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,15 @@ from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.evidence import Tolerance, Window
 from rollouts.core.guard_tracker import GuardTracker, Recent
 from rollouts.core.judged import judge_guard
-from rollouts.core.mostly_failing import MostlyFailing
+from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Guard, Policy
 from rollouts.core.policy_schema import parse_policy
-from rollouts.core.snapshot import judged_all
+from rollouts.core.rules.blind import Blindness
+from rollouts.core.rules.budget import SpentBudget
+from rollouts.core.rules.table import BEGIN, STATES
+from rollouts.core.rules.warm_up import ForgetWarmUp, WarmUp
+from rollouts.core.snapshot import Desired, Observed
+from rollouts.core.stage_evidence import judged_all
 from rollouts.core.tick_history import OpenSegment
 
 STORED = Path(__file__).parents[1] / "histories" / "engine_state.json"
@@ -218,18 +224,28 @@ def test_the_state_stays_small() -> None:
     assert len(json.dumps(state.to_json(), separators=(",", ":"))) <= 5120
 
 
+def seeing(state: EngineState, at: float, **seen: Any) -> EngineState:
+    return state.observed(Observed(at, **seen), Desired(RolloutState.SHIFTING), has_stable=True)
+
+
+def harm_of(state: EngineState) -> dict[str, tuple[float, float]]:
+    return state.of(SpentBudget).so_far(state.watches, ERRORS_ONLY)
+
+
 def test_blindness_does_not_count_on_while_no_engine_looked() -> None:
-    blind = EngineState().blinded(100.0, is_blind=True).blinded(101.0, is_blind=True)
-    assert blind.blind_since == 100.0
-    assert blind.blinded(701.0, is_blind=True).blind_since == 701.0
-    assert blind.blinded(102.0, is_blind=False).blind_since is None
-    assert EngineState.from_json(blind.to_json()).blinded(102.0, is_blind=True).blind_since == 100.0
+    blind = seeing(seeing(EngineState(), 100.0, problem="stale"), 101.0, problem="stale")
+    assert blind.of(Blindness).since == 100.0
+    assert seeing(blind, 701.0, problem="stale").of(Blindness).since == 701.0
+    assert seeing(blind, 102.0).of(Blindness).since is None
+    kept = EngineState.from_json(blind.to_json())
+    assert seeing(kept, 102.0, problem="stale").of(Blindness).since == 100.0
 
 
 def test_warm_up_is_dropped_only_so_often_in_one_stage() -> None:
-    state = EngineState(watches={"slow_250ms": GuardTracker()}).forgetting("slow_250ms").forgetting("slow_250ms")
-    assert state.forgotten == 2 and state.forgetting("unknown").forgotten == 2
-    assert state.entering("another", 5.0, POLICY).forgotten == 0
+    forget = ForgetWarmUp(("slow_250ms",))
+    state = EngineState(watches={"slow_250ms": GuardTracker()}).obeying([forget, forget], Observed(5.0))
+    assert state.of(WarmUp).forgotten == 2
+    assert state.entering("another", 5.0, POLICY).of(WarmUp).forgotten == 0
 
 
 # --- what is held against whom -----------------------------------------------------------------------------------------
@@ -293,7 +309,7 @@ def test_the_budget_counts_a_regression_beside_them_too() -> None:
 
     def cost(candidate: Counts, stable: Counts) -> float:
         state = after(600, candidate, stable).entering("next", 600.0, ERRORS_ONLY)
-        return state.harm_so_far(ERRORS_ONLY)["errors"][0]
+        return harm_of(state)["errors"][0]
 
     alone = cost(counts(50, 1), counts(450))
     beside = cost(counts(50, 2, common=1), counts(450, 9, common=9))
@@ -340,11 +356,11 @@ def test_answers_that_set_in_after_failures_are_no_clump() -> None:
 
 def test_being_better_than_tolerated_is_no_credit() -> None:
     state = after(1000, counts(100), counts(100, 3)).entering("next", 1000.0, ERRORS_ONLY)
-    assert state.harm_so_far(ERRORS_ONLY).get("errors", (0.0, 0.0))[0] == 0.0
+    assert harm_of(state).get("errors", (0.0, 0.0))[0] == 0.0
     harmed = after(20, counts(100, 30), counts(100, 0), state=state)
-    assert harmed.harm_so_far(ERRORS_ONLY)["errors"][0] == pytest.approx(20 * (30 - 0.1) - 30, abs=0.5)
+    assert harm_of(harmed)["errors"][0] == pytest.approx(20 * (30 - 0.1) - 30, abs=0.5)
     more = after(20, counts(100, 30), counts(100, 0), state=harmed.entering("after", 1020.0, ERRORS_ONLY))
-    assert more.harm_so_far(ERRORS_ONLY)["errors"][0] == pytest.approx(40 * (30 - 0.1) - 60, abs=0.5)
+    assert harm_of(more)["errors"][0] == pytest.approx(40 * (30 - 0.1) - 60, abs=0.5)
 
 
 def test_one_burst_spends_no_budget_and_a_second_one_does() -> None:
@@ -353,7 +369,7 @@ def test_one_burst_spends_no_budget_and_a_second_one_does() -> None:
     costs = []
     for _ in range(2):
         state = after(1, counts(600, 500), counts(100, 1), state=after(59, counts(100), counts(100, 1), state=state))
-        costs.append(state.harm_so_far(ERRORS_ONLY)["errors"][0])
+        costs.append(harm_of(state)["errors"][0])
     assert costs[0] < ERRORS_ONLY.budget_bad < costs[1]
 
 
@@ -374,24 +390,16 @@ def test_a_state_that_was_stored_before_fields_were_renamed_is_read_whole() -> N
     stored = json.loads(STORED.read_text())
     history = stored.pop("history")
     state = EngineState.from_json({**stored, "history": history})
-    assert state.to_json() == stored
-    later = {
-        "stable_gone_since",
-        "stable_looks",
-        "stable_odd",
-        "mostly",
-        "load_failure",
-        "stable_unanswered",
-    }  # kept since later
-    before = EngineState.from_json({name: value for name, value in stored.items() if name not in later})
-    assert before == replace(state, **dict.fromkeys(later - {"mostly"}), mostly=MostlyFailing())
+    assert EngineState.from_json(json.loads(json.dumps(state.to_json()))) == state
+    assert {name: value for name, value in state.to_json().items() if name != "rules"}.items() <= stored.items()
     assert (state.last_decision, state.asked_at, state.is_promoting) == ("hold:need_more", 250.25, True)
-    assert state.watches["errors"].evidence.candidate > 0 and state.harm["errors"] == (1.5, 2.25)
-    unset = {name for name, value in vars(EngineState()).items() if getattr(state, name) == value}
-    assert unset == {
-        "load_failure",
-        "stable_unanswered",
-        "unsteady_since",
-        "refuses_forced",
-    }  # of a candidate that loads or is away, of a stable release that is silent, and of forced requests
+    assert state.watches["errors"].evidence.candidate > 0
+    assert state.of(SpentBudget) == SpentBudget({"errors": (1.5, 2.25)})
+    untold = {name for name, one in state.rules.items() if one == BEGIN[name]}
+    assert untold == {"loading", "second_look", "forced_calls"}
+    plain = {key for one in STATES for key in one.earlier.values()} & stored.keys()
+    assert plain >= {"gone_since", "has_failed", "gap_at", "server_since", "blind_since", "stable_gone_since"}
+    for one in STATES:
+        kept = {name: stored[key] for name, key in one.earlier.items() if key in stored}
+        assert {name: getattr(state.of(one), name) for name in kept} == kept
     assert OpenSegment.from_json(history).began_at == 301.0

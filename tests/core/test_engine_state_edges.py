@@ -7,13 +7,20 @@ from typing import Any
 
 import pytest
 
-from rollouts.core.all_failing import Failures, fails
 from rollouts.core.blast_radius import ExcessFailures
 from rollouts.core.counter_deltas import Arms, Counts, Reading, difference, has_lost
 from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.evidence import Tolerance
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.policy_schema import parse_policy
+from rollouts.core.rules.all_failing import AllFailing, fails
+from rollouts.core.rules.blind import Blindness
+from rollouts.core.rules.budget import SpentBudget
+from rollouts.core.rules.lost_counts import LostCounts
+from rollouts.core.rules.servers_gone import CandidateServers
+from rollouts.core.rules.warm_up import WarmUp
+from tests.core.test_engine_state import seeing
+from tests.snapshots import keeping
 
 POLICY = parse_policy({"guards": [{"indicator": "errors"}]})
 NOTHING = Counts()
@@ -85,10 +92,10 @@ def test_all_that_was_ever_counted_survives_json_for_both_arms() -> None:
 def test_only_attempts_without_a_good_one_fail() -> None:
     assert fails(counts(1, 1)) and not fails(counts(2, 1)) and not fails(NOTHING)
     assert not fails(Counts(1, 1, {}))
-    row = Failures().after(5.0, Arms(counts(3, 3), Counts(4, 4, {})))
+    row = AllFailing().after(5.0, Arms(counts(3, 3), Counts(4, 4, {})))
     assert (row.good, row.bad, row.since, row.until) == (4, 0, 5.0, 5.0)
     assert row.after(6.0, Arms(NOTHING, counts(6, 2))) == replace(row, good=8, bad=2)
-    assert Failures().after(5.0, Arms(NOTHING, counts(6, 2))) == Failures()
+    assert AllFailing().after(5.0, Arms(NOTHING, counts(6, 2))) == AllFailing()
 
 
 # --- what it has cost -------------------------------------------------------------------------------------------------
@@ -132,10 +139,10 @@ def test_the_cost_of_a_rollout_is_that_of_all_gateways_and_stages() -> None:
     excess = 30 - 100 * (1.2 * 0.1 + 0.001) - 2
     variance = 0.14 * 0.86 * 100 * (1 + 1.2**2 / 4)
     assert (tolerated.ratio, tolerated.plus_frac) == (1.2, 0.001)
-    assert state.harm_so_far(POLICY) == {"errors": pytest.approx((2 * excess, 2 * variance))}
-    later = replace(state, harm={"errors": (5.0, 7.0)})
-    assert later.harm_so_far(POLICY)["errors"] == pytest.approx((5 + 2 * excess, 7 + 2 * variance))
-    assert EngineState(harm={"errors": (1.23456, 2.0)}).to_json()["harm"] == {"errors": [1.2346, 2.0]}
+    assert state.of(SpentBudget).so_far(state.watches, POLICY) == {"errors": pytest.approx((2 * excess, 2 * variance))}
+    later = SpentBudget({"errors": (5.0, 7.0)})
+    assert later.so_far(state.watches, POLICY)["errors"] == pytest.approx((5 + 2 * excess, 7 + 2 * variance))
+    assert SpentBudget({"errors": (1.23456, 2.0)}).to_json() == {"errors": [1.2346, 2.0]}
 
 
 # --- ticks ------------------------------------------------------------------------------------------------------------
@@ -143,7 +150,7 @@ def test_the_cost_of_a_rollout_is_that_of_all_gateways_and_stages() -> None:
 
 def test_a_state_begins_with_nothing_counted_before_tick_0() -> None:
     new = EngineState()
-    assert (new.drawn, new.user_requests, new.user_errors, new.server_base) == (0, 0, 0, 0)
+    assert (new.drawn, new.user_requests, new.user_errors, new.of(WarmUp).server_base) == (0, 0, 0, 0)
     assert taken(BEGUN, -1, a=reading(11.0, counts(5))) is BEGUN
     assert taken(BEGUN, 0, a=reading(11.0, counts(5))).step.candidate.attempts == 5
 
@@ -160,25 +167,29 @@ def test_users_are_counted_over_all_gateways_and_ticks() -> None:
     assert (later.user_requests, later.user_errors) == (19, 4)
 
 
+def told(state: EngineState) -> tuple[bool, float | None, float | None]:
+    return state.of(CandidateServers).has_failed, state.of(WarmUp).served_since, state.candidate_seen_at
+
+
 def test_the_last_attempts_tell_whether_any_failed_and_when_the_server_served() -> None:
     bad = taken(BEGUN, 1, a=reading(11.0, counts(5, 1)))
-    assert bad.has_failed and bad.served_since == bad.candidate_seen_at == 11.0
+    assert told(bad) == (True, 11.0, 11.0)
     quiet = taken(bad, 2, a=reading(12.0, counts(5, 1)))
-    assert quiet.has_failed and (quiet.served_since, quiet.candidate_seen_at) == (11.0, 11.0)
+    assert told(quiet) == (True, 11.0, 11.0)
     good = taken(quiet, 3, a=reading(13.0, counts(9, 1)))
-    assert not good.has_failed and (good.served_since, good.candidate_seen_at) == (11.0, 13.0)
+    assert told(good) == (False, 11.0, 13.0)
     untold = taken(BEGUN, 1, a=reading(11.0, Counts(5, 5, {"shed": 0})))
-    assert not untold.has_failed
+    assert told(untold) == (False, 11.0, 11.0)
     nobody = taken(BEGUN, 1, a=reading(11.0, NOTHING, counts(5)))
-    assert nobody.served_since is None
+    assert told(nobody) == (False, None, None)
 
 
 def test_counts_that_were_lost_are_dated_and_a_new_gateway_loses_none() -> None:
     known = taken(BEGUN, 1, a=reading(11.0, counts(50)))
-    assert known.gap_at is None
+    assert known.of(LostCounts).at is None
     lost = taken(known, 2, a=reading(12.0, counts(40)))
-    assert lost.gap_at == 12.0 and taken(lost, 3, a=reading(13.0, counts(41))).gap_at == 12.0
-    assert taken(known, 2, c=reading(12.0, counts(40))).gap_at is None
+    assert lost.of(LostCounts).at == 12.0 and taken(lost, 3, a=reading(13.0, counts(41))).of(LostCounts).at == 12.0
+    assert taken(known, 2, c=reading(12.0, counts(40))).of(LostCounts).at is None
 
 
 # --- stages, servers and blindness ------------------------------------------------------------------------------------
@@ -191,25 +202,24 @@ def test_the_same_stage_changes_nothing() -> None:
 
 
 def test_blindness_goes_on_over_half_a_minute_without_a_look() -> None:
-    blind = EngineState().blinded(100.0, is_blind=True)
-    assert blind.blinded(130.0, is_blind=True).blind_since == 100.0
-    assert blind.blinded(130.1, is_blind=True).blind_since == 130.1
+    blind = seeing(EngineState(), 100.0, problem="stale")
+    assert seeing(blind, 130.0, problem="stale").of(Blindness).since == 100.0
+    assert seeing(blind, 130.1, problem="stale").of(Blindness).since == 130.1
 
 
 def test_a_new_server_has_no_first_attempts_yet_and_an_old_one_keeps_its_own() -> None:
-    state = replace(
-        BEGUN, watches={"errors": GuardTracker(first=(3, 40))}, total=Arms(counts(70), NOTHING), served_since=12.0
-    )
-    assert state.met_server(None) is state
-    new = state.met_server(50.0)
-    assert (new.server_since, new.server_base, new.served_since) == (50.0, 70, None)
-    assert new.watches["errors"].first == (0, 0)
-    served = replace(new, served_since=51.0, watches={"errors": GuardTracker(first=(1, 9))})
-    assert served.met_server(50.0) is served
-    assert served.met_server(60.0).watches["errors"].first == (0, 0)
+    trackers = {"errors": GuardTracker(first=(3, 40))}
+    state = keeping(WarmUp(served_since=12.0), watches=trackers, total=Arms(counts(70), NOTHING))
+    assert seeing(state, 50.0) == state
+    new = seeing(state, 50.0, server_since=50.0)
+    assert new.of(WarmUp) == WarmUp(50.0, 70, None) and new.watches["errors"].first == (0, 0)
+    served = keeping(WarmUp(50.0, 70, 51.0), watches={"errors": GuardTracker(first=(1, 9))}, total=new.total)
+    assert seeing(served, 52.0, server_since=50.0) == served
+    assert seeing(served, 61.0, server_since=60.0).watches["errors"].first == (0, 0)
 
 
 def test_a_candidate_without_a_server_is_dated_from_the_first_look() -> None:
-    gone = EngineState().looked_for_servers(10.0, 0)
-    assert gone.gone_since == 10.0 and gone.looked_for_servers(11.0, 0).gone_since == 10.0
-    assert gone.looked_for_servers(12.0, 1).gone_since is None
+    gone = seeing(EngineState(), 10.0, candidate_servers=0)
+    assert gone.of(CandidateServers).gone_since == 10.0
+    assert seeing(gone, 11.0, candidate_servers=0).of(CandidateServers).gone_since == 10.0
+    assert seeing(gone, 12.0, candidate_servers=1).of(CandidateServers).gone_since is None

@@ -10,9 +10,12 @@ from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import EngineState
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.rules.servers_gone import CandidateServers
+from rollouts.core.rules.stable_gone import StableServers
 from rollouts.core.snapshot import Desired, Identity, Observed, People
 from rollouts.core.tick import Tick
 from tests.core.test_decide import POLICY
+from tests.snapshots import keeping
 
 S = RolloutState
 AT = 1_000.0
@@ -85,13 +88,13 @@ def test_a_first_acknowledgement_begins_the_step() -> None:
 def test_one_look_without_a_server_is_not_gone_and_a_second_one_is() -> None:
     first = evaluate(given(1, candidate_servers=0), gone_over_s=0.5)
     assert first.decision.action is Action.HOLD and first.record.mark.lost == ""
-    assert first.engine_state.gone_since == AT + 1
+    assert first.engine_state.of(CandidateServers).gone_since == AT + 1
     soon = evaluate(given(2, seconds=1.5, state=first.engine_state, candidate_servers=0), gone_over_s=0.5)
     assert soon.decision.action is Action.HOLD
     later = evaluate(given(2, seconds=1.6, state=first.engine_state, candidate_servers=0), gone_over_s=0.5)
     assert later.decision.code is Code.SERVERS_GONE and later.record.mark.lost == "candidate"
     back = evaluate(given(2, seconds=9.0, state=first.engine_state), gone_over_s=0.5)
-    assert back.engine_state.gone_since is None
+    assert back.engine_state.of(CandidateServers).gone_since is None
 
 
 def test_a_blink_of_an_arm_cancels_no_rollout_that_a_freeze_has_held_all_night() -> None:
@@ -109,16 +112,19 @@ def test_a_blink_of_an_arm_cancels_no_rollout_that_a_freeze_has_held_all_night()
         last = tick(2, kept, 1.0 + limit, **{arm: 0})
         assert (last.decision.action, last.decision.code) == after
         back = tick(2, kept, limit, **{arm: 1})
-        assert (back.engine_state.gone_since, back.engine_state.stable_gone_since) == (None, None)
+        assert (back.engine_state.of(CandidateServers).gone_since, back.engine_state.of(StableServers).gone_since) == (
+            None,
+            None,
+        )
         assert tick(3, back.engine_state, 1.0 + limit, **{arm: 0}).decision.action is Action.HOLD
         unknown = evaluate(replace(given(2, state=kept), observed=Observed(AT + 9.0)), gone_over_s=60.0)
-        assert (unknown.engine_state.gone_since, unknown.engine_state.stable_gone_since) == (
-            kept.gone_since, kept.stable_gone_since,
+        assert (unknown.engine_state.of(CandidateServers).gone_since, unknown.engine_state.of(StableServers).gone_since) == (
+            kept.of(CandidateServers).gone_since, kept.of(StableServers).gone_since,
         )  # fmt: skip
 
 
 def test_a_candidate_that_failed_before_is_gone_at_the_first_look() -> None:
-    failed = replace(given().engine_state, has_failed=True)
+    failed = keeping(CandidateServers(has_failed=True), readings=given().engine_state.readings)
     assert evaluate(given(state=failed, candidate_servers=0), gone_over_s=60.0).decision.code is Code.SERVERS_GONE
 
 
@@ -136,7 +142,7 @@ def test_approvals_are_part_of_the_input_so_that_one_decision_is_enough() -> Non
 
 
 def test_the_record_names_each_arm_that_is_gone() -> None:
-    gone = replace(given().engine_state, gone_since=AT - 60.0)
+    gone = keeping(CandidateServers(AT - 60.0), readings=given().engine_state.readings)
 
     def lost(candidate: int, stable: int) -> str:
         return evaluate(
@@ -145,7 +151,7 @@ def test_the_record_names_each_arm_that_is_gone() -> None:
 
     assert [lost(1, 1), lost(0, 1), lost(1, 0), lost(0, 0)] == ["", "candidate", "stable", "both"]
     unknown = evaluate(given(state=gone, candidate_servers=None), gone_over_s=0.5)
-    assert unknown.engine_state.gone_since == AT - 60.0  # nobody knows, so nothing changes
+    assert unknown.engine_state.of(CandidateServers).gone_since == AT - 60.0  # nobody knows, so nothing changes
 
 
 def test_the_record_names_the_stage_that_a_paused_rollout_was_in() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from rollouts.core.deadline import is_late
 from rollouts.core.decision import Action, Code, Decision
-from rollouts.core.inconclusive import inconclusive_because, is_late
+from rollouts.core.inconclusive import inconclusive_because
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import OnUndecided
 from tests.core.test_decide import POLICY, judged, snapshot

@@ -8,14 +8,19 @@ from dataclasses import replace
 
 import pytest
 
+from rollouts.core.commands import ForgetReplica
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms, Counts
 from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import EngineState
-from rollouts.core.mostly_failing import MOST_QUIET_S, SIGMAS, MostlyFailing
+from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk
+from rollouts.core.rules.mostly_failing import MOST_QUIET_S, SIGMAS, MostlyFailing
+from rollouts.core.rules.replica_differs import ReplicaDiffers
+from rollouts.core.snapshot import Desired, Observed
 from tests.core.test_all_failing import Ticks, last
 from tests.core.test_all_failing import walked as walked_by
+from tests.snapshots import keeping
 
 #: Evidence that never convicts, so that only this rule speaks: a stable that fails now and then is no reason for it to be silent.
 SLOW_TO_CONVICT = {"alpha_roll_back": 1e-12}
@@ -135,11 +140,10 @@ def test_long_silence_makes_what_failed_before_another_event() -> None:
 
 
 def test_a_new_stage_begins_afresh() -> None:
-    state = EngineState(mostly=row(*[(counts(40, 24), counts(40))] * 3), stage="one")
+    state = keeping(row(*[(counts(40, 24), counts(40))] * 3), stage="one")
     plan = parse_policy({"guards": [{"indicator": "errors"}]})
-    assert (
-        state.entering("one", 5.0, plan).mostly.readings == 3 and not state.entering("two", 5.0, plan).mostly.readings
-    )
+    assert state.entering("one", 5.0, plan).of(MostlyFailing).readings == 3
+    assert not state.entering("two", 5.0, plan).of(MostlyFailing).readings
 
 
 def test_a_guard_that_tolerates_so_much_is_heeded() -> None:
@@ -205,18 +209,21 @@ def test_a_stable_that_nobody_asked_is_no_proof() -> None:
 
 
 def test_the_row_survives_json() -> None:
-    kept = EngineState(mostly=row(*[(counts(40, 24), counts(40, 1))] * 3))
-    assert kept.mostly.readings == 3 and kept.mostly.excess > 20
-    found = EngineState.from_json(json.loads(json.dumps(kept.to_json()))).mostly
-    assert found == replace(
-        kept.mostly, excess=pytest.approx(found.excess), variance=pytest.approx(found.variance, abs=1e-4)
-    )
-    assert "mostly" not in EngineState().to_json()
+    state = keeping(row(*[(counts(40, 24), counts(40, 1))] * 3))
+    kept = state.of(MostlyFailing)
+    assert kept.readings == 3 and kept.excess > 20
+    found = EngineState.from_json(json.loads(json.dumps(state.to_json()))).of(MostlyFailing)
+    assert found == replace(kept, excess=pytest.approx(found.excess), variance=pytest.approx(found.variance, abs=1e-4))
+    assert not EngineState().to_json()["rules"]
 
 
 def test_what_was_of_a_replica_that_is_set_aside_is_forgotten() -> None:
-    state = EngineState(mostly=row(*[(counts(40, 24), counts(40))] * 3))
-    aside = state.setting_aside("one", 10.0, 2)
-    assert not aside.mostly.readings
-    late = EngineState(aside=aside.aside, mostly=state.mostly)
-    assert not late.settling(12.0).mostly.readings and late.settling(16.0).mostly.readings == 3
+    known = row(*[(counts(40, 24), counts(40))] * 3)
+    ejected = keeping(known).obeying([ForgetReplica(("errors",), has_scatter=True)], Observed(10.0))
+    assert not ejected.of(MostlyFailing).readings
+    late = keeping(known, ReplicaDiffers("one", 10.0, 2))
+
+    def readings(at: float) -> int:
+        return late.observed(Observed(at), Desired(RolloutState.SHIFTING), has_stable=True).of(MostlyFailing).readings
+
+    assert readings(12.0) == 0 and readings(16.0) == 3

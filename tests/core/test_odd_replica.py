@@ -8,7 +8,8 @@ from math import comb
 
 import pytest
 
-from rollouts.core.odd_replica import CHANCE, OddReplica, ReplicaTally, odd_one_out, tail
+from rollouts.core.odd_replica import CHANCE, OddReplica, ReplicaTally, odd_one_out
+from rollouts.core.two_by_two import tail
 
 LIKE_STABLE = 0.002
 

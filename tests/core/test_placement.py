@@ -58,11 +58,6 @@ def test_where_no_memory_is_declared_the_node_that_holds_the_fewest_takes_it() -
     assert choose(Demand(), [spot("a", memory_mib=1000, held=(Claim(),)), spot("b", memory_mib=900)]).node == "a"
 
 
-def test_a_silent_node_is_taken_only_where_no_other_will_do() -> None:
-    assert choose(Demand(), [spot("a", is_silent=True), spot("b", alike=5, rank=1)]).node == "b"
-    assert choose(Demand(), [spot("a", is_silent=True), spot("b", refusal="It may not.")]).node == "a"
-
-
 def test_every_node_that_refuses_says_why() -> None:
     found = choose(Demand(900), [spot("a", refusal="It has no GPU."), spot("b", memory_mib=1000, held=(Claim(200),))])
     assert found == Choice(refused=("a: It has no GPU.", "b: 800 MiB of memory are left of 1000, and it declares 900."))

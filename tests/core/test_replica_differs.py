@@ -9,24 +9,26 @@ from typing import Any
 
 import pytest
 
+from rollouts.core.commands import ForgetReplica
 from rollouts.core.counter_deltas import TIMED, Arms, Counts, Reading
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
-from rollouts.core.engine_state import SETTLES_S, Aside, EngineState
+from rollouts.core.engine_state import EngineState
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.evidence import Window
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.judged import Judged, judge_guard
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.odd_replica import CHANCE, ReplicaTally, odd_one_out
 from rollouts.core.policy import OnUndecided
 from rollouts.core.policy_schema import parse_policy
-from rollouts.core.replica_differs import suspected
 from rollouts.core.room import Room
+from rollouts.core.rules.mostly_failing import MostlyFailing
+from rollouts.core.rules.replica_differs import SETTLES_S, CandidateTallies, EjectReplica, ReplicaDiffers, suspected
 from rollouts.core.snapshot import Desired, Identity, Observed
 from rollouts.core.step_evidence import Evidence, Part
 from tests.core.test_decide import ALONE, BREACHES, OBJECTIVES, POLICY, judged, snapshot
+from tests.snapshots import keeping, seen
 
 S = RolloutState
 ONE_IS_BAD = {"a:1": ReplicaTally(0, 300), "b:1": ReplicaTally(90, 300)}
@@ -215,25 +217,36 @@ def test_where_a_deadline_would_end_the_hold_at_once_the_breach_is_told(past: di
     assert held(**past).facts["set_aside"] == "b:1"
 
 
+def ejected(state: EngineState, *besides: str) -> EngineState:
+    commands = EjectReplica("b:1", besides), ForgetReplica(("errors", *besides), has_scatter=True)
+    return state.obeying(commands, Observed(100.0, candidate_servers=2))
+
+
+def ticked(state: EngineState, at: float, **values: Any) -> EngineState:
+    return state.observed(seen(at, **values), Desired(S.SHIFTING), has_stable=True)
+
+
 def test_its_failures_are_no_evidence_until_it_is_out_of_the_gateways_and_then_others_are() -> None:
     watch = GuardTracker(evidence=replace(Evidence(), candidate=7))
-    state = EngineState(watches={"errors": watch}).setting_aside("b:1", 100.0, 2)
-    assert state.aside == Aside("b:1", 100.0, 2) and state.watches["errors"].evidence == Evidence()
+    state = ejected(EngineState(watches={"errors": watch}))
+    assert state.of(ReplicaDiffers) == ReplicaDiffers("b:1", 100.0, 2)
+    assert state.watches["errors"].evidence == Evidence()
     more = replace(state, watches={"errors": watch})
-    assert more.settling(100.0 + SETTLES_S).watches["errors"].evidence == Evidence()
-    assert more.settling(100.1 + SETTLES_S) == more
-    assert EngineState.from_json(state.to_json()).aside == state.aside
+    assert ticked(more, 100.0 + SETTLES_S).watches["errors"].evidence == Evidence()
+    assert ticked(more, 100.1 + SETTLES_S, is_replacing=True) == more
+    assert EngineState.from_json(state.to_json()).of(ReplicaDiffers) == state.of(ReplicaDiffers)
 
 
 def test_what_was_slow_because_it_failed_is_forgotten_with_it_and_nothing_else() -> None:
     watches = {name: GuardTracker(evidence=replace(Evidence(), candidate=7)) for name in ("errors", "slow", "wrong")}
-    state = EngineState(watches=watches).setting_aside("b:1", 100.0, 2, ["slow"])
-    kept = EngineState.from_json(replace(state, watches=watches).to_json()).settling(100.0 + SETTLES_S)
+    state = ejected(EngineState(watches=watches), "slow")
+    kept = ticked(EngineState.from_json(replace(state, watches=watches).to_json()), 100.0 + SETTLES_S)
     for found in (state, kept):
         assert [found.watches[name].evidence.candidate for name in watches] == [0, 0, 7]
-    assert kept.aside == Aside("b:1", 100.0, 2, besides=("slow",))
-    before = {**state.to_json(), "aside": ["b:1", 100.0, 2, False]}  # as an older version kept it
-    assert EngineState.from_json(before).aside == Aside("b:1", 100.0, 2)
+    assert kept.of(ReplicaDiffers) == ReplicaDiffers("b:1", 100.0, 2, besides=("slow",))
+    for more in ([], ["slow"]):  # as older versions kept it
+        before = EngineState.from_json({"aside": ["b:1", 100.0, 2, False, *more]})
+        assert before.of(ReplicaDiffers) == ReplicaDiffers("b:1", 100.0, 2, besides=tuple(more))
 
 
 def test_one_that_no_longer_answers_is_held_for_and_its_silence_takes_nothing_back_as_slowness() -> None:
@@ -247,18 +260,26 @@ def test_one_that_no_longer_answers_is_held_for_and_its_silence_takes_nothing_ba
         silent += bad
         slow = {point: bad for guard in policy.guards for point in guard.points}
         total += Arms(Counts(20, 20, {TIMED: 20, **slow}), Counts(20, 20, {TIMED: 20, **dict.fromkeys(slow, 0)}))
-        seen = Observed(
+        looked = seen(
             tick + 1.0, is_newly_acknowledged=not tick, step_started_at=1.0, candidate_servers=2, stable_servers=2,
             is_replacing=tick > held_at,
         )  # fmt: skip
         readings = {"one": Reading("one", tick + 1.0, total.candidate, total.stable)}
         given = TickInput(
-            tick, policy, Identity(1), Desired(S.SHIFTING, step_index=0, weight_bp=5000), seen, state, readings=readings
+            tick,
+            policy,
+            Identity(1),
+            Desired(S.SHIFTING, step_index=0, weight_bp=5000),
+            looked,
+            state,
+            readings=readings,
         )
         last = evaluate(given, gone_over_s=5.0)
         if suspected(last.snapshot, last.decision) is not None:
             tallies = {"a:1": ReplicaTally(0, 10 * tick), "b:1": ReplicaTally(silent, 10 * tick)}
-            last = evaluate(replace(given, observed=replace(seen, replicas=tallies)), gone_over_s=5.0)
+            last = evaluate(
+                replace(given, observed=looked.telling(CandidateTallies(tallies, tick > held_at))), gone_over_s=5.0
+            )
         if "set_aside" in last.decision.facts:
             held_at = tick
         state, done = last.engine_state, [*done, last.decision]
@@ -269,12 +290,12 @@ def test_one_that_no_longer_answers_is_held_for_and_its_silence_takes_nothing_ba
 
 
 def test_another_answered_in_its_place_once_as_many_do_again() -> None:
-    state = replace(EngineState(), aside=Aside("b:1", 100.0, 2))
-    assert state.replaced(101.0, is_replacing=False) == state  # gateways have not been told yet
-    assert state.replaced(160.0, is_replacing=True) == state
-    done = state.replaced(161.0, is_replacing=False)
-    assert done.aside is not None and done.aside.is_replaced and EngineState.from_json(done.to_json()) == done
-    assert done.replaced(999.0, is_replacing=True) == done
+    state = keeping(ReplicaDiffers("b:1", 100.0, 2))
+    assert ticked(state, 101.0) == state  # gateways have not been told yet
+    assert ticked(state, 160.0, is_replacing=True) == state
+    done = ticked(state, 161.0)
+    assert done.of(ReplicaDiffers).is_replaced and EngineState.from_json(done.to_json()) == done
+    assert ticked(done, 999.0, is_replacing=True) == done
 
 
 def test_a_replica_of_a_bad_release_is_blamed_no_more_often_than_is_promised_however_long_it_is_looked_at() -> None:

@@ -26,20 +26,6 @@ def test_one_that_is_leaving_has_given_up_its_slot() -> None:
     assert steps_to(1, [replica(0, is_leaving=True)]) == [ReplicaStep(What.PLACE, 0)]
 
 
-def test_a_lost_nodes_replica_stays_and_no_other_takes_its_place() -> None:
-    lost = replica(0, is_lost=True, node="b")
-    assert steps_to(2, [lost, replica(1)]) == [] == steps_to(1, [lost])
-    assert steps_to(3, [lost, replica(1)]) == [ReplicaStep(What.PLACE, 2)]
-
-
-def test_a_lost_one_too_many_goes_once_the_others_answer() -> None:
-    """Until then it may be the last that users reach."""
-    lost = replica(0, is_lost=True)
-    assert steps_to(1, [lost, replica(1, answers=False)]) == []
-    [gone] = steps_to(1, [lost, replica(1)])
-    assert (gone.what, gone.key) == (What.REMOVE, 1)
-
-
 def test_one_that_is_set_aside_gives_its_slot_away_whether_it_failed_or_not() -> None:
     aside = replica(0, is_set_aside=True, answers=False)
     for one in (aside, replace(aside, has_failed=True)):
@@ -82,8 +68,7 @@ def fleets(draw: st.DrawFn) -> list[Replica]:
     slots = draw(st.lists(st.integers(0, 8), unique=True, max_size=8))
     flags = st.booleans()
     staying = [
-        replica(slot, answers=draw(flags), is_lost=draw(flags), has_failed=draw(flags), crowd=draw(st.integers(1, 3)))
-        for slot in slots
+        replica(slot, answers=draw(flags), has_failed=draw(flags), crowd=draw(st.integers(1, 3))) for slot in slots
     ]
     leaving = [replica(20 + at, is_leaving=True, answers=draw(flags)) for at in range(draw(st.integers(0, 3)))]
     return staying + leaving
@@ -99,14 +84,14 @@ def after(replicas: list[Replica], steps: list[ReplicaStep]) -> list[Replica]:
 @given(fleets(), st.integers(1, 6))
 def test_it_ends_with_as_many_as_are_wanted_each_in_a_slot_of_its_own(replicas: list[Replica], wanted: int) -> None:
     steps = steps_to(wanted, replicas)
-    answered = sum(one.answers and not one.is_leaving and not one.is_lost for one in replicas)
+    answered = sum(one.answers and not one.is_leaving for one in replicas)
     found = after(replicas, steps)
     staying = [one for one in found if not one.is_leaving]
     assert len({one.slot for one in staying}) == len(staying)
     # nothing that is needed was taken away
-    assert sum(one.answers and not one.is_lost for one in staying) >= min(answered, wanted)
-    for _ in range(3):  # lost nodes are back
-        found = [replace(one, answers=True, is_lost=False) for one in after(found, steps_to(wanted, found))]
+    assert sum(one.answers for one in staying) >= min(answered, wanted)
+    for _ in range(3):  # all answer
+        found = [replace(one, answers=True) for one in after(found, steps_to(wanted, found))]
     assert steps_to(wanted, found) == []
     assert sum(not one.is_leaving for one in found) == wanted
 

@@ -13,7 +13,7 @@ from rollouts.core.evidence import Tolerance
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Guard
-from rollouts.core.rollback_rules import breach
+from rollouts.core.rules.table import findings, most_severe
 from rollouts.core.snapshot import Snapshot
 from tests.core.test_decide import ALONE, POLICY, judged, snapshot
 
@@ -26,6 +26,10 @@ HALF = replace(ERRORS, max_frac=0.5, roll_back_over=Tolerance(1.0, 0.0))
 
 def code_of(found: Decision | None) -> Code | None:
     return found and found.code
+
+
+def breach(s: Snapshot) -> Decision | None:
+    return most_severe(findings(s))
 
 
 def found_by(*guards: Judged, **over: Any) -> Code | None:

@@ -15,13 +15,17 @@ from rollouts.core.engine_state import EngineState
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.lifecycle import LIVE, RolloutState
-from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.policy import ONE_LOOK, OnUndecided, SecondLook, WhenStableIsGone
 from rollouts.core.policy_schema import followed_policy, parse_policy
-from rollouts.core.second_look import crossing_words
+from rollouts.core.rules.all_failing import AllFailing
+from rollouts.core.rules.budget import SpentBudget
+from rollouts.core.rules.mostly_failing import MostlyFailing
+from rollouts.core.rules.second_look import SteadyServer, crossing_words
+from rollouts.core.rules.servers_gone import CandidateServers
 from rollouts.core.snapshot import Desired, Identity, Observed, Snapshot
 from tests.core.test_decide import OBJECTIVES, STEPS, judged
 from tests.core.test_decide import snapshot as plain_snapshot
+from tests.snapshots import keeping
 
 S = RolloutState
 LOOKS = {"looks": 2, "after_s": 60, "alpha_second": 0.05}
@@ -220,11 +224,13 @@ def test_the_time_without_a_steady_server_is_measured() -> None:
     state = EngineState()
     for tick in range(1, 4):  # a server that starts again and again is never steady
         state = ticked(state, 10 * tick, candidate_servers=1, server_since=1000.0 + 10 * tick - 1)
-    assert state.unsteady_since == 1010.0 and EngineState.from_json(state.to_json()).unsteady_since == 1010.0
+    assert state.of(SteadyServer) == SteadyServer(1010.0)
+    assert EngineState.from_json(state.to_json()).of(SteadyServer) == SteadyServer(1010.0)
     state = ticked(state, 60, candidate_servers=1, server_since=1029.0)
-    assert state.unsteady_since is None and "unsteady_since" not in state.to_json()
+    assert state.of(SteadyServer) == SteadyServer() and "second_look" not in state.to_json()["rules"]
     state = ticked(state, 61, candidate_servers=0)
-    assert state.unsteady_since == 1061.0 and state.entering("shifting:0:500", 1100.0, POLICY).unsteady_since is None
+    assert state.of(SteadyServer) == SteadyServer(1061.0)
+    assert state.entering("shifting:0:500", 1100.0, POLICY).of(SteadyServer) == SteadyServer()
 
 
 def test_a_dead_stable_release_holds_and_the_policy_may_replace_it() -> None:
@@ -274,17 +280,14 @@ def test_a_policy_that_was_stored_before_there_were_looks_has_one() -> None:
 
 
 def test_the_next_look_begins_with_nothing_known_of_the_candidate() -> None:
-    state = EngineState(
-        stage="shifting:0:500",
-        has_failed=True,
-        watches={"errors": GuardTracker(first_bad_at=5.0)},
-        harm={"errors": (7.0, 2.0)},
-    )
+    failed, harm = CandidateServers(has_failed=True), SpentBudget({"errors": (7.0, 2.0)})
+    watches = {"errors": GuardTracker(first_bad_at=5.0)}
+    state = keeping(failed, harm, AllFailing(3, 1.0, 2.0), stage="shifting:0:500", watches=watches)
     away_now = state.entering("second_look", 10.0, POLICY)
-    assert not away_now.has_failed and away_now.watches["errors"].first_bad_at is None
-    assert away_now.harm == {"errors": (7.0, 2.0)}
-    late = replace(away_now, has_failed=True)
-    assert not late.entering("shifting:0:500", 70.0, POLICY).has_failed
+    assert away_now.of(CandidateServers) == CandidateServers() and away_now.of(AllFailing) == AllFailing()
+    assert away_now.watches["errors"].first_bad_at is None and away_now.of(SpentBudget) == harm
+    late = keeping(failed, stage="second_look")
+    assert not late.entering("shifting:0:500", 70.0, POLICY).of(CandidateServers).has_failed
 
 
 def test_a_crossing_is_told_in_one_sentence() -> None:

@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 
-from rollouts.core.all_failing import Failures
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.dispersion import Dispersion
 from rollouts.core.engine_state import EngineState
 from rollouts.core.evidence import Side, Tolerance, Window, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.guard_tracker import GuardTracker, Recent
-from rollouts.core.judged import by_chance, judge_guard
+from rollouts.core.judged import judge_guard
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.mostly_failing import MostlyFailing
 from rollouts.core.request_mix import Mix
 from rollouts.core.room import Room
-from rollouts.core.snapshot import NOBODY, Desired, Identity, Observed, Snapshot, StageEvidence, take_snapshot
+from rollouts.core.rules.servers_gone import CandidateServers
+from rollouts.core.snapshot import NOBODY, Desired, Identity, Observed, Snapshot, StageEvidence
+from rollouts.core.stage_evidence import take_snapshot
 from rollouts.core.step_evidence import Evidence, Part
+from rollouts.core.two_by_two import by_chance
 from tests.core.test_confounders import SHADOWED
 from tests.core.test_decide import POLICY, judged, snapshot
 
@@ -35,37 +36,32 @@ def evidence(state: EngineState, *, gone_over_s: float = 5.0, policy: Any = POLI
 
 def test_nothing_counted_is_no_evidence() -> None:
     found = evidence(EngineState())
-    assert (found.unacknowledged_s, found.quiet_s, found.blind_s, found.since_gap_s) == (0.0, 0.0, 0.0, None)
-    assert (found.attempts_since_server, found.server_age_s, found.served_s) == (None, None, None)
-    assert (found.shed_candidate, found.shed_stable, found.step_attempts, found.is_candidate_gone) == (0, 0, 0, False)
-    assert found.harm == {}
+    assert (found.unacknowledged_s, found.quiet_s, found.attempts, found.usual_frac) == (0.0, 0.0, 0, 0.0)
+    assert (found.shed_candidate, found.shed_stable, found.step_attempts) == (0, 0, 0)
 
 
 def test_counts_and_durations_by_arm() -> None:
     state = EngineState(
         step=Arms(Counts(40, 50, {"shed": 3}), Counts(400, 500, {"shed": 7})),
         total=Arms(Counts(90, 100), Counts()),
-        commanded_at=880.0, candidate_seen_at=970.0, blind_since=960.0, gap_at=950.0, forgotten=1,
-        server_since=800.0, server_base=30, served_since=810.0,
-        failures=Failures(12, 940.0, 945.0, 9, 100, 0),
+        commanded_at=880.0, candidate_seen_at=970.0,
         watches={"errors": GuardTracker(first=(1, 50), recent=Recent((1, 10, 2, 20), 990.0))},
     )  # fmt: skip
     found = evidence(state)
-    assert (found.unacknowledged_s, found.quiet_s, found.blind_s, found.since_gap_s) == (120.0, 30.0, 40.0, 50.0)
+    assert (found.unacknowledged_s, found.quiet_s, found.attempts) == (120.0, 30.0, 90)
     assert (found.step_attempts, found.routed_candidate, found.routed_stable) == (40, 50, 500)
     assert (found.shed_candidate, found.shed_stable) == (3, 7)
-    assert (found.attempts_since_server, found.server_age_s, found.served_s, found.forgotten) == (60, 200.0, 190.0, 1)
-    assert (found.all_failing, found.all_failing_s, found.own_failing, found.is_stable_better) == (12, 5.0, 9, True)
-    assert (found.first, found.recent) == ({"errors": (1, 50)}, {"errors": (3, 30)})
-    assert evidence(replace(state, server_since=None)).served_s is None
+    assert found.tracker("errors").first == (1, 50) and found.tracker("unknown") == GuardTracker()
     assert evidence(replace(state, candidate_seen_at=1001.0)).quiet_s == 0.0  # a gateway's clock may be ahead
 
 
 def test_a_candidate_is_gone_after_a_while_without_a_server_or_at_once_where_it_failed() -> None:
-    assert not evidence(EngineState(gone_since=995.0)).is_candidate_gone
-    assert evidence(EngineState(gone_since=994.9)).is_candidate_gone
-    assert evidence(EngineState(gone_since=1000.0, has_failed=True)).is_candidate_gone
-    assert not evidence(EngineState(has_failed=True)).is_candidate_gone
+    def is_gone(servers: CandidateServers) -> bool:
+        return servers.is_gone(Observed(NOW, gone_over_s=5.0))
+
+    assert not is_gone(CandidateServers(995.0)) and is_gone(CandidateServers(994.9))
+    assert is_gone(CandidateServers(1000.0, has_failed=True)) and not is_gone(CandidateServers(has_failed=True))
+    assert CandidateServers(999.5).is_gone(Observed(NOW))  # nobody gave it time
 
 
 @pytest.mark.parametrize(
@@ -129,8 +125,6 @@ def test_what_nobody_told_is_no_trouble() -> None:
     assert told(StageEvidence()) == {
         "mix": Mix(),
         "classes": Mix(),
-        "is_stable_better": True,
-        "mostly": MostlyFailing(),
     }
     assert told(Observed(0.0)) == {"is_acknowledged": True, "is_confirmed": True, "room": Room()}
     assert told(Desired(S.SHIFTING)) == {
@@ -138,10 +132,6 @@ def test_what_nobody_told_is_no_trouble() -> None:
     }  # fmt: skip
     assert told(Identity()) == {"has_stable": True, "candidate_name": "the candidate", "stable_name": "stable"}
     assert told(NOBODY) == {} and judged().log_e_better == 0.0
-    shortly = EngineState(gone_since=999.5)
-    assert take_snapshot(
-        POLICY, Identity(), Desired(S.SHIFTING), Observed(NOW), shortly
-    ).evidence.is_candidate_gone  # nobody gave it time
 
 
 def test_a_dry_run_is_judged_and_does_not_act() -> None:
@@ -157,12 +147,6 @@ def test_every_guard_of_the_policy_is_judged_in_its_order_by_its_own_counts() ->
         ("slow_250ms", 70, 30),
         ("refused", 0, 0),
     ]
-
-
-def test_harm_is_counted_where_the_policy_has_a_budget() -> None:
-    state = EngineState(harm={"errors": (3.0, 4.0)})
-    assert evidence(state, policy=replace(POLICY, budget_bad=None)).harm == {}
-    assert evidence(state, policy=replace(POLICY, budget_bad=50)).harm == {"errors": (3.0, 4.0)}
 
 
 def test_a_guard_is_worse_on_average_over_its_points_and_fine_where_that_is_proven_least() -> None:

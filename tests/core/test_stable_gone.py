@@ -14,8 +14,8 @@ from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.freeze import FreezeWindow
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import OnUndecided, Policy, WhenStableIsGone
+from rollouts.core.rules.stable_gone import StableServers, is_absent
 from rollouts.core.snapshot import Observed
-from rollouts.core.stable_gone import is_absent
 from tests.core.test_decide import ALONE, POLICY, judged, snapshot
 from tests.snapshots import changed
 
@@ -184,10 +184,10 @@ def test_an_answer_shows_that_stable_is_there_and_a_request_that_was_shed_shows_
 
     state = after(EngineState(), 1, 0, 0, 0)
     state = after(state, 2, 7, 0, 0)  # never sent anywhere
-    assert state.stable_unanswered == 7
+    assert state.of(StableServers).unanswered == 7
     state = after(state, 3, 12, 5, 5)
-    assert EngineState.from_json(state.to_json()).stable_unanswered == 12
-    assert after(state, 4, 13, 6, 5).stable_unanswered is None
+    assert EngineState.from_json(state.to_json()).of(StableServers).unanswered == 12
+    assert after(state, 4, 13, 6, 5).of(StableServers).unanswered is None
     shed = after(state, 4, 17, 5, 5, shed=5)
-    assert shed.stable_unanswered == 12
-    assert after(shed, 5, 30, 8, 8, shed=15).stable_unanswered == 15
+    assert shed.of(StableServers).unanswered == 12
+    assert after(shed, 5, 30, 8, 8, shed=15).of(StableServers).unanswered == 15

@@ -11,7 +11,7 @@ import pytest
 from rollouts.core.counter_deltas import Arms, Counts, Reading
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code, Decision
-from rollouts.core.engine_state import SETTLES_S, EngineState, StableOdd
+from rollouts.core.engine_state import EngineState
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.lifecycle import RolloutState
@@ -19,10 +19,12 @@ from rollouts.core.odd_replica import CHANCE, ReplicaTally
 from rollouts.core.policy import OnUndecided, Policy
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.room import Room
-from rollouts.core.snapshot import Desired, Identity, Observed
-from rollouts.core.stable_replica import doubted
+from rollouts.core.rules.replica_differs import SETTLES_S
+from rollouts.core.rules.stable_replica import StableReplica, StableTallies, doubted
+from rollouts.core.snapshot import Desired, Identity
 from rollouts.core.step_evidence import Evidence, Part
 from tests.core.test_decide import BREACHES, POLICY, judged, snapshot
+from tests.snapshots import keeping, seen
 
 S = RolloutState
 ONE_IS_BAD = {"a:1": ReplicaTally(1, 500), "b:1": ReplicaTally(30, 500), "c:1": ReplicaTally(0, 500)}
@@ -153,25 +155,28 @@ def beside(bad_candidate: int, bad_stable: int, seconds: int = 60) -> Evidence:
 
 def settled(evidence: Evidence) -> EngineState:
     watches = {name: GuardTracker(evidence=evidence) for name in ("errors", "slow")}
-    state = EngineState(watches=watches, stable_odd=StableOdd("b:1", 10.0, 3, True))
-    return state.stable_settling(20.0, is_replacing=False)
+    return ticked(keeping(StableReplica("b:1", 10.0, 3, True), watches=watches), 20.0)
+
+
+def ticked(state: EngineState, at: float, *, is_replacing: bool = False) -> EngineState:
+    return state.observed(seen(at, is_stable_replacing=is_replacing), Desired(S.SHIFTING), has_stable=True)
 
 
 def test_evidence_begins_afresh_once_another_has_answered_for_some_seconds() -> None:
     state = settled(beside(1, 1))
-    waits = state.stable_settling(21.0, is_replacing=True)
-    assert waits.stable_odd is not None and waits.stable_odd.gone_at is None
-    assert state.stable_settling(20.0 + SETTLES_S, is_replacing=False) == state
-    done = state.stable_settling(20.1 + SETTLES_S, is_replacing=False)
-    assert done.stable_odd == StableOdd("b:1", 10.0, 3, True, 20.0, True)
+    assert ticked(state, 21.0, is_replacing=True).of(StableReplica).gone_at is None
+    assert ticked(state, 20.0 + SETTLES_S) == state
+    done = ticked(state, 20.1 + SETTLES_S)
+    assert done.of(StableReplica) == StableReplica("b:1", 10.0, 3, True, 20.0, True)
     assert done.watches["errors"].evidence == Evidence() and done.watches["slow"] == state.watches["slow"]
-    assert done.stable_settling(99.0, is_replacing=False) == done
-    assert EngineState.from_json(done.to_json()).stable_odd == done.stable_odd
+    assert ticked(done, 99.0) == done
+    assert EngineState.from_json(done.to_json()).of(StableReplica) == done.of(StableReplica)
 
 
 def test_one_that_an_older_version_kept_is_read() -> None:
-    assert EngineState.from_json({"stable_odd": ["b:1", 10.0, 3, True, 20.0, True]}).stable_odd == StableOdd(
-        "b:1", 10.0, 3, is_aside=True, gone_at=20.0, is_renewed=True
+    stored = {"stable_odd": ["b:1", 10.0, 3, True, 20.0, True], "stable_looks": 4}
+    assert EngineState.from_json(stored).of(StableReplica) == StableReplica(
+        "b:1", 10.0, 3, is_aside=True, gone_at=20.0, is_renewed=True, looks=4
     )
 
 
@@ -190,25 +195,26 @@ def story(
     policy, state, total, decisions = one_step(max_frac), EngineState(), Arms(), list[Decision]()
     tallies = {name: ReplicaTally(0, 0) for name in "abc"}
     for tick in range(seconds):
-        odd = state.stable_odd
-        is_bad = odd is None or tick < odd.at + 30
+        odd = state.of(StableReplica)
+        is_bad = not odd.replica or tick < odd.at + 30
         shared = incident if is_bad else 0.0
         fails = {name: max(shared, odd_fails * (is_bad and name == "b")) for name in "abc"}
         of_stable = {name: sum(rng.random() < fails[name] for _ in range(10)) for name in "abc"}
         tallies = {name: ReplicaTally(tallies[name].bad + n, 10 * (tick + 1)) for name, n in of_stable.items()}
         bad = sum(rng.random() < max(shared, candidate_fails) for _ in range(30))
         total += Arms(Counts(30, 30, {"errors": bad}), Counts(30, 30, {"errors": sum(of_stable.values())}))
-        seen = Observed(
+        looked = seen(
             tick + 1.0, is_newly_acknowledged=not tick, step_started_at=1.0, candidate_servers=1, stable_servers=3,
-            is_stable_replacing=is_bad and odd is not None,
+            is_stable_replacing=is_bad and bool(odd.replica),
         )  # fmt: skip
         given = TickInput(
-            tick, policy, Identity(1), Desired(S.SHIFTING, step_index=0, weight_bp=5000), seen, state,
+            tick, policy, Identity(1), Desired(S.SHIFTING, step_index=0, weight_bp=5000), looked, state,
             readings={"one": Reading("one", tick + 1.0, total.candidate, total.stable)},
         )  # fmt: skip
         last = evaluate(given, gone_over_s=5.0)
         if is_told and doubted(last.snapshot, last.decision) is not None:
-            last = evaluate(replace(given, observed=replace(seen, stable_replicas=tallies)), gone_over_s=5.0)
+            told = replace(looked.given(StableTallies), tallies=tallies)
+            last = evaluate(replace(given, observed=looked.telling(told)), gone_over_s=5.0)
         state, decisions = last.engine_state, [*decisions, last.decision]
         if last.is_effect:
             break

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.exceptions import ImproperlyConfigured
 
 from serving.core.containment import may_run_code
-from serving.core.static_servers import NOTHING, REQUEST, StaticServer, differences, why_not_used
+from serving.core.static_servers import NOTHING, REQUEST, StaticServer, differences, mistakes
 
 SETTINGS = str(Path(__file__).resolve().parents[2] / "sluicegate" / "settings.py")
 RUNTIME = f"company/triton@sha256:{'a' * 64}"
@@ -30,12 +27,26 @@ def test_one_is_named_by_its_address_and_two_ports() -> None:
             StaticServer.at(text)
 
 
-@pytest.mark.parametrize("loads", [NOTHING, REQUEST, "/srv/models"])
-def test_what_it_loads_and_which_runtime_it_is_have_to_be_said(loads: str) -> None:
-    assert why_not_used(loads, RUNTIME) == ""
-    assert "SLUICEGATE_STATIC_LOADS" in why_not_used(loads.upper().replace("/", "."), RUNTIME)
-    for image in ("", "company/triton:24.10", "@sha256:" + "a" * 64, RUNTIME[:-1]):
-        assert "SLUICEGATE_STATIC_RUNTIME" in why_not_used(loads, image)
+@pytest.mark.parametrize("loads", [NOTHING, REQUEST, "/srv/models/one"])
+def test_a_server_is_listed_with_its_runtime_and_how_releases_get_there(loads: str) -> None:
+    assert mistakes(loads, RUNTIME, root="/srv/models") == []
+    for image in ("", "company/triton:24.10", "@sha256:" + "a" * 64, RUNTIME[:-1], f"{'c' * 300}{RUNTIME}"):
+        ((field, _),) = mistakes(loads, image, root="/srv/models")
+        assert field == "runtime"
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        "", "Request", "models", "/", "/srv/models", "/srv/models/", "/srv/models/..", "/srv/models/../etc", "/srv/models2/one",
+        "/etc", "/srv/models//one", "/srv/models/one/", "/srv/models/" + "m" * 300,
+    ],
+)  # fmt: skip
+def test_no_folder_beside_the_shared_one_is_written_to(loads: str) -> None:
+    ((field, _),) = mistakes(loads, RUNTIME, root="/srv/models")
+    assert field == "loads"
+    ((field, says),) = mistakes("/srv/models/one", RUNTIME, root="")
+    assert field == "loads" and "SLUICEGATE_STATIC_FOLDER, which is not set" in says
 
 
 @pytest.mark.parametrize(
@@ -59,30 +70,6 @@ def test_what_a_server_states_is_held_against_what_is_declared(
 ) -> None:
     found = " ".join(differences(SERVING, inputs, outputs))
     assert words in found and bool(found) == bool(words)
-
-
-@pytest.mark.parametrize(
-    ("over", "words"),
-    [
-        ({}, ""),
-        ({"SERVER": "10.20.0.7:8000"}, "SLUICEGATE_STATIC_SERVER: '10.20.0.7:8000' is not address"),
-        ({"SERVER": "10.30.0.7:8000:8001"}, "SLUICEGATE_STATIC_SERVER: 10.30.0.7 is in none of 10.20.0.0/16"),
-        ({"SERVER": "triton.example:8000:8001"}, "is no IPv4 address"),
-        ({"LOADS": "models"}, "SLUICEGATE_STATIC_LOADS='models' is neither"),
-        ({"RUNTIME": ""}, "SLUICEGATE_STATIC_RUNTIME='' is no image by digest"),
-    ],
-)
-def test_settings_that_make_no_sense_stop_the_start(
-    monkeypatch: pytest.MonkeyPatch, over: dict[str, str], words: str
-) -> None:
-    monkeypatch.setenv("SLUICEGATE_PRIVATE_NETWORKS", "10.20.0.0/16")
-    for name, value in {"SERVER": "10.20.0.7:8000:8001", "LOADS": REQUEST, "RUNTIME": RUNTIME, **over}.items():
-        monkeypatch.setenv(f"SLUICEGATE_STATIC_{name}", value)
-    if words:
-        with pytest.raises(ImproperlyConfigured, match=re.escape(words)):
-            runpy.run_path(SETTINGS)
-    else:
-        assert runpy.run_path(SETTINGS)["STATIC_SERVER"] == StaticServer("10.20.0.7", 8000, 8001)
 
 
 def test_code_is_not_loaded_where_nothing_is_known_of_containment_unless_the_owner_lets_it() -> None:

@@ -28,7 +28,7 @@ def tick(decision: Decision, *, number: int = 9, history: OpenSegment | None = N
 def is_recorded(code: Code, *, after_s: float, **facts: Any) -> bool:
     """Whether the engine, having held for changing reasons for long, records this one so long after the last."""
     history = OpenSegment(spoken=(FREELY_RECORDED + 30, NOW - after_s))
-    hold = Decision(Action.HOLD, code, "Holding.", facts)
+    hold = Decision(Action.HOLD, code, "Holding.", **facts)
     return outcome_of(tick(hold, history=history, last="hold:need_more")).is_recorded
 
 
@@ -91,8 +91,8 @@ def test_each_hold_for_another_reason_waits_twice_as_long_after_the_first_24() -
 def test_people_are_warned_once_of_what_moves_nothing(
     code: Code, facts: dict[str, Any], last: str, warning: str
 ) -> None:
-    assert tick(Decision(Action.HOLD, code, "Holding.", facts), last=last).warning == warning
-    assert tick(Decision(Action.ADVANCE, code, "Advancing.", facts), last=last).warning == ""
+    assert tick(Decision(Action.HOLD, code, "Holding.", **facts), last=last).warning == warning
+    assert tick(Decision(Action.ADVANCE, code, "Advancing.", **facts), last=last).warning == ""
 
 
 def test_what_is_promoting_stays_so_and_nothing_else_begins_it() -> None:

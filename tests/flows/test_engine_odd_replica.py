@@ -8,8 +8,8 @@ import pytest
 
 from accounts.core.access import Actor
 from ledger.models import Event
-from rollouts.core import engine_state
 from rollouts.core.replay import replay
+from rollouts.core.rules import replica_differs, stable_replica
 from rollouts.core.tick_history import rows_in
 from rollouts.engine import loop, odd_replicas
 from rollouts.models import DecisionRecord
@@ -31,7 +31,8 @@ LONG_WELL = HostCounts(100_000, 0)
 @pytest.fixture(autouse=True)
 def _settles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns follow at once, as if a second had passed; and a busy machine is given time for its looks."""
-    monkeypatch.setattr(engine_state, "SETTLES_S", 0.0)
+    for rule in (replica_differs, stable_replica):
+        monkeypatch.setattr(rule, "SETTLES_S", 0.0)
     monkeypatch.setattr(loop, "WAIT_S", 60.0)
 
 

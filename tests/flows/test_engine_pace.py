@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from rollouts.core.mostly_failing import LEAST_READINGS
-from rollouts.core.rollback_rules import FAILING_OVER_S
+from rollouts.core.rules.mostly_failing import LEAST_READINGS
+from rollouts.core.rules.verdicts import FAILING_OVER_S
 from rollouts.engine import loop
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings

@@ -10,7 +10,7 @@ from ledger.core.errors import StateChanged
 from ledger.models import Event
 from rollouts import actions
 from rollouts.actions import engine_effects
-from rollouts.core import second_look
+from rollouts.core.rules import second_look
 from rollouts.engine import rollback
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import view_of

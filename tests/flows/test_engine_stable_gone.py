@@ -92,7 +92,7 @@ def test_the_policy_does_it_by_itself_once_stable_has_been_gone_for_its_time() -
     lose_stable(story)
     story.turn()
     assert story.rollout.state == "preparing" and "once r1 has been gone for 60 s" in story.rollout.reason
-    began_earlier(61, "stable_gone_since")
+    began_earlier(61, "stable_gone")
     story.turn()
     assert story.rollout.state == "shifting" and story.codes()[-1] == "stable_gone"
     has_all_traffic(story)
@@ -257,7 +257,7 @@ def test_no_door_of_a_take_over_skips_the_approvals_of_the_promotion() -> None:
         with pytest.raises(Refused) as caught:
             by_hand(story, verb)
         assert caught.value.code == "approval_missing" and "promote 0 of 1" in caught.value.message
-    began_earlier(61, "stable_gone_since")
+    began_earlier(61, "stable_gone")
     held = story.turn()
     assert held.state == "preparing" and held.reason == "Ready to go on, but promote needs 1 more approval."
     approve(story, "promote")
@@ -365,7 +365,7 @@ def test_a_candidate_that_never_loads_keeps_the_cause_while_it_is_tried_again_an
         of_candidate.update(state=state)
         reasons.add(story.turn().reason)
     assert reasons == {f"Waiting for r2 to be loaded and warm. {cause}"}
-    began_earlier(61, "gone_since")
+    began_earlier(61, "servers_gone")
     assert story.until("cancelled", turns=2).reason.endswith(f" s. {cause}")
 
 

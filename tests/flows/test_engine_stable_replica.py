@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from ledger.models import Event
 from ledger.queries.clock import DatabaseClock
-from rollouts.core import engine_state
 from rollouts.core.replay import replay
+from rollouts.core.rules import replica_differs, stable_replica
 from rollouts.core.tick_history import rows_in
 from rollouts.engine import loop, stable_replicas
 from rollouts.models import DecisionRecord, Rollout
@@ -33,7 +33,8 @@ BEFORE = HostCounts(1_000_000, 50_000)
 @pytest.fixture(autouse=True)
 def _settles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns follow at once, as if a second had passed; and a busy machine is given time for its looks."""
-    monkeypatch.setattr(engine_state, "SETTLES_S", 0.0)
+    for rule in (replica_differs, stable_replica):
+        monkeypatch.setattr(rule, "SETTLES_S", 0.0)
     monkeypatch.setattr(stable_replicas, "WAIT_S", 60.0)
 
 
@@ -184,7 +185,7 @@ def test_one_that_is_well_goes_on_once_it_is_replaced() -> None:
 
 def test_where_no_node_has_room_it_is_said_and_the_weight_stays() -> None:
     story, hosts = beside_a_bad_one()
-    Node.objects.update(cordoned_at=timezone.now())
+    Node.objects.update(removed_at=timezone.now())
     until_told(story)
     weight_bp = story.rollout.weight_bp
     for _ in range(10):

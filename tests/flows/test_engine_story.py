@@ -15,8 +15,8 @@ from ledger.actions import leadership
 from ledger.models import Event, Lease
 from rollouts import actions
 from rollouts.actions import engine_effects, tick_records
-from rollouts.core import rollback_rules
 from rollouts.core.evaluate import TickInput
+from rollouts.core.rules import all_failing, mostly_failing
 from rollouts.core.tick_history import rows_of
 from rollouts.engine import loop as engine_module
 from rollouts.models import DecisionRecord, Observation, Rollout
@@ -100,7 +100,8 @@ def test_a_server_that_is_gone_rolls_back_without_any_count() -> None:
 
 
 def test_early_ticks_make_neither_a_slow_probe_nor_one_bad_moment_a_breach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 3600.0)
+    for rule in (all_failing, mostly_failing):
+        monkeypatch.setattr(rule, "FAILING_OVER_S", 3600.0)
     lenient = [{"indicator": "errors", "roll_back_over": {"ratio": 100, "plus_frac": 1.0}}]
     story = Story(timings=replace(AT_ONCE, gone_over_s=3600.0), guards=lenient)
     story.until("shifting")
@@ -408,7 +409,7 @@ def test_a_candidate_that_is_never_ready_is_cancelled_without_traffic() -> None:
     began_earlier(6)
     story.turn()
     assert story.rollout.state == "preparing"  # it counts from when the server was lost
-    began_earlier(6, "gone_since")
+    began_earlier(6, "servers_gone")
     assert story.until("cancelled", turns=2).weight_bp == 0
     assert story.codes()[-1] == "servers_gone" and story.route().candidate_id is None
 

@@ -30,7 +30,7 @@ def entry(pk: int, stage: str = "step 0") -> Any:
         stable=SimpleNamespace(digest="d"),
     )  # fmt: skip
     return SimpleNamespace(
-        rollout=rollout, places=(None, None), engine_state=SimpleNamespace(stage=stage, stable_odd=None)
+        rollout=rollout, places=(None, None), engine_state=SimpleNamespace(stage=stage, of=lambda kind: kind())
     )
 
 

@@ -94,8 +94,8 @@ def _takeover(said: argparse.Namespace, folder: Path) -> int:
 
 #: How a campaign ends that has nobody to kill.
 NOBODY = 2
-#: What is torn is found out by the sites of the rollouts' and the deployments' moves, of a node's drain, and of the file, alone.
-TORN_SITES = "@ rollouts.actions.transitions|append_event < _append < _move|_mark < drain_node|@ in_place"
+#: The sites that find torn writes: moves of rollouts and deployments, a gateway's drain, and the file.
+TORN_SITES = "@ rollouts.actions.transitions|append_event < _append < _move|_written < drain_gateway|@ in_place"
 TORN = {"torn": True, "site": TORN_SITES, "most": 10**9, "changed": False, "seed": 1}
 
 

@@ -22,7 +22,7 @@ from serving.ports import LaunchSpec
 from tests.kills import databases, fleet_checks
 from tests.kills.campaign import Played
 from tests.kills.fleet_checks import Seen
-from tests.kills.fleet_stories import MIB, PEOPLE, SPARE_MIB, STORIES, Chapter, FleetStory, scaled, silent, take_off
+from tests.kills.fleet_stories import MIB, PEOPLE, SPARE_MIB, STORIES, Chapter, FleetStory, scaled, silent
 from tests.kills.machine import Machine
 from tests.kills.points import Point, Points, sites_in
 from tests.kills.process import Child, fork
@@ -214,7 +214,6 @@ class Tended(Stage):
             wrong = fleet_checks.wrong_now(
                 seen, self.machines.values(), min(self.least, 1) if self.is_hurt else self.least
             )
-            wrong += fleet_checks.half_removed()
             self.played.problems += [one for one in wrong if one not in self.played.problems]
             why = is_there(seen)
             if not why and not self._is_frozen:
@@ -245,14 +244,12 @@ class Tended(Stage):
     def _wait_frozen(self, seen: Sequence[Seen]) -> None:
         """Its node is lost, until the others have done what they can; then it goes on, as if nothing had been."""
         self.is_hurt = True
-        story, first = self.victim.story, self._first
+        first = self._first
         assert first is not None
-        silent(story.victim)
+        silent(self.victim.story.victim)
         if seen != self.last_seen:
             self.last_seen, self.quiet_since = seen, time.monotonic()
         elif time.monotonic() - self.quiet_since > QUIET_S:
-            if story.is_removed:
-                take_off(story.victim)
             self.is_thawed = True
             first.thaw()
 

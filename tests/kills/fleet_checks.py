@@ -24,11 +24,6 @@ ONCE = (
     "deployment.drained",
     "deployment.gone",
     "node.registered",
-    "node.drained",
-    "node.cordoned",
-    "node.uncordoned",
-    "node.removed",
-    "node.returned",
 )
 
 
@@ -77,14 +72,6 @@ def wrong_now(seen: Sequence[Seen], machines: Iterable[Machine], least: int) -> 
             out.append(f"{held} MiB of {machine.memory_mib} are given away on {machine.name}")
     answering = sum(one.answers for one in seen)
     return out if answering >= least else [*out, f"{answering} replicas answer, and {least} must"]
-
-
-def half_removed() -> list[str]:
-    """Deployments and servers on nodes that are on no list any more."""
-    left = live_deployments().filter(node__removed_at__isnull=False).order_by("pk")
-    runs = Server.objects.filter(ended_at=None, deployment__node__removed_at__isnull=False).order_by("pk")
-    out = [f"deployment {one.pk} is {one.state} on {one.node_id}, which was removed" for one in left]
-    return out + [f"server {one.pk} is on the books of a node that was removed" for one in runs]
 
 
 def unsettled(seen: Sequence[Seen], machines: Iterable[Machine], wanted: int, away: frozenset[str]) -> str:

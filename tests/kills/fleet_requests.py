@@ -10,13 +10,13 @@ from typing import Any
 from django.utils import timezone
 
 from serving.actions.gateways import drain_gateway
-from serving.models import Deployment, Environment, Gateway, Node
-from tests.kills.fleet_stories import LOST, PEOPLE, Chapter, Fleet, FleetStory, back, drained, scaled, uncordoned
+from serving.models import Deployment, Environment, Gateway
+from tests.kills.fleet_stories import PEOPLE, Chapter, Fleet, FleetStory
 
 #: If-Match: whatever version there is; and where none is asked for.
 ANY, NONE = "*", ""
-#: What is answered to who asks for what was done already: it is gone, it is leaving, or its version moved on.
-GONE, LEAVING, MOVED_ON = 404, 409, 412
+#: Statuses of a request that was carried out before: gone, or leaving.
+GONE, LEAVING = 404, 409
 WHY = {"reason": "Repair."}
 DRAIN = {**WHY, "is_confirmed": True}
 REPLICAS = "models/double/releases/r1/replicas"
@@ -67,10 +67,6 @@ class RequestStory:
             Gateway.objects.create(environment=Environment.objects.get(), name=name, seen_at=timezone.now(), **at)
 
 
-def _version_of(node: str) -> Callable[[], str]:
-    return lambda: f'"{Node.objects.get(name=node).version}"'
-
-
 def _gateway_drained(_: Fleet) -> None:
     drain_gateway(actor=PEOPLE, gateway=Gateway.objects.get(name="one"), reason="Repair.", is_confirmed=True)
 
@@ -102,46 +98,11 @@ _TO_ADD = {
     "http_url": "http://127.0.0.1:5",
     "grpc_address": "127.0.0.1:6",
 }
-_BACK = (Chapter(back("c"), 3, 3), Chapter(uncordoned("c"), 3, 3))
 REQUESTS = [
     RequestStory(_before("scaled up", "a"), _scale(3), 3, 1),
     RequestStory(_before("scaled down", "abc"), _scale(1), 1, 1),
     RequestStory(_before("replaced", "ab"), _replace("deployment.requested"), 2, 2),
     RequestStory(_before("replaced and set aside", "ab"), _replace("deployment.set_aside", set_aside=True), 2, 1),
-    RequestStory(
-        _before("node cordoned", "a"),
-        Request("nodes/b/cordon", "node.cordoned"),
-        1,
-        1,
-        afterwards=(Chapter(scaled(2), 2, 1), Chapter(uncordoned("b"), 2, 2)),
-    ),
-    RequestStory(
-        _before("node uncordoned", "abc", fits=1),
-        Request("nodes/b/uncordon", "node.uncordoned", version=_version_of("b"), done=frozenset({MOVED_ON})),
-        3,
-        3,
-        unwatched=drained("b"),
-    ),
-    RequestStory(
-        _before("node drained", "ab"),
-        Request("nodes/b/drain", "node.drained", DRAIN),
-        2,
-        2,
-        afterwards=(Chapter(uncordoned("b"), 2, 2),),
-    ),
-    RequestStory(
-        _before("one replica drained", "ab"),
-        Request("nodes/b/drain", "node.drained", DRAIN, on="b", done=frozenset({GONE})),
-        2,
-        2,
-    ),
-    RequestStory(
-        _before("lost node removed", "abc", LOST),
-        Request("nodes/c/remove", "node.removed", done=frozenset({GONE})),
-        3,
-        3,
-        afterwards=_BACK,
-    ),
     RequestStory(
         _nobody_is_there("gateway drained"),
         Request("gateways/one/drain", "gateway.drained", DRAIN),

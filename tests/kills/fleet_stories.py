@@ -10,15 +10,10 @@ from typing import Protocol
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from ledger.core.errors import NotFound, StateChanged
 from registry.models import Release
-from serving.actions.draining import drain_node
-from serving.actions.nodes import uncordon_node
-from serving.actions.removing import remove_node
 from serving.actions.replicas import scale_release
 from serving.actions.routes import set_route
-from serving.models import Deployment, Environment, Node
-from serving.queries.deployments import get_node
+from serving.models import Environment, Node
 from tests.factories import make_environment, make_model, make_release, resealed
 
 PEOPLE = Actor.system("test")
@@ -53,9 +48,8 @@ class Chapter:
 @dataclass(frozen=True)
 class FleetStory:
     """`stand`: the nodes on which a replica answers at the beginning. `victim`: the node whose agent is killed. `broken`: nodes on
-    which no load succeeds. `late`: nodes whose agents are started again by the story. `is_removed`: people take the victim's node off
-    the list while it is frozen. `fits`: so many replicas have room on each node. `joins`: nodes whose agents
-    the story starts for the first time."""
+    which no load succeeds. `late`: nodes whose agents are started again by the story.
+    `fits`: so many replicas have room on each node. `joins`: nodes whose agents the story starts for the first time."""
 
     name: str
     stand: str
@@ -63,7 +57,6 @@ class FleetStory:
     victim: str = "a"
     broken: str = ""
     late: str = ""
-    is_removed: bool = False
     fits: int = 3
     can_freeze: bool = True
     nodes: str = "abc"
@@ -101,16 +94,6 @@ def lost(node: str) -> Callable[[Fleet], object]:
     return act
 
 
-def moved(what: Callable[[Fleet], object], node: str) -> Callable[[Fleet], object]:
-    """A person drains the node after it was lost."""
-
-    def act(fleet: Fleet) -> None:
-        what(fleet)
-        drained(node)(fleet)
-
-    return act
-
-
 def silent_for_long(node: str) -> Callable[[Fleet], object]:
     """So long that it gets no more traffic."""
 
@@ -136,58 +119,17 @@ def comes(node: str, *, wanted: int) -> Callable[[Fleet], object]:
     return act
 
 
-def drained(node: str) -> Callable[[Fleet], object]:
-    def act(_: Fleet) -> None:
-        drain_node(actor=PEOPLE, node=Node.objects.get(name=node), reason="Repair.", is_confirmed=True)
-
-    return act
-
-
-def removed(node: str) -> Callable[[Fleet], object]:
-    def act(fleet: Fleet) -> None:
-        assert take_off(node), f"{node} is in use: {list(Deployment.objects.filter(node=node).values())}"
-
-    return act
-
-
-def uncordoned(node: str) -> Callable[[Fleet], object]:
-    def act(_: Fleet) -> None:
-        found = Node.objects.get(name=node)
-        uncordon_node(actor=PEOPLE, node=found, expected_version=found.version)
-
-    return act
-
-
-def take_off(node: str) -> bool:
-    """Whether the node is off the list now; not while something is wanted there."""
-    try:
-        remove_node(actor=PEOPLE, node=get_node(node), reason="It is gone.")
-    except (StateChanged, NotFound):
-        return False
-    return True
-
-
-LOST = Chapter(moved(lost("c"), "c"), 3, 2)
-_COMES_BACK = (LOST, Chapter(back("c"), 3, 3))
-_REMOVED = (LOST, Chapter(removed("c"), 3, 3), Chapter(back("c"), 3, 3), Chapter(uncordoned("c"), 3, 3))
 _JOINS = Chapter(comes("c", wanted=3), 3, 2)
 _SILENT = Chapter(silent_for_long("c"), 3, 2)
-_DRAINED = (Chapter(drained("b"), 2, 2), Chapter(uncordoned("b"), 2, 2))
 STORIES = [
     FleetStory("scaled up", "a", (Chapter(scaled(3), 3, 1),)),
     FleetStory("comes up", "a", (Chapter(scaled(2), 2, 1),), victim="b"),
-    FleetStory("comes up and is removed", "a", (Chapter(scaled(2), 2, 1),), victim="b", is_removed=True),
     FleetStory("scaled down", "abc", (Chapter(scaled(1), 1, 1),)),
     FleetStory("lets go", "abc", (Chapter(scaled(1), 1, 1),), victim="c"),
-    FleetStory("node lost", "abc", _COMES_BACK),
-    FleetStory("lost node comes back", "abc", _COMES_BACK, victim="c", late="c"),
-    FleetStory("node removed", "abc", _REMOVED),
-    FleetStory("removed node comes back", "abc", _REMOVED, victim="c", late="c"),
     FleetStory("joins", "ab", (_JOINS,), victim="c", fits=1, joins="c"),
     FleetStory("node joins", "ab", (_JOINS,), fits=1, joins="c"),
     FleetStory("node silent and none has room", "abc", (_SILENT,), fits=1),
     FleetStory("comes back and none had room", "abc", (_SILENT,), victim="c", late="c", fits=1),
-    FleetStory("node drained", "ab", _DRAINED),
     FleetStory("failed replica moved", "a", (Chapter(scaled(2), 2, 1),), broken="b"),
     FleetStory("fails", "a", (Chapter(scaled(2), 2, 1),), broken="b", victim="b"),
 ]

@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 from accounts.actions import issue_token
 from accounts.models import User
 from ledger.models import Event
-from serving.models import Deployment, Gateway, Node, Scale
+from serving.models import Deployment, Gateway, Scale
 from tests.factories import make_admin
 from tests.kills import databases, fleet_checks
 from tests.kills.agent_runs import Tended
@@ -33,8 +33,7 @@ LET_GO_S = 1.5
 _TOKENS: dict[str, str] = {}
 #: What people do: each is told of as often as it was done. How often agents act rests on who dies.
 PEOPLES = (
-    "deployment.scaled", "deployment.set_aside", "node.cordoned", "node.uncordoned", "node.drained", "node.removed",
-    "gateway.registered", "gateway.drained", "gateway.resumed", "gateway.removed",
+    "deployment.scaled", "deployment.set_aside", "gateway.registered", "gateway.drained", "gateway.resumed", "gateway.removed",
 )  # fmt: skip
 
 
@@ -184,14 +183,9 @@ def _times(verb: str) -> int:
 
 def _standing() -> dict[str, list[list[Any]]]:
     """What people said, as rows have it."""
-    said = ("cordoned_by", "cordon_reason", "version")
     drained = ("drained_by", "drain_reason", "version")
     return {
         "scales": [list(one) for one in Scale.objects.values_list("replicas", "reason", "changed_by", "version")],
-        "nodes": [
-            [one.name, one.cordoned_at is not None, one.removed_at is not None, *(getattr(one, name) for name in said)]
-            for one in Node.objects.order_by("name")
-        ],
         "gateways": [
             [one.name, one.drained_at is not None, *(getattr(one, name) for name in drained)]
             for one in Gateway.objects.order_by("name")

@@ -17,16 +17,13 @@ from django.utils import timezone
 
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.core.buckets import EDGES_US
-from serving.models import Node
 from serving.ports import GatewayCounters
-from serving.queries.replicas import is_lost
 from sluicegate.settings import BASE_DIR
-from tests.factories import make_deployment, make_node, make_server
+from tests.factories import make_deployment, make_server
 from tests.gateway_rig import wait_until
 from tests.kills import campaign, checks, gateway, victims
 from tests.kills.__main__ import _campaign, _handful, _said
 from tests.kills.fleet_checks import Seen, broken_lives, look, unsettled, wrong_now
-from tests.kills.fleet_stories import silent
 from tests.kills.machine import RUNS, Machine
 from tests.kills.points import AFTER, BEFORE, LASTING, Point, late_in, written_by
 
@@ -103,7 +100,7 @@ def test_transactions_that_are_torn_are_found_out(found: dict[str, Any]) -> None
     assert len(problems(torn, "engine")) >= 3
     assert "had arrived in" in said or "after" in said
     assert "was acknowledged, and 0 is kept" in said
-    assert "cut off, node.drained is told 0 times, and rows changed: True" in said
+    assert "cut off, gateway.drained is told 0 times, and rows changed: True" in said
 
 
 @pytest.mark.parametrize(
@@ -269,14 +266,6 @@ def test_a_server_that_runs_and_nobody_knows_of_is_told(tmp_path: Path) -> None:
     assert "still wanted on nodes that are away" in unsettled(look(), [node], 1, frozenset({"local"}))
     told = broken_lives({})
     assert f"deployment {server.deployment_id} was requested 0 times" in told and len(told) == 3  # nor anything else
-
-
-@pytest.mark.django_db
-def test_a_node_that_was_never_heard_of_is_not_made_one_that_was() -> None:
-    for name, seen_at in (("heard", timezone.now()), ("joined", None)):
-        make_node(name, seen_at=seen_at)
-        silent(name)
-    assert is_lost(Node.objects.get(name="heard")) and Node.objects.get(name="joined").seen_at is None
 
 
 @pytest.mark.django_db(transaction=True)

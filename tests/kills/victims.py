@@ -20,7 +20,7 @@ def torn() -> list[Victim]:
     the kill test must find that out."""
     engines = [EngineVictim(story, is_torn=True) for story in STORIES if story.name == "breach"]
     agents = [AgentVictim(story, is_torn=True) for story in FLEET_STORIES if story.name == "comes up"]
-    askers = [Asker(one.told, is_torn=True) for one in ASKERS if one.told.name == "node drained"]
+    askers = [Asker(one.told, is_torn=True) for one in ASKERS if one.told.name == "gateway drained"]
     return [*engines, *agents, *askers, RelayVictim(in_place)]
 
 

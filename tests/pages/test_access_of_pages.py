@@ -87,7 +87,7 @@ def address_of(page: URLPattern, made: World) -> str:
         "slug": MODEL, "number": made.release.number, "pk": numbers.get(pattern.split("/")[0], 1), "username": "target",
         "path": "artifact/model.onnx", "code": "forbidden", "delivery": made.delivery.pk, "release": made.release.pk,
         "verb": "pause", "to": "off", "rule": 1, "identity": 1, "digest": made.report.digest, "upload": made.upload_id,
-        "name": "local" if pattern.startswith("fleet/") else "eu-1" if pattern.startswith("settings/gateways/") else "x",
+        "name": "eu-1" if pattern.startswith("settings/gateways/") else "x",
     }  # fmt: skip
     return "/" + re.sub(r"<(?:(\w+):)?(\w+)>", lambda found: str(values.get(found[2], _any(found[1]))), pattern)
 

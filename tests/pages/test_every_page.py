@@ -58,7 +58,6 @@ class World:
         release = {"slug": self.release.model.slug, "number": self.release.number}
         return {
             "error": {"code": "stale"},
-            "fleet_drain": {"name": "local"},
             "release_file": {**release, "path": "artifact/model.onnx"},
             "gate_run": {"pk": self.gate_run.pk},
             "webhook": {"pk": self.webhook.pk},

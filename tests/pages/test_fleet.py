@@ -1,4 +1,4 @@
-"""The fleet: what is known and what is not, for whom; cordoning a node, from the page, by the API and as placement sees it."""
+"""The fleet page and its API: known and unknown facts of nodes, by reader."""
 
 from __future__ import annotations
 
@@ -13,16 +13,11 @@ from django.utils import timezone
 from accounts.actions import actor_for
 from accounts.core.access import Actor, Role
 from accounts.models import User
-from ledger.core.errors import Refused, Stale, Unavailable
 from registry.adapters.capability_evidence import capabilities
-from serving.actions.deployments import ensure_deployment, register_node
-from serving.actions.nodes import cordon_node, uncordon_node
 from serving.models import Deployment, Node, Server, Sleep
 from serving.queries.fleet import fleet_of
 from serving.queries.model_memory import memory_of_models
 from tests.factories import (
-    events_of,
-    make_actor,
     make_admin,
     make_deployment,
     make_environment,
@@ -55,7 +50,7 @@ def test_where_a_table_becomes_cards_each_cell_says_what_it_is(admin: User) -> N
     (table,) = re.findall(r"<table[^>]*>(?:(?!<table).)*Recoveries.*?</table>", page_of(admin))
     (row,) = re.findall("<tr>(?:(?!<tr>).)*</tr>", table.partition("<tbody>")[2])
     cells = re.findall("<td[^>]*>", row)
-    assert len(cells) == 11 and all("data-label=" in one for one in cells[1:])
+    assert len(cells) == 10 and all("data-label=" in one for one in cells[1:])
 
 
 def test_what_nobody_told_is_unknown_and_a_silent_node_is_said_to_be(admin: User) -> None:
@@ -96,7 +91,7 @@ def test_releases_of_other_teams_have_no_name(admin: User) -> None:
     server = make_server(make_deployment(make_release(make_model("secret", team=make_team("ads"))), state="ready"))
     assert "secret r1" in page_of(admin) and "not compared yet" in page_of(admin)
     page = page_of(make_user("ana", team="search"))
-    assert "secret" not in page and "another team" in page and "Cordon local" not in page
+    assert "secret" not in page and "another team" in page
     type(server).objects.update(drift_checked_at=timezone.now(), drift=[{"path": "model.onnx"}])
     assert "1 differ" in page_of(admin)
 
@@ -121,72 +116,11 @@ def test_an_estimate_of_gpu_memory_is_shown_as_one_with_its_parts(admin: User) -
     assert "an estimate before the run" not in page_of(admin, fit="plain/r1")
 
 
-def test_a_cordoned_node_is_given_nothing_new_and_keeps_what_it_has() -> None:
-    admin, node = make_admin(), make_node("local")
-    held = make_deployment(state="ready")
-    found = cordon_node(actor=admin, node=node, reason="New memory.")
-    assert (found.cordon_reason, found.cordoned_by, found.version) == ("New memory.", admin.name, 2)
-    assert cordon_node(actor=admin, node=node, reason="Again.").version == 2  # idempotent
-    register_node(actor=SYSTEM, name="local", runtimes=node.runtimes, facts={})  # its agent goes on telling
-    place = make_environment("production")
-    with pytest.raises(Unavailable, match="Only local could run it") as refused:
-        ensure_deployment(actor=SYSTEM, release=make_release(), environment=place, reason="new")
-    assert refused.value.code == "nodes_cordoned"
-    again = ensure_deployment(actor=SYSTEM, release=held.release, environment=held.environment, reason="again")
-    assert again.pk == held.pk and again.is_wanted
-    make_node("other")
-    made = ensure_deployment(actor=SYSTEM, release=make_release(), environment=place, reason="new")
-    assert made.node_id == "other" and Deployment.objects.count() == 2
-    with pytest.raises(Stale):
-        uncordon_node(actor=admin, node=node, expected_version=1)
-    uncordon_node(actor=admin, node=node, expected_version=2, reason="Done.")
-    told = [(event.verb, event.reason, event.actor) for event in events_of("node", "local")]
-    assert told[:2] == [("node.uncordoned", "Done.", admin.name), ("node.cordoned", "New memory.", admin.name)]
-
-
-@pytest.mark.parametrize("role", list(Role))
-def test_only_an_administrator_cordons(role: Role) -> None:
-    actor, node = make_actor(role), make_node("local")
-    with pytest.raises(Refused):
-        cordon_node(actor=actor, node=node, reason="mine")
-    with pytest.raises(Refused):
-        uncordon_node(actor=actor, node=node, expected_version=1)
-    assert Node.objects.get().cordoned_at is None
-
-
-def test_from_the_page_it_is_one_click_to_shut_and_a_question_to_open(admin: User) -> None:
-    make_node("local")
-    client = signed_in(admin)
-    cordon, uncordon = (reverse("fleet_act", args=["local", verb]) for verb in ("cordon", "uncordon"))
-    assert client.post(cordon, {"reason": HOSTILE}).status_code == 302
-    page = page_of(admin)
-    assert "cordoned</span> by root" in page and "<script>alert" not in page and "may be placed here again" in page
-    stale = client.post(uncordon, {"version": "1", "reason": "typed"})
-    assert stale.status_code == 412 and Node.objects.get().cordoned_at is not None
-    assert client.post(uncordon, {"version": "2"}).status_code == 302 and Node.objects.get().cordoned_at is None
-    for address, form, status in (
-        (cordon, {"reason": "x" * 2001}, 422), (reverse("fleet_act", args=["none", "cordon"]), {}, 404),
-        (reverse("fleet_act", args=["local", "drop"]), {}, 422), (uncordon, {}, 422),
-    ):  # fmt: skip
-        assert client.post(address, form).status_code == status
-    member = signed_in(make_user("ana", team="search", role=Role.RELEASE_MANAGER))
-    assert member.post(cordon, {}).status_code == 403 and Node.objects.get().cordoned_at is None
-
-
-def test_the_api_lists_and_cordons(admin: User) -> None:
+def test_the_api_lists_nodes(admin: User) -> None:
     make_server(make_deployment(state="ready"))
     client: Client = signed_in(admin)
     (node,) = client.get("/api/v1/nodes").json()["results"]
     assert node["gpus"] is None and node["state"] == "reachable" and node["deployments"][0]["drifted_files"] is None
-    kind = "application/json"
-    done = client.post(
-        "/api/v1/nodes/local/cordon", {"reason": "x"}, content_type=kind, headers={"If-Match": "*"}
-    ).json()
-    assert done["state"] == "cordoned" and done["version"] == 2
-    again = {"If-Match": '"2"'}
-    assert (
-        client.post("/api/v1/nodes/local/uncordon", {}, content_type=kind, headers=again).json()["cordoned_at"] is None
-    )
 
 
 def test_the_page_asks_few_questions_however_many_nodes(admin: User) -> None:

@@ -75,11 +75,12 @@ def test_a_slice_is_shown_with_its_memory_and_the_rest_is_its_gpus() -> None:
     assert "unknown: rows of its memory" in page
 
 
-def test_a_fault_of_the_hardware_is_shown_and_a_cordon_suggested() -> None:
+def test_a_fault_of_the_hardware_is_shown() -> None:
     read("ecc_uncorrected", 2)
     page = fleet()
-    assert "it needs a reset of the GPU" in page and "Xid 48" in page and "Cordon local until it is repaired." in page
-    assert Node.objects.get().cordoned_at is None, "nobody is cordoned by a reading"
+    assert (
+        "it needs a reset of the GPU" in page and "Xid 48" in page and "Repair it before you place more there." in page
+    )
 
 
 def test_a_reading_that_is_old_is_not_what_is_so_now() -> None:

@@ -131,7 +131,7 @@ class Machine:
         staging = Environment.objects.get_or_create(slug="staging", defaults={"title": "Staging", "is_routed": False})[
             0
         ]
-        # Nodes of earlier tests are in the table, and cordoned: this one is chosen.
+        # Nodes of earlier tests are in the table, and removed: this one is chosen.
         deployment = actions.ensure_deployment(actor=SYSTEM, release=release, environment=staging, reason="a test")
         assert deployment.node_id == self.name
         return deployment
@@ -165,7 +165,7 @@ def machine(database: str, tmp_path: Path) -> Iterator[Machine]:
         yield made_machine
     finally:
         made_machine.close()
-        Node.objects.filter(name=made_machine.name).update(cordoned_at=timezone.now())
+        Node.objects.filter(name=made_machine.name).update(removed_at=timezone.now())
 
 
 def eventually(condition: Callable[[], bool], within_s: float = 60) -> bool:

@@ -22,7 +22,7 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from registry.models import Release
 from rollouts import actions
-from rollouts.core import rollback_rules
+from rollouts.core.rules import all_failing, mostly_failing
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
@@ -157,7 +157,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tritons]:
 @pytest.fixture
 def world(both: Tritons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
     """Every test has a gateway of its own, and the servers of all."""
-    monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 0.0)
+    for rule in (all_failing, mostly_failing):
+        monkeypatch.setattr(rule, "FAILING_OVER_S", 0.0)
     with rig(tmp_path) as parts:
         yield both.with_gateway(parts)
 

@@ -16,7 +16,7 @@ from accounts.core.access import Actor
 from ledger.queries.clock import DatabaseClock
 from registry.models import Release
 from rollouts import actions
-from rollouts.core import engine_state
+from rollouts.core.rules import replica_differs, stable_replica
 from rollouts.engine import loop, stable_replicas
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
@@ -196,7 +196,8 @@ class Site:
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Rig, dict[str, Stubs]]]:
     """A gateway, and three nodes, each with an agent."""
-    monkeypatch.setattr(engine_state, "SETTLES_S", 0.0)  # nothing is in flight between two turns
+    for rule in (replica_differs, stable_replica):  # nothing is in flight between two turns
+        monkeypatch.setattr(rule, "SETTLES_S", 0.0)
     monkeypatch.setattr(loop, "WAIT_S", 60.0)  # a busy machine is given time to tell
     monkeypatch.setattr(stable_replicas, "WAIT_S", 60.0)
     monkeypatch.setattr(node_agent, "BEAT_EVERY_S", 0.2)

@@ -1,16 +1,14 @@
-"""A KServe that somebody else runs, as a node: its owner's release served through a real Envoy, and what the agent says of it."""
+"""A KServe that its owner runs, listed by an environment: its owner's release served through a real Envoy, and the agent's words."""
 
 # ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
-import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from django.utils import timezone
 
 from ledger.core.errors import Unavailable
 from serving.core.lifecycle import LIVE
@@ -22,16 +20,15 @@ from tests.factories import make_admin
 from tests.gateway_rig import Envoy, wait_until
 from tests.kserve_rig import kserve
 from tests.other_server import OtherServer
-from tests.real.test_agent import Machine, database, eventually  # noqa: F401
-from tests.real.test_static_servers import Product, Users, gateway, machine_for, server_of  # noqa: F401
+from tests.real.test_agent import database, eventually  # noqa: F401
+from tests.real.test_static_servers import Product, Users, gateway, listed, server_of, static_production, tended  # noqa: F401
 
 pytestmark = [pytest.mark.real("kserve", "envoy"), pytest.mark.shows("server:kserve"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture
 def product(database: str, tmp_path: Path) -> Product:
-    """Earlier tests' nodes take nothing."""
-    Node.objects.update(cordoned_at=timezone.now(), runtimes=[])
+    static_production()
     return Product(tmp_path)
 
 
@@ -42,29 +39,20 @@ def theirs(product: Product, tmp_path: Path) -> Iterator[OtherServer]:
         yield one
 
 
-@contextlib.contextmanager
-def node_of(database: str, folder: Path, theirs: OtherServer, loads: str) -> Iterator[Machine]:
-    machine = machine_for(database, folder / loads, theirs.at, loads, folder / "blobs")
-    try:
-        machine.begin()
-        yield machine
-    finally:
-        machine.close()
-
-
 def test_what_an_owner_serves_with_kserve_is_routed_watched_and_left(
     product: Product, theirs: OtherServer, database: str, gateway: Envoy, tmp_path: Path
 ) -> None:
     release = product.release(1)
-    with node_of(database, tmp_path, theirs, NOTHING) as machine:
+    place = listed(theirs.at, NOTHING)
+    with tended(database, tmp_path, [place]) as machine:
         deployment = product.deploy(release)
-        assert deployment.node_id == machine.name
+        assert deployment.node_id == place.node_id
         machine.ready(deployment)
         server = server_of(deployment)
         assert (server.pid, server.http_port, server.digest) == (0, theirs.http_port, "")
-        (offered,) = Node.objects.get(pk=machine.name).runtimes
+        (offered,) = Node.objects.get(pk=place.node_id).runtimes
         assert offered["server"] == "kserve" and set(offered["versions"]) == {"kserve"}
-        (view,) = [one for one in fleet_of(make_admin()) if one.node.name == machine.name]
+        (view,) = [one for one in fleet_of(make_admin()) if one.node.name == place.node_id]
         assert view.static == {"address": str(theirs.at), "loads": NOTHING} and view.missing == ""
         assert (view.containment, view.held[0].attested, view.known.gpus) == ("unknown", "unknown", None)
         product.route(release)
@@ -91,11 +79,12 @@ def test_what_an_owner_serves_with_kserve_is_routed_watched_and_left(
 def test_a_kserve_is_given_no_release_and_the_refusal_says_why(
     product: Product, theirs: OtherServer, database: str, tmp_path: Path
 ) -> None:
-    with node_of(database, tmp_path, theirs, REQUEST) as machine:
+    place = listed(theirs.at, REQUEST)
+    with tended(database, tmp_path, [place]):
         with pytest.raises(Unavailable, match="tells no model's configuration") as caught:
             product.deploy(product.release(1))
-        assert caught.value.code == "no_node_for_runtime" and "SLUICEGATE_STATIC_LOADS=nothing" in caught.value.message
-        assert f"{machine.name} runs nothing: {theirs.at} is kserve 0." in caught.value.message
-        (view,) = [one for one in fleet_of(make_admin()) if one.node.name == machine.name]
+        assert caught.value.code == "no_node_for_runtime" and "loads=nothing" in caught.value.message
+        assert f"{place.node_id} runs nothing: {theirs.at} is kserve 0." in caught.value.message
+        (view,) = [one for one in fleet_of(make_admin()) if one.node.name == place.node_id]
         assert "tells no model's configuration" in view.missing
     assert theirs.client.metadata(product.model.slug)

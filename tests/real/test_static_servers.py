@@ -1,4 +1,4 @@
-"""Tritons that somebody else runs, as nodes: real agents, a real control plane and a real Envoy over servers that none of them started."""
+"""Tritons that their owners run, listed by an environment: a real agent, a real control plane and a real Envoy over them."""
 
 # ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
@@ -30,9 +30,11 @@ from registry.storage import FolderStore
 from serving import actions, queries
 from serving.actions.gateways import register_gateway
 from serving.actions.routes import set_route
+from serving.actions.static_servers import list_server
 from serving.core.lifecycle import LIVE
+from serving.core.platforms import Platform
 from serving.core.static_servers import REQUEST, StaticServer
-from serving.models import Deployment, Environment, Node, Server
+from serving.models import Deployment, Environment, ListedServer, Node, Server
 from serving.queries.fleet import fleet_of
 from serving.queries.routes import acknowledged
 from tests.contracts import serving_models as made
@@ -48,28 +50,45 @@ CUT_OFF = "cut off"
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}).encode()
 
 
-def machine_for(database: str, folder: Path, at: StaticServer, loads: str, blobs: Path) -> Machine:
-    """The node that stands for the server at that address. Its agent is not started."""
+def static_production() -> Environment:
+    defaults = {"title": "Production", "platform": Platform.STATIC}
+    return Environment.objects.update_or_create(slug="production", defaults=defaults)[0]
+
+
+def listed(at: StaticServer, loads: str) -> ListedServer:
+    """The server at that address, listed by production."""
+    return list_server(
+        actor=SYSTEM,
+        environment=static_production(),
+        name=f"theirs-{uuid.uuid4().hex[:6]}",
+        address=str(at),
+        loads=loads,
+        runtime=made.doubling(made.MemoryBlobs())["runtime"]["image"],
+    )
+
+
+@contextlib.contextmanager
+def tended(database: str, folder: Path, servers: list[ListedServer]) -> Iterator[Machine]:
+    """The machine whose agent has reached these servers."""
     (folder / "state").mkdir(parents=True)
     machine = Machine(database, folder / "state")
-    machine.env = {
-        "SLUICEGATE_STATIC_SERVER": str(at),
-        "SLUICEGATE_STATIC_LOADS": loads,
-        "SLUICEGATE_STATIC_RUNTIME": made.doubling(made.MemoryBlobs())["runtime"]["image"],
-        "SLUICEGATE_BLOB_STORE": str(blobs),
-    }
-    return machine
+    machine.env = {"SLUICEGATE_BLOB_STORE": str(folder / "blobs")}
+    names = [server.node_id for server in servers]
+    try:
+        machine.begin()
+        assert eventually(lambda: not Node.objects.filter(name__in=names, seen_at=None).exists())
+        yield machine
+    finally:
+        machine.close()
+        ListedServer.objects.filter(pk__in=names).delete()
 
 
 class Place:
-    """A node that stands for somebody else's server: the server, and the agent that was told its address."""
+    """A server that its owner runs and production lists."""
 
-    def __init__(self, database: str, folder: Path, theirs: Owner, blobs: Path) -> None:
-        self.owner, self.machine = theirs, machine_for(database, folder, theirs.at, REQUEST, blobs)
-
-    @property
-    def name(self) -> str:
-        return self.machine.name
+    def __init__(self, theirs: Owner) -> None:
+        self.owner, self.name = theirs, listed(theirs.at, REQUEST).node_id
+        self.machine: Machine
 
     def has(self, model: str) -> bool:
         """Whether the server itself says that it is ready to answer for the model."""
@@ -82,16 +101,13 @@ class Place:
 
 @pytest.fixture
 def places(database: str, tmp_path: Path) -> Iterator[list[Place]]:
-    """Two of them, whose agents run; earlier tests' nodes take nothing."""
-    Node.objects.update(cordoned_at=timezone.now())
+    """Two of them, and one agent that tends both."""
     with contextlib.ExitStack() as held:
-        found = []
-        for name in ("a", "b"):
-            theirs = held.enter_context(owner(tmp_path / name / "owner"))
-            place = Place(database, tmp_path / name, theirs, tmp_path / "blobs")
-            held.callback(place.machine.close)
-            place.machine.begin()
-            found.append(place)
+        found = [Place(held.enter_context(owner(tmp_path / name / "owner"))) for name in ("a", "b")]
+        rows = list(ListedServer.objects.filter(pk__in=[place.name for place in found]))
+        machine = held.enter_context(tended(database, tmp_path, rows))
+        for place in found:
+            place.machine = machine
         yield found
 
 

@@ -16,10 +16,12 @@ from rollouts.queries.freezes import freezes
 from serving import queries
 from serving.actions.environments import change_environment, create_environment
 from serving.core.gateway_standing import Standing
+from serving.core.platforms import Platform
 from serving.models import Environment
 from serving.queries.forced_key import shown_forced_key
 from serving.queries.gateways import GatewayState, gateway_states
 from serving.queries.routes import models_routed_in
+from serving.queries.static_servers import servers_of
 from web.pages.forms import optional_reason_in, version_in
 from web.pages.settings_frame import act_confirmed, render_settings
 
@@ -64,6 +66,7 @@ def environment(request: HttpRequest, slug: str) -> HttpResponse:
         ],
         "form": request.POST,
         "forced_key": shown_forced_key(actor_of(request), row),
+        "servers": servers_of(actor_of(request), row) if row.platform == Platform.STATIC else [],
     }
     return render_settings(request, "settings/environment.html", "settings_environments", facts)
 

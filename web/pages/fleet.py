@@ -1,34 +1,21 @@
-"""The fleet: nodes, what runs on each, what is known of it, and keeping new deployments off one."""
+"""The fleet: nodes with their facts and deployments, and the nodes that a release would fit."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.urls import reverse
 
 from accounts.api.requests import actor_of
-from accounts.core.access import EVERY_TEAM, Verb, may
-from ledger.core.errors import Invalid
 from registry.queries import get_release, visible_model
-from serving.actions.nodes import cordon_node, uncordon_node
-from serving.actions.removing import remove_node
-from serving.queries import get_node
 from serving.queries.fleet import NodeView, fleet_of
 from serving.queries.model_memory import memory_of_models
 from serving.queries.node_fit import fits_of
 from web.listing import Filter, asked
-from web.pages.forms import NO_REASON, act, optional_reason_in, version_in
 from web.pages.session import live
 from web.plots import Cell, NodeRow, Plot, fleet_map
-
-_DONE: Final = {
-    "cordon": "{} is given no new deployment.",
-    "uncordon": "{} may be given deployments again.",
-    "remove": "{} is on no list any more.",
-}
 
 
 def _page(request: HttpRequest, template: str = "serving/fleet.html") -> HttpResponse:
@@ -36,16 +23,15 @@ def _page(request: HttpRequest, template: str = "serving/fleet.html") -> HttpRes
     filters = asked(
         request,
         Filter("node", "Node"),
-        Filter("state", "State", [(one, one) for one in ("reachable", "silent", "cordoned")]),
+        Filter("state", "State", [(one, one) for one in ("reachable", "silent")]),
         Filter("fit", "Where would it fit?", hint="my-model/r6"),
     )
     given = {one.name: one.value for one in filters}
     rows = [one for one in fleet_of(actor) if given["node"] in one.node.name and given["state"] in ("", one.state)]
-    is_admin = may(actor, Verb.ADMINISTER, EVERY_TEAM)
     facts: dict[str, Any] = {
         "filters": filters, "is_filtered": any(given.values()), "rows": rows, "plot": _map(rows),
         "memory": [] if any(given.values()) else [one for one in memory_of_models(actor) if one.model],
-        "may_cordon": is_admin, "fit": given["fit"],
+        "fit": given["fit"],
     }  # fmt: skip
     facts["no_green"] = any(one.is_silent for one in rows)
     if given["fit"]:
@@ -92,23 +78,3 @@ def fleet(request: HttpRequest) -> HttpResponse:
 def fleet_shown(request: HttpRequest) -> HttpResponse:
     """The nodes that the page shows, by the same filters."""
     return _page(request, "serving/_fleet_shown.html")
-
-
-@login_required
-def act_on(request: HttpRequest, name: str, verb: str) -> HttpResponse:
-    """Cordons at once; uncordons and removes what the page showed."""
-
-    def call() -> None:
-        actor, reason, node = actor_of(request), optional_reason_in(request), get_node(name)
-        if verb == "cordon":
-            cordon_node(actor=actor, node=node, reason=reason or NO_REASON)
-        elif verb == "uncordon":
-            uncordon_node(actor=actor, node=node, expected_version=version_in(request), reason=reason)
-        elif verb == "remove":
-            remove_node(actor=actor, node=node, expected_version=version_in(request), reason=reason)
-        else:
-            raise Invalid("no_such_verb", f"A node has no verb “{verb}”.")
-
-    return act(
-        request, call, done=_DONE.get(verb, "{}").format(name), then=reverse("fleet"), page=lambda: _page(request)
-    )

@@ -14,7 +14,7 @@ from typing import Any
 from accounts.core.access import Actor, Verb, may
 from rollouts import actions
 from rollouts.core.lifecycle import LIVE, WITHOUT_TRAFFIC, RolloutState
-from rollouts.core.stable_gone import takes_over
+from rollouts.core.rules.stable_gone import takes_over
 from rollouts.models import Rollout
 from rollouts.queries.approvals import excluded_from
 

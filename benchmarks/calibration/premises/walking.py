@@ -19,8 +19,9 @@ from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import FULL_BP, Policy
+from rollouts.core.rules.replica_differs import CandidateTallies, EjectReplica
+from rollouts.core.rules.stable_replica import ReplaceStable, StableTallies, doubted
 from rollouts.core.snapshot import Desired, Identity, Observed
-from rollouts.core.stable_replica import doubted
 
 S = RolloutState
 #: As in the engine: a candidate without a server is gone when it still has none after so long; one that failed before, at once.
@@ -92,10 +93,7 @@ class Engine:
             candidate_servers=(int(has_server) and len(replicas or ())) or int(has_server),
             stable_servers=1,
             server_since=self.server_since,
-            replicas=replicas or {},
-            is_replacing=is_replacing,
-            is_stable_replacing=is_stable_replacing,
-        )
+        ).telling(CandidateTallies(replicas or {}, is_replacing), StableTallies(is_replacing=is_stable_replacing))
         given = TickInput(
             self.tick,
             self.policy.at_look(self.look),
@@ -109,7 +107,7 @@ class Engine:
         tick = evaluate(given, gone_over_s=GONE_OVER_S)
         is_looked_at = tick.decision.action is not Action.HOLD or at % LOOK_AGAIN_S == 0
         if stable_replicas and is_looked_at and doubted(tick.snapshot, tick.decision) is not None:
-            given = replace(given, observed=replace(observed, stable_replicas=stable_replicas))
+            given = replace(given, observed=observed.telling(StableTallies(stable_replicas, is_stable_replacing)))
             tick = evaluate(given, gone_over_s=GONE_OVER_S)
         self.engine_state, decision = tick.engine_state, tick.decision
         self._applied(decision)
@@ -246,11 +244,12 @@ class Run:
             stable_replicas=self._stable_fleet(at),
             is_stable_replacing=self.odd_at <= at < self.odd_at + REPLACED_S,
         )
-        if "replace_stable" in decision.facts:
-            self.odd, self.odd_at = str(decision.facts["replace_stable"]), at
-        if "set_aside" in decision.facts:
-            self.aside, self.aside_at = str(decision.facts["set_aside"]), at
-        cause = str(decision.facts.get("because", decision.code))
+        for command in decision.commands:
+            if isinstance(command, ReplaceStable):
+                self.odd, self.odd_at = command.replica, at
+            elif isinstance(command, EjectReplica):
+                self.aside, self.aside_at = command.replica, at
+        cause = decision.because or str(decision.code)
         self.held[cause] = self.held.get(cause, 0) + 1
         if engine.change != change:
             self._write_weight(at)

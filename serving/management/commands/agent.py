@@ -1,9 +1,10 @@
-"""`manage.py agent [--node NAME]`: this machine's node agent, in the foreground."""
+"""`manage.py agent [--node NAME]`: this machine's agent, in the foreground, with an agent for each server that environments list."""
 
 from __future__ import annotations
 
 import logging
 import signal
+import threading
 from types import FrameType
 from typing import Any
 
@@ -13,13 +14,16 @@ from django.core.management.base import BaseCommand, CommandParser
 from serving import wiring
 from serving.agent.gpu_meter import GpuMeter
 from serving.agent.launcher import FOUND_OUT_S
+from serving.agent.listed_servers import ListedServers
 from serving.agent.node_agent import Agent
+from serving.models import ListedServer
 
 
 class Command(BaseCommand):
     requires_system_checks: list[str] = []  # they judge the code, and load every page: `make test` asks them
     help = (
-        "Runs the node agent: starts, watches and ends this machine's inference servers. SIGTERM ends the agent alone."
+        "Runs the node agent: starts, watches and ends this machine's inference servers, and gives releases to the servers that "
+        "environments list. SIGTERM ends the agent alone."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -39,7 +43,10 @@ class Command(BaseCommand):
             blobs=blobs,
         )
 
+        listed = ListedServers(_agent_of)
+
         def stop(number: int, frame: FrameType | None) -> None:
+            listed.stop()
             agent.stop()
 
         signal.signal(signal.SIGTERM, stop)
@@ -48,4 +55,20 @@ class Command(BaseCommand):
         self.stdout.write(f"agent of node {options['node']}: {offered[0]['image'] if offered else launcher.missing()}")
         contained = launcher.containment(within_s=FOUND_OUT_S)
         self.stdout.write(f"containment {contained['tier']}. {contained['says']}")
+        tending = threading.Thread(target=listed.run, name="listed-servers", daemon=True)
+        tending.start()
         agent.run()
+        tending.join()
+
+
+def _agent_of(server: ListedServer) -> Agent:
+    blobs = wiring.blob_cache(server)
+    launcher = wiring.static_launcher(server, blobs)
+    return Agent(
+        node=server.node_id,
+        servers=launcher.servers,
+        launcher=launcher,
+        connect=wiring.connect,
+        blobs=blobs,
+        is_listed=True,
+    )

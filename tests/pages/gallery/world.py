@@ -76,7 +76,6 @@ class Gallery:
             "gate_run": {"pk": self.gate_run.pk},
             "webhook": {"pk": self.webhook.pk},
             "issuer": {"pk": self.issuer.pk},
-            "fleet_drain": {"name": "gpu-1"},
             "settings_environment": {"slug": "production"},
             "person": {"username": self.person.username},
             "audit_event": {"seq": Event.objects.filter(verb="rollout.rolled_back").latest("seq").seq},
@@ -314,10 +313,9 @@ def _hours(clock: StoryClock, minutes: int) -> None:
 
 
 def everybody_is_heard() -> None:
-    """A moment ago, as agents and gateways say it all the time, but for one machine that is cordoned and one that is silent."""
+    """A moment ago, as agents and gateways say it all the time, but for one machine that is silent."""
     now = timezone.now()
     Node.objects.update(seen_at=now)
     Gateway.objects.update(seen_at=now)
-    Node.objects.filter(name="gpu-2").update(cordoned_at=now, cordoned_by="ada", cordon_reason="New memory on Tuesday.")
     Node.objects.filter(name=SILENT).update(seen_at=now - timedelta(seconds=SILENT_S), facts={})
     gpus_are_read()
