@@ -14,7 +14,6 @@ Other server kinds have the same tree without the files that they do not read (`
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
@@ -25,7 +24,7 @@ from ledger.core.canonical import digest_of
 from registry.core import pbtxt
 from registry.core.file_rules import CONFIG_FILES
 from registry.core.kinds import kind_of
-from registry.core.kinds.kind import Backend
+from registry.core.kinds.kind import ServerKind
 from registry.core.kinds.triton import TRITON
 from serving.agent.blob_cache import DamagedBlob
 from serving.agent.runtime_image import RUNNER
@@ -75,7 +74,7 @@ def tree(manifest: dict[str, Any], model: str) -> dict[PurePosixPath, dict[str, 
     kind, name = kind_of(manifest), manifest["runtime"]["backend"]
     backend, folder, writes = kind.backends[name], PurePosixPath(kind.loads), kind.writes.get(name, ())
     files: dict[PurePosixPath, dict[str, Any] | bytes] = {
-        folder / path: file for path, file in placed(manifest["files"], name, backend, writes).items()
+        folder / path: file for path, file in placed(manifest["files"], name, kind).items()
     }
     if backend.runner:
         files[folder / "model.py"] = (RUNNER / backend.runner).read_bytes()
@@ -107,14 +106,13 @@ def config(serving: dict[str, Any], model: str, backend: str) -> str:
     return str(text_format.MessageToString(parsed))
 
 
-def placed(
-    files: list[dict[str, Any]], name: str, backend: Backend, writes: Sequence[str]
-) -> dict[PurePosixPath, dict[str, Any]]:
-    """Where each file of a manifest goes in the folder that is loaded. Raises LaunchError("bad_config").
+def placed(files: list[dict[str, Any]], name: str, kind: ServerKind = TRITON) -> dict[PurePosixPath, dict[str, Any]]:
+    """Returns the files of a manifest by their places in the folder that is loaded. Raises LaunchError("bad_config").
 
     Args:
-        writes: files that this product writes there itself.
+        name: the release's backend.
     """
+    backend, writes = kind.backends[name], kind.writes.get(name, ())
     places: dict[PurePosixPath, dict[str, Any]] = {}
     for file in files:
         if (

@@ -22,7 +22,7 @@ from registry.core.kinds.llamacpp import LLAMACPP
 from registry.models import Release
 from registry.storage import store as blob_store
 from rollouts import actions
-from rollouts.core import rollback_rules
+from rollouts.core.rules import all_failing, mostly_failing
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
@@ -192,7 +192,8 @@ class Shop:
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 0.0)
+    for rule in (all_failing, mostly_failing):
+        monkeypatch.setattr(rule, "FAILING_OVER_S", 0.0)
     with local_launcher(tmp_path, None) as launcher, rig(tmp_path) as parts:  # type: ignore[arg-type]
         launcher._blobs = BlobCache(tmp_path / "cache", blob_store())
         yield Shop(parts, launcher)
