@@ -70,28 +70,6 @@ class Node(models.Model):
     cordon_reason = models.TextField(blank=True)
     removed_at = models.DateTimeField(null=True)
     version = models.PositiveIntegerField(default=1)  # If-Match; grows with each cordon and its end
-    credential = models.CharField(
-        max_length=64, blank=True, default="", db_default=""
-    )  # its sha256; empty: it has none
-    credential_at = models.DateTimeField(null=True)  # since when its agent has this one
-    credential_used_at = models.DateTimeField(null=True)
-    joined_at = models.DateTimeField(null=True)
-    joined_by = models.CharField(max_length=150, blank=True, default="", db_default="")  # who invited it
-    rotation_asked_at = models.DateTimeField(null=True)  # its agent takes another credential at its next heartbeat
-    revoked_at = models.DateTimeField(null=True)
-    revoked_by = models.CharField(max_length=150, blank=True, default="", db_default="")
-    revoke_reason = models.TextField(blank=True, default="", db_default="")
-
-
-class NodeInvite(models.Model):
-    """The last invitation of a node's name: a token that is good for one joining. Only its sha256 is kept."""
-
-    name = models.SlugField(primary_key=True, max_length=60)
-    sha256 = models.CharField(max_length=64)
-    invited_by = models.CharField(max_length=150)
-    invited_at = models.DateTimeField()
-    expires_at = models.DateTimeField()
-    used_at = models.DateTimeField(null=True)
 
 
 class NodeGpuReading(models.Model):

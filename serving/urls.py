@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from serving.api import capabilities, gateways, joining, node_fit, nodes, release_check, replicas, sleep
+from serving.api import capabilities, gateways, node_fit, nodes, release_check, replicas, sleep
 from serving.api import environments as api
 
 urlpatterns = [
@@ -30,10 +30,6 @@ urlpatterns = [
     path("nodes/memory", nodes.MemoryView.as_view(), name="nodes-memory"),
     path("nodes/<slug:name>/cordon", nodes.CordonView.as_view(), name="node-cordon"),
     path("nodes/<slug:name>/drain", nodes.DrainView.as_view(), name="node-drain"),
-    path("node-invites", joining.InvitesView.as_view(), name="node-invites"),
-    path("nodes/<slug:name>/invite", joining.InviteView.as_view(), name="node-invite"),
-    path("nodes/<slug:name>/revoke", joining.RevokeView.as_view(), name="node-revoke"),
-    path("nodes/<slug:name>/rotate", joining.RotateView.as_view(), name="node-rotate"),
     path("nodes/<slug:name>/remove", nodes.RemoveView.as_view(), name="node-remove"),
     path("nodes/<slug:name>/uncordon", nodes.UncordonView.as_view(), name="node-uncordon"),
     path("servers", api.ServersView.as_view(), name="servers"),

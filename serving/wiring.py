@@ -12,12 +12,10 @@ from serving.adapters.dcgm import read_dcgm
 from serving.adapters.prometheus import Prometheus
 from serving.adapters.triton import TritonServer
 from serving.agent.blob_cache import BlobCache
-from serving.agent.identity import NodeIdentity
 from serving.agent.launcher import LocalLauncher
 from serving.agent.server_shim import is_locked
 from serving.agent.static_launcher import StaticLauncher
 from serving.core.gpu import GpuReading
-from serving.core.joining import credential_file
 from serving.models import Server, Variant
 from serving.ports import ExternalMetrics, RunningServer
 
@@ -45,11 +43,6 @@ def launcher(blobs: BlobCache) -> LocalLauncher | StaticLauncher:
         allows_uncontained_code=settings.ALLOW_UNCONTAINED_CODE,
         address=settings.NODE_ADDRESS,
     )
-
-
-def identity(node: str) -> NodeIdentity:
-    """Who this agent is, by what it keeps in its state folder."""
-    return NodeIdentity(node, file=credential_file(settings.STATE_DIR, node), join_token=settings.NODE_JOIN_TOKEN)
 
 
 def blob_cache() -> BlobCache:

@@ -154,7 +154,6 @@ if PROMETHEUS_URL and urlsplit(PROMETHEUS_URL).scheme not in {"http", "https"}:
 
 #: This node's series of the DCGM exporter in that Prometheus, such as Hostname="gpu-7"; empty: NVML alone is asked.
 DCGM_SELECTOR = env.text("SLUICEGATE_DCGM_SELECTOR")
-#: What fails at once with this node, such as its rack; empty: its zone by its labels, or itself alone.
 #: The IPv4 address that this node's servers listen on: of this machine alone, or of a network that is named as private.
 NODE_ADDRESS = env.text("SLUICEGATE_NODE_ADDRESS", LOOPBACK)
 PRIVATE_NETWORKS = env.networks("SLUICEGATE_PRIVATE_NETWORKS")
@@ -175,7 +174,6 @@ UPLOAD_PART_BYTES = int(env.number("SLUICEGATE_UPLOAD_PART_BYTES", 16 * 2**20, l
 MAX_SIMPLE_UPLOAD_BYTES = int(env.number("SLUICEGATE_MAX_SIMPLE_UPLOAD_BYTES", 64 * 2**20, least=1))
 #: A node keeps copies of the blobs that its servers were started from, in up to this room.
 BLOB_CACHE_BYTES = int(env.number("SLUICEGATE_BLOB_CACHE_BYTES", 200 * 2**30, least=0))
-#: How fast a node fetches what its servers do not need yet, but may at any moment; 0: it fetches nothing ahead.
 #: How often a node compares the files under its servers with what was sealed; 0: never.
 DRIFT_CHECK_EVERY_S = env.number("SLUICEGATE_DRIFT_CHECK_EVERY_S", 900.0, least=0.0, most=86400 * 30)
 #: The Ed25519 private key (PEM) that signs reports; made on the first run of the one-machine stack.
@@ -296,7 +294,7 @@ SPECTACULAR_SETTINGS = {
         "ReleaseState": [(state.value, state.value) for state in ReleaseState],
         "EnvelopeVerdict": ["passed", "failed", "unknown"],
         "VerdictEnum": ["yes", "unknown", "no"],
-        "NodeState": ["reachable", "silent", "cordoned", "revoked"],
+        "NodeState": ["reachable", "silent", "cordoned"],
         "GatewayState": [(one.value, one.value) for one in Standing],
         "UploadState": [(state.value, state.value) for state in UploadState],
         "WaiverKind": [(kind, kind) for kind in ("code", "pickle")],
@@ -362,10 +360,6 @@ GATEWAY_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_TIMEOUT_S", 10.0, least=0.1, 
 GATEWAY_ATTEMPT_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_ATTEMPT_TIMEOUT_S", 2.0, least=0.1, most=GATEWAY_TIMEOUT_S)
 # This machine's agent.
 NODE_NAME = env.text("SLUICEGATE_NODE", "local")
-#: What it was invited with (`sluicegate node invite`); it is used once, and the agent keeps a credential of its own from then on.
-NODE_JOIN_TOKEN = env.text("SLUICEGATE_NODE_JOIN_TOKEN")
-# Whether nodes are let in that have not joined by a token. A node that has is let in by its credential alone, whatever this says.
-NODES_JOIN_BY_TOKEN = env.flag("SLUICEGATE_NODES_JOIN_BY_TOKEN")
 # Whether releases that bring code run on a machine that cannot shut them in.
 ALLOW_UNCONTAINED_CODE = env.flag("SLUICEGATE_ALLOW_UNCONTAINED_CODE", False)
 SERVING_VENV = Path(env.text("SLUICEGATE_SERVING_VENV", str(BASE_DIR / ".venv-serving")))

@@ -99,19 +99,19 @@ class Stage:
 
     def _by_gates(self, candidate: Candidate, served: Served) -> tuple[str, Judgement]:
         """What a gate run does: one gate after the other, until one is not passed."""
-        trial, loaded = candidate.trial, {}
+        trial, evidence = candidate.trial, {}
         policy, items = parse_policy(trial.policy), trial.items()
         for gate in policy.gates:
             context = GateContext(
                 model=served.manifest["model"], release="candidate", serving=served.manifest["serving"],
                 envelope=trial.envelope, contract={}, policy=policy, server=served.client,
                 timings={"fetch_s": 0.0, "load_s": served.load_s, "warmup_s": 0.0},
-                progress=lambda done, total: None, items=items, loaded=loaded, readings=served.meter.between,
+                progress=lambda done, total: None, items=items, earlier=lambda name: evidence.get(name, {}), readings=served.meter.between,
                 baseline=self._stable(trial.stable) if gate == "golden" else None,
                 stable=lambda: self._stable(trial.stable),
             )  # fmt: skip
             found = run_gate(gate, context)
-            loaded = found.evidence if gate == "load" else loaded
+            evidence[gate] = found.evidence
             if found.verdict is not Verdict.PASSED:
                 break
         return gate, found

@@ -104,7 +104,6 @@ RESTS_ON = {
     "{} is being drained: {}": PERSON,
     "Node {} was removed.": "the node's row is deleted in this transaction",
     "{} asked for another in its place.": PERSON,
-    "nobody was invited under that name": "no invitation has this name",
     "{} answers {} s after it was asked for.": "a server of the release is ready",
     "It makes room for {} {} in {}: nobody asked it for {} s, and no other that may yield was asked longer ago.": (
         "the counters of every gateway, for the first of those that make room"

@@ -212,7 +212,6 @@ urlpatterns = [
     # fleet
     path("fleet/", require_GET(fleet.fleet), name="fleet"),
     path("fleet/_shown/", require_GET(fleet.fleet_shown), name="fleet_shown"),
-    path("fleet/invite/", posted(fleet.invite, "fleet"), name="fleet_invite"),
     path("fleet/<slug:name>/drain/", draining.drain, name="fleet_drain"),
     path("fleet/<slug:name>/<slug:verb>/", posted(fleet.act_on, "fleet"), name="fleet_act"),
     # history

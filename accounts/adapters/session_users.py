@@ -11,7 +11,6 @@ from django.db.models import OuterRef, QuerySet
 from django.db.models.functions import JSONObject
 
 from accounts.models import Membership, User
-from ledger.queries.statements import Statement
 
 _COLUMNS = [column.attname for column in User._meta.concrete_fields]
 
@@ -23,9 +22,6 @@ def _active(user: int) -> QuerySet[User, tuple[Any, ...]]:
     return User.objects.filter(pk=user, is_active=True).values_list(*_COLUMNS, roles)
 
 
-_ACTIVE = Statement(_active)
-
-
 class SessionUsers(BaseBackend):
     """Finds the user of a session; passwords are left to the next backend."""
 
@@ -34,7 +30,7 @@ class SessionUsers(BaseBackend):
 
     def get_user(self, user_id: int) -> User | None:
         """An active user with `held`: (team or None, role) of each membership, as `actor_for` takes them. One query."""
-        for *columns, held in _ACTIVE.rows(user=int(user_id)):
+        for *columns, held in _active(user=int(user_id)):
             user = User.from_db(DEFAULT_DB_ALIAS, _COLUMNS, columns)
             user.held = [(row["team"], row["role"]) for row in held]  # type: ignore[attr-defined]
             return user

@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("accounts", "0007_tallies_found_by_index"),
+        ("accounts", "0001_squashed_0007_tallies_found_by_index"),
     ]
 
     operations = [

@@ -13,7 +13,6 @@ from audit.queries import events_of_team
 from ledger.core.errors import NotFound
 from ledger.models import Event
 from ledger.queries import events
-from ledger.queries.statements import Statement
 from notifications.core.delivery import ENDED, OPEN, DeliveryState
 from notifications.models import Delivery, Webhook
 
@@ -48,10 +47,11 @@ def _webhooks(has_teamless: bool, teams: frozenset[str] | None) -> QuerySet[Webh
 
 def given_up_on(actor: Actor) -> list[Webhook]:
     """Those of the actor's webhooks that are on and whose last delivery was given up."""
-    return _GIVEN_UP_ON.rows(*_sight_of(actor))
+    return list(_given_up_on(*_sight_of(actor)))
 
 
-_GIVEN_UP_ON = Statement(lambda *sight: _webhooks(*sight).filter(Q(last_state=DeliveryState.GAVE_UP), is_active=True))
+def _given_up_on(*sight: Any) -> QuerySet[Any, Any]:
+    return _webhooks(*sight).filter(Q(last_state=DeliveryState.GAVE_UP), is_active=True)
 
 
 def get_webhook(actor: Actor, pk: int) -> Webhook:

@@ -14,7 +14,6 @@ from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum
 from accounts.core.access import Actor, Verb, may, teams_where
 from accounts.core.scope import models_regex
 from ledger.core.errors import NotFound, Refused, StateChanged
-from ledger.queries.statements import Statement
 from registry.core.file_rules import code_files, path_problems
 from registry.core.file_rules import waivers_needed as waivers_for
 from registry.core.lifecycle import ReleaseState
@@ -44,12 +43,11 @@ def find_release(model_slug: str, name: str | int) -> Release | None:
     number = _number(name)
     if number is None:
         return None
-    return next(iter(_NAMED.rows(slug=model_slug, number=number)), None)
+    return next(iter(_named(slug=model_slug, number=number)), None)
 
 
-_NAMED = Statement(
-    lambda slug, number: Release.objects.select_related("model__team", "author").filter(model__slug=slug, number=number)
-)
+def _named(slug: Any, number: Any) -> QuerySet[Any, Any]:
+    return Release.objects.select_related("model__team", "author").filter(model__slug=slug, number=number)
 
 
 def these_or_numbered(ids: QuerySet[Any, Any], model: int, number: int) -> QuerySet[Release]:
@@ -258,7 +256,7 @@ def visible_models(actor: Actor) -> QuerySet[ServedModel]:
 
 def sight_of(actor: Actor) -> tuple[frozenset[str] | None, str | None]:
     """What `models_seen` narrows by: the teams in which the actor may read and a pattern of names, each None for all. Those who have
-    the same sight see the same models: it is the shape of a `Statement`."""
+    the same sight see the same models."""
     pattern = None if actor.scope.models is None else models_regex(actor.scope.models)
     return teams_where(actor, Verb.READ), pattern
 

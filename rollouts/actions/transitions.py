@@ -16,7 +16,7 @@ from rollouts.core.decision import Code
 from rollouts.core.lifecycle import FINAL, MOVES, RolloutState
 from rollouts.models import DecisionRecord, Rollout
 from serving.actions import release_deployment
-from serving.actions.routes import refuse_forced, set_route
+from serving.actions.routes import lock_routes, refuse_forced, set_route
 
 S = RolloutState
 #: Where somebody may have to be called: the event says whom, for mails and webhooks.
@@ -61,6 +61,8 @@ def move(
     changes |= {} if keeps_reason else {"reason": reason}
     changes |= {"mirror_bp": 0, "promote_now": False} if to in {S.ROLLING_BACK, S.SECOND_LOOK} else {}
     was = transition(rollout, to, moves=MOVES, may_stay=True, **changes)
+    if to in FINAL:
+        lock_routes(rollout.environment)  # before the event log's lock, as every writer of routes takes them
     append_event(
         verb=verb or ARRIVED[to],
         subject_type="rollout",

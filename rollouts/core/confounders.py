@@ -109,10 +109,14 @@ def _is_well_by_now(s: Snapshot, judged: Judged) -> bool:
 
 
 def is_split_off(s: Snapshot) -> bool:
-    """Whether the measured split cannot be the commanded one by chance."""
-    routed = s.evidence.routed_candidate + s.evidence.routed_stable
+    """Whether the measured split cannot be the commanded one by chance.
+
+    A request is counted when it ends, so longer answers of one arm come later. Counts are compared once these come as steadily
+    as requests.
+    """
+    routed = s.evidence.settled_candidate + s.evidence.settled_stable
     if not s.identity.has_stable or routed < LEAST_ROUTED:
         return False
     wanted = s.desired.weight_bp / FULL_BP
     slack = SPLIT_SLACK + SPLIT_SIGMAS * math.sqrt(wanted * (1 - wanted) / routed)
-    return abs(s.evidence.routed_candidate / routed - wanted) > slack
+    return abs(s.evidence.settled_candidate / routed - wanted) > slack

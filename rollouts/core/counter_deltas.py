@@ -14,6 +14,9 @@ ERRORS = "errors"  # counted for every rollout, guarded or not
 SAVED, COMMON, SHED, TIMED = "saved", "common", "shed", "timed"
 #: Requests that a release's server refused as their caller's mistake: in no other count.
 REFUSED = "refused"
+#: First attempts that their callers gave up before an answer began. With the name of a threshold behind it: attempts that were
+#: given up later than that threshold, so that their answers are known to be slow there.
+GIVEN_UP = "given_up"
 #: Requests that forced a release of the model: those that began and those that ended. The same for both arms.
 FORCED, FORCED_ENDED = "forced", "forced_ended"
 #: Until answers come as steadily as requests do, more failures than successes have ended: so many times the longest usual
@@ -33,6 +36,10 @@ class Counts:
     attempts: int = 0
     routed: int = 0
     bad: Mapping[str, int] = field(default_factory=dict)
+
+    def timed_at(self, point: str) -> int:
+        """Returns the number of attempts of which it is known whether they took longer than this threshold."""
+        return self.bad.get(TIMED, self.attempts) + self.bad.get(given_up_after(point), 0)
 
     def __add__(self, other: Counts) -> Counts:
         bad = dict(self.bad)
@@ -65,6 +72,11 @@ class Counts:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Counts:
         return cls(value["attempts"], value["routed"], dict(value["bad"]))
+
+
+def given_up_after(point: str) -> str:
+    """Returns the name of the counter of attempts that were given up later than this threshold."""
+    return f"{GIVEN_UP}:{point}"
 
 
 @dataclass(frozen=True)

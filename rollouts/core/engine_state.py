@@ -19,6 +19,7 @@ LOOKED_WITHIN_S = 30.0
 #: Until a replica that was set aside is out of every gateway, and what was in flight on it has ended, its failures are no evidence.
 SETTLES_S = 5.0
 
+_NO_COUNTS = Arms()
 #: Fields that are JSON as they are.
 _PLAIN = (
     "user_requests", "user_errors", "has_failed", "candidate_seen_at", "read_at", "commanded_at",
@@ -73,7 +74,8 @@ class EngineState:
     external: Mapping[str, Reading] = field(default_factory=dict)  # likewise, by guard that counts elsewhere
     tick: int = -1  # the last one whose readings were taken in
     read_at: float | None = None  # when the last readings were taken
-    step: Arms = field(default_factory=Arms)  # counts since the gateways acknowledged this stage's weight
+    step: Arms = _NO_COUNTS  # counts since the gateways acknowledged this stage's weight
+    settled: Arms = _NO_COUNTS  # of these, those of gateways whose answers come as steadily as requests
     total: Arms = field(default_factory=Arms)  # counts since the rollout began
     last: Arms = field(default_factory=Arms)  # counts of the last tick alone
     drawn: int = 0  # of the last tick: requests drawn for the candidate that ended, whatever weight they began under
@@ -118,6 +120,7 @@ class EngineState:
             "readings": {name: reading.to_json() for name, reading in self.readings.items()},
             "external": {name: reading.to_json() for name, reading in self.external.items()},
             "step": self.step.to_json(),
+            **({} if self.settled == self.step else {"settled": self.settled.to_json()}),
             "total": self.total.to_json(),
             "last": self.last.to_json(),
             "watches": {name: watch.to_json() for name, watch in self.watches.items()},
@@ -134,8 +137,10 @@ class EngineState:
     def from_json(cls, value: Mapping[str, Any]) -> EngineState:
         """The state as it was kept; what an older version did not keep is as at the beginning."""
         arms: dict[str, Any] = {
-            name: Arms.from_json(value[name]) for name in ("step", "total", "last") if name in value
+            name: Arms.from_json(value[name]) for name in ("step", "settled", "total", "last") if name in value
         }
+        if "step" in arms:
+            arms.setdefault("settled", arms["step"])
         read: dict[str, Any] = {
             "readings": {name: Reading.from_json(one) for name, one in value.get("readings", {}).items()},
             "external": {name: Reading.from_json(one) for name, one in value.get("external", {}).items()},
@@ -170,7 +175,7 @@ class EngineState:
             for name, watch in before.watches.items()
         }
         return replace(
-            before, watches=watches, step=Arms(), stage=stage, commanded_at=at, candidate_seen_at=None,
+            before, watches=watches, step=_NO_COUNTS, settled=_NO_COUNTS, stage=stage, commanded_at=at, candidate_seen_at=None,
             harm=self.harm_so_far(policy), gap_at=None, forgotten=0, mostly=MostlyFailing(), unsteady_since=None,
         )  # fmt: skip
 
@@ -258,7 +263,7 @@ class EngineState:
 
     def acknowledged(self, at: float) -> EngineState:
         """The gateways follow the weight: from here on its samples and its split count."""
-        return replace(self, step=Arms(), candidate_seen_at=at)
+        return replace(self, step=_NO_COUNTS, settled=_NO_COUNTS, candidate_seen_at=at)
 
     def looked_for_servers(self, at: float, candidate: int) -> EngineState:
         """With the number of the candidate's serving servers taken in."""
@@ -340,10 +345,12 @@ def _has_gap(before: Mapping[str, Reading], now: Mapping[str, Reading]) -> bool:
 
 def _counted(state: EngineState, news: CounterNews, readings: Mapping[str, Reading]) -> dict[str, Any]:
     """What changes with the gateways' counts: the sums of both arms and of users, and what the last attempts were like."""
-    candidate = news.arms.candidate
+    candidate, step = news.arms.candidate, state.step + news.arms
+    is_all = state.settled is state.step and len(news.settled_parts) == len(news.parts)  # then they are added up once
     return {
         "readings": {**state.readings, **readings},
-        "step": state.step + news.arms,
+        "step": step,
+        "settled": step if is_all else state.settled + news.settled,
         "total": state.total + news.whole,
         "user_requests": state.user_requests + sum(part.user_requests for part in news.parts.values()),
         "user_errors": state.user_errors + sum(part.user_errors for part in news.parts.values()),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollouts.core.blast_radius import ExcessFailures
-from rollouts.core.counter_deltas import COMMON, ERRORS, REFUSED, TIMED, Arms, Counts, Reading, difference
+from rollouts.core.counter_deltas import COMMON, ERRORS, REFUSED, Arms, Counts, Reading, difference
 from rollouts.core.dispersion import Dispersion
 from rollouts.core.evidence import Scatter
 from rollouts.core.policy import Guard, Policy
@@ -236,7 +236,7 @@ def _minute(
 def _attempts(guard: Guard, counts: Counts) -> int:
     """The attempts that the guard's bad ones are counted among."""
     if guard.indicator == "slow":
-        return counts.bad.get(TIMED, counts.attempts)
+        return counts.timed_at(guard.name)
     return counts.attempts + (counts.bad.get(REFUSED, 0) if guard.indicator == REFUSED else 0)
 
 
@@ -253,7 +253,11 @@ def _part(guard: Guard, names: Sequence[str], part: Reading, own: tuple[float, f
     arms = part.candidate, part.stable
     bad = {name: (arms[0].bad.get(name, 0), arms[1].bad.get(name, 0)) for name in names}
     held = own if guard.indicator == ERRORS else None
-    return Part(_attempts(guard, arms[0]), _attempts(guard, arms[1]), bad, held, gateway)
+    own_attempts = _attempts(guard, arms[0]), _attempts(guard, arms[1])
+    others = {name: (arms[0].timed_at(name), arms[1].timed_at(name)) for name in names if guard.indicator == "slow"}
+    return Part(
+        *own_attempts, bad, held, gateway, {name: pair for name, pair in others.items() if pair != own_attempts}
+    )
 
 
 def _own(guard: Guard, part: Reading, known: Common, *, has_stable: bool) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from accounts.core.quantities import share_text, weight_text
 from rollouts.core.confounders import is_split_off
 from rollouts.core.decision import REFUSE_FORCED, Action, Code, Decision, facts_of, hold, sentence
-from rollouts.core.judged import Judged
+from rollouts.core.judged import Judged, by_chance, excess_of
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import OnUndecided, Source
 from rollouts.core.rollback_rules import burns, is_fix, shared_incident
@@ -20,6 +20,9 @@ from rollouts.core.stable_gone import no_target
 LEAST_SHED, SHED_FRAC, SHED_RATIO = 10, 0.01, 2.0
 #: The cause of a hold for a replica of stable.
 STABLE_REPLICA = "stable_replica"
+#: Callers leave the candidate more often if so many requests, and this share of all, are given up beyond stable's share and beyond
+#: what chance adds, in standard deviations. A ratio would hide them behind many that are given up on both arms.
+LEAST_GIVEN_UP, GIVEN_UP_FRAC, GIVEN_UP_SIGMAS = 10, 0.01, 4.0
 #: While most of stable's requests fail, a candidate answers if it fails less than half as many of so many newest attempts, or of more.
 LEAST_ANSWERED = 10
 #: Readings without evidence of time, about one a second, after which the gateways refuse forced requests until the rollout ends.
@@ -38,7 +41,7 @@ def inconclusive_because(s: Snapshot) -> Decision | None:
 
 def _lacks_evidence(s: Snapshot) -> Decision | None:
     """A promotion by hand waits for no evidence; what speaks against the candidate holds it all the same."""
-    return None if s.is_by_hand else _no_samples(s) or _gap(s) or _forced(s)
+    return None if s.is_by_hand else _no_samples(s) or _gap(s) or _forced(s) or _given_up(s)
 
 
 def telemetry_unavailable(s: Snapshot) -> Decision | None:
@@ -108,7 +111,7 @@ def _no_samples(s: Snapshot) -> Decision | None:
 def _split(s: Snapshot) -> Decision | None:
     if not is_split_off(s):
         return None
-    got = share_text(s.observed_frac or 0.0)
+    got = share_text(s.evidence.settled_candidate / (s.evidence.settled_candidate + s.evidence.settled_stable))
     said = f"Holding at {weight_text(s.desired.weight_bp)}: the gateways send {got} of the requests to {s.identity.candidate_name} instead"
     return hold(s, Code.NOT_ACKNOWLEDGED, said, because="split_off")
 
@@ -142,6 +145,21 @@ def _forced(s: Snapshot) -> Decision | None:
         held = hold(s, Code.NO_DATA, f"{said}; from now on the gateways refuse such calls", judged)
         return replace(held, facts={**held.facts, REFUSE_FORCED: True})
     return None
+
+
+def _given_up(s: Snapshot) -> Decision | None:
+    """Callers leave the candidate before its answers more often than stable: the answers that are left say less of its time."""
+    evidence = s.evidence
+    window = evidence.given_up_candidate, evidence.settled_candidate, evidence.given_up_stable, evidence.settled_stable
+    surely = excess_of(*window) - GIVEN_UP_SIGMAS * by_chance(*window[1:], 1.0)
+    if not s.identity.has_stable or surely < max(LEAST_GIVEN_UP, GIVEN_UP_FRAC * evidence.settled_candidate):
+        return None
+    bad, routed, bad_stable, stable = window
+    said = (
+        f"Holding at {weight_text(s.desired.weight_bp)}: callers gave up {bad} of {routed} requests on {s.identity.candidate_name} "
+        f"before an answer, and {bad_stable} of {stable} on {s.identity.stable_name}; how slow these would have been is unknown"
+    )
+    return hold(s, Code.NO_DATA, said, because="given_up")
 
 
 def _shedding(s: Snapshot) -> Decision | None:

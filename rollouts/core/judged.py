@@ -20,8 +20,8 @@ class Judged:
     `log_e_worse`: the candidate is worse than stable, as the average over the guard's points. `log_e_fine`: it is close
     enough to the reference, at the point where that is proven least. `log_e_better`: it fares better than stable.
     `log_e_over`, `log_e_stable_over`: the arm is over the objective, whatever the other does. Counts and `phi` are those of
-    the guard's own name. `farthest` is the point at which the candidate's bad attempts are most over stable's share, and how many
-    of the candidate and of stable it counted; `beyond_chance`: by how many they are over it at some point, less what chance adds to that.
+    the guard's own name. `farthest` is the point at which the candidate's bad attempts are most over stable's share, and what
+    it counted; `beyond_chance`: by how many they are over it at some point, less what chance adds to that.
 
     `own_candidate`, `own_stable`: the bad attempts that are held against each arm, if these are not all. The rates and
     `log_e_over` rest on them. `is_stable_over`: stable was over the objective in the last minute. `convinced`: the counter
@@ -40,7 +40,7 @@ class Judged:
     log_e_over: float
     log_e_stable_over: float
     to_go: int | None  # further attempts of the candidate like those so far until it is proven fine; None: cannot tell
-    farthest: tuple[str, int, int] | None = None
+    farthest: tuple[str, Window] | None = None
     beyond_chance: float | None = None
     log_e_better: float = 0.0
     own_candidate: float | None = None
@@ -58,8 +58,7 @@ class Judged:
     @property
     def excess(self) -> float:
         """The candidate's bad attempts beyond stable's share, at the point at which these are most."""
-        _, bad, bad_stable = self.farthest or (self.guard.name, self.bad_candidate, self.bad_stable)
-        return excess_of(bad, self.candidate, bad_stable, self.stable)
+        return excess_of(*(self.farthest[1] if self.farthest else self.window))
 
     @property
     def rate_candidate(self) -> float:
@@ -82,12 +81,12 @@ class Judged:
         return self.guard.roll_back_over.of(self.guard.max_frac)
 
 
-def excess_of(bad: float, candidate: int, bad_stable: int, stable: int) -> float:
+def excess_of(bad: float, candidate: float, bad_stable: float, stable: float) -> float:
     """The candidate's bad attempts beyond stable's share."""
     return bad - bad_stable * candidate / max(1, stable)
 
 
-def by_chance(candidate: int, bad_stable: int, stable: int, phi: float) -> float:
+def by_chance(candidate: float, bad_stable: float, stable: float, phi: float) -> float:
     """The standard deviation of `excess_of` if the arms are alike; `phi`: how much stable's counts scatter beyond chance."""
     share = bad_stable / max(1, stable)
     return math.sqrt(max(0.0, phi * candidate * share * (1 - share) * (1 + candidate / max(1, stable))))
@@ -112,12 +111,9 @@ def judge_guard(guard: Guard, watch: GuardTracker, *, has_stable: bool, bar_fine
         fine = {name: fixed_sums(own.bad_candidate, seen.candidate, guard.promote_within.of(guard.max_frac), Side.FINE)}
     log_e_fine = {one: mixed(sums, watch.dispersion.phi(one)) for one, sums in fine.items()}
     least = min(log_e_fine, key=log_e_fine.__getitem__)
-    counted = [(one, seen.point(one).bad_candidate, seen.point(one).bad_stable) for one in points]
-    over = [excess_of(bad, seen.candidate, bad_stable, seen.stable) for _, bad, bad_stable in counted]
-    chance = [
-        BY_CHANCE_SIGMAS * by_chance(seen.candidate, bad, seen.stable, watch.dispersion.phi_stable(one))
-        for one, _, bad in counted
-    ]
+    counted = [(one, seen.point(one).window) for one in points]
+    over = [excess_of(*window) for _, window in counted]
+    chance = [BY_CHANCE_SIGMAS * by_chance(*window[1:], watch.dispersion.phi_stable(one)) for one, window in counted]
     return Judged(
         guard,
         own.bad_candidate,
@@ -133,7 +129,7 @@ def judge_guard(guard: Guard, watch: GuardTracker, *, has_stable: bool, bar_fine
         log_e_stable_over=mixed(
             fixed_sums(own_stable, seen.stable, limit, Side.WORSE), watch.dispersion.phi_stable(name)
         ),
-        to_go=attempts_to_go(fine[least], seen.candidate, watch.dispersion.phi(least), bar_fine),
+        to_go=attempts_to_go(fine[least], seen.point(least).candidate, watch.dispersion.phi(least), bar_fine),
         farthest=counted[over.index(max(over))],
         beyond_chance=max(more - less for more, less in zip(over, chance, strict=True)),
         log_e_better=mixed(seen.better, phi) if has_stable else 0.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rollouts.core.counter_deltas import ERRORS, SHED
+from rollouts.core.counter_deltas import ERRORS, GIVEN_UP, SHED
 from rollouts.core.engine_state import EngineState
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.judged import Judged, judge_guard
@@ -94,6 +94,10 @@ class StageEvidence:
     )  # by guard: readings left out for forced calls, and used
     routed_candidate: int = 0  # requests that were split since acknowledged, by arm
     routed_stable: int = 0
+    settled_candidate: int = 0  # of these, those that ended while answers came as steadily as requests
+    settled_stable: int = 0
+    given_up_candidate: int = 0  # of these, those that their callers gave up before an answer began
+    given_up_stable: int = 0
     all_failing: int = 0  # attempts of the candidate that failed in a row
     all_failing_s: float = 0.0  # between the first and the last reading that showed them
     own_failing: int | None = None  # of these, what stable could save or nobody tried again; None: all of them
@@ -241,7 +245,7 @@ def take_snapshot(
 def _evidence(
     policy: Policy, identity: Identity, observed: Observed, state: EngineState, gone_over_s: float
 ) -> StageEvidence:
-    step, now = state.step, observed.now
+    step, settled, now = state.step, state.settled, observed.now
     candidate, stable = step.candidate, step.stable
     began_at = state.commanded_at if observed.step_started_at is None else observed.step_started_at
     # One look without a server may be a slow probe; a later one, or failed attempts before it, is not.
@@ -254,6 +258,10 @@ def _evidence(
         refuses_forced=bool(state.refuses_forced),
         routed_candidate=candidate.routed,
         routed_stable=stable.routed,
+        settled_candidate=settled.candidate.routed,
+        settled_stable=settled.stable.routed,
+        given_up_candidate=settled.candidate.bad.get(GIVEN_UP, 0),
+        given_up_stable=settled.stable.bad.get(GIVEN_UP, 0),
         all_failing=state.failures.attempts,
         all_failing_s=state.failures.spread_s,
         own_failing=state.failures.own,

@@ -14,12 +14,14 @@ from rollouts.core.counter_deltas import (
     ERRORS,
     FORCED,
     FORCED_ENDED,
+    GIVEN_UP,
     REFUSED,
     SAVED,
     SHED,
     TIMED,
     Counts,
     Reading,
+    given_up_after,
 )
 from rollouts.core.decision import Code
 from rollouts.core.policy import Policy
@@ -254,19 +256,21 @@ _SIZES = tuple(zip(SIZES, SIZE_EDGES, strict=True))
 def _counts(arm: ArmCounters | None, edges: Sequence[tuple[str, int]]) -> Counts:
     arm = arm or ArmCounters()
     timed, routed, latency_us, size_bytes = arm.timed, arm.routed, arm.latency_us, arm.size_bytes
-    # A caller who left after the first edge would have seen a slow answer.
-    least = min((edge for _, edge in edges), default=0)
-    given_up = _beyond(arm, least) if edges else 0
     bad = {
         ERRORS: arm.failed,
         COMMON: arm.common,
         SAVED: arm.saved,
         SHED: arm.shed,
-        TIMED: timed + given_up,
+        TIMED: timed,
         REFUSED: arm.refused,
     }
+    if arm.given_up:
+        bad[GIVEN_UP] = arm.given_up
     for name, edge in edges:
-        bad[name] = (max(0, timed - latency_us.get(edge, 0)) if latency_us else 0) + _beyond(arm, edge)
+        bad[name] = max(0, timed - latency_us.get(edge, 0)) if latency_us else 0
+        if beyond := _beyond(arm, edge):  # the answer would have been slow
+            bad[name] += beyond
+            bad[given_up_after(name)] = beyond
     for name, edge in _SIZES:
         bad[name] = max(0, routed - size_bytes.get(edge, 0)) if size_bytes else 0
     bad |= {f"{OF_CLASS}{name}": count for name, count in arm.by_class.items()}

@@ -6,8 +6,8 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("registry", "0015_traffic_policy"),
-        ("rollouts", "0012_class_traffic"),
+        ("registry", "0001_squashed_0015_traffic_policy"),
+        ("rollouts", "0001_squashed_0012_class_traffic"),
     ]
 
     operations = [

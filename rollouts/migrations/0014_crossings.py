@@ -6,10 +6,10 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("registry", "0015_traffic_policy"),
+        ("registry", "0001_squashed_0015_traffic_policy"),
         ("rollouts", "0013_displaced"),
         ("serving", "0028_route_stable_since"),
-        ("validators", "0010_trace_removal"),
+        ("validators", "0001_squashed_0010_trace_removal"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

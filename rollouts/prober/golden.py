@@ -80,8 +80,8 @@ class GoldenProbe:
 
         Raises DomainError, OSError where it is not there, ValueError where it does not fit the releases.
         """
-        digest = profile.gates.golden_set
-        if digest is None or "golden" not in profile.gates.gates:
+        digest = profile.gates.asked_set
+        if digest is None:
             return None
         return cls(profile, golden_items(model_of(profile), digest))
 

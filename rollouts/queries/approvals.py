@@ -15,7 +15,6 @@ from django.utils import timezone
 from accounts.core.access import MAY, Verb
 from accounts.models import User
 from accounts.queries import active_users, memberships_with
-from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core import approvals as core
 from rollouts.core.lifecycle import RolloutState
@@ -57,7 +56,7 @@ def approvals_of(rollouts: Iterable[Rollout], *, now: datetime | None = None) ->
 def given_to(rollout: Rollout, *, now: datetime | None = None) -> list[Given]:
     """Every approval of the rollout, the oldest first, with why it does not count now, if so. One query."""
     now, found = now or timezone.now(), []
-    for row in _GIVEN.rows(rollout=rollout.pk):
+    for row in _given(rollout=rollout.pk):
         _, newest_report, *columns = (getattr(row, name) for name in _COLUMNS)
         void = core.void_because(_approval(*columns), now=now, **_facts_of(rollout, newest_report))
         found.append(Given(row, void))
@@ -166,7 +165,8 @@ def _with_may_approve(team: OuterRef) -> QuerySet[Approval]:
     )
 
 
-_GIVEN = Statement(lambda rollout: _judgeable().filter(rollout=rollout).select_related("approver"))
+def _given(rollout: Any) -> QuerySet[Any, Any]:
+    return _judgeable().filter(rollout=rollout).select_related("approver")
 
 
 def _newest_report(rollout: str = "") -> Coalesce:

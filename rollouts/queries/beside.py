@@ -11,7 +11,6 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.db.models.functions import JSONObject
 from django.utils import timezone
 
-from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
@@ -49,12 +48,12 @@ class Beside:
 
 def beside(model: ServedModel, environment: Environment) -> Beside:
     """What a rollout of the model would begin beside in the environment. One query."""
-    (row,) = _BESIDE.rows(environment=environment.pk, model=model.pk, since=timezone.now() - FRESH_FOR)
+    (row,) = _beside(environment=environment.pk, model=model.pk, since=timezone.now() - FRESH_FOR)
     ongoing = Ongoing(**{**row.ongoing, "state": RolloutState(row.ongoing["state"])}) if row.ongoing else None
     return Beside(ongoing, Former(**row.former) if row.former else None, traffic_from(row.tested, row.blocks))
 
 
-def _beside(environment: int, model: int, since: datetime) -> QuerySet[Environment]:
+def _beside(environment: int, model: int, since: datetime) -> QuerySet[Any, Any]:
     here = Rollout.objects.filter(model=model, environment=OuterRef("pk")).order_by("-pk")
     ongoing = here.filter(state__in=sorted(state.value for state in ACTIVE))
     of_ongoing = JSONObject(pk="pk", state="state", candidate="candidate__number")
@@ -63,6 +62,3 @@ def _beside(environment: int, model: int, since: datetime) -> QuerySet[Environme
         ongoing=Subquery(ongoing.values(row=of_ongoing)[:1]),
         former=Subquery(here.values(row=of_former)[:1]),
     )
-
-
-_BESIDE = Statement(_beside)

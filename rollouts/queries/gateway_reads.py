@@ -14,7 +14,6 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 from django.utils import timezone
 
-from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core.recent_traffic import NOW_WITHIN_S
 from rollouts.models import AATestRecord
@@ -59,12 +58,12 @@ def lost_or_unread(reports: datetime, reads: datetime) -> QuerySet[Any]:
 def route_standing() -> list[tuple[int, str, int, bool]]:
     """(route, model's slug, servers known to answer for its stable release, whether its gateways are unread) of every route that
     gateways follow. One query."""
-    return list(_STANDING.rows(reports=reports_since(), reads=timezone.now() - READ_WITHIN))
+    return list(_standing(reports=reports_since(), reads=timezone.now() - READ_WITHIN))
 
 
 def read_routes(model: ServedModel) -> list[Route]:
     """As `routes_of` of serving, and each with `read_at` and `written_at`: see `last_read` and `last_written`."""
-    return list(_OF_MODEL.rows(model=model.pk, since=reports_since()))
+    return list(_of_model(model=model.pk, since=reports_since()))
 
 
 def unread(since: Any) -> Q:
@@ -83,14 +82,14 @@ def _newest(column: str) -> QuerySet[Any, Any]:
     return rows.values("environment").annotate(newest=Max(column)).values("newest")
 
 
-_OF_MODEL = Statement(
-    lambda model, since: model_routes(model, since).annotate(read_at=last_read(), written_at=last_written())
-)
-_STANDING = Statement(
-    lambda reports, reads: (
+def _of_model(model: Any, since: Any) -> QuerySet[Any, Any]:
+    return model_routes(model, since).annotate(read_at=last_read(), written_at=last_written())
+
+
+def _standing(reports: Any, reads: Any) -> QuerySet[Any, Any]:
+    return (
         with_answering(reports)
         .annotate(slug=F("model__slug"), is_unread=unread(reads))
         .order_by("pk")
         .values_list("pk", "slug", "answering", "is_unread")
     )
-)

@@ -18,7 +18,6 @@ from accounts.core.access import Actor, Verb, may, teams_where
 from accounts.models import User
 from accounts.queries import user_row
 from ledger.core.errors import Invalid
-from ledger.queries.statements import Statement
 from registry.core.change_summary import summary_of
 from registry.core.file_rules import waivers_needed as waivers_for
 from registry.models import Release
@@ -108,7 +107,7 @@ def waiting_approvals(actor: Actor, *, now: datetime | None = None, most: int = 
     """
     now = now or timezone.now()
     found = []
-    for rollout in _ASKING.rows(*sight_of(actor)):
+    for rollout in _asking_rows(*sight_of(actor)):
         plan = rollout.effective_policy
         people = people_of_row(rollout, pinned_by(rollout), rollout.newest_report, rollout.given, now)
         stage = _lacking(rollout, plan, people)
@@ -145,7 +144,8 @@ def _asking() -> QuerySet[Rollout]:
     return related.defer(*(f"{arm}__{column}" for arm in ("candidate", "stable", "displaced") for column in LARGE))
 
 
-_ASKING = Statement(lambda *sight: _asking().filter(within_sight(*sight, of="model__")).order_by("pk"))
+def _asking_rows(*sight: Any) -> QuerySet[Any, Any]:
+    return _asking().filter(within_sight(*sight, of="model__")).order_by("pk")
 
 
 def _lacking(rollout: Rollout, plan: Policy, people: Mapping[str, Sequence[str]]) -> str:
@@ -179,7 +179,7 @@ def weakened(rollout: Rollout, plan: Policy) -> list[str]:
 def awaited_of(release: Release) -> tuple[Rollout, dict[str, Any]] | None:
     """The newest rollout of the release as a candidate that has not ended and asks for approvals, with its stable release whole;
     and of its view (`view_of`) what the buttons for a yes and a no are made of. One query."""
-    rollout = next(iter(_AWAITED.rows(release=release.pk)), None)
+    rollout = next(iter(_awaited(release=release.pk)), None)
     if rollout is None:
         return None
     plan, newest, now = rollout.effective_policy, rollout.newest_report, timezone.now()
@@ -197,13 +197,10 @@ def awaited_of(release: Release) -> tuple[Rollout, dict[str, Any]] | None:
     return rollout, {**told, "blocked": superseded, "will_stop": None}
 
 
-def _awaited(release: UUID) -> QuerySet[Rollout]:
+def _awaited(release: UUID) -> QuerySet[Any, Any]:
     asking = with_approvals(Rollout.objects.filter(_ASKS, candidate=release, state__in=sorted(ACTIVE)))
     related = ("model__team", "environment", "candidate__author", "stable__author", "report", "requested_by")
     return asking.select_related(*related).order_by("-pk")[:1]
-
-
-_AWAITED = Statement(_awaited)
 
 
 def _superseded(rollout: Rollout) -> str:
@@ -287,7 +284,7 @@ def waiting_waivers(actor: Actor, *, now: datetime | None = None) -> list[Waitin
     """Releases of the actor's teams, sealed within WAIVERS_WITHIN, that no gate and no server may run yet. One query."""
     since = (now or timezone.now()) - WAIVERS_WITHIN
     found = []
-    for release in _UNWAIVED.rows(*sight_of(actor), since=since):
+    for release in _with_code(*sight_of(actor), since=since):
         kinds = _kinds_missing(release.paths, release.given)
         if kinds:
             risky = tuple(path for path in sorted(release.paths) if waivers_for([path]))
@@ -296,13 +293,10 @@ def waiting_waivers(actor: Actor, *, now: datetime | None = None) -> list[Waitin
     return sorted(found, key=lambda one: bool(one.why_not))
 
 
-def _with_code(teams: frozenset[str] | None, pattern: str | None, since: datetime) -> QuerySet[Release]:
+def _with_code(teams: frozenset[str] | None, pattern: str | None, since: datetime) -> QuerySet[Any, Any]:
     """The releases that the sight (`sight_of`) goes to and that `waiting_waivers` looks at, the oldest first."""
     rows = code_bearing(within_sight(teams, pattern, of="model__"), since).select_related("model__team", "author")
     return rows.order_by("sealed_at", "number")
-
-
-_UNWAIVED = Statement(_with_code)
 
 
 def _kinds_missing(paths: Iterable[str], given: Iterable[str]) -> tuple[str, ...]:
@@ -335,8 +329,8 @@ def counted_for(actor: Actor, *, now: datetime | None = None) -> Counted:
         return Counted()
     teams, now = teams_where(actor, Verb.APPROVE_ROLLOUT), now or timezone.now()
     if teams == frozenset():
-        return Counted(0, len(_LOST.rows(*sight_of(actor), **_since(now))))
-    rows = _COUNTING.rows(teams, *sight_of(actor), user=actor.user_id, since=now - WAIVERS_WITHIN, **_since(now))
+        return Counted(0, len(list(_lost(*sight_of(actor), **_since(now)))))
+    rows = list(_counting(teams, *sight_of(actor), user=actor.user_id, since=now - WAIVERS_WITHIN, **_since(now)))
     rollouts, releases, lost = next(iter(rows), ([], [], []))
     waivers = sum(bool(_kinds_missing(row["paths"], row["given"])) for row in releases)
     return Counted(waivers + sum(_waits_for(actor, row, now) for row in rollouts), len(lost))
@@ -363,7 +357,7 @@ def _counting(
     )
 
 
-def _since(now: datetime) -> dict[str, datetime]:
+def _since(now: datetime) -> dict[str, Any]:
     return {"reports": reports_since(now), "reads": now - READ_WITHIN}
 
 
@@ -371,8 +365,6 @@ def _lost(seen: frozenset[str] | None, pattern: str | None, reports: datetime, r
     return lost_or_unread(reports, reads).filter(within_sight(seen, pattern, of="model__"))
 
 
-_COUNTING = Statement(_counting)
-_LOST = Statement(_lost)
 #: What `_waits_for` reads of a rollout.
 _COUNTED = {
     **{name: name for name in ("policy", "policy_digest", "state", "resume_state", "step_index", "stable_id")},

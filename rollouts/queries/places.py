@@ -11,7 +11,6 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, LIVE, RolloutState, outcome_of
 from rollouts.models import Rollout
@@ -161,13 +160,12 @@ def _rollout_rows(models: str) -> QuerySet[Any, tuple[Any, ...]]:
 _AT = ("environment_id", "model_id")
 _ARMS = ("stable_id", "stable__number", "candidate_id", "candidate__number")
 _PROMOTED = (S.PROMOTED, S.REVERTED)
-_ROLLOUTS = Statement(_rollout_rows)
 
 
 def _newest(models: str) -> dict[_At, tuple[PlaceRollout, PlaceRollout | None]]:
     """The newest rollout, and the newest that was promoted (also where it was reverted since)."""
     found: dict[_At, tuple[PlaceRollout, PlaceRollout | None]] = {}
-    for environment, model, stable, stable_number, candidate, number, pk, *rest in _ROLLOUTS.rows(models=models):
+    for environment, model, stable, stable_number, candidate, number, pk, *rest in _rollout_rows(models=models):
         row = PlaceRollout(pk, NamedRelease(candidate, number), named_release(stable, stable_number), *rest)
         _, before = found.get((environment, model), (None, None))
         found[environment, model] = (row, row if row.state in _PROMOTED else before)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from django.db.models import QuerySet
+
 from ledger.core.errors import StateChanged
-from ledger.queries.statements import Statement
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import TAKES_BACK, Action
 from rollouts.core.policy import Policy
@@ -105,14 +106,15 @@ def history_of(rollout: Rollout) -> list[Segment]:
             tuple(one.ticks),
             Arms(Counts.from_json(one.candidate), Counts.from_json(one.stable)),
         )
-        for one in _BLOCKS.rows(rollout=rollout.pk)
+        for one in _blocks(rollout=rollout.pk)
         if one.ticks
     ]
     unstored = OpenSegment.from_json(rollout.engine_state.get("history", {}))
     return [*stored, unstored.block()] if unstored.rows else stored
 
 
-_BLOCKS = Statement(lambda rollout: Observation.objects.filter(rollout=rollout).order_by("first_tick"))
+def _blocks(rollout: Any) -> QuerySet[Any, Any]:
+    return Observation.objects.filter(rollout=rollout).order_by("first_tick")
 
 
 def _turns(walks: list[Walk]) -> Iterator[Walk]:

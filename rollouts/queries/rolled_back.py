@@ -9,7 +9,6 @@ from uuid import UUID
 from django.db.models import OuterRef, Q, QuerySet, Subquery, Window
 from django.db.models.functions import RowNumber
 
-from ledger.queries.statements import Statement
 from registry.hooks.outcomes import RolledBack
 from registry.models import Release
 from rollouts.core.lifecycle import RolloutState
@@ -33,7 +32,7 @@ def rolled_back(releases: Iterable[UUID], environment: Environment | None = None
     place = {} if environment is None else {"environment": environment.pk}
     found: dict[UUID, list[RolledBack]] = {}
     made_up: set[tuple[UUID, int]] = set()
-    told = _ENDED.rows(*place, releases=array_text(releases), **place)
+    told = list(_ended(*place, releases=array_text(releases), **place))
     for pk, state, candidate, at_place, slug, reason, ended_at, at, why in told:
         if state == S.PROMOTED:
             made_up.add((candidate, at_place))
@@ -61,9 +60,6 @@ def _ended(*_: str, releases: str, **place: int) -> QuerySet[Rollout, tuple[Any,
         "back_at",
         "back_why",
     )
-
-
-_ENDED = Statement(_ended)
 
 
 def rolled_back_before(release: Release, environment: Environment | None = None) -> list[RolledBack]:

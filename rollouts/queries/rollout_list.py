@@ -12,7 +12,6 @@ from django.db.models import BooleanField, Count, F, Func, Q, QuerySet, Value
 from django.db.models.functions import TruncWeek
 
 from accounts.queries import users
-from ledger.queries.statements import Statement
 from rollouts.core.lifecycle import ACTIVE, FINAL, RolloutState
 from rollouts.models import Rollout
 
@@ -74,7 +73,7 @@ def weeks_of(models: Collection[int], today: date, weeks: int = 12) -> list[tupl
     first = today - timedelta(days=today.weekday(), weeks=weeks - 1)
     counts: dict[date, Counter[str]] = {first + timedelta(weeks=i): Counter() for i in range(weeks)}
     since = datetime.combine(first, time(), UTC)
-    for monday, state, count in _WEEKLY.rows(tuple(models), since=since):
+    for monday, state, count in _weekly(tuple(models), since=since):
         outcome = next((name for name, states in OUTCOMES.items() if state in states), "")
         if monday.date() in counts and outcome:
             counts[monday.date()][outcome] += count
@@ -89,12 +88,9 @@ def _weekly(models: tuple[int, ...], since: datetime) -> QuerySet[Any, tuple[Any
 
 def people_of(models: Collection[int]) -> list[str]:
     """Who asked for rollouts of these models, by name."""
-    return [name for (name,) in _PEOPLE.rows(tuple(models))]
+    return [name for (name,) in _people(tuple(models))]
 
 
 def _people(models: tuple[int, ...]) -> QuerySet[Any, tuple[Any, ...]]:
     asked = Rollout.objects.filter(_of(models)).order_by().values("requested_by").distinct()
     return users().filter(pk__in=asked).order_by("username").values_list("username")
-
-
-_WEEKLY, _PEOPLE = Statement(_weekly), Statement(_people)

@@ -14,7 +14,6 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from accounts.core.addresses import API
-from ledger.queries.statements import Statement
 from registry.models import Release
 from rollouts.core.approvals import PROMOTE, WHY, Void, missing, stages_of
 from rollouts.core.counter_deltas import FORCED, Arms, Counts
@@ -133,7 +132,7 @@ def _where(rollout: Rollout) -> RolloutState:
 
 def _decisions(rollout: Rollout) -> list[DecisionRecord]:
     """The newest first: the DECISIONS_SHOWN newest, and then those before them that entered a stage."""
-    return _DECISIONS.rows(rollout=rollout.pk)
+    return list(_shown(rollout=rollout.pk))
 
 
 def _shown(rollout: int) -> QuerySet[DecisionRecord]:
@@ -141,9 +140,6 @@ def _shown(rollout: int) -> QuerySet[DecisionRecord]:
     entering = Q(action__in=_ENTERING, facts__has_key="to_index")
     anew = Q(action__in=_ANEW)
     return decisions.filter(entering | anew | Q(pk__in=decisions.values("pk")[:DECISIONS_SHOWN]))
-
-
-_DECISIONS = Statement(_shown)
 
 
 def _entered(rollout: Rollout, policy: Policy, decisions: list[DecisionRecord]) -> dict[str, datetime | None]:

@@ -10,7 +10,6 @@ from django.db.models import Exists, Max, OuterRef, QuerySet
 
 from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import NotFound
-from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from registry.queries.reviews import with_comments
 from rollouts.core.lifecycle import ACTIVE, RolloutState
@@ -21,7 +20,8 @@ from serving.queries.deployments import answering_servers
 _WHOLE = ("model__team", "environment", "candidate__author", "stable", "displaced", "report", "requested_by")
 
 
-_ONE = Statement(lambda rollout: with_comments(Rollout.objects.select_related(*_WHOLE).filter(pk=rollout), "candidate"))
+def _one(rollout: Any) -> QuerySet[Any, Any]:
+    return with_comments(Rollout.objects.select_related(*_WHOLE).filter(pk=rollout), "candidate")
 
 
 def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
@@ -29,7 +29,7 @@ def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
 
     Raises NotFound, also where the actor may not read the model's team.
     """
-    rollout = next(iter(_ONE.rows(rollout=rollout_id)), None)
+    rollout = next(iter(_one(rollout=rollout_id)), None)
     if rollout is None or not may(actor, Verb.READ, rollout.model.team.slug, rollout.model.slug):
         raise NotFound(
             "no_such_rollout",
@@ -61,17 +61,25 @@ def rollouts_of(models: Iterable[ServedModel]) -> QuerySet[Rollout]:
 
 def newest_of(model: ServedModel, most: int) -> list[Rollout]:
     """So many rollouts of the model, the newest first, with the columns that a row of `rollouts/_rows.html` shows and no others."""
-    return _NEWEST.rows(most, model=model.pk)
+    return list(_newest(most, model=model.pk))
 
 
-_NEWEST = Statement(
-    lambda most, model: (
+def _newest(most: Any, model: Any) -> QuerySet[Any, Any]:
+    return (
         Rollout.objects.filter(model=model)
         .select_related("model", "environment", "candidate", "stable")
-        .only("state", "weight_bp", "reason", "created_at", "model__slug", "environment__title", "candidate__number", "stable__number")
+        .only(
+            "state",
+            "weight_bp",
+            "reason",
+            "created_at",
+            "model__slug",
+            "environment__title",
+            "candidate__number",
+            "stable__number",
+        )
         .order_by("-pk")[:most]
     )
-)  # fmt: skip
 
 
 def policy_by_digest(model: ServedModel, digest: str) -> dict[str, Any] | None:

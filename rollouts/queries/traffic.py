@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -13,10 +12,9 @@ from django.db.models import Exists, OuterRef, QuerySet, Subquery
 from django.db.models.functions import JSONObject
 from django.utils import timezone
 
-from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core.aa_test import RATE_MEMORY_S
-from rollouts.core.counter_deltas import TIMED
+from rollouts.core.counter_deltas import Counts
 from rollouts.core.recent_traffic import Minute, RecentTraffic, Span
 from rollouts.models import AATestRecord, Observation, Rollout
 from rollouts.queries.gateway_reads import last_read, last_written
@@ -50,7 +48,7 @@ class Traffic:
 def traffic_of(model: ServedModel, environment: Environment) -> Traffic:
     """By the A/A test, which watches always, else by the last rollout that saw traffic, else unknown. One query."""
     since = timezone.now() - FRESH_FOR
-    (row,) = _COUNTED.rows(environment=environment.pk, model=model.pk, since=since)
+    (row,) = _counted(environment=environment.pk, model=model.pk, since=since)
     return traffic_from(row.tested, row.blocks)
 
 
@@ -67,7 +65,8 @@ def counted(environments: QuerySet[Environment], model: int, since: datetime) ->
     )
 
 
-_COUNTED = Statement(lambda environment, model, since: counted(one_environment(environment), model, since))
+def _counted(environment: Any, model: Any, since: Any) -> QuerySet[Any, Any]:
+    return counted(one_environment(environment), model, since)
 
 
 def traffic_from(tested: Mapping[str, Any] | None, blocks: Sequence[Mapping[str, Any]]) -> Traffic:
@@ -106,7 +105,7 @@ class Lately:
 
 def lately_of(models: Collection[ServedModel], now: datetime) -> dict[tuple[int, int], Lately]:
     """(environment's key, model's key) → its traffic. One query."""
-    rows = _HOURS.rows(models=array_text(model.pk for model in models), since=now - FRESH_FOR)
+    rows = list(_traffic_rows(models=array_text(model.pk for model in models), since=now - FRESH_FOR))
     found = {}
     for environment, model, kept, read_at, written_at in rows:
         traffic = RecentTraffic.from_json(kept)
@@ -121,9 +120,6 @@ def lately_of(models: Collection[ServedModel], now: datetime) -> dict[tuple[int,
 def _traffic_rows(models: str, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
     rows = AATestRecord.objects.filter(model_id__in=among_text(models), at__gte=since)
     return rows.values_list("environment_id", "model_id", "traffic", last_read(), last_written())
-
-
-_HOURS = Statement(_traffic_rows)
 
 
 def _by_aa_test(state: Mapping[str, Any]) -> Traffic | None:
@@ -153,8 +149,9 @@ def _by_last_rollout(blocks: Sequence[Mapping[str, Any]]) -> Traffic | None:
 
 
 def _slow(counts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    attempts = sum(one.get("bad", {}).get(TIMED, one.get("attempts", 0)) for one in counts)
-    slow: Counter[str] = Counter()
-    for one in counts:
-        slow.update({name: bad for name, bad in one.get("bad", {}).items() if name.startswith("slow_")})
-    return {name: round(bad / attempts, 6) for name, bad in sorted(slow.items())} if attempts else {}
+    known = [Counts(one.get("attempts", 0), bad=one.get("bad", {})) for one in counts]
+    names = sorted({name for one in known for name in one.bad if name.startswith("slow_")})
+    arms = {
+        name: (sum(one.bad.get(name, 0) for one in known), sum(one.timed_at(name) for one in known)) for name in names
+    }
+    return {name: round(bad / attempts, 6) for name, (bad, attempts) in arms.items() if attempts}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
-from ledger.queries.statements import Statement
 from registry.models import Release, ServedModel
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
@@ -22,16 +22,15 @@ def last_promoted(model: ServedModel, environment: Environment) -> Rollout | Non
 
     A reverted one hides those before it, so that a second rollback does not go back one release further.
     """
-    return next(iter(_LAST_PROMOTED.rows(model=model.pk, environment=environment.pk)), None)
+    return next(iter(_last_promoted(model=model.pk, environment=environment.pk)), None)
 
 
-_LAST_PROMOTED = Statement(
-    lambda model, environment: (
+def _last_promoted(model: Any, environment: Any) -> QuerySet[Any, Any]:
+    return (
         Rollout.objects.select_related("candidate", "stable", "model__team", "environment")
         .filter(environment=environment, model=model, state__in=[RolloutState.PROMOTED, RolloutState.REVERTED])
         .order_by("-pk")[:1]
     )
-)
 
 
 def aborted_take_overs() -> QuerySet[Rollout]:

@@ -23,7 +23,6 @@ from ledger.core.errors import StateChanged
 from ledger.core.verbs import EventVerb
 from registry.models import Release
 from registry.queries import require_runnable
-from serving.actions.joining import require_credential
 from serving.actions.placing import place_replica
 from serving.actions.routes import lock_open, lock_routes, notify_routes
 from serving.core.drift import Drift
@@ -310,26 +309,15 @@ def end_server(*, actor: Actor, server: Server, reason: str) -> None:
             notify_routes()
 
 
-def register_node(
-    *, actor: Actor, name: str, runtimes: list[dict[str, Any]], facts: dict[str, Any], credential: str = ""
-) -> Node:
-    """The node by this name, heard of just now; what it is and can run is written down anew each time, and told the first time.
-    Raises Refused.
-
-    `credential`: its agent's own, empty for none: without that of the node nothing is written (`require_credential`).
-    """
+def register_node(*, actor: Actor, name: str, runtimes: list[dict[str, Any]], facts: dict[str, Any]) -> Node:
+    """Returns the node by this name, seen now, with its new runtimes and facts. The log tells of it the first time. Raises Refused."""
     require(actor, Verb.ADMINISTER, "")
     with transaction.atomic():
         found = Node.objects.select_for_update(no_key=True).filter(name=name).first()
-        is_proven, now = require_credential(found, name, credential), timezone.now()
-        told = {"runtimes": runtimes, "facts": facts, "seen_at": now, "removed_at": None}
-        told |= {"credential_used_at": now} if is_proven else {}
+        told = {"runtimes": runtimes, "facts": facts, "seen_at": timezone.now(), "removed_at": None}
         node, is_new = Node.objects.update_or_create(name=name, defaults=told)
         is_back = found is not None and found.removed_at is not None
-        is_first = is_new or (
-            found is not None and found.seen_at is None
-        )  # it has joined, and says only now what it is
-        if is_first or is_back:
+        if is_new or is_back:
             images = sorted({runtime["image"] for runtime in runtimes})
             append_event(
                 verb=EventVerb.NODE_RETURNED if is_back else EventVerb.NODE_REGISTERED,

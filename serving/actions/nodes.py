@@ -7,17 +7,14 @@ from django.utils import timezone
 
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require, require_version
 from ledger.actions import append_event
-from ledger.core.errors import Invalid, StateChanged
+from ledger.core.errors import Invalid
 from serving.actions.placing import hold_rooms
 from serving.core.lifecycle import LIVE
 from serving.models import Deployment, Node
 
 LONGEST_REASON = 2000
 #: What people say of a node.
-_SAID = (
-    "cordoned_at", "cordoned_by", "cordon_reason", "removed_at", "credential", "rotation_asked_at", "revoked_at", "revoked_by",
-    "revoke_reason",
-)  # fmt: skip
+_SAID = ("cordoned_at", "cordoned_by", "cordon_reason", "removed_at")
 
 
 @transaction.atomic
@@ -34,15 +31,9 @@ def cordon_node(*, actor: Actor, node: Node, reason: str, expected_version: int 
 def uncordon_node(*, actor: Actor, node: Node, expected_version: int, reason: str = "") -> Node:
     """The node, which may be given deployments again; what was being drained there and has not begun to stop is kept.
 
-    Idempotent. Raises Refused, Stale, Invalid, StateChanged("node_revoked").
+    Idempotent. Raises Refused, Stale, Invalid.
     """
     found = locked_node(actor, node, expected_version, reason)
-    if found.revoked_at is not None:
-        raise StateChanged(
-            "node_revoked",
-            f"{found.name} is revoked. Let it join again first: sluicegate node invite {found.name}",
-            node=found.name,
-        )
     kept = Deployment.objects.filter(node=node, drain_asked_at__isnull=False, is_wanted=True)
     for one in kept:
         # What was put in its place, if anything, has its slot: it takes another, and the controller lets one of the two go.

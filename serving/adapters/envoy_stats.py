@@ -59,6 +59,7 @@ class Series:
     of_class: str = ""  # of requests, where it is not the default one
     callers: str = ""  # the tenant, or the class, of a line that counts by these
     is_over_quota: bool = False
+    is_unanswered: bool = False  # of attempts that their callers gave up: no answer had begun
 
 
 _UNCOUNTED = Series()
@@ -78,12 +79,14 @@ class _Arm:
     answered_us: dict[int, int] = field(default_factory=dict)
     aborted: int = 0
     aborted_us: dict[int, int] = field(default_factory=dict)
+    given_up: int = 0
 
     def add(self, other: _Arm) -> None:
         self.routed += other.routed
         self.timed += other.timed
         self.answered += other.answered
         self.aborted += other.aborted
+        self.given_up += other.given_up
         _add(self.aborted_us, other.aborted_us)
         _add(self.answered_us, other.answered_us)
         _add(self.outcomes, other.outcomes)
@@ -105,6 +108,7 @@ class _Arm:
             refused=of(Drawn.MISTAKE, 0),
             aborted=self.aborted,
             aborted_us=self.aborted_us,
+            given_up=self.given_up,
             timed=self.timed,
             latency_us=self.latency_us or dict.fromkeys(EDGES_US, 0),
             size_bytes=self.size_bytes or dict.fromkeys(SIZE_EDGES, 0),
@@ -211,6 +215,7 @@ def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
             if one.stat == "aborted":
                 _add(arm.aborted_us, counted)
                 arm.aborted += int(values[-1])
+                arm.given_up += int(values[-1]) * one.is_unanswered
                 continue
             _add(arm.latency_us, counted)
             arm.timed += int(values[-1])
@@ -295,7 +300,9 @@ def _series_of(name: str) -> Series:
         is_gone = answer.ended is Ended.ABORTED
         if found["digest"] == SPARE or found["try"] != "1" or not (is_gone or counts_for(call.asked, answer).is_timed):
             return _UNCOUNTED
-        return Series("aborted" if is_gone else "latency", *about, is_error=answer.is_failed)
+        if is_gone:
+            return Series("aborted", *about, is_unanswered=answer.status == 0)
+        return Series("latency", *about, is_error=answer.is_failed)
     tries = int(found["tries"]) if (found["tries"] or "").isdigit() else 0
     told = {"is_diverted": tries == 1 and found["by"] != found["digest"], "by_spare": found["by"] == SPARE}
     outcome = drawn(answer, tries, refused=refused, **told)

@@ -31,7 +31,6 @@ from serving.agent.blob_cache import BlobCache
 from serving.agent.drift import drift_of
 from serving.agent.gpu_meter import GpuMeter
 from serving.agent.hardware import hardware
-from serving.agent.identity import NodeIdentity
 from serving.agent.meter import read_servers
 from serving.agent.node_launcher import Connect, NodeLauncher
 from serving.agent.process_use import use_of
@@ -59,7 +58,6 @@ class Agent:
         connect: a client for a running server.
         drift_check_every_s: how often the files of its servers are compared with what was sealed; 0 for never.
         blobs: the node's copies of files; None if the launcher keeps none.
-        identity: what it proves with that it is this node; None: nothing.
     """
 
     def __init__(
@@ -73,13 +71,11 @@ class Agent:
         drift_check_every_s: float = 0.0,
         gpus: GpuMeter | None = None,
         blobs: BlobCache | None = None,
-        identity: NodeIdentity | None = None,
     ) -> None:
         self._node, self._servers, self._launcher, self._connect = node, servers, launcher, connect
         self._pace, self._drift_check_every_s = pace or AgentTimings(), drift_check_every_s
         self._actor = Actor.system(f"agent:{node}")
         self._gpus, self._blobs = gpus or GpuMeter(), blobs
-        self._identity = identity or NodeIdentity(node)
         self._turned_away = ""  # why it may not act for its node now
         self._threads: dict[str, threading.Thread] = {}
         self._stop = threading.Event()
@@ -158,7 +154,7 @@ class Agent:
             if self._told is None:
                 raise
         runtimes, told = self._told
-        self._identity.introduce(runtimes=runtimes, facts=told)
+        actions.register_node(actor=self._actor, name=self._node, runtimes=runtimes, facts=told)
         measure = (self._measure,) if self._launcher.runs_here else ()
         for chore in (*measure, self._launcher.stop_left, self._drain, self._place):
             try:

@@ -65,23 +65,11 @@ class NodeOut(serializers.Serializer[Any]):
 
     name = serializers.CharField()
     version = serializers.IntegerField(help_text="for If-Match")
-    state = serializers.ChoiceField(choices=["reachable", "silent", "cordoned", "revoked"])
+    state = serializers.ChoiceField(choices=["reachable", "silent", "cordoned"])
     seen_at = serializers.DateTimeField(allow_null=True)
     cordoned_at = serializers.DateTimeField(allow_null=True)
     cordoned_by = serializers.CharField(allow_blank=True)
     cordon_reason = serializers.CharField(allow_blank=True)
-    joined_at = serializers.DateTimeField(allow_null=True, help_text="null: it came without a token")
-    joined_by = serializers.CharField(allow_blank=True, help_text="who invited it")
-    credential_at = serializers.DateTimeField(
-        allow_null=True, help_text="since when its agent has its present credential"
-    )
-    credential_used_at = serializers.DateTimeField(allow_null=True)
-    rotation_asked_at = serializers.DateTimeField(
-        allow_null=True, help_text="its agent takes another one when it is heard of"
-    )
-    revoked_at = serializers.DateTimeField(allow_null=True)
-    revoked_by = serializers.CharField(allow_blank=True)
-    revoke_reason = serializers.CharField(allow_blank=True)
     cpu_cores = serializers.FloatField(allow_null=True)
     memory_mib = serializers.IntegerField(allow_null=True)
     declared_memory_mib = serializers.IntegerField(help_text="what the envelopes that you may read ask for, summed")
@@ -229,16 +217,10 @@ def node_answer(actor: Actor, node: Node) -> Response:
     return versioned(NodeOut(next(_node_row(one) for one in fleet_of(actor) if one.node.name == node.name)))
 
 
-_IDENTITY = (
-    "joined_at", "joined_by", "credential_at", "credential_used_at", "rotation_asked_at", "revoked_at", "revoked_by", "revoke_reason",
-)  # fmt: skip
-
-
 def _node_row(one: NodeView) -> dict[str, Any]:
     node, known = one.node, one.known
     return {
         **{name: getattr(node, name) for name in ("name", "version", "seen_at", "cordoned_at", "cordoned_by")},
-        **{name: getattr(node, name) for name in _IDENTITY},
         "cordon_reason": node.cordon_reason, "state": one.state, "cpu_cores": known.cpu_cores,
         "memory_mib": known.memory_mib, "declared_memory_mib": one.sums.declared_mib, "disk_mib": known.disk_mib,
         "gpus": None if known.gpus is None else list(known.gpus), "gpus_read": gpus_row(one), "driver": known.driver,

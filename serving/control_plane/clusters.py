@@ -35,6 +35,8 @@ MAX_BODY_BYTES = LARGEST_REQUEST_BYTES
 AT_ONCE = 32
 #: Requests that may be tried anew on stable at once, however few are in flight there.
 LEAST_RETRIES = 5
+#: One second attempt at a time for so many requests that stable bears: a fifth, as stable's own retry budget has it.
+RETRIED_PER_PLACE = 5
 #: What shed a first attempt (`outcomes.Refused`): metadata of the request, or of the cluster of `full_name`.
 SHED = "shed"
 #: Never the name of a release's cluster.
@@ -160,6 +162,8 @@ def _spare_clusters(route: ModelRoute, candidate: Arm, protocol: str, pool: Pool
     ]
     checked = _release_cluster(again, route, route.stable, protocol, pool) | _port_checks()
     del checked["outlier_detection"]
+    retried = max(LEAST_RETRIES, route.in_flight(route.stable, pool.share_pct) // RETRIED_PER_PLACE)
+    checked["circuit_breakers"] = {"thresholds": _thresholds(retried)}
     servers = _release_cluster(spare, route, candidate, protocol, pool)
     rest = _fallback_cluster(name, (own, again, spare), metadata(route, route.stable))
     return {

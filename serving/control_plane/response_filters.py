@@ -33,7 +33,7 @@ LONGEST = 16 * 1024
 BODY_HEADER, AWAITED = "x-sluicegate-body", "awaited"
 #: On a request that stable answers because the candidate had no room for it.
 ROOM_HEADER = "x-sluicegate-room"
-#: On a second attempt if the first was late. Envoy writes this header, and removes a caller's.
+#: On a second attempt if the first was late. Envoy's router writes it; virtual hosts remove a caller's.
 LATE_HEADER = "x-envoy-is-timeout-retry"
 #: On what a server's full queue refused: the same header by which a tenant's quota says so.
 FULL_HEADER, FULL_VALUE = "x-sluicegate-shed", "server queue"

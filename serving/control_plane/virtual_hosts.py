@@ -20,7 +20,7 @@ from serving.control_plane.refusals import (
 from serving.control_plane.request_classes import of_class
 from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, incoming_route, model_metadata
 from serving.control_plane.request_log import SLOW_AFTER
-from serving.control_plane.response_filters import attempt_metadata
+from serving.control_plane.response_filters import LATE_HEADER, attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.asleep import Asleep
 from serving.core.outcomes import GRPC, GRPC_FAILURES, HTTP, Purpose, route_name
@@ -66,8 +66,10 @@ _BAD_ANSWERS = {
 #: Heads that no caller may hand to a server. With `triton_grpc_error` a stream asks for errors as a status, and Triton 2.51 ends by
 #: a signal where the model's own error follows: one caller would end it for all. Seen on the real server.
 #: gRPC's own lines come from its clients' inner workings; a server resets a call whose line it cannot read.
+#: A caller's word that its first attempt was late would count as one; the router adds its own after this removal.
 _NOT_FOR_SERVERS = (
-    FORCED_KEY_HEADER, "triton_grpc_error", "grpc-previous-rpc-attempts", "grpc-retry-pushback-ms", "grpc-internal-encoding-request",
+    FORCED_KEY_HEADER, LATE_HEADER, "triton_grpc_error", "grpc-previous-rpc-attempts", "grpc-retry-pushback-ms",
+    "grpc-internal-encoding-request",
 )  # fmt: skip
 #: Seconds that a stream may stand still at least. A model whose requests may take longer gets that time.
 STREAM_IDLE_S = 300.0

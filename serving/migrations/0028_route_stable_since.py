@@ -8,7 +8,7 @@ def fill(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("serving", "0027_gateway_follows")]
+    dependencies = [("serving", "0001_squashed_0027_gateway_follows")]
 
     operations = [
         migrations.AddField("route", "stable_since", models.DateTimeField(null=True)),

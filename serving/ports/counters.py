@@ -37,6 +37,7 @@ class ArmCounters:
     What its servers did: `timed` first attempts that ended, answered or failed, and `latency_us` maps an upper bucket edge in µs to
     how many of them took less. `answered` are those of them that did not fail, and `answered_us` has their latencies. `aborted` first
     attempts were given up by their callers, so many of them within each edge of `aborted_us`: an answer would have taken longer.
+    Of these, `given_up` had no answer that had begun.
     """
 
     routed: int = 0
@@ -54,6 +55,7 @@ class ArmCounters:
     refused: int = 0
     aborted: int = 0
     aborted_us: dict[int, int] = field(default_factory=dict)
+    given_up: int = 0
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,9 @@ SELECT deployment.environment_id, deployment.release_id::text, count(server.id),
        string_agg(DISTINCT deployment.node_id, ' ') FILTER (WHERE server.id IS NOT NULL),
        coalesce(bool_or(server.drift <> '[]'::jsonb), false), max(scale.replicas),
        count(server.id) FILTER (
-           WHERE node.revoked_at IS NULL
-             AND (node.seen_at >= %(since)s OR NOT EXISTS (SELECT FROM serving_node WHERE seen_at >= %(since)s))
+           WHERE node.seen_at >= %(since)s OR NOT EXISTS (SELECT FROM serving_node WHERE seen_at >= %(since)s)
        ),
-       count(server.id) FILTER (WHERE node.revoked_at IS NULL AND node.seen_at >= %(since)s)
+       count(server.id) FILTER (WHERE node.seen_at >= %(since)s)
 FROM serving_deployment deployment
 JOIN serving_node node ON node.name = deployment.node_id
 LEFT JOIN serving_server server ON server.deployment_id = deployment.id AND server.ended_at IS NULL AND server.is_serving
@@ -86,7 +85,7 @@ class Answering:
 def answering_in(releases: Collection[UUID]) -> dict[Place, Answering]:
     """Where any of these releases was ever deployed. One query."""
     wanted = Q(is_wanted=True, servers__ended_at=None, servers__is_serving=True) & ~Q(state="gone")
-    heard = Q(node__revoked_at=None, node__seen_at__gte=timezone.now() - HEARD_WITHIN)
+    heard = Q(node__seen_at__gte=timezone.now() - HEARD_WITHIN)
     rows = Deployment.objects.filter(release__in=releases).values_list("environment_id", "release_id")
     counted = rows.annotate(count=Count("servers", filter=wanted), reported=Count("servers", filter=wanted & heard))
     return {(where, str(release)): Answering(count, reported) for where, release, count, reported in counted}
@@ -116,7 +115,7 @@ def is_lost_stable(release: str) -> Combinable:
 
 def on_heard_nodes(servers: QuerySet[Server]) -> QuerySet[Server]:
     """Those on nodes that were heard of lately; all of them, where no node was."""
-    heard = Node.objects.filter(seen_at__gte=timezone.now() - HEARD_WITHIN, revoked_at=None)
+    heard = Node.objects.filter(seen_at__gte=timezone.now() - HEARD_WITHIN)
     return servers.filter(deployment__node__in=heard) if heard.exists() else servers
 
 

@@ -11,7 +11,6 @@ from django.db.models import F, QuerySet
 from django.db.models.expressions import RawSQL
 
 from ledger.core.errors import NotFound
-from ledger.queries.statements import Statement
 from registry.models import Release
 from registry.queries.releases import LARGE
 from serving.core.lifecycle import LIVE, DeploymentState
@@ -83,7 +82,7 @@ def live_deployments() -> QuerySet[Deployment]:
 
 def ready_server(release: Release, environment: Environment) -> Server | None:
     """The newest of the release's `answering_servers` there."""
-    return next(iter(_READY.rows(release=release.pk, environment=environment.pk)), None)
+    return next(iter(_ready(release=release.pk, environment=environment.pk)), None)
 
 
 def answering_servers() -> QuerySet[Server]:
@@ -93,11 +92,8 @@ def answering_servers() -> QuerySet[Server]:
     )
 
 
-_READY = Statement(
-    lambda release, environment: answering_servers().filter(
-        deployment__release=release, deployment__environment=environment
-    )[:1]
-)
+def _ready(release: Any, environment: Any) -> QuerySet[Any, Any]:
+    return answering_servers().filter(deployment__release=release, deployment__environment=environment)[:1]
 
 
 def current_servers() -> QuerySet[Server]:
@@ -161,7 +157,7 @@ def array_text(ids: Iterable[object]) -> str:
 
 
 def among_text(array: str, kind: str = "bigint") -> RawSQL:
-    """`among` for ids that are written as an array already (`array_text`), as a `Statement` is given them."""
+    """`among` for ids that are written as an array already (`array_text`)."""
     return RawSQL(f"SELECT unnest(%s::{kind}[])", [array])  # noqa: S611  # kind is a constant
 
 

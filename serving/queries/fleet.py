@@ -19,7 +19,7 @@ from registry.queries import manifests_of, visible_models
 from registry.queries.signature_state import wrong_signatures
 from serving.core.containment import of_facts, sentence_of
 from serving.core.gpu import GpuReading, faults, reading_of
-from serving.models import Deployment, Node, NodeInvite, Server
+from serving.models import Deployment, Node, Server
 from serving.queries.deployments import current_servers, live_deployments
 from serving.queries.memory_sums import NodeSums, nodes_with_sums
 from serving.queries.reporting import is_proven, is_reporting
@@ -104,9 +104,7 @@ class NodeView:
 
     @property
     def state(self) -> str:
-        """revoked, cordoned, silent or reachable."""
-        if self.node.revoked_at is not None:
-            return "revoked"
+        """cordoned, silent or reachable."""
         return "cordoned" if self.node.cordoned_at else "silent" if self.is_silent else "reachable"
 
 
@@ -131,11 +129,6 @@ def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
         proven = told.server is None or is_proven(told.server, one.release.model.objectives, now)
         held.setdefault(one.node_id, []).append(replace(told, attested=state, attested_why=why, is_proven=proven))
     return [_view(node, sums, held.get(node.name, []), now) for node, sums in nodes_with_sums(actor)]
-
-
-def open_invites() -> list[NodeInvite]:
-    """Invitations that nobody has joined with yet and that have not ended, by name: for administrators."""
-    return list(NodeInvite.objects.filter(used_at=None, expires_at__gt=timezone.now()).order_by("name"))
 
 
 def attested(server: Server | None, release: Release, wrong: str | None) -> tuple[str, str]:

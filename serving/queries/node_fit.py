@@ -9,7 +9,6 @@ from uuid import UUID
 
 from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet, Subquery
 
-from ledger.queries.statements import Statement
 from registry.core.file_lint import plan_facts
 from registry.core.fit import SEVERITY, Fit, Reason, Verdict, fit
 from registry.core.gpu_memory import MemoryEstimate, asks_for_gpu
@@ -176,19 +175,16 @@ class Places:
 
 def places_for(release: Release, environment: Environment) -> Places:
     """Where the release may serve in the environment. One query."""
-    rows = _PLACES.rows(release=release.pk, environment=environment.pk)
+    rows = list(_places(release=release.pk, environment=environment.pk))
     here = next((node for node in rows if node.is_here), None)
     return Places(here, tuple(node for node in rows if node.cordoned_at is None))
 
 
-def _places(release: UUID, environment: int) -> QuerySet[Node]:
+def _places(release: UUID, environment: int) -> QuerySet[Any, Any]:
     serving = deployments_in(release, environment).values("node")[:1]
     is_here = ExpressionWrapper(Q(pk=Subquery(serving)), BooleanField())
     rows = Node.objects.annotate(is_here=is_here).filter(Q(cordoned_at=None) | Q(is_here=True))
     return rows.order_by(LAST_HEARD_OF)
-
-
-_PLACES = Statement(_places)
 
 
 def fit_labels(release: Release, labels: Mapping[str, Any]) -> Fit:

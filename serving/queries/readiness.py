@@ -14,7 +14,6 @@ from django.db.models import Count, Min, OuterRef, Q, QuerySet, Subquery
 from django.db.models.expressions import Combinable
 from django.db.models.functions import JSONObject
 
-from ledger.queries.statements import Statement
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Deployment, Sleep
@@ -68,7 +67,7 @@ def readiness_of(models: Iterable[int], *, now: datetime | None = None) -> dict[
         (environment, release): Readiness(
             number or 0, model, wanted, answering, drifted, tuple(nodes), unheard, tuple(silent or ()), *rest
         )
-        for environment, release, number, model, wanted, answering, drifted, nodes, unheard, silent, *rest in _READINESS.rows(
+        for environment, release, number, model, wanted, answering, drifted, nodes, unheard, silent, *rest in _readiness(
             models=array_text(models), since=reports_since(now)
         )
     }
@@ -132,6 +131,3 @@ def _counts(since: datetime) -> dict[str, Any]:
         "unproven": Count("pk", filter=doubted, distinct=True),
         "right_at": Min("servers__probed_at", filter=doubted),
     }
-
-
-_READINESS = Statement(_readiness)

@@ -231,18 +231,16 @@ def failed_on(release: Release, environment: Environment) -> set[str]:
 
 
 def is_lost(node: Node) -> bool:
-    """Whether it was revoked, or nothing has been heard of it for `LOST_AFTER`. Where nobody was heard of, it is not the nodes that are
-    lost."""
-    return node.revoked_at is not None or node.seen_at is None or timezone.now() - node.seen_at > LOST_AFTER
+    """Whether its agent has been silent for `LOST_AFTER`."""
+    return node.seen_at is None or timezone.now() - node.seen_at > LOST_AFTER
 
 
 def lost_nodes() -> set[str]:
-    """The names of those that are lost; none but what was revoked where no node was heard of, and whoever looks may be what is lost."""
-    return lost_among(list(nodes().only("name", "seen_at", "revoked_at")))
+    """Returns the names of the lost nodes; none if no agent reports, because then the database may have been away."""
+    return lost_among(list(nodes().only("name", "seen_at")))
 
 
 def lost_among(every: Collection[Node]) -> set[str]:
     """The same of these nodes. No query."""
-    revoked = {one.name for one in every if one.revoked_at is not None}
-    silent = {one.name for one in every if is_lost(one)} - revoked
-    return revoked if len(silent) + len(revoked) == len(every) else revoked | silent
+    silent = {one.name for one in every if is_lost(one)}
+    return set() if len(silent) == len(every) else silent

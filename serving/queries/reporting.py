@@ -43,20 +43,20 @@ def reports_since(now: datetime | None = None) -> datetime:
 
 
 def is_reporting(node: Node, now: datetime) -> bool:
-    """Whether the agent of the node reports and may speak for it."""
-    return node.revoked_at is None and node.seen_at is not None and node.seen_at >= reports_since(now)
+    """Whether the agent of the node reports."""
+    return node.seen_at is not None and node.seen_at >= reports_since(now)
 
 
 def on_reporting(since: Any, prefix: str = "") -> Q:
     """Condition on nodes that report; `prefix` leads to the node's columns."""
-    return Q(**{f"{prefix}seen_at__gte": since, f"{prefix}revoked_at": None})
+    return Q(**{f"{prefix}seen_at__gte": since})
 
 
 def silent_nodes() -> list[tuple[str, bool]]:
     """(node, whether it reports) of every node on the list. One query."""
     since = reports_since()
-    rows = Node.objects.filter(removed_at=None).values_list("name", "seen_at", "revoked_at")
-    return [(name, revoked is None and seen is not None and seen >= since) for name, seen, revoked in rows]
+    rows = Node.objects.filter(removed_at=None).values_list("name", "seen_at")
+    return [(name, seen is not None and seen >= since) for name, seen in rows]
 
 
 #: For each millisecond of the model's threshold of slow requests. An agent leaves a server ten times the time of an inference between

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from django.db.models import OuterRef, QuerySet, Subquery
 
-from ledger.queries.statements import Statement
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Route, Sleep
 from serving.queries.deployments import among_text, array_text
@@ -41,7 +40,7 @@ def splits_of(models: Iterable[int]) -> dict[tuple[int, int], RouteSplit]:
     """By (environment, model), of the models of these keys. One query."""
     return {
         (environment, model): RouteSplit(NamedRelease(pk, number), named_release(candidate, its_number), *rest)
-        for environment, model, pk, number, candidate, its_number, *rest in _SPLITS.rows(models=array_text(models))
+        for environment, model, pk, number, candidate, its_number, *rest in _splits(models=array_text(models))
     }
 
 
@@ -55,6 +54,3 @@ def _splits(models: str) -> QuerySet[Any, tuple[Any, ...]]:
     here = Sleep.objects.filter(environment=OuterRef("environment"), model=OuterRef("model"))
     sleep = Subquery(here.exclude(state=SleepState.AWAKE).values("state")[:1])
     return rows.values_list("environment_id", "model_id", *arms, "candidate_bp", "stable_since", sleep)
-
-
-_SPLITS = Statement(_splits)

@@ -13,7 +13,6 @@ from django.db.models import BooleanField, Exists, ExpressionWrapper, F, OuterRe
 from django.db.models.functions import JSONObject, Now
 
 from ledger.queries import clock
-from ledger.queries.statements import Statement
 from registry.models import Release, ServedModel
 from registry.queries.releases import LARGE, these_or_numbered
 from serving.core.gateway_standing import SEEN_WITHIN_S
@@ -73,7 +72,7 @@ def every_route() -> QuerySet[Route]:
 def routes_of(model: ServedModel) -> list[Route]:
     """The model's routes that gateways are to follow, with their environments and releases, without what no list shows of a release.
     Each has `sleep`, asleep or waking, None of a model that is awake there; and `health`, for `readiness_from`."""
-    return _OF_MODEL.rows(model=model.pk, since=reports_since())
+    return list(model_routes(model=model.pk, since=reports_since()))
 
 
 def model_routes(model: int, since: datetime) -> QuerySet[Route]:
@@ -88,13 +87,10 @@ def model_routes(model: int, since: datetime) -> QuerySet[Route]:
     )
 
 
-_OF_MODEL = Statement(model_routes)
-
-
 def route_of(model: ServedModel | int, environment: Environment | int) -> Route | None:
     """The model's route there, by rows or keys; None before its first rollout there."""
     keys = (one if isinstance(one, int) else one.pk for one in (model, environment))
-    return next(iter(_ONE.rows(**dict(zip(("model", "environment"), keys, strict=True)))), None)
+    return next(iter(_one(**dict(zip(("model", "environment"), keys, strict=True)))), None)
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,7 @@ class WarmRoute:
 
 def warm_route(model: ServedModel, environment: Environment) -> WarmRoute:
     """One query."""
-    route = next(iter(_WARM.rows(model=model.pk, environment=environment.pk)), None)
+    route = next(iter(_warm(model=model.pk, environment=environment.pk)), None)
     if route is None:
         return WarmRoute()
     learn_declared(route.stable)
@@ -117,7 +113,7 @@ def warm_route(model: ServedModel, environment: Environment) -> WarmRoute:
     return WarmRoute(route, bool(route.is_stable_warm), desired_replicas(route.scaled, declared))
 
 
-def _warm(model: int, environment: int) -> QuerySet[Route]:
+def _warm(model: int, environment: int) -> QuerySet[Any, Any]:
     of_stable = {"release": OuterRef("stable"), "environment": OuterRef("environment")}
     servers = answering_servers().order_by().filter(**{f"deployment__{name}": one for name, one in of_stable.items()})
     scaled = Subquery(Scale.objects.filter(**of_stable).values("replicas")[:1])
@@ -125,8 +121,8 @@ def _warm(model: int, environment: int) -> QuerySet[Route]:
     return routes.annotate(is_stable_warm=Exists(servers), scaled=scaled)
 
 
-_WARM = Statement(_warm)
-_ONE = Statement(lambda model, environment: every_route().filter(model=model, environment=environment))
+def _one(model: Any, environment: Any) -> QuerySet[Any, Any]:
+    return every_route().filter(model=model, environment=environment)
 
 
 def has_stable(model: int, environment: int) -> bool:
@@ -144,7 +140,7 @@ def models_routed_in(environment: int, models: QuerySet[ServedModel]) -> list[tu
 def served_beside(release: Release, *, or_number: int | None) -> Release | None:
     """Another release of the model that serves now, with `serves_in`, the title of the first environment (by slug) that it is stable
     in; where none serves, the one of this number, with None. One query."""
-    found = _SERVED_BESIDE.rows(release=release.pk, model=release.model_id, number=or_number or 0)
+    found = list(_served_beside(release=release.pk, model=release.model_id, number=or_number or 0))
     return next(iter(found), None)
 
 
@@ -156,9 +152,6 @@ def _served_beside(release: UUID, model: int, number: int) -> QuerySet[Release]:
         serves_in=Subquery(places.values("environment__title")[:1]),
     )
     return named.order_by(F("first").asc(nulls_last=True), "pk")[:1]
-
-
-_SERVED_BESIDE = Statement(_served_beside)
 
 
 def routes_between(models: Collection[int], environments: Collection[int]) -> list[Route]:
@@ -250,7 +243,7 @@ def _followed(one: Follower, route: Route) -> dict[str, Any]:
 def followed_route(model: int, environment: int) -> Followed | None:
     """The model's route there, by keys and with nothing but its own columns, and who follows it; None before its first rollout
     there. One query."""
-    for route in _FOLLOWED.rows(model=model, environment=environment):
+    for route in _route_with_gateways(model=model, environment=environment):
         said = {row["gateway"]: _word(**row) for row in route.said}
         gateways = [Follower(row["pk"], row["name"], row["is_about"], said.get(row["pk"])) for row in route.gateways]
         return Followed(route, tuple(gateways))
@@ -261,7 +254,7 @@ def _word(gateway: int, generation: int, acked_at: str, error: str, taken: int) 
     return generation, datetime.fromisoformat(acked_at), error, taken if error else generation
 
 
-def _route_with_gateways(model: int, environment: int) -> QuerySet[Route]:
+def _route_with_gateways(model: int, environment: int) -> QuerySet[Any, Any]:
     is_about = ExpressionWrapper(Q(seen_at__gte=Now() - timedelta(seconds=SEEN_WITHIN_S)), BooleanField())
     gateways = Gateway.objects.filter(environment=OuterRef("environment")).order_by("name")
     told = gateways.values(row=JSONObject(pk="pk", name="name", is_about=is_about))
@@ -269,6 +262,3 @@ def _route_with_gateways(model: int, environment: int) -> QuerySet[Route]:
     said = RouteAck.objects.filter(route=OuterRef("pk")).values(row=JSONObject(**{name: name for name in columns}))
     rows = Route.objects.filter(model=model, environment=environment)
     return rows.annotate(gateways=ArraySubquery(told), said=ArraySubquery(said))
-
-
-_FOLLOWED = Statement(_route_with_gateways)

@@ -153,10 +153,9 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def _rests_on(basis: dict[str, Any]) -> str:
-    more = "" if basis["gate"] == "capacity" else ", and it may hold more"
     where = basis["hardware"] or "hardware that its node did not name"
     objective = f"{share_text(basis['slo_quantile'])} within {basis['slo_ms']:g} ms"
     return (
-        f"Rests on {basis['per_s']:g} requests/s of one replica on {where} ({objective}){more}: "
+        f"Rests on at least {basis['per_s']:g} requests/s of one replica on {where} ({objective}): "
         f"the {basis['gate']} gate of report {short(basis['report'])}, {basis['measured_at']}"
     )

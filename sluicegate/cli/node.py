@@ -7,7 +7,6 @@ from typing import Any
 
 from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
-from sluicegate.cli.node_joining import add_joining, joined
 from sluicegate.cli.output import Output
 from sluicegate.cli.plans import consent, is_agreed
 from sluicegate.cli.session import connect
@@ -33,7 +32,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     remove.add_argument("node", metavar="NODE")
     remove.add_argument("--reason", default="", help="told in the log")
     remove.set_defaults(run=run_remove)
-    add_joining(verbs)
     drain = verbs.add_parser("drain", help="Cordon a node and empty it: what serves users is started elsewhere first")
     drain.add_argument("node", metavar="NODE")
     drain.add_argument("--reason", default="", help="told in the log")
@@ -56,7 +54,6 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
             f"{one['declared_memory_mib']} of {one['memory_mib'] or 'unknown'}",
             _or_unknown(one["measured_memory_mib"]),
             one["deployment_count"],
-            joined(one),
             one["cordon_reason"],
         ]
         for one in found
@@ -71,7 +68,6 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
         "MiB declared",
         "MiB held",
         "deployments",
-        "joined",
         "why cordoned",
     )
     output.table(found, columns, rows, empty="No node has been heard of: start an agent.")

@@ -1,7 +1,7 @@
 """`python -m sluicegate.stack.bootstrap`: what must be in the database, and on disk, before the stack's services start.
 
-Migrates, and makes sure of the first administrator, a token for the command line on this machine, the environments, the gateway with
-its start configuration, and a token for this machine's agent to join with. Every start runs it; what is there already stays.
+Migrates, and makes sure of the first administrator, a token for the command line on this machine, the environments, and the gateway with
+its start configuration. Every start runs it; what is there already stays.
 """
 
 # ruff: noqa: T201 - it talks to a terminal
@@ -19,9 +19,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from ledger.adapters.files import write_whole
-from serving.core.joining import credential_file
 from sluicegate.stack import secrets
-from sluicegate.stack.machine import ADMIN_TOKEN, FIRST_PASSWORD, GATEWAY_NAME, JOIN_TOKEN
+from sluicegate.stack.machine import ADMIN_TOKEN, FIRST_PASSWORD, GATEWAY_NAME
 
 #: Staging is where gates talk to servers directly; production is where users are: no caller chooses a release there, as its work
 #: would slow down the users that a release is judged by.
@@ -45,7 +44,6 @@ def main() -> None:
         ensure_administrator(settings.STATE_DIR)
         ensure_environments()
         ensure_gateway(http_port=said.gateway_http_port, grpc_port=said.gateway_grpc_port, admin_url=said.gateway_admin)
-        ensure_node(settings.STATE_DIR)
     write_gateway_config(said.envoy_config, admin_address=said.gateway_admin, relay=said.gateway_relay)
     print("The database is ready for the services.")
 
@@ -95,23 +93,6 @@ def ensure_gateway(*, http_port: int, grpc_port: int, admin_url: str) -> None:
         http_url=f"http://127.0.0.1:{http_port}",
         grpc_address=f"127.0.0.1:{grpc_port}",
     )
-
-
-def ensure_node(state_dir: Path) -> None:
-    """A token in a file, with which this machine's own agent joins, unless it has joined, or was revoked.
-
-    A revoked one may have been invited again: what somebody put into the file stays. A used token there does no harm.
-    """
-    from accounts.core.access import Actor
-    from serving.actions.joining import invite_node
-    from serving.queries.deployments import find_node
-
-    node, file = find_node(settings.NODE_NAME), state_dir / JOIN_TOKEN
-    if node is not None and node.revoked_at is not None:
-        if not file.exists():  # the agent is told of it, and does not start without
-            secrets.write(file, "revoked")
-    elif node is None or not (node.credential and credential_file(state_dir, node.name).exists() and file.exists()):
-        secrets.write(file, invite_node(actor=Actor.system("setup"), name=settings.NODE_NAME)[0])
 
 
 def write_gateway_config(file: Path, *, admin_address: str, relay: str) -> None:

@@ -35,8 +35,6 @@ _KNOWN_TO = {
 #: Where the bootstrap leaves the first administrator's password, for `up` to show once and delete.
 FIRST_PASSWORD = Path("secrets/first-password")
 ADMIN_TOKEN = Path("secrets/admin-token")
-#: Where the bootstrap leaves what this machine's own agent joins with, once.
-JOIN_TOKEN = Path("secrets/node-join-token")
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
@@ -183,13 +181,7 @@ def _services(state: Path, run: Path, ports: Mapping[str, int], env: Mapping[str
         ),
         process("worker", SERVICES, _worker(), lambda: "ready." in output_since_start(state / "logs" / "worker.log")),
         process("scheduler", SERVICES, [*manage, "scheduler"]),
-        process(
-            "agent",
-            SERVICES,
-            [*manage, "agent"],
-            env={**env, "SLUICEGATE_NODE_JOIN_TOKEN_FILE": str(state / JOIN_TOKEN)},
-            grace_s=10,
-        ),
+        process("agent", SERVICES, [*manage, "agent"], grace_s=10),
         process("engine", SERVICES, [*manage, "engine"]),
         process("prober", SERVICES, [*manage, "run_prober"], lambda: takes_connections(run / sockets.PROBER)),
         process(

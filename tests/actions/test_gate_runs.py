@@ -34,7 +34,7 @@ from tests.gate_setup import (  # noqa: F401
     verdicts,
 )
 from validators.core.verdict import Judgement, Verdict
-from validators.execution.gates import GATES, GateContext
+from validators.execution.gates import MEASURES, GateContext
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole runs of four gates
 
@@ -340,7 +340,7 @@ def test_a_search_for_the_capacity_has_the_machine_to_itself_and_may_be_let_go(
         seen.append((context.hardware, leases.holder(f"load:{Deployment.objects.get().node_id}")))
         return Judgement(Verdict.UNDECIDED, "Too short.")
 
-    monkeypatch.setitem(GATES, "capacity", search)
+    monkeypatch.setitem(MEASURES, "capacity", search)
     Node.objects.update(facts={"cpu_model": "Xeon"})
     model.gate_policy = {"gates": ["contract", "capacity"], "capacity": {"undecided": undecided}}
     model.save()

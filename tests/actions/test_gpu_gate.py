@@ -28,14 +28,14 @@ from tests.gate_setup import POLICY, Stage, developer, model, release, stage, va
 from validators.core.answered import answered_of
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
-from validators.execution.gates import GATES, GateContext, gpu
+from validators.execution.gates import MEASURES, GateContext, gpu
 from validators.models import GateResult
 from validators.queries.expiry import reusable
 
 pytestmark = pytest.mark.django_db
 AGENT = Actor.system("agent:local")
 PID = 4242
-GATES_BEFORE = dict(GATES)
+GATES_BEFORE = dict(MEASURES)
 
 
 def with_gate(
@@ -70,7 +70,7 @@ def watched(stage: Stage, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         return found
 
     stage.fate = fate
-    monkeypatch.setitem(GATES, "load", load_gate)
+    monkeypatch.setitem(MEASURES, "load", load_gate)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_measurement_of_another_server_is_not_vouched_for(
         Server.objects.update(started_at=GateResult.objects.get(gate="capacity").started_at)
         return Judgement(Verdict.PASSED, "It holds.", {"began_s": time.time()})
 
-    monkeypatch.setitem(GATES, "capacity", capacity_gate)
+    monkeypatch.setitem(MEASURES, "capacity", capacity_gate)
     run = validated(developer, with_gate(model, gates=("load", "capacity", "gpu")))
     found = run.results.get(gate="gpu")
     assert (found.verdict, found.reason) == (
@@ -201,7 +201,7 @@ def test_a_load_begins_when_its_gpu_was_read_on_that_very_server(
         return Judgement(Verdict.PASSED, "It holds.", {"began_s": time.time()})
 
     monkeypatch.setattr(gpu, "time", SimpleNamespace(sleep=sleep, time=time.time))
-    monkeypatch.setitem(GATES, "load", load_gate)
+    monkeypatch.setitem(MEASURES, "load", load_gate)
     made = with_gate(model, gates=("load", "gpu"))
     run = validated(developer, made)
     assert verdicts(run)["load"] == "passed" and len(waited) >= 3

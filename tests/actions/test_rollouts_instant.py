@@ -26,7 +26,7 @@ from rollouts.queries.undo_window import is_open
 from rollouts.tasks import drain_reverted_release
 from serving.models import Deployment, Gateway, Route, RouteAck
 from tests.factories import make_actor, make_admin, make_deployment, make_server
-from tests.rollout_setup import promoted, put, release_of, started, with_stable
+from tests.rollout_setup import awaiting, promoted, put, release_of, started, with_stable
 
 pytestmark = pytest.mark.django_db
 
@@ -276,6 +276,18 @@ def test_the_logs_lock_is_taken_after_those_of_the_routes_and_the_deployment(
         for what in ('FROM "serving_environment"', 'FROM "serving_deployment"', "pg_advisory_xact_lock")
     )
     assert of_routes < of_deployment < of_log
+
+
+def test_a_no_takes_the_routes_lock_before_the_logs() -> None:
+    rollout, _, other = awaiting()
+    with CaptureQueriesContext(connection) as said:
+        actions.reject(actor=other, rollout=rollout, expected_version=rollout.version, reason="Wrong labels.")
+    locks = [sql for sql in (query["sql"] for query in said.captured_queries) if "FOR NO KEY" in sql or "_lock(" in sql]
+    of_routes, of_log = (
+        next(i for i, sql in enumerate(locks) if what in sql)
+        for what in ('FROM "serving_environment"', "pg_advisory_xact_lock")
+    )
+    assert of_routes < of_log
 
 
 # --- one rollout, however far it has come -----------------------------------------------------------------------------

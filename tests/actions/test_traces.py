@@ -21,6 +21,8 @@ from tests.factories import make_actor, make_model
 from tests.gate_setup import Stage, developer, model, release, stage, validated  # noqa: F401
 from validators import actions
 from validators.core.load import arrivals
+from validators.core.verdict import Judgement, Verdict
+from validators.execution.gates import MEASURES, GateContext
 from validators.execution.runners import load as load_runner
 from validators.models import Trace
 from validators.queries.traces import trace_gaps, traces_of
@@ -98,6 +100,25 @@ def test_the_load_goes_by_the_trace_that_the_policy_names(
     assert gate_run.verdict == "passed" and gate_run.policy["load"]["trace"] == found.digest
     assert (schedules[0] == arrivals(1000, 0.2, seed=1, trace=[1, 1, 1, 7])).all()
     assert len(set(np.diff(schedules[0]).round(9))) == 2
+
+
+def test_every_gate_that_sends_a_load_gets_the_trace(
+    stage: Stage, developer: Actor, release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy names no load gate: the search alone follows the trace."""
+    found, _ = actions.add_trace(actor=developer, model=release.model, recording=RECORDING)
+    names(release.model, found.digest)
+    release.model.gate_policy["gates"] = ["contract", "capacity"]
+    release.model.save()
+    traces: list[Any] = []
+
+    def search(context: GateContext) -> Judgement:
+        traces.append(context.trace)
+        return Judgement(Verdict.PASSED, "Holds.")
+
+    monkeypatch.setitem(MEASURES, "capacity", search)
+    assert validated(developer, release).verdict == "passed"
+    assert [list(trace) for trace in traces] == [[0.25, 0.5]]
 
 
 def test_a_trace_that_the_model_does_not_have_starts_no_gates(stage: Stage, developer: Actor, release: Release) -> None:

@@ -63,7 +63,7 @@ def test_the_command_line_prints_the_plan_of_a_drain_and_drains_only_when_told_t
     assert run("mara", "node", "drain", "local", "--yes")[0] == exits.REFUSED
     code, told = run("admin", "node", "drain", "local", "--deployment", "99999")
     assert code == exits.REFUSED and "Nothing like deployment 99999 is on local now" in told["error"]
-    for verb in ("cordon", "uncordon", "drain", "remove", "invite", "rotate", "revoke"):
+    for verb in ("cordon", "uncordon", "drain", "remove"):
         code, told = run("admin", "node", verb, "a b")
         assert code == exits.REFUSED and "'a b' is no name of a node" in told["error"], verb
 

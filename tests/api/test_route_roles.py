@@ -180,10 +180,6 @@ ASKS: dict[str, Ask] = {
     "POST /nodes/{name}/remove": Ask(
         V.ADMINISTER, reason, lambda w: {"If-Match": "*"}, also=frozenset({409})
     ),  # in use
-    "GET /node-invites": Ask(V.ADMINISTER),
-    "POST /nodes/{name}/invite": Ask(V.ADMINISTER, reason),
-    "POST /nodes/{name}/revoke": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
-    "POST /nodes/{name}/rotate": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "POST /nodes/{name}/cordon": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "GET /nodes/{name}/drain": Ask(V.ADMINISTER),
     "POST /nodes/{name}/drain": Ask(V.ADMINISTER, lambda w: {"is_confirmed": True}, lambda w: {"If-Match": "*"}),

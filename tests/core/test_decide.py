@@ -46,6 +46,8 @@ def snapshot(**over: Any) -> Snapshot:
         "weight_bp": 2500, "step_started_at": 900.0, "judged": (judged(0), judged(1)), "step_attempts": 500,
         "routed_candidate": 500, "routed_stable": 1500, "candidate_servers": 1, "stable_servers": 1, **over,
     }  # fmt: skip
+    for arm in ("candidate", "stable"):  # answers come as steadily as requests
+        numbers.setdefault(f"settled_{arm}", numbers[f"routed_{arm}"])
     return make_snapshot(**numbers)
 
 
@@ -284,6 +286,12 @@ def test_the_split_is_judged_with_room_for_chance() -> None:
     assert not is_split_off(snapshot(routed_candidate=80, routed_stable=20))  # too few to tell
 
 
+def test_longer_answers_that_are_on_their_way_are_no_other_split() -> None:
+    early = {"routed_candidate": 0, "routed_stable": 1500}
+    assert not is_split_off(snapshot(**early, settled_candidate=0, settled_stable=0))
+    assert is_split_off(snapshot(**early, settled_candidate=0, settled_stable=200))
+
+
 numbers = st.floats(-50, 50, allow_nan=False)
 counts = st.integers(0, 5000)
 
@@ -324,6 +332,10 @@ def snapshots(draw: Any) -> Snapshot:
         step_attempts=draw(counts),
         routed_candidate=draw(counts),
         routed_stable=draw(counts),
+        settled_candidate=draw(counts),
+        settled_stable=draw(counts),
+        given_up_candidate=draw(counts),
+        given_up_stable=draw(counts),
         all_failing=draw(st.integers(0, 60)),
         all_failing_s=draw(st.floats(0, 5)),
         is_stable_better=draw(st.booleans()),

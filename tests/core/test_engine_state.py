@@ -10,7 +10,7 @@ import pytest
 
 from rollouts.core.counter_deltas import Counts, Reading
 from rollouts.core.engine_state import EngineState, update_state
-from rollouts.core.evidence import Tolerance
+from rollouts.core.evidence import Tolerance, Window
 from rollouts.core.guard_tracker import GuardTracker, Recent
 from rollouts.core.judged import judge_guard
 from rollouts.core.mostly_failing import MostlyFailing
@@ -87,7 +87,7 @@ def test_slow_requests_are_judged_at_every_point_and_averaged() -> None:
     assert errors.log_e_worse < 0
     assert slow.bad_candidate == 0 and slow.log_e_over < 0
     assert slow.log_e_worse > POLICY.bar_worse_of(slow.guard)
-    assert slow.farthest == ("slow_100ms", 120, 0)
+    assert slow.farthest == ("slow_100ms", Window(120, 400, 0, 3600))
     own = state.watches[slow.guard.name].evidence
     assert slow.log_e_worse == pytest.approx(own.log_e_worse("slow_100ms") - 1.0986, abs=0.01)
 

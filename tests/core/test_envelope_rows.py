@@ -8,7 +8,8 @@ import pytest
 
 from validators.core.cold_start import still_loading_s
 from validators.core.envelope import judged, table
-from validators.core.envelope_values import GATES, VALUES
+from validators.core.envelope_values import VALUES
+from validators.core.gates import GATES
 from validators.core.measured_envelope import measured_entry
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
@@ -88,7 +89,8 @@ def rows(envelope: dict[str, Any], found: dict[str, Judgement]) -> dict[str, dic
 
 def test_the_cases_are_all_values() -> None:
     assert [path for path, _, _ in DECLARED] == [value.field for value in VALUES]
-    assert set(GATES) == set(EVIDENCE)
+    assert {name for name, gate in GATES.items() if gate.reads} == set(EVIDENCE)
+    assert {field for gate in GATES.values() for field in gate.reads} == {value.field for value in VALUES}
 
 
 @pytest.mark.parametrize(("path", "holds", "broken"), DECLARED, ids=[path for path, _, _ in DECLARED])

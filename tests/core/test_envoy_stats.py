@@ -175,11 +175,9 @@ def test_attempts_are_timed_unless_they_were_shed_or_given_up() -> None:
     shed = line(1, "UO", 40, 40).replace("code.200", "code.429")
     one = arm(line(1, "-", 5, 10), line(1, "UT", 0, 3), shed, line(2, "-", 6, 6), line(1, "DC", 2, 8))
     assert (one.timed, one.latency_us[1_000_000], one.latency_us[2_000_000]) == (13, 5, 13)
-    assert (one.aborted, one.aborted_us[1_000_000], one.answered) == (
-        8,
-        2,
-        10,
-    )  # these tell nothing of an answer's time
+    assert (one.aborted, one.aborted_us[1_000_000], one.answered) == (8, 2, 10)
+    begun = arm(line(1, "DC", 2, 8), line(1, "DC", 1, 5).replace("code.0", "code.200"))
+    assert (begun.aborted, begun.given_up) == (13, 8)  # a stream that had begun to answer
 
 
 def test_a_late_first_attempt_is_timed_once_and_not_by_the_log_of_attempts() -> None:

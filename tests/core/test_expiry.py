@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from validators.core.expiry import FACTS, Expired, expired, measured_together, place_of, results_of, uses_gpu
+from validators.core.expiry import Expired, expired, measured_together, place_of, results_of, uses_gpu
+from validators.core.gates.gate import FACTS
 from validators.core.policy import parse_policy
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

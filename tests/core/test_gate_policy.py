@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from ledger.core.errors import Invalid
-from validators.core.expiry import FACTS
-from validators.core.policy import GATE_NAMES, parse_policy
+from validators.core.gates import GATES
+from validators.core.gates.gate import FACTS
+from validators.core.policy import parse_policy
 
 GATES_MD = Path(__file__).parents[2] / "docs" / "gates.md"
 #: What the document says in words where the policy leaves the field open.
@@ -51,7 +52,7 @@ def test_every_field_is_documented_with_its_default() -> None:
     assert set(of_sweep) == {f"capacity.sweep.{field}" for field in swept["capacity"]["sweep"]}
     for path, default in of_sweep.items():
         assert path.endswith("max_batch_size") or value_of(path, swept) == json.loads(default.strip("`")), path
-    assert set(told) == {f"{gate}.{field}" for gate in (*GATE_NAMES, "envelope", "evidence") for field in plain[gate]}
+    assert set(told) == {f"{gate}.{field}" for gate in (*GATES, "envelope", "evidence") for field in plain[gate]}
     for path, default in told.items():
         if default in OPEN:
             assert value_of(path, plain) is None, path
@@ -137,10 +138,10 @@ def test_a_gate_may_last_from_a_second_to_a_day() -> None:
 
 
 def test_gates_are_named_once_each_in_any_order() -> None:
-    backwards = [*(name for name in reversed(GATE_NAMES) if name != "gpu"), "gpu"]
+    backwards = [*(name for name in reversed(GATES) if name != "gpu"), "gpu"]
     assert parse_policy({"gates": backwards, "golden": {"set": SET}}).gates == tuple(backwards)
     with pytest.raises(Invalid, match="the list has 8 items"):
-        parse_policy({"gates": [*GATE_NAMES, "load"], "golden": {"set": SET}})
+        parse_policy({"gates": [*GATES, "load"], "golden": {"set": SET}})
     with pytest.raises(Invalid) as caught:
         parse_policy({"gates": ["load", "contract", "load", "contract"]})
     assert [error["message"] for error in caught.value.facts["errors"]] == [

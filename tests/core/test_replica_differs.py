@@ -14,6 +14,7 @@ from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import SETTLES_S, Aside, EngineState
 from rollouts.core.evaluate import TickInput, evaluate
+from rollouts.core.evidence import Window
 from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.judged import Judged, judge_guard
 from rollouts.core.lifecycle import RolloutState
@@ -92,7 +93,7 @@ def test_what_is_given_up_unanswered_is_slow_too_and_does_not_take_it_back() -> 
         SLOW
     ]  # chance adds the rest
     assert held(judged=(WORSE[0], replace(slower, beyond_chance=50.1))).action is Action.ROLL_BACK
-    other_point = replace(unanswered["judged"][1], farthest=("slow_100", 90, 0))
+    other_point = replace(unanswered["judged"][1], farthest=("slow_100", Window(90, 300, 0, 1000)))
     assert held(judged=(WORSE[0], other_point)).action is Action.ROLL_BACK
     assert held(judged=(WORSE[0], replace(slower, log_e_worse=0.0))).facts["besides"] == []
 

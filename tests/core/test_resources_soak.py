@@ -48,7 +48,8 @@ def judged(
     monkeypatch.setattr(resources.time, "time", lambda: clock[-1])
     section = {"min_requests": 600, **over.pop("section", {})}
     policy = parse_policy({"gates": ["load", "resources"], "load": load, "resources": section})
-    values = {"policy": policy, "loaded": LOADED, "readings": readings, **over}
+    loaded = over.pop("loaded", LOADED)
+    values = {"policy": policy, "earlier": lambda gate: loaded, "readings": readings, **over}
     return resources.resources_gate(GateContext(**{**context([]).__dict__, **values})), soaks
 
 

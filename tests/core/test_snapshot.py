@@ -12,7 +12,7 @@ from rollouts.core.all_failing import Failures
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.dispersion import Dispersion
 from rollouts.core.engine_state import EngineState
-from rollouts.core.evidence import Side, Tolerance, attempts_to_go, fixed_sums, log_mean, mixed
+from rollouts.core.evidence import Side, Tolerance, Window, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.guard_tracker import GuardTracker, Recent
 from rollouts.core.judged import by_chance, judge_guard
 from rollouts.core.lifecycle import RolloutState
@@ -111,7 +111,7 @@ def test_one_guards_evidence_by_hand() -> None:
     assert (found.rate_candidate, found.rate_stable, found.limit) == (0.09, 0.02, pytest.approx(0.03))
     assert found.log_e_over == pytest.approx(mixed(fixed_sums(9, 100, 0.03, Side.WORSE)))
     assert found.log_e_stable_over == pytest.approx(mixed(fixed_sums(8, 400, 0.03, Side.WORSE)))
-    assert found.farthest == ("errors", 9, 8) and found.log_e_better == mixed(kept.better)
+    assert found.farthest == ("errors", Window(9, 100, 8, 400)) and found.log_e_better == mixed(kept.better)
     alone = judge_guard(guard, GuardTracker(evidence=kept), has_stable=False, bar_fine=3.0)
     assert (alone.log_e_worse, alone.log_e_better) == (0.0, 0.0)
     assert alone.log_e_fine == pytest.approx(mixed(fixed_sums(9, 100, 0.03, Side.FINE)))
@@ -183,7 +183,7 @@ def test_a_guard_is_worse_on_average_over_its_points_and_fine_where_that_is_prov
     least = min(fine, key=lambda name: fine[name])
     assert found.log_e_fine == fine[least] < max(fine.values())
     assert found.to_go == attempts_to_go(kept.point(least).fine, 100, watch.dispersion.phi(least), 3.0) is not None
-    assert found.farthest == (inner, 6, 20)
+    assert found.farthest == (inner, Window(6, 100, 20, 400))
     assert (found.bad_candidate, found.bad_stable, found.phi) == (0, 8, 2.0)
     assert found.log_e_over == mixed(fixed_sums(0, 100, found.limit, Side.WORSE), 2.0)
     assert found.log_e_stable_over == mixed(fixed_sums(8, 400, found.limit, Side.WORSE), 3.0)
@@ -197,7 +197,7 @@ def test_the_point_farthest_over_stables_share_need_not_be_the_one_that_speaks_m
     )
     found = judge_guard(guard, GuardTracker(evidence=kept), has_stable=True, bar_fine=3.0)
     assert kept.log_e_worse(guard.name) > kept.log_e_worse(guard.points[0])
-    assert (found.farthest, found.excess) == ((guard.points[0], 440, 120), 200.0)
+    assert (found.farthest, found.excess) == ((guard.points[0], Window(440, 2000, 120, 1000)), 200.0)
     assert replace(found, farthest=None).excess == 100.0
     chance = math.sqrt(2000 * 0.12 * 0.88 * 3)  # of 2,000, beside 1,000 of which 12 % were
     assert found.beyond_chance == pytest.approx(200 - chance) and chance == pytest.approx(25.17, abs=0.01)
@@ -226,4 +226,4 @@ def test_without_a_stable_only_the_objective_at_the_guards_own_threshold_counts(
     )
     found = judge_guard(guard, GuardTracker(evidence=kept), has_stable=False, bar_fine=3.0)
     assert found.log_e_over == kept.log_e_worse(guard.name) > 0.0
-    assert found.farthest == (guard.name, 9, 0)
+    assert found.farthest == (guard.name, Window(9, 100, 0, 0))

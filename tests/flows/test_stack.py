@@ -19,9 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 import pytest
 
@@ -213,20 +211,6 @@ def test_it_listens_on_loopback_only(stack: Stack) -> None:
         "0100007F",
         "0000000000000000FFFF00000100007F",
     }  # 127.0.0.1, as IPv4 and as IPv6 writes it
-
-
-def test_its_own_agent_joins_by_itself_and_is_who_it_was_after_each_start(stack: Stack) -> None:
-    def nodes() -> list[dict[str, Any]]:
-        asked = Request(f"{stack.base_url}/api/v1/nodes", headers={"Authorization": f"Bearer {stack.admin_token}"})
-        with urlopen(asked, timeout=30) as answer:
-            found: list[dict[str, Any]] = json.load(answer)["results"]
-        return found
-
-    until(lambda: [one["name"] for one in nodes() if one["credential_used_at"]] == ["local"], "joined")
-    assert nodes()[0]["joined_by"] == "system:setup"
-    kept = stack.state_dir / "node-identity"
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o700
-    assert [(file.name, stat.S_IMODE(file.stat().st_mode)) for file in kept.iterdir()] == [("local", 0o600)]
 
 
 def test_secrets_are_for_their_owner_only(stack: Stack) -> None:

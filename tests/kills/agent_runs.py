@@ -8,20 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from django.conf import settings
 from django.utils import timezone
 
-from ledger.adapters.files import write_whole
 from registry.models import Release
 from registry.queries import manifest_of
 from serving.actions.deployments import mark_serving, record_server, register_node
-from serving.actions.joining import invite_node
 from serving.agent import node_agent
-from serving.agent.identity import NodeIdentity
 from serving.agent.timings import AgentTimings
-from serving.core.joining import credential_file
 from serving.core.placement import Claim
 from serving.models import Deployment, Environment, Node
 from serving.ports import LaunchSpec
@@ -29,7 +23,6 @@ from tests.kills import databases, fleet_checks
 from tests.kills.campaign import Played
 from tests.kills.fleet_checks import Seen
 from tests.kills.fleet_stories import MIB, PEOPLE, SPARE_MIB, STORIES, Chapter, FleetStory, scaled, silent, take_off
-from tests.kills.lines import Lines
 from tests.kills.machine import Machine
 from tests.kills.points import Point, Points, sites_in
 from tests.kills.process import Child, fork
@@ -55,23 +48,10 @@ QUIET_S = 1.5
 #: The agent's steady writes. Their first few are points, since it writes them for as long as it lives.
 PULSE = ("register_node", "record_probe", "record_memory", "record_gpus")
 MOST_OF_A_PULSE = 2
-#: What keeps an agent's credential. Each joins and rotates once; what is written twice for that goes through `write_whole` four times.
-KEEPERS: tuple[Callable[..., Any], ...] = (
-    NodeIdentity._join, NodeIdentity._rotate, NodeIdentity._prepared, NodeIdentity._keep, write_whole,
-)  # fmt: skip
-MOST_OF_A_LINE = 4
 
 
-def agent(
-    machine: Machine,
-    points: Points | Lines | None,
-    identity: NodeIdentity | None,
-    *,
-    is_closed: bool,
-    let_go_s: float | None,
-) -> None:
-    """`manage.py agent` in this process, at the pace of a test. Only the victim has `points`; `is_closed`: it is let in as who joined."""
-    settings.NODES_JOIN_BY_TOKEN = is_closed
+def agent(machine: Machine, points: Points | None, *, let_go_s: float | None) -> None:
+    """`manage.py agent` in this process, at the pace of a test. Only the victim has `points`."""
     if points is not None:
         points.watch()
     if let_go_s is not None:
@@ -84,7 +64,6 @@ def agent(
         launcher=machine,
         connect=machine.connect,
         pace=PACE,
-        identity=identity,
     ).run()
 
 
@@ -127,7 +106,6 @@ class Tended(Stage):
     at: Point | None
     agents: dict[str, list[Child]] = field(default_factory=dict)
     away: frozenset[str] = frozenset()
-    tokens: dict[str, str] = field(default_factory=dict)  # of those that were invited
     stood: dict[int, int] = field(default_factory=dict)  # deployments of the beginning and their versions
     least: int = 0  # answer at every moment
     is_thawed: bool = False
@@ -156,10 +134,6 @@ class Tended(Stage):
     def back(self, node: str) -> None:
         self.away -= {node}
         self._start(node)
-
-    def join(self, node: str) -> None:
-        self.tokens[node], _ = invite_node(actor=PEOPLE, name=node)
-        self.back(node)
 
     # -- how it goes on -----------------------------------------------------------------------------------------------
 
@@ -190,11 +164,7 @@ class Tended(Stage):
         return f"nothing was heard of {missing}" if missing else ""
 
     def _why_not(self, wanted: int, seen: Sequence[Seen]) -> str:
-        unproven = [fleet_checks.unproven(node, self._credential_of(node)) for node in self.tokens.keys() - self.away]
-        return fleet_checks.unsettled(seen, self.machines.values(), wanted, self.away) or "".join(unproven)
-
-    def _credential_of(self, node: str) -> Path:
-        return credential_file(self.place / f"state {node}", node)
+        return fleet_checks.unsettled(seen, self.machines.values(), wanted, self.away)
 
     def _start(self, node: str) -> None:
         story, mine, machine = self.victim.story, self.agents.setdefault(node, []), self.machines[node]
@@ -203,17 +173,11 @@ class Tended(Stage):
         at = self.at if is_first else None
         trace = str(self.place / ("first" if is_first else f"agent {node} {len(mine)}"))
         points = self._watched(trace, at) if is_victim else None
-        identity, is_closed = None, False
-        if node in self.tokens:
-            identity = NodeIdentity(node, file=self._credential_of(node), join_token=self.tokens[node])
-            is_closed = story.is_closed
         let_go_s = LET_GO_S if is_victim and at is not None and at.is_freeze else None
-        work = partial(agent, machine, points, identity, is_closed=is_closed, let_go_s=let_go_s)
+        work = partial(agent, machine, points, let_go_s=let_go_s)
         mine.append(self.begin(fork(f"agent {node}", work, self.log)))
 
-    def _watched(self, trace: str, at: Point | None) -> Points | Lines:
-        if self.victim.story.is_by_line:
-            return Lines(trace, at, KEEPERS)
+    def _watched(self, trace: str, at: Point | None) -> Points:
         return Points(trace, at, torn_after="UPDATE serving_deployment" if self.victim.is_torn else None)
 
     def _stand(self) -> None:
@@ -296,8 +260,7 @@ class Tended(Stage):
         first = self._first
         assert first is not None
         self.played.was_reached = self.at is None or self.is_thawed or first.was_killed
-        sites, is_by_line = sites_in(self.place / "first"), self.victim.story.is_by_line
-        self.played.trace = first_of_each(sites, MOST_OF_A_LINE) if is_by_line else without_pulse(sites)
+        self.played.trace = without_pulse(sites_in(self.place / "first"))
         self.played.problems += fleet_checks.broken_lives(self.stood)
         if not self.is_thawed:  # else others took over what it had
             placed = fleet_checks.placed(fleet_checks.look())

@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from ledger.models import Event
 from ledger.queries.chain_verification import verify_chain
-from serving.actions.joining import digest_of
 from serving.core.placement import claim_of
 from serving.models import Deployment, Node, Server
 from serving.queries.deployments import live_deployments
@@ -26,9 +24,6 @@ ONCE = (
     "deployment.drained",
     "deployment.gone",
     "node.registered",
-    "node.joined",
-    "node.rotated",
-    "node.revoked",
     "node.drained",
     "node.cordoned",
     "node.uncordoned",
@@ -107,19 +102,6 @@ def unsettled(seen: Sequence[Seen], machines: Iterable[Machine], wanted: int, aw
     )
     runs = Counter(folder for machine in machines if machine.name not in away for folder in machine.running())
     return "" if known == runs else f"known and not running: {known - runs}; running and not known: {runs - known}"
-
-
-def unproven(node: str, file: Path) -> str:
-    """Why the node's agent cannot prove yet that it is the one, with what it keeps in this file, or an empty string."""
-    found = Node.objects.filter(name=node).first()
-    if found is None or not found.credential or found.credential_used_at is None:
-        return f"{node} has not joined"
-    if found.rotation_asked_at is not None:
-        return f"{node} is to have another credential"
-    kept = sorted(one.name for one in file.parent.iterdir())
-    if kept != [file.name] or digest_of(file.read_text().strip()) != found.credential:
-        return f"{node} keeps {kept}, and its credential there is not the one that holds, or not the only one"
-    return ""
 
 
 def placed(seen: Sequence[Seen]) -> list[list[Any]]:

@@ -13,7 +13,6 @@ from accounts.core.access import Actor
 from ledger.core.errors import NotFound, StateChanged
 from registry.models import Release
 from serving.actions.draining import drain_node
-from serving.actions.joining import ask_rotation, revoke_node
 from serving.actions.nodes import uncordon_node
 from serving.actions.removing import remove_node
 from serving.actions.replicas import scale_release
@@ -41,9 +40,6 @@ class Fleet(Protocol):
     def back(self, node: str) -> None:
         """Its agent is started."""
 
-    def join(self, node: str) -> None:
-        """It is invited, and its agent is started with the token for the first time."""
-
 
 @dataclass(frozen=True)
 class Chapter:
@@ -58,9 +54,8 @@ class Chapter:
 class FleetStory:
     """`stand`: the nodes on which a replica answers at the beginning. `victim`: the node whose agent is killed. `broken`: nodes on
     which no load succeeds. `late`: nodes whose agents are started again by the story. `is_removed`: people take the victim's node off
-    the list while it is frozen. `fits`: so many replicas have room on each node. `joins`: nodes that nobody has heard of before the
-    story lets them join. `is_closed`: agents that join are let in by their token alone. `is_by_line`: the victim
-    is killed at the lines that keep its credential, and not at its writes to the database."""
+    the list while it is frozen. `fits`: so many replicas have room on each node. `joins`: nodes whose agents
+    the story starts for the first time."""
 
     name: str
     stand: str
@@ -73,8 +68,6 @@ class FleetStory:
     can_freeze: bool = True
     nodes: str = "abc"
     joins: str = ""
-    is_closed: bool = False
-    is_by_line: bool = False
 
     def seed(self) -> None:
         """One model with a release that is stable in production, before any agent was heard of."""
@@ -96,7 +89,7 @@ def scaled(replicas: int) -> Callable[[Fleet], object]:
 
 
 def silent(node: str) -> None:
-    """Nothing has been heard of it for too long. One that was never heard of stays so: it may have joined and not spoken yet."""
+    """Nothing has been heard of it for too long. One that was never heard of stays so."""
     Node.objects.filter(name=node, seen_at__isnull=False).update(seen_at=timezone.now() - timedelta(seconds=LOST_S))
 
 
@@ -133,35 +126,12 @@ def back(node: str) -> Callable[[Fleet], object]:
     return lambda fleet: fleet.back(node)
 
 
-def invited(node: str) -> Callable[[Fleet], object]:
-    return lambda fleet: fleet.join(node)
-
-
-def joined(node: str, *, wanted: int) -> Callable[[Fleet], object]:
-    """More replicas are wanted than have room, until it has joined."""
+def comes(node: str, *, wanted: int) -> Callable[[Fleet], object]:
+    """More replicas are wanted than have room, until the node comes."""
 
     def act(fleet: Fleet) -> None:
         scaled(wanted)(fleet)
-        fleet.join(node)
-
-    return act
-
-
-def rotated(node: str) -> Callable[[Fleet], object]:
-    """It is to have another credential."""
-
-    def act(_: Fleet) -> None:
-        ask_rotation(actor=PEOPLE, node=Node.objects.get(name=node))
-
-    return act
-
-
-def revoked(node: str) -> Callable[[Fleet], object]:
-    """Its agent may not act for it any more, and is ended by its owner."""
-
-    def act(fleet: Fleet) -> None:
-        revoke_node(actor=PEOPLE, node=Node.objects.get(name=node), reason="It is sold.")
-        fleet.cut_off(node)
+        fleet.back(node)
 
     return act
 
@@ -200,12 +170,7 @@ def take_off(node: str) -> bool:
 LOST = Chapter(moved(lost("c"), "c"), 3, 2)
 _COMES_BACK = (LOST, Chapter(back("c"), 3, 3))
 _REMOVED = (LOST, Chapter(removed("c"), 3, 3), Chapter(back("c"), 3, 3), Chapter(uncordoned("c"), 3, 3))
-_JOINS = Chapter(joined("c", wanted=3), 3, 2)
-_KEEPS = (Chapter(invited("c"), 0, 0), Chapter(rotated("c"), 0, 0))
-_REVOKED = (
-    Chapter(invited("c"), 2, 2), Chapter(scaled(3), 3, 2), Chapter(moved(revoked("c"), "c"), 3, 2), Chapter(invited("c"), 3, 3),
-    Chapter(uncordoned("c"), 3, 3),
-)  # fmt: skip
+_JOINS = Chapter(comes("c", wanted=3), 3, 2)
 _SILENT = Chapter(silent_for_long("c"), 3, 2)
 _DRAINED = (Chapter(drained("b"), 2, 2), Chapter(uncordoned("b"), 2, 2))
 STORIES = [
@@ -218,11 +183,8 @@ STORIES = [
     FleetStory("lost node comes back", "abc", _COMES_BACK, victim="c", late="c"),
     FleetStory("node removed", "abc", _REMOVED),
     FleetStory("removed node comes back", "abc", _REMOVED, victim="c", late="c"),
-    FleetStory("joins", "ab", (_JOINS, Chapter(rotated("c"), 3, 3)), victim="c", fits=1, joins="c"),
-    FleetStory("let in by its token alone", "ab", (_JOINS,), victim="c", fits=1, joins="c", is_closed=True),
-    FleetStory("keeps who it is", "", _KEEPS, victim="c", nodes="c", joins="c", is_by_line=True),
+    FleetStory("joins", "ab", (_JOINS,), victim="c", fits=1, joins="c"),
     FleetStory("node joins", "ab", (_JOINS,), fits=1, joins="c"),
-    FleetStory("revoked node joins again", "ab", _REVOKED, victim="c", late="c", joins="c"),
     FleetStory("node silent and none has room", "abc", (_SILENT,), fits=1),
     FleetStory("comes back and none had room", "abc", (_SILENT,), victim="c", late="c", fits=1),
     FleetStory("node drained", "ab", _DRAINED),

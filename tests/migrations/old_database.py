@@ -14,18 +14,6 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 DUMP = Path(__file__).with_name("demo.sql.gz")
-#: The last migration of each app at the state that the rows were dumped from. An app that is not named did not exist.
-OLD_STATE = {
-    "accounts": "0001_initial",
-    "auth": "0012_alter_user_first_name_max_length",
-    "contenttypes": "0002_remove_content_type_name",
-    "ledger": "0004_outbox",
-    "registry": "0008_uploads",
-    "rollouts": "0005_refuse_retired",
-    "serving": "0006_route_ack_taken",
-    "sessions": "0001_initial",
-    "validators": "0003_no_truncate",
-}
 #: By table: its rows as JSON texts, sorted. An object's members are sorted too, so that the order of columns does not matter.
 Rows = dict[str, list[str]]
 _COPY = re.compile(r"COPY public\.(\w+) \(.*\) FROM stdin;")
@@ -86,9 +74,16 @@ def _statements(dump: Path) -> Iterator[tuple[str, str | None]]:
 
 
 def migrate_to_old_state() -> None:
+    """The tables as the squashed migrations leave them, recorded under the names of those that they replace."""
     executor = MigrationExecutor(connection)
-    newer = sorted(executor.loader.migrated_apps - OLD_STATE.keys())
-    executor.migrate([*((app, None) for app in newer), *OLD_STATE.items()])  # type: ignore[list-item]
+    squashed = executor.loader.replacements
+    apps = {app for app, _ in squashed}
+    others = [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0] not in apps]
+    executor.migrate([*squashed, *others])
+    for (app, name), migration in squashed.items():
+        executor.recorder.record_unapplied(app, name)
+        for replaced in migration.replaces:
+            executor.recorder.record_applied(*replaced)
 
 
 def migrate_to_newest() -> None:

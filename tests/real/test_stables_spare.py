@@ -231,3 +231,21 @@ def test_the_candidate_has_its_own_bound_on_what_it_does_in_stables_place(parts:
         one for one in outcomes if (one.status == 429 if protocol == "HTTP" else one[0].name == "RESOURCE_EXHAUSTED")
     ]
     assert len(full) == 4
+
+
+def test_second_attempts_on_stable_stay_within_a_fifth_of_its_bound(parts: Rig) -> None:
+    """A rollout must not double what a hanging server of stable's holds at once."""
+    stable, candidate = (
+        Arm(name, digest, (backend.endpoint,), 40)
+        for name, digest, backend in (("r1", STABLE, parts.stable), ("r2", CANDIDATE, parts.candidate))
+    )
+    apply(parts, 1, stable=stable, candidate=candidate, limits=Limits(5.0, 0.5))
+    parts.stable.mode = "hang"
+    with ThreadPoolExecutor(60) as pool:
+        jobs = [pool.submit(parts.envoy.http) for _ in range(60)]
+        most = 0
+        while not all(job.done() for job in jobs):
+            told = parts.envoy.admin("/stats?filter=_again.upstream_rq_active").splitlines()
+            most = max([most, *(int(line.rpartition(": ")[2]) for line in told if line)])
+            time.sleep(0.02)
+    assert 0 < most <= 8

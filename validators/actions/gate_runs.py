@@ -35,6 +35,7 @@ from validators.core.contract import tensors_of
 from validators.core.entry import entry
 from validators.core.evidence import plain
 from validators.core.gate_diff import metrics_of
+from validators.core.gates import GATES, REPLAYING
 from validators.core.golden_fit import Misfit, misfit_of_lines
 from validators.core.golden_set import sizes_of
 from validators.core.lifecycle import MOVES, UNFINISHED, GateRunState
@@ -300,10 +301,12 @@ def _checked_policy(release: Release) -> Policy:
             raise Invalid("gate_policy_invalid", said, errors=[{"field": field, "message": said, "fix": fix}])
     if trace := _trace_of(policy):
         trace_named(release.model, trace)
-    if "golden" in policy.gates and policy.golden_set:
-        data = queries.golden_lines(release.model, policy.golden_set)
+    for gate in REPLAYING:
+        if policy.asked_set is None:
+            continue
+        data = queries.golden_lines(release.model, policy.asked_set)
         outputs = tensors_of(manifest_of(release)["serving"], "outputs")
-        found: Misfit | None = run_sized(len(data), misfit_of_lines, policy.of("golden"), data, outputs)
+        found: Misfit | None = run_sized(len(data), misfit_of_lines, policy.of(gate), data, outputs)
         if found:
             raise Invalid(
                 "gate_policy_invalid",
@@ -314,8 +317,8 @@ def _checked_policy(release: Release) -> Policy:
 
 
 def _trace_of(policy: Policy) -> str:
-    """The trace that its load goes by; empty for none."""
-    return (policy.trace or "") if "load" in policy.gates else ""
+    """The trace that a load of the policy follows; empty for none."""
+    return (policy.trace or "") if any(GATES[gate].runs_alone for gate in policy.gates) else ""
 
 
 def _baseline_of(release: Release) -> Release | None:

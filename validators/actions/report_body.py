@@ -10,6 +10,7 @@ from django.utils import timezone
 from registry.queries import manifest_of
 from validators.core.envelope import table
 from validators.core.expiry import uses_gpu
+from validators.core.gates import REPLAYING
 from validators.core.verdict import Verdict
 from validators.models import GateResult, GateRun
 
@@ -28,7 +29,7 @@ def report_body(
         "policy": gate_run.policy,
         "policy_digest": gate_run.policy_digest,
         "baseline": {"release": baseline.name, "manifest_digest": baseline.digest} if baseline else None,
-        "golden_set": gate_run.policy["golden"]["set"],
+        "golden_set": next((gate_run.policy[gate]["set"] for gate in REPLAYING), None),
         "environment": gate_run.environment.slug,
         "gates": [
             {

@@ -6,10 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from registry.core.attestations import GateResult, Measured
-from validators.core.gate_diff import metrics_of
-
-#: The confidence of the intervals of the load gate's shares, which no policy sets.
-_USUAL = 0.95
+from validators.core.gates import GATES
 
 
 def predicate_facts(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,9 +39,11 @@ def _result(gate: Mapping[str, Any], policy: Mapping[str, Any]) -> GateResult:
 
 
 def _measured(gate: str, evidence: Mapping[str, Any], policy: Mapping[str, Any]) -> Iterator[Measured]:
-    demanded = _thresholds(gate, policy.get(gate) or {})
-    confidence = (policy.get(gate) or {}).get("confidence", _USUAL) if gate == "golden" else _USUAL
-    for metric in metrics_of(gate, evidence):
+    known, own = GATES.get(gate), policy.get(gate) or {}
+    if known is None:
+        return
+    demanded, confidence = known.thresholds(own), known.confidence(own)
+    for metric in known.metrics(evidence):
         yield Measured(
             metric.name,
             metric.unit,
@@ -56,32 +55,4 @@ def _measured(gate: str, evidence: Mapping[str, Any], policy: Mapping[str, Any])
             metric.high,
             None if metric.low is None else confidence,
         )
-    agreement = evidence.get("agreement")
-    if gate == "golden" and agreement and agreement.get("value") is not None:
-        name = f"agreement with {evidence.get('baseline')}"
-        interval = agreement["n"], agreement["low"], agreement["high"], confidence
-        yield Measured(name, "frac", "higher", agreement["value"], demanded.get("agreement"), *interval)
-    if gate == "golden" and evidence.get("paired"):
-        paired = evidence["paired"]
-        yield Measured("accuracy drop", "frac", "lower", paired["drop"], demanded.get("accuracy drop"), paired["n"])
-
-
-def _thresholds(gate: str, policy: Mapping[str, Any]) -> dict[str, float | None]:
-    """What the policy demands of each number; None where it demands nothing."""
-    if gate == "golden":
-        return {
-            "accuracy": policy.get("min_accuracy"),
-            "agreement": policy.get("min_agreement"),
-            "accuracy drop": policy.get("max_accuracy_drop"),
-            "batch flips": policy.get("max_batch_flips"),
-        }
-    if gate == "load":
-        quantile, slo_ms = policy.get("slo_quantile"), policy.get("slo_ms")
-        asked = {f"latency p{quantile * 100:g}": slo_ms} if quantile and slo_ms else {}
-        over = round(1 - quantile, 9) if quantile and slo_ms else None
-        return {"errors": policy.get("max_error_frac"), "over the objective": over, **asked}
-    if gate == "cold_start":
-        return {"total": policy.get("max_s")}
-    if gate == "resources":
-        return {"cpu time per request": policy.get("max_cpu_ms")}
-    return {}
+    yield from known.attests(evidence, own)

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from validators.core.evidence import result_with
+from validators.core.gates import GATES
+
 _PER_COST = 100_000
 
 
@@ -46,6 +49,11 @@ class Basis:
     report: str  # its digest
     cold_start_s: float | None = None
 
+    @property
+    def is_limit(self) -> bool:
+        """Whether the gate searched for the limit, so that the replica holds no more."""
+        return GATES[self.gate].searches
+
 
 @dataclass(frozen=True)
 class CapacityPlan:
@@ -64,19 +72,17 @@ class CapacityPlan:
 
 def basis_of(report: Mapping[str, Any], digest: str, hardware: str) -> Basis | None:
     """What a report's body tells of one replica: its proven capacity, else the rate at which its load gate passed; else None."""
-    gates = {one["gate"]: one for one in report.get("gates") or ()}
-    cold = (gates.get("cold_start") or {}).get("evidence") or {}
-    capacity = (gates.get("capacity") or {}).get("evidence") or {}
-    load = gates.get("load") or {}
-    proven, per_s = capacity, capacity.get("capacity_per_s")
-    if not per_s and load.get("verdict") == "passed" and load["evidence"].get("slo_test"):
-        proven = {**load["evidence"], **load["evidence"]["slo_test"]}
+    cold, found = result_with(report, "total_s")["evidence"], result_with(report, "capacity_per_s")
+    proven, per_s = found["evidence"], found["evidence"].get("capacity_per_s")
+    load = result_with(report, "slo_test")
+    if not per_s and load.get("verdict") == "passed" and load["evidence"]["slo_test"]:
+        found, proven = load, {**load["evidence"], **load["evidence"]["slo_test"]}
         per_s = proven.get("achieved_per_s")
     if not per_s:
         return None
     return Basis(
         per_s=float(per_s),
-        gate="capacity" if proven is capacity else "load",
+        gate=found["gate"],
         hardware=str(proven.get("hardware") or hardware),
         slo_ms=float(proven["slo_ms"]),
         slo_quantile=float(proven["slo_quantile"]),

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from validators.core.gates import GATES
 from validators.core.verdict import Verdict, combine
-
-#: Gates of which a policy may say that an undecided one is no hindrance.
-_MAY_ALLOW = ("contract", "load", "resources", "capacity")
 
 
 def advisory_in(policy: Mapping[str, Any], environment: str) -> frozenset[str]:
@@ -42,5 +40,5 @@ def entry(
 ) -> tuple[Verdict, str]:
     """The verdict over the gates that hold a release up in the environment, over all of them for None, with a sentence."""
     advisory = advisory_in(policy, environment) if environment else frozenset[str]()
-    allowed = frozenset(gate for gate in _MAY_ALLOW if (policy.get(gate) or {}).get("undecided") == "allow")
+    allowed = frozenset(gate for gate in GATES if (policy.get(gate) or {}).get("undecided") == "allow")
     return combine(((gate, one) for gate, one in verdicts if gate not in advisory), undecided_allowed=allowed)

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from accounts.core.quantities import quantity_text
 from validators.core.capacity import same_hardware
-from validators.core.envelope_values import GATES, VALUES, Evidence, Observed, Rule, Value
+from validators.core.envelope_values import VALUES, Evidence, Observed, Reader, Rule, Value
+from validators.core.gates import GATES, readers_of
 from validators.core.verdict import Judgement, Verdict
 
 #: Two loads are the same if one is within this of the other: the count of requests of a run is a whole number.
@@ -81,7 +82,7 @@ def judged(
     `policy` is the envelope section. A limit that the gate could not read is undecided. `queue_delay_ms`: the time for which the
     release's batcher may wait, which is spent under a lighter load than the declared one. `load_per_s`: the load gate's rate.
     """
-    if gate not in GATES or found.verdict in (Verdict.ERRORED, Verdict.SKIPPED):
+    if not GATES[gate].reads or found.verdict in (Verdict.ERRORED, Verdict.SKIPPED):
         return found
     devices = int((envelope.get("accelerator") or {}).get("count") or 1)
     terms = _Terms(hardware, devices, float(policy["tolerance_frac"]), queue_delay_ms, load_per_s)
@@ -105,7 +106,7 @@ def _holds_up(value: Value, row: Row, gate: str) -> bool:
         return False
     if value.rule is Rule.LIMIT:
         return row.measured is None
-    return value.rule is Rule.LEAST and gate == "capacity" and row.measured is not None
+    return value.rule is Rule.LEAST and GATES[gate].searches and row.measured is not None
 
 
 def _together(rows: Sequence[Row]) -> str:
@@ -153,11 +154,12 @@ def _rank(row: Mapping[str, Any]) -> tuple[int, bool]:
 
 def _not_measured(value: Value, results: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     """(the gate that would measure it, why it did not)."""
-    gate = next((gate for gate in value.readers if gate in results), next(iter(value.readers)))
+    readers = readers_of(value)
+    gate = next((gate for gate in readers if gate in results), next(iter(readers)))
     if not results:
         return gate, "No gate has run."
     if gate not in results:
-        return gate, f"Not measured: the policy names no {' or '.join(value.readers)} gate."
+        return gate, f"Not measured: the policy names no {' or '.join(readers)} gate."
     verdict, evidence = results[gate]["verdict"], results[gate].get("evidence") or {}
     if verdict in (Verdict.SKIPPED, Verdict.ERRORED):
         return (
@@ -179,13 +181,14 @@ def _rows_of(
 ) -> Iterator[tuple[Value, Row]]:
     evidence = {"rate_per_s": terms.load_per_s, "devices": terms.devices, **found.evidence}
     for value in VALUES:
-        if gate not in value.readers:
+        reader = GATES[gate].reads.get(value.field)
+        if reader is None:
             continue
         for declared in _declarations(value, envelope, uses_gpu=uses_gpu):
             if declared is not None:
-                measured = list(value.readers[gate](evidence, found.verdict, declared.value))
+                measured = list(reader(evidence, found.verdict, declared.value))
                 yield value, _row(value, declared, gate, measured, terms)
-            elif row := _undeclared(value, gate, evidence, found.verdict):
+            elif row := _undeclared(value, gate, reader, evidence, found.verdict):
                 yield value, row
 
 
@@ -222,11 +225,11 @@ def _at(found: Any, path: str) -> Any:
     return found
 
 
-def _undeclared(value: Value, gate: str, evidence: Evidence, verdict: Verdict) -> Row | None:
+def _undeclared(value: Value, gate: str, reader: Reader, evidence: Evidence, verdict: Verdict) -> Row | None:
     """What was measured of a value that is not declared; None if a throughput has no unit yet, or nothing was measured."""
     if value.rule is Rule.LEAST:
         return None
-    measured = next(value.readers[gate](evidence, verdict, 0.0), None)
+    measured = next(reader(evidence, verdict, 0.0), None)
     if measured is None:
         return None
     says = f"{_capital(value.words)}: the envelope declares none."
@@ -318,7 +321,7 @@ def _declared_for(value: Value, entry: Mapping[str, Any]) -> str:
     if not entry:
         return ""
     name, load = _shape(entry)
-    load = None if "cold_start" in value.readers else load
+    load = None if value.of_start else load
     unit = "requests/s" if name == "rate_per_s" else "requests in flight"
     return f"{'' if load is None else f'at {load:g} {unit} '}on {entry['hardware']}"
 

@@ -1,4 +1,4 @@
-"""Evidence as JSON that every store keeps exactly."""
+"""Evidence as JSON that every store keeps exactly, and the result of a report that holds a field."""
 
 from __future__ import annotations
 
@@ -24,3 +24,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, str):
         return str(value).replace("\x00", "")  # PostgreSQL's jsonb cannot hold it
     return value
+
+
+def result_with(report: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """The first result of a report's body whose evidence has the field, with `evidence`; empty if none has it."""
+    return next((one for one in report.get("gates") or () if field in (one.get("evidence") or {})), {"evidence": {}})

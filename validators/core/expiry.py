@@ -12,45 +12,21 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from registry.core.gpu_memory import asks_for_gpu
-from validators.core.envelope_values import GATES as ENVELOPE_GATES
-from validators.core.gpu_checks import MEASURING
+from validators.core.gates import GATES, REPLAYING, WATCHED
+from validators.core.gates.gate import FACTS, OF_GPU
 from validators.core.telemetry import Knowledge, gpu_facts
 
-#: What can be asked to be alike, in words.
-FACTS: Final = {
-    "image": "runtime image",
-    "machine": "architecture",
-    "gpu": "GPU",
-    "driver": "GPU driver",
-    "tensorrt": "TensorRT",
-    "cpu_model": "CPU",
-    "cpu_count": "CPU count",
-    "kernel": "kernel",
-}
-#: Of these every policy asks that does not say otherwise; a kernel is changed too often for what it changes.
+#: Facts that a policy demands by default; a kernel is changed too often for what it changes.
 USUAL: Final = tuple(name for name in FACTS if name != "kernel")
-_OF_GPU: Final = frozenset({"gpu", "driver", "tensorrt"})
-_ANSWERS: Final = frozenset({"image", "machine"}) | _OF_GPU
-#: What each gate's result depends on. Numbers in answers depend on the CPU's instructions, times on everything.
-_DEPENDS: Final[Mapping[str, frozenset[str]]] = {
-    "contract": _ANSWERS,
-    "golden": _ANSWERS | {"cpu_model"},
-    "cold_start": frozenset(FACTS),
-    "load": frozenset(FACTS),
-    "resources": frozenset(FACTS),
-    "capacity": frozenset(FACTS),
-    "gpu": frozenset(FACTS),
-}
-#: Gates whose verdict may rest on a comparison with the stable release.
-COMPARED: Final = frozenset({"golden", "load"})
 NONE: Final = "none"
 
 
 def measured_together(holds: Iterable[str], gates: Iterable[str]) -> frozenset[str]:
-    """Of the gates whose results hold, those that need not run again. Where the gpu gate vouches for a measurement, it and what it
-    watches hold together or not at all: a load under a GPU that was held back is measured again, and watched again."""
-    held, together = frozenset(holds), frozenset(gates) & {*MEASURING, "gpu"}
-    return held - together if "gpu" in together and not together <= held else held
+    """Of the gates whose results hold, those that need not run again. A gate that watches GPUs and the gates under it hold
+    together or not at all: a load under a GPU that was held back is measured again, and watched again."""
+    held, watching = frozenset(holds), {name for name in gates if GATES[name].watches}
+    together = watching | (frozenset(gates) & {*WATCHED})
+    return held - together if watching and not together <= held else held
 
 
 @dataclass(frozen=True)
@@ -133,7 +109,7 @@ def expired(
 
 
 def _facts_asked(policy: Mapping[str, Any], *, on_gpu: bool) -> list[str]:
-    return [name for name in FACTS if name in policy["evidence"]["same"] and (on_gpu or name not in _OF_GPU)]
+    return [name for name in FACTS if name in policy["evidence"]["same"] and (on_gpu or name not in OF_GPU)]
 
 
 def _elsewhere(
@@ -143,7 +119,7 @@ def _elsewhere(
         serves, by_value = place.get(fact), {}  # type: ignore[var-annotated]
         for one in results:
             measured = one["measured"].get(fact)
-            if fact in _DEPENDS[one["gate"]] and (measured is None or measured != serves):
+            if fact in GATES[one["gate"]].depends and (measured is None or measured != serves):
                 by_value.setdefault(measured, []).append(one["gate"])
         for measured, gates in by_value.items():
             before = f"measured on {measured}" if measured else "measured where nobody could tell it"
@@ -158,16 +134,18 @@ def _demanded_otherwise(
 ) -> Iterator[Expired]:
     """Gates that were judged by other demands than the policy's, and a golden gate that was asked another set."""
     before = {gate: (judged_by or {}).get(gate) for gate in gates}
-    if judged_by is not None and "golden" in gates:
-        old, new = (document["golden"].get("set") for document in (judged_by, policy))
+    for gate in REPLAYING:
+        if judged_by is None or gate not in gates:
+            continue
+        old, new = (document[gate].get("set") for document in (judged_by, policy))
         if old != new:
-            yield Expired("golden_set", ("golden",), "golden was asked another set than the policy's", old, new)
-            before["golden"] = {**judged_by["golden"], "set": new}
+            yield Expired("golden_set", (gate,), f"{gate} was asked another set than the policy's", old, new)
+            before[gate] = {**judged_by[gate], "set": new}
     envelope = (judged_by or {}).get("envelope")
     others = tuple(
         gate
         for gate, section in before.items()
-        if section != policy[gate] or (gate in ENVELOPE_GATES and envelope != policy["envelope"])
+        if section != policy[gate] or (GATES[gate].reads and envelope != policy["envelope"])
     )
     if others:
         was = "was" if len(others) == 1 else "were"

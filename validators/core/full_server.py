@@ -9,6 +9,7 @@ from typing import Any
 
 from serving.core.admission import Proof
 from serving.core.routes import WELL_WITHIN_S
+from validators.core.evidence import result_with
 from validators.core.load import Attempt
 from validators.core.verdict import Judgement, Verdict
 
@@ -101,9 +102,8 @@ def _keeps_up(ends: Sequence[float], rate_per_s: float, *, first_s: float) -> bo
 
 def measured_when_full(report: Mapping[str, Any], digest: str) -> Proof | None:
     """Rate of a full server in a report's load gate; None if the gate did not pass, or the server refused or broke requests."""
-    gates = {one["gate"]: one for one in report.get("gates") or ()}
-    load = gates.get("load") or {}
-    told = load.get("evidence") or {}
+    load = result_with(report, "full_per_s")
+    told = load["evidence"]
     per_s, at_once = told.get("full_per_s"), told.get("full_at_once")
     if (
         load.get("verdict") != "passed"

@@ -7,46 +7,16 @@ else says why it does not count.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
-from validators.core.compare import agreement, share_of
+from validators.core.compare import agreement
 from validators.core.expiry import NONE, results_of
+from validators.core.gates import GATES
+from validators.core.gates.gate import FACTS, Metric
 
-
-@dataclass(frozen=True)
-class Metric:
-    """One number of one gate. `low` and `high` are None where no interval is known. `under`: what it was measured under."""
-
-    gate: str
-    name: str
-    unit: str  # frac, ms, s, MiB, /s
-    higher_is_better: bool
-    value: float
-    low: float | None = None
-    high: float | None = None
-    n: int | None = None
-    under: tuple[tuple[str, Any], ...] = ()
-
-
-#: Gates whose figures depend on the machine.
-_OF_MACHINE: Final = frozenset({"cold_start", "load", "resources", "capacity"})
-#: Every (gate, name) that `metrics_of` may yield.
-METRICS: Final = (
-    ("golden", "accuracy"),
-    ("golden", "batch flips"),
-    ("load", "errors"),
-    ("load", "over the objective"),
-    ("load", "latency p50"),
-    ("load", "latency p95"),
-    ("load", "latency p99"),
-    ("cold_start", "total"),
-    ("cold_start", "first"),
-    ("cold_start", "steady"),
-    ("resources", "most memory"),
-    ("resources", "cpu time per request"),
-    ("capacity", "proven rate"),
-)
+#: Every (gate, name) that a condition on releases may name.
+METRICS: Final = tuple((gate.name, name) for gate in GATES.values() for name in gate.metric_names)
 
 
 def compare_reports(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -77,7 +47,7 @@ def compare_reports(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None
             {"gate": gate, "old": _verdict(before.get(gate)), "new": _verdict(after.get(gate))} for gate in named
         ],
         "metrics": metrics,
-        "agreement": _agreement(before.get("golden"), after.get("golden")),
+        "agreement": next((found for gate in before if (found := _agreement(before[gate], after.get(gate)))), None),
     }
 
 
@@ -92,8 +62,9 @@ def _verdict(gate: Mapping[str, Any] | None) -> str | None:
 def _metrics(report: Mapping[str, Any] | None) -> dict[tuple[str, str], Metric]:
     named = []
     for gate in results_of(report or {}):
-        under = (("hardware", _hardware(gate["measured"])),) if gate["gate"] in _OF_MACHINE else ()
-        found = metrics_of(gate["gate"], gate["evidence"])
+        found = list(metrics_of(gate["gate"], gate["evidence"]))
+        is_of_machine = found and GATES[gate["gate"]].depends == set(FACTS)
+        under = (("hardware", _hardware(gate["measured"])),) if is_of_machine else ()
         named += [Metric(**{**asdict(one), "under": (*one.under, *under)}) for one in found]
     return {(metric.gate, metric.name): metric for metric in named}
 
@@ -106,71 +77,7 @@ def _hardware(measured: Mapping[str, Any]) -> str | None:
 
 def metrics_of(gate: str, evidence: Mapping[str, Any]) -> Iterator[Metric]:
     """Every number that the gate's evidence holds."""
-    if gate == "golden":
-        yield from _golden(evidence)
-    elif gate == "load":
-        yield from _load(evidence)
-    elif gate == "cold_start":
-        for name in ("total_s", "first_ms", "steady_ms"):
-            if isinstance(value := evidence.get(name), int | float):
-                yield Metric(gate, name.rpartition("_")[0], name.rpartition("_")[2], False, value)
-    elif gate == "resources":
-        if isinstance(held := (evidence.get("peaks") or {}).get("memory_bytes"), int):
-            yield Metric(gate, "most memory", "MiB", False, held / 2**20)
-        if isinstance(value := evidence.get("cpu_ms_per_request"), int | float):
-            yield Metric(gate, "cpu time per request", "ms", False, value, n=evidence.get("requests"))
-    elif gate == "capacity" and isinstance(rate := evidence.get("capacity_per_s"), int | float):
-        objective = "objective", (evidence.get("slo_ms"), evidence.get("slo_quantile"))
-        under = (objective, _protocol(evidence), _sizes(evidence))
-        yield Metric(gate, "proven rate", "/s", True, rate, under=under)
-
-
-def _golden(evidence: Mapping[str, Any]) -> Iterator[Metric]:
-    under = (
-        ("golden set", evidence.get("golden_set")),
-        ("output", evidence.get("output")),
-        ("comparison", evidence.get("compare", "label")),
-        ("limit", evidence.get("right_within")),
-    )
-    accuracy, flips = evidence.get("accuracy") or {}, evidence.get("batch_invariance") or {}
-    if isinstance(accuracy.get("value"), int | float):
-        interval = accuracy.get("low"), accuracy.get("high"), accuracy.get("n")
-        yield Metric("golden", "accuracy", "frac", True, accuracy["value"], *interval, under)
-    if flips.get("asked_alone"):
-        share = flips["flipped"] / flips["asked_alone"]
-        yield Metric(
-            "golden", "batch flips", "frac", False, share, flips["low"], flips["high"], flips["asked_alone"], under
-        )
-
-
-def _load(evidence: Mapping[str, Any]) -> Iterator[Metric]:
-    requests = evidence.get("requests") or 0
-    # The rate that was asked for: what a run offered is a random count, and differs in each of two equal runs.
-    rate = evidence.get("rate_per_s", evidence.get("offered_per_s"))
-    under = (("rate", rate), _protocol(evidence), _sizes(evidence))
-    asked = (*under, ("objective", evidence.get("slo_ms")))
-    phi = max(1.0, float(evidence.get("phi") or 1.0))
-    for name, count, conditions in (("errors", "errors", under), ("over the objective", "over", asked)):
-        if requests and isinstance(evidence.get(count), int):
-            share = share_of(
-                round(evidence[count] / phi), max(1, round(requests / phi))
-            )  # clustered requests weigh less
-            value = evidence[count] / requests
-            yield Metric("load", name, "frac", False, value, share.low, share.high, requests, conditions)
-    for says, times in (("latency", "latency_ms"), ("first token", "ttft_ms"), ("between tokens", "itl_ms")):
-        for name in ("p50", "p95", "p99"):
-            if isinstance(value := (evidence.get(times) or {}).get(name), int | float):
-                yield Metric("load", f"{says} {name}", "ms", False, value, n=requests, under=under)
-
-
-def _protocol(evidence: Mapping[str, Any]) -> tuple[str, Any]:
-    """Over which requests were sent; it was gRPC before that was told."""
-    return "protocol", evidence.get("protocol", "grpc")
-
-
-def _sizes(evidence: Mapping[str, Any]) -> tuple[str, Any]:
-    """Whether requests were as large as users' or as the examples; they were as the examples before that was told."""
-    return "mix of sizes", evidence.get("sizes_from", "examples")
+    return GATES[gate].metrics(evidence) if gate in GATES else iter(())
 
 
 def _shown(metric: Metric | None) -> dict[str, Any] | None:
@@ -190,9 +97,9 @@ def _says(old: Metric | None, new: Metric | None) -> str:
     return "better" if (new.value > old.value) == new.higher_is_better else "worse"
 
 
-def _agreement(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _agreement(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """How often both gave the same answer to the same golden set; None where they were not asked the same."""
-    if old is None or new is None:
+    if new is None:
         return None
     a, b = old["evidence"], new["evidence"]
     is_one = all(a.get(name) is not None and a.get(name) == b.get(name) for name in ("golden_set", "output"))

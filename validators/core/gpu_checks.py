@@ -14,8 +14,6 @@ from typing import Any, Final
 from serving.core.gpu import Gpu, GpuReading, recovery
 from validators.core.answered import answered_of
 
-#: Gates whose measurement the GPUs are watched under.
-MEASURING: Final = ("load", "capacity")
 #: Longer than that nobody looked: what is only sampled may have been missed. The agent reads every second.
 _MOST_GAP_S: Final = 10.0
 #: Source: nvml.h, nvmlClocksEventReason*: hardware slowdown, software thermal, hardware thermal and hardware power brake.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from validators.core.gates import GATES
 from validators.core.gpu_checks import CHECKS, Finding, GpuCheck, Watch, checks_of, own_gpus, series_of
 from validators.core.gpu_summary import summary_of
 from validators.core.verdict import Judgement, Verdict
@@ -41,7 +42,7 @@ def judge_gpu(watch: Watch, policy: Mapping[str, Any], *, declares: bool, declar
 
 def counts(report: Mapping[str, Any]) -> bool:
     """Whether what a report's body measured counts: where its gpu gate watched, only if that passed."""
-    return all(one["verdict"] == Verdict.PASSED for one in report.get("gates") or () if one["gate"] == "gpu")
+    return all(one["verdict"] == Verdict.PASSED for one in report.get("gates") or () if GATES[one["gate"]].watches)
 
 
 def _not_declared(own: set[str]) -> Judgement:

@@ -8,6 +8,7 @@ from typing import Any
 
 from validators.core.capacity import same_hardware
 from validators.core.compare import share_of
+from validators.core.evidence import result_with
 
 #: An envelope's names for the parts of a cold start, and the cold start gate's. Not the download: a node that has the files fetches none.
 _COLD_START = {"load": "load_s", "warmup": "warmup_s"}
@@ -21,13 +22,12 @@ _MIB = 2**20
 
 def measured_entry(report: Mapping[str, Any], digest: str) -> dict[str, Any] | None:
     """The entry that a report's body proves; None where its capacity gate proved no rate, or on hardware that nobody named."""
-    gates = {one["gate"]: one.get("evidence") or {} for one in report.get("gates") or ()}
-    found = gates.get("capacity") or {}
+    found = result_with(report, "capacity_per_s")["evidence"]
     proven = [one for one in found.get("points") or () if one["found"] == "proven"]
     proof = max(proven, key=lambda one: one["rate_per_s"], default=None)
     if not found.get("capacity_per_s") or proof is None or not found.get("hardware"):
         return None
-    timings = (gates.get("cold_start") or {}).get("timings") or {}
+    timings = result_with(report, "timings")["evidence"].get("timings") or {}
     cold = {
         name: round(timings[part] * _START_FACTOR + _START_SLACK_S, 1)
         for name, part in _COLD_START.items()
@@ -51,8 +51,7 @@ def measured_entry(report: Mapping[str, Any], digest: str) -> dict[str, Any] | N
 
 def measured_host(report: Mapping[str, Any]) -> dict[str, int] | None:
     """Of an envelope's `host`, what a report's resources gate saw the server hold at most, in whole MiB; None where it saw nothing."""
-    gates = {one["gate"]: one.get("evidence") or {} for one in report.get("gates") or ()}
-    peaks = (gates.get("resources") or {}).get("peaks") or {}
+    peaks = result_with(report, "peaks")["evidence"].get("peaks") or {}
     return {name: math.ceil(peaks[peak] / _MIB) for name, peak in _HOST.items() if peaks.get(peak)} or None
 
 

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from registry.core.schema import Problem
 from serving.core.request_limits import USUAL_LIMITS, Limits, limits_stated
+from validators.core.gates import GATES
 
 #: Sections with a time-out for one request.
-ASKING: Final = ("contract", "cold_start", "golden", "load")
+ASKING: Final = tuple(name for name, gate in GATES.items() if "timeout_s" in gate.section.members)
 #: A request of this length or less needs no more than a policy's defaults, in seconds.
 _USUAL_S: Final = 10.0
 #: A gate may take as long as this many requests, one after the other, that take their whole time.
@@ -32,7 +33,7 @@ def with_request_time(
     for name in ASKING:
         own = stated.get(name) or {}
         derived = {} if "timeout_s" in own else {"timeout_s": max(read[name]["timeout_s"], request_s)}
-        if name == "cold_start" and "max_s" not in own:  # a start ends with a real inference
+        if GATES[name].judges_start and "max_s" not in own:  # a start ends with a real inference
             derived["max_s"] = read[name]["max_s"] + request_s - _USUAL_S
         out[name] = {**read[name], **derived}
     if "gate_timeout_s" not in stated:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from serving.core.gpu import reading_of
 from serving.models import Server
 from serving.queries import gpu_readings_of
-from validators.core.gpu_checks import MEASURING, Watch, window_of
+from validators.core.gates import WATCHED
+from validators.core.gpu_checks import Watch, window_of
 from validators.core.verdict import Verdict
 from validators.models import GateRun
 
@@ -16,7 +17,7 @@ def watch_of(gate_run: GateRun, server: Server | None) -> Watch:
         return Watch(0, 0.0, why_not="its server is gone")
     since_s, node = server.started_at.timestamp(), server.deployment.node
     windows, unwatched = [], []
-    for one in gate_run.results.filter(gate__in=MEASURING, ended_at__isnull=False).exclude(verdict=Verdict.SKIPPED):
+    for one in gate_run.results.filter(gate__in=WATCHED, ended_at__isnull=False).exclude(verdict=Verdict.SKIPPED):
         began_at, ended_at = one.started_at, one.ended_at
         is_its = began_at is not None and began_at >= server.started_at
         window = window_of(one.gate, one.evidence, ended_at.timestamp()) if is_its and ended_at else None

@@ -21,6 +21,7 @@ from ledger.core.errors import DomainError
 from ledger.hooks.job_handlers import Beat
 from registry.queries import manifest_of
 from serving.adapters.triton_errors import redacted
+from serving.models import Server
 from serving.ports import InferenceServer
 from serving.queries import readings_of, ready_server, server_before
 from serving.queries.deployments import deployments_of
@@ -31,6 +32,7 @@ from validators.core.cold_start import still_loading_s
 from validators.core.entry import advisory_anywhere
 from validators.core.envelope import judged
 from validators.core.expiry import uses_gpu
+from validators.core.gates import GATES
 from validators.core.lifecycle import UNFINISHED, GateRunState
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
@@ -50,8 +52,6 @@ from validators.queries.traces import trace_gaps
 ACTOR = Actor.system("validator")
 _TELL_EVERY_S = 0.5
 _STOPS = (Verdict.FAILED, Verdict.ERRORED)
-#: Gates that need their machine to themselves: they measure it too.
-_ALONE = ("load", "resources", "capacity")
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +103,7 @@ class _Run:
 
     def _max_wait_s(self) -> float:
         """A release that is slow to start is measured to just beyond its limit, not for ever."""
-        return float(self.policy.of("cold_start")["max_s"]) + 15.0
+        return self.policy.start_s + 15.0
 
     def _run_all(self, runs: list[GateResult], ready: Ready) -> None:
         stopped_by, advisory = "", advisory_anywhere(self.policy.document)
@@ -123,20 +123,20 @@ class _Run:
         return Judgement(Verdict.SKIPPED, f"Not run, because {stopped_by}.")
 
     def _never_ready(self, runs: list[GateResult], judgement: Judgement) -> None:
-        """Readiness is the cold start gate's result; without that gate the first gate reports it.
+        """The gate that judges the start reports it; without such a gate the first gate does.
 
         All at once: a worker that died between two verdicts would leave its successor gates to judge by another try.
         """
         pending = [run for run in runs if not run.verdict]
-        teller = next((run for run in pending if run.gate == "cold_start"), pending[0])
-        if teller.gate == "cold_start":
-            judgement = self._against_envelope(judgement)
+        teller = next((run for run in pending if GATES[run.gate].judges_start), pending[0])
+        if GATES[teller.gate].judges_start:
+            judgement = self._against_envelope(teller.gate, judgement)
         with transaction.atomic():
             for run in pending:
                 own = judgement if run is teller else self._skipped(f"{self.gate_run.release.name} never became ready")
                 actions.record_judgement(actor=ACTOR, gate_result=run, judgement=own)
 
-    def _against_envelope(self, judgement: Judgement) -> Judgement:
+    def _against_envelope(self, gate: str, judgement: Judgement) -> Judgement:
         """A load that ended with the envelope's own time is a breach of that time, and of the declared time to load."""
         waited_s = still_loading_s(judgement.reason)
         deployment = deployments_of(self.gate_run.release).filter(pk=judgement.evidence.get("deployment") or 0).first()
@@ -145,7 +145,7 @@ class _Run:
         on_gpu = uses_gpu(self.manifest)
         return judged(
             Judgement(judgement.verdict, judgement.reason, {**judgement.evidence, "still_loading_s": waited_s}),
-            "cold_start",
+            gate,
             self.manifest.get("envelope") or {},
             self.policy.of("envelope"),
             hardware=hardware_name(deployment.node.facts if deployment.node else {}, on_gpu=on_gpu),
@@ -170,13 +170,14 @@ class _Run:
         """An exception inside a gate is `errored`; only a lost database or job is raised."""
         try:
             with contextlib.ExitStack() as stack:
-                server = stack.enter_context(_client(ready_server(self.gate_run.release, self.gate_run.environment)))
-                if server is None:
+                row = ready_server(self.gate_run.release, self.gate_run.environment)
+                server = stack.enter_context(_client(row))
+                if row is None or server is None:
                     return Judgement(
                         Verdict.ERRORED, f"The server of {self.gate_run.release.name} is not serving any more."
                     )
-                keep = stack.enter_context(self._machine(run, ready)) if run.gate in _ALONE else None
-                return run_gate(run.gate, self._context(run, ready, server, stack, keep))
+                keep = stack.enter_context(self._machine(run, ready)) if GATES[run.gate].runs_alone else None
+                return run_gate(run.gate, self._context(run, ready, row, server, stack, keep))
         except Disturbed as other:
             return Judgement(Verdict.ERRORED, f"The load was not alone: {other}.")
         except OutOfTime:
@@ -201,12 +202,12 @@ class _Run:
         self,
         run: GateResult,
         ready: Ready,
+        row: Server,
         server: InferenceServer,
         stack: contextlib.ExitStack,
         keep: Callable[[], None] | None,
     ) -> GateContext:
-        release = self.gate_run.release
-        digest = self.policy.golden_set if "golden" in self.policy.gates else None
+        release, gate, digest = self.gate_run.release, GATES[run.gate], self.policy.asked_set
         items = queries.golden_items(release.model, digest) if digest else ()
         return GateContext(
             model=release.model.slug,
@@ -223,22 +224,19 @@ class _Run:
             say=partial(self._say, run),
             stable=partial(self._stable_beside, run, ready, stack, keep or (lambda: None)),
             items=items,
-            baseline=self._baseline(stack, len(items)) if run.gate == "golden" else None,
-            trace=trace_gaps(release.model, self.policy.trace) if run.gate == "load" and self.policy.trace else None,
-            seen=seen_sizes(release.model) if run.gate in _ALONE else None,
+            baseline=self._baseline(run.gate, stack, len(items)) if gate.replays_set else None,
+            trace=trace_gaps(release.model, self.policy.trace) if gate.runs_alone and self.policy.trace else None,
+            seen=seen_sizes(release.model) if gate.runs_alone else None,
             variants=None if self.gate_run.environment.is_routed else partial(served, ready.deployment, actor=ACTOR),
             gpus=lambda: watch_of(self.gate_run, server_before(ready.deployment, run.started_at or timezone.now())),
-            **(self._use_under_load() if run.gate == "resources" else {}),
+            earlier=partial(self._earlier, row),
+            readings=lambda since_s, until_s: readings_of(row, since_s=since_s, until_s=until_s),
         )
 
-    def _use_under_load(self) -> dict[str, Any]:
-        """What the load gate asked of this very server, and what its agent saw it use; nothing of an earlier one."""
-        row = ready_server(self.gate_run.release, self.gate_run.environment)
-        load = self.gate_run.results.filter(gate="load", started_at__gte=row.started_at).first() if row else None
-        return {
-            "loaded": load.evidence if load else {},
-            "readings": lambda since_s, until_s: readings_of(row, since_s=since_s, until_s=until_s) if row else (),
-        }
+    def _earlier(self, row: Server, gate: str) -> dict[str, Any]:
+        """Evidence of a gate that measured this very server; empty for another server."""
+        result = self.gate_run.results.filter(gate=gate, started_at__gte=row.started_at).first()
+        return result.evidence if result else {}
 
     def _stable_beside(
         self, run: GateResult, ready: Ready, stack: contextlib.ExitStack, keep: Callable[[], None]
@@ -264,11 +262,11 @@ class _Run:
         gone = "" if server else f"the server of {stable.name} is gone"
         return Baseline(stable.name, server=server, serving=serving, absent_because=gone)
 
-    def _baseline(self, stack: contextlib.ExitStack, items: int) -> Baseline | None:
+    def _baseline(self, gate: str, stack: contextlib.ExitStack, items: int) -> Baseline | None:
         stable = self.gate_run.baseline
         if stable is None:
             return None
-        golden = self.policy.of("golden")
+        golden = self.policy.of(gate)
         outputs = manifest_of(stable)["serving"]["outputs"]
         output = golden["output"] or (outputs[0]["name"] if len(outputs) == 1 else "")
         answers = queries.stored_predictions(stable, golden_set=golden["set"], output=output, items=items)

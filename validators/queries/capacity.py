@@ -42,21 +42,21 @@ def plan_basis_of(release: Release) -> PlanBasis | None:
         PlanBasis(basis, report.created_at)
         for report, basis in _read(_counting(release), lambda body, digest: basis_of(body, digest, hardware(body)))
     ]
-    return next((one for one in found if one.basis.gate == "capacity"), next(iter(found), None))
+    return next((one for one in found if one.basis.is_limit), next(iter(found), None))
 
 
 def proven_per_s(release: Release) -> float | None:
     """Requests a second that one server of the release is proven for, by the newest authentic report with a capacity; None where
     nothing proves one. What a load gate held is no limit."""
     found = plan_basis_of(release)
-    return found.basis.per_s if found is not None and found.basis.gate == "capacity" else None
+    return found.basis.per_s if found is not None and found.basis.is_limit else None
 
 
 def admission_proof(release: Release) -> Proof | None:
     """The same, with the time in which its requests were answered: the basis of a gateway's bound. Without a proven
     capacity: the newest measurement of a full server by a load gate that passed."""
     found = plan_basis_of(release)
-    if found is None or found.basis.gate != "capacity":
+    if found is None or not found.basis.is_limit:
         return next((full for _, full in _read(_counting(release), measured_when_full)), None)
     return Proof(found.basis.per_s, found.basis.slo_ms / 1000, found.basis.report)
 

@@ -18,6 +18,7 @@ from ledger.core.errors import DomainError
 from registry.models import Release
 from registry.storage import store
 from validators.core.disagreements import AnswerList, Disagreement, differing, disagreements
+from validators.core.gates import REPLAYING
 from validators.models import GateResult, GoldenSet
 
 #: Items on which two releases may differ and are still read one by one.
@@ -116,7 +117,7 @@ def _newest(releases: list[Release]) -> dict[UUID, GateResult]:
     """The golden gate of each release's newest report that ran one, by release, where it has answers, with `golden_blob`: where the
     bytes of its golden set are, None where the model does not have it any more. One query."""
     asked = GoldenSet.objects.filter(model=OuterRef("gate_run__release__model"), digest=OuterRef("digest"))
-    runs = GateResult.objects.filter(gate_run__release__in=releases, gate_run__report__isnull=False, gate="golden")
+    runs = GateResult.objects.filter(gate_run__release__in=releases, gate_run__report__isnull=False, gate__in=REPLAYING)
     order = ("gate_run__release_id", "-gate_run__report__pk", "pk")
     runs = runs.annotate(digest=KT("evidence__golden_set"), golden_blob=Subquery(asked.values("blob_id")[:1]))
     rows = runs.select_related("gate_run").order_by(*order).distinct("gate_run__release_id")
@@ -124,5 +125,5 @@ def _newest(releases: list[Release]) -> dict[UUID, GateResult]:
 
 
 def _answers(result: GateResult) -> AnswerList:
-    policy: dict[str, Any] = (result.gate_run.policy or {}).get("golden") or {}
+    policy: dict[str, Any] = (result.gate_run.policy or {}).get(result.gate) or {}
     return AnswerList(result.evidence["predictions"], policy.get("labels"))

@@ -13,7 +13,8 @@ from registry.queries import manifest_of
 from serving.models import Deployment, Environment, Node
 from serving.queries.node_fit import Places, next_node, places_for
 from validators.core.entry import advisory_in, policy_in
-from validators.core.expiry import COMPARED, Expired, expired, measured_together, place_of, results_of, uses_gpu
+from validators.core.expiry import Expired, expired, measured_together, place_of, results_of, uses_gpu
+from validators.core.gates import GATES
 from validators.core.policy import Policy
 from validators.core.verdict import Verdict
 from validators.models import GateRun, Report
@@ -61,7 +62,7 @@ def reusable(release: Release, policy: Policy, baseline: Release | None) -> tupl
         if one["gate"] in policy.gates
         and one["gate"] not in lost
         and one["verdict"] == Verdict.PASSED
-        and (one["gate"] not in COMPARED or one["measured"].get("baseline") == compared_with)
+        and (not GATES[one["gate"]].is_compared or one["measured"].get("baseline") == compared_with)
     ]
     kept = measured_together([one["gate"] for one in held], policy.gates)
     return report, [one for one in held if one["gate"] in kept]

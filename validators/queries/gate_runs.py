@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db.models import BooleanField, Count, ExpressionWrapper, Max, Min, OuterRef, Prefetch, Q, QuerySet, Sum
@@ -13,12 +14,12 @@ from django.db.models.functions import Coalesce
 from accounts.core.access import Actor, Verb, may
 from ledger.core.canonical import sha256_of
 from ledger.core.errors import NotFound
-from ledger.queries.statements import Statement
 from registry.models import Release, ServedModel
 from registry.signing import installation_keys
 from registry.storage import store
 from serving.models import Environment, Route
 from serving.queries.routes import all_routes
+from validators.core.gates import REPLAYING
 from validators.core.golden_set import GoldenItem, Label, parse_golden_set
 from validators.core.lifecycle import UNFINISHED
 from validators.models import GateResult, GateRun, GoldenSet, Report
@@ -45,17 +46,14 @@ def reports_of(release: Release | UUID | OuterRef) -> QuerySet[Report]:
 
 def closest_report(release: Release, policy_digest: str) -> tuple[Report | None, bool]:
     """The newest report of exactly the release's contents under this gate policy, and True; else the newest of all. One query."""
-    found = _CLOSEST.rows(release=release.pk, manifest_digest=release.digest or "", policy_digest=policy_digest)
+    found = list(_closest(release=release.pk, manifest_digest=release.digest or "", policy_digest=policy_digest))
     report = next(iter(found), None)
     return report, report is not None and bool(report.is_present)
 
 
-def _closest(release: UUID, manifest_digest: str, policy_digest: str) -> QuerySet[Report]:
+def _closest(release: UUID, manifest_digest: str, policy_digest: str) -> QuerySet[Any, Any]:
     is_present = ExpressionWrapper(Q(manifest_digest=manifest_digest, policy_digest=policy_digest), BooleanField())
     return reports_of(release).annotate(is_present=is_present).order_by("-is_present", "-pk")[:1]
-
-
-_CLOSEST = Statement(_closest)
 
 
 def newest_gate_runs() -> QuerySet[GateRun]:
@@ -120,7 +118,7 @@ def is_authentic(report: Report) -> bool:
 
 def accuracies_of(gate_runs: Collection[int]) -> dict[int, dict[str, float]]:
     """{"value", "low", "high", "n"} of the golden gate, by gate run, of those that measured it. One query, without the answers."""
-    rows = GateResult.objects.filter(gate_run__in=gate_runs, gate="golden", evidence__has_key="accuracy")
+    rows = GateResult.objects.filter(gate_run__in=gate_runs, gate__in=REPLAYING, evidence__has_key="accuracy")
     found = rows.order_by("pk").values_list("gate_run_id", "evidence__accuracy")
     return {run: told for run, told in found if isinstance(told, dict) and {"value", "low", "high"} <= told.keys()}
 
@@ -167,7 +165,7 @@ def stored_predictions(release: Release, *, golden_set: str, output: str, items:
     runs = GateResult.objects.filter(
         gate_run__release=release,
         gate_run__report__isnull=False,
-        gate="golden",
+        gate__in=REPLAYING,
         evidence__golden_set=golden_set,
         evidence__output=output,
     ).order_by("-gate_run__report__pk")

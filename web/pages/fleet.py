@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from datetime import timedelta
 from typing import Any, Final
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.utils.cache import add_never_cache_headers
 
 from accounts.api.requests import actor_of
 from accounts.core.access import EVERY_TEAM, Verb, may
-from ledger.core.errors import DomainError, Invalid
+from ledger.core.errors import Invalid
 from registry.queries import get_release, visible_model
-from serving.actions.joining import ask_rotation, invite_node, revoke_node
 from serving.actions.nodes import cordon_node, uncordon_node
 from serving.actions.removing import remove_node
 from serving.queries import get_node
-from serving.queries.fleet import NodeView, fleet_of, open_invites
+from serving.queries.fleet import NodeView, fleet_of
 from serving.queries.model_memory import memory_of_models
 from serving.queries.node_fit import fits_of
 from web.listing import Filter, asked
-from web.pages.forms import NO_REASON, act, optional_reason_in, refused, version_in
+from web.pages.forms import NO_REASON, act, optional_reason_in, version_in
 from web.pages.session import live
 from web.plots import Cell, NodeRow, Plot, fleet_map
 
@@ -32,8 +28,6 @@ _DONE: Final = {
     "cordon": "{} is given no new deployment.",
     "uncordon": "{} may be given deployments again.",
     "remove": "{} is on no list any more.",
-    "rotate": "The agent of {} takes another credential at its next heartbeat.",
-    "revoke": "{} is revoked and cordoned: its agent is refused from its next heartbeat on.",
 }
 
 
@@ -42,7 +36,7 @@ def _page(request: HttpRequest, template: str = "serving/fleet.html") -> HttpRes
     filters = asked(
         request,
         Filter("node", "Node"),
-        Filter("state", "State", [(one, one) for one in ("reachable", "silent", "cordoned", "revoked")]),
+        Filter("state", "State", [(one, one) for one in ("reachable", "silent", "cordoned")]),
         Filter("fit", "Where would it fit?", hint="my-model/r6"),
     )
     given = {one.name: one.value for one in filters}
@@ -51,7 +45,7 @@ def _page(request: HttpRequest, template: str = "serving/fleet.html") -> HttpRes
     facts: dict[str, Any] = {
         "filters": filters, "is_filtered": any(given.values()), "rows": rows, "plot": _map(rows),
         "memory": [] if any(given.values()) else [one for one in memory_of_models(actor) if one.model],
-        "may_cordon": is_admin, "fit": given["fit"], "invites": open_invites() if is_admin else (),
+        "may_cordon": is_admin, "fit": given["fit"],
     }  # fmt: skip
     facts["no_green"] = any(one.is_silent for one in rows)
     if given["fit"]:
@@ -101,22 +95,6 @@ def fleet_shown(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
-def invite(request: HttpRequest) -> HttpResponse:
-    """Invites a node, and shows its token, once."""
-    name, hours = request.POST.get("name", "").strip(), request.POST.get("hours", "").strip() or "1"
-    try:
-        if not re.fullmatch("[0-9]{1,3}", hours):
-            raise Invalid("invalid", "The hours are a number. Write 1 to 168.")
-        lasts, reason = timedelta(hours=int(hours)), optional_reason_in(request)
-        token, made = invite_node(actor=actor_of(request), name=name, lasts=lasts, reason=reason)
-    except DomainError as error:
-        return refused(request, error, lambda: _page(request))
-    answer = render(request, "serving/node_invited.html", {"invite": made, "token": token})
-    add_never_cache_headers(answer)
-    return answer
-
-
-@login_required
 def act_on(request: HttpRequest, name: str, verb: str) -> HttpResponse:
     """Cordons at once; uncordons and removes what the page showed."""
 
@@ -128,10 +106,6 @@ def act_on(request: HttpRequest, name: str, verb: str) -> HttpResponse:
             uncordon_node(actor=actor, node=node, expected_version=version_in(request), reason=reason)
         elif verb == "remove":
             remove_node(actor=actor, node=node, expected_version=version_in(request), reason=reason)
-        elif verb == "rotate":
-            ask_rotation(actor=actor, node=node, expected_version=version_in(request), reason=reason)
-        elif verb == "revoke":  # shuts, and so asks for no version
-            revoke_node(actor=actor, node=node, reason=reason)
         else:
             raise Invalid("no_such_verb", f"A node has no verb “{verb}”.")
 

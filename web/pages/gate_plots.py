@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from accounts.core.quantities import share_text
 from validators.core.compare import Paired, drop_interval
+from validators.core.gates import GATES
 from web.pages.sweep_plots import sweep_plots
 from web.plots import (
     Axis,
@@ -30,19 +31,14 @@ _MIB = 2**20
 
 
 def plots_of(gate: str, evidence: Evidence, policy: Mapping[str, Any], others: Sequence[Evidence] = ()) -> list[Plot]:
-    """What can be drawn of the gate's evidence. `others`: the same gate's, of other runs of the release."""
-    if gate == "load":
-        found = [latency_plot(evidence), rate_plot(evidence, others)]
-    elif gate == "capacity":
-        sweep = sweep_plots(evidence.get("sweep") or {})
-        found = [capacity_plot(evidence), stage_plot(evidence), batch_plot(evidence), *sweep]
-    elif gate == "golden":
-        found = [slice_plot(evidence, policy)]
-    elif gate == "resources":
-        found = [memory_plot(evidence)]
-    else:
-        return []
-    return [plot for plot in found if plot is not None]
+    """The figures of the gate's evidence. `others`: the same gate's evidence of other runs of the release."""
+    kinds = GATES[gate].figures if gate in GATES else ()
+    return [plot for kind in kinds for plot in FIGURES[kind](evidence, policy, others) if plot is not None]
+
+
+def draws_others(gate: str) -> bool:
+    """Whether a figure of the gate also shows other runs of the release."""
+    return gate in GATES and "rate" in GATES[gate].figures
 
 
 def latency_plot(evidence: Evidence) -> Plot | None:
@@ -226,3 +222,17 @@ def _estimate(name: str, n: int, lost: int, won: int, note: str) -> Estimate:
     low, high = drop_interval(paired)
     said = f"{lost} lost, {won} won of {n}"
     return Estimate(name, paired.drop, low, high, "candidate", f"{said}; {note}" if note else said)
+
+
+Figure = Callable[[Evidence, Mapping[str, Any], Sequence[Evidence]], Iterable[Plot | None]]
+#: Kinds of figure that gates declare: (evidence, the gate's section, other runs' evidence) → plots.
+FIGURES: Final[Mapping[str, Figure]] = {
+    "latency": lambda evidence, policy, others: [latency_plot(evidence)],
+    "rate": lambda evidence, policy, others: [rate_plot(evidence, others)],
+    "capacity": lambda evidence, policy, others: [capacity_plot(evidence)],
+    "stages": lambda evidence, policy, others: [stage_plot(evidence)],
+    "batches": lambda evidence, policy, others: [batch_plot(evidence)],
+    "sweep": lambda evidence, policy, others: sweep_plots(evidence.get("sweep") or {}),
+    "slices": lambda evidence, policy, others: [slice_plot(evidence, policy)],
+    "memory": lambda evidence, policy, others: [memory_plot(evidence)],
+}

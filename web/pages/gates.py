@@ -18,7 +18,7 @@ from validators.core.lifecycle import UNFINISHED
 from validators.models import GateResult, GateRun
 from validators.queries import gate_runs, visible_gate_run
 from web.pages.forms import act, optional_reason_in
-from web.pages.gate_plots import plots_of
+from web.pages.gate_plots import draws_others, plots_of
 from web.pages.session import live
 
 #: Other runs of the release whose evidence is drawn beside this one's; entries of a list in evidence that the page prints.
@@ -46,7 +46,7 @@ def _judged(found: GateRun) -> list[GateResult]:
 def _evidence_facts(found: GateRun) -> dict[str, Any]:
     judged = _judged(found)
     others: list[GateRun] = []
-    if any(run.gate == "load" and run.evidence for run in judged):
+    if any(run.evidence and draws_others(run.gate) for run in judged):
         rows = gate_runs().filter(release=found.release_id).exclude(pk=found.pk).order_by("-pk")
         others = list(rows[:MOST_OTHERS])
     measured = []

@@ -16,6 +16,7 @@ from ledger.core.errors import DomainError, Invalid, NotFound
 from registry.actions import change_model
 from registry.models import ServedModel
 from validators.actions import add_golden_set, draft_golden_set, forget_requests
+from validators.core.gates import REPLAYING
 from validators.core.golden_fit import fitted
 from validators.core.golden_preview import Preview
 from validators.core.golden_set import kind_of_lines
@@ -106,10 +107,12 @@ def use(request: HttpRequest, slug: str) -> HttpResponse:
 def _put_into_policy(request: HttpRequest, served: ServedModel, digest: str, version: int) -> None:
     """With the usual comparison of a set of this kind, where the policy names one for another."""
     policy: dict[str, Any] = dict(served.gate_policy)
-    golden, kind = policy.get("golden"), kind_of_lines(golden_lines(served, digest))
-    policy["golden"] = {**fitted(golden if isinstance(golden, dict) else {}, kind), "set": digest}
-    if isinstance(policy.get("gates"), list) and "golden" not in policy["gates"]:
-        policy["gates"] = [*policy["gates"], "golden"]
+    kind = kind_of_lines(golden_lines(served, digest))
+    for gate in REPLAYING:
+        stated = policy.get(gate)
+        policy[gate] = {**fitted(stated if isinstance(stated, dict) else {}, kind), "set": digest}
+        if isinstance(policy.get("gates"), list) and gate not in policy["gates"]:
+            policy["gates"] = [*policy["gates"], gate]
     change_model(actor=actor_of(request), model=served, expected_version=version, changes={"gate_policy": policy})
 
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 
 from accounts.api.requests import actor_of
-from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from registry.queries import last_sealed
 from registry.queries.releases import models_seen, sight_of
@@ -29,7 +29,12 @@ from web.pages.unread import Unread, unread_environments
 PER_PAGE: Final = 50
 SORTS: Final = ("name", "team", "releases", "activity")
 _OF_MODEL: Final = ("slug", "title", "last_number", "created_at", "team__slug")  # what a row says of its model
-_MODELS: Final = Statement(lambda *sight: models_seen(*sight).only(*_OF_MODEL))
+
+
+def _models(*sight: Any) -> QuerySet[Any, Any]:
+    return models_seen(*sight).only(*_OF_MODEL)
+
+
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -67,7 +72,7 @@ class ModelRow:
 
 @login_required
 def models(request: HttpRequest) -> HttpResponse:
-    every = _MODELS.rows(*sight_of(actor_of(request)))
+    every = list(_models(*sight_of(actor_of(request))))
     environments = all_environments()
     filters = asked(
         request,

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -15,7 +16,6 @@ from django.utils import timezone
 
 from accounts.api.requests import actor_of
 from accounts.core.access import Actor, Verb, may
-from ledger.queries.statements import Statement
 from notifications.queries import given_up_on
 from registry.core.ownership import Contact, contacts_of
 from registry.queries.releases import models_seen, sight_of
@@ -37,7 +37,12 @@ MOST_NEEDS = 10
 
 
 #: What the page says of a model.
-_MODELS = Statement(lambda *sight: models_seen(*sight).only("slug", "objectives", "ownership", "team__slug"))
+
+
+def _models(*sight: Any) -> QuerySet[Any, Any]:
+    return models_seen(*sight).only("slug", "objectives", "ownership", "team__slug")
+
+
 #: Of the event stream: what the page shows.
 _TOPICS = ("rollouts", "approvals", "deployments", "models", "health", "nodes")
 
@@ -57,7 +62,7 @@ class Need:
 
 def _facts(request: HttpRequest) -> dict[str, Any]:
     actor = actor_of(request)
-    models = _MODELS.rows(*sight_of(actor))
+    models = list(_models(*sight_of(actor)))
     places = places_of(models) if models else {}
     every = [place for there in places.values() for place in there]
     rows = {environment: _rows_of(there) for environment, there in places.items()}

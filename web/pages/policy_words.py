@@ -14,6 +14,8 @@ from registry.adapters.json_yaml import read_text
 from registry.core.diff import Change, fields
 from registry.core.schema import Problem
 from registry.queries.model_changes import POLICIES
+from validators.core.gates import GATES
+from validators.core.policy import ON_DEMAND
 from web.pages.policy_form import FIELDS, NAMES, Field, fields_of, from_fields
 
 LABELS: Final = {
@@ -25,6 +27,7 @@ LABELS: Final = {
 #: Characters of a text that somebody sends.
 _LONGEST: Final = 256 << 10
 _NUMBER, _TEXT, _FLAG, _LIST, _NUMBERS = "number", "text", "flag", "list", "numbers"
+_GATE_NAMES: Final = f"{', '.join(gate for gate in GATES if gate not in ON_DEMAND)}; also {', '.join(ON_DEMAND)}"
 #: (path, label, unit, what it is) of each setting that has a field here; the text has all of them.
 _WORDS: Final = {
     "objectives": (
@@ -36,45 +39,9 @@ _WORDS: Final = {
         ("wrong.max_frac", "Wrong answers at most", "share from 0 to 1", _NUMBER),
     ),
     "gate_policy": (
-        (
-            "gates",
-            "Gates, in their order",
-            "contract, cold_start, golden, load; also resources, and capacity, which takes minutes",
-            _LIST,
-        ),
+        ("gates", "Gates, in their order", _GATE_NAMES, _LIST),
         ("stop_at_first_failure", "Stop at the first failure", "yes or no", _FLAG),
-        ("cold_start.max_s", "Cold start at most", "seconds", _NUMBER),
-        ("golden.set", "Golden set", "its digest", _TEXT),
-        ("golden.compare", "Answers are compared by", "label, cosine, largest_relative_error, …", _TEXT),
-        ("golden.right_within", "Right within", "of what is expected, or none", _NUMBER),
-        ("golden.min_accuracy", "Accuracy at least", "share from 0 to 1", _NUMBER),
-        ("golden.min_agreement", "Agreement at least", "share, or none", _NUMBER),
-        ("golden.max_accuracy_drop", "Accuracy may drop by", "share, or none", _NUMBER),
-        ("golden.max_slice_drop", "In a slice by", "share, or none", _NUMBER),
-        ("load.rate_per_s", "Load", "requests a second", _NUMBER),
-        ("load.protocol", "Load goes over", "grpc or http", _TEXT),
-        ("load.sizes", "Requests as large as", "seen at the gateways, or examples", _TEXT),
-        ("load.duration_s", "Load lasts", "seconds, or until it is proven", _NUMBER),
-        ("load.max_duration_s", "Load lasts at most", "seconds", _NUMBER),
-        ("load.slo_ms", "Answers within", "milliseconds", _NUMBER),
-        ("load.ttft_slo_ms", "First token within", "milliseconds, or none", _NUMBER),
-        ("load.itl_slo_ms", "Between tokens at most", "milliseconds on average, or none", _NUMBER),
-        ("load.slo_quantile", "At the quantile", "such as 0.99", _NUMBER),
-        ("load.max_error_frac", "Errors under load at most", "share from 0 to 1", _NUMBER),
-        ("load.recovery_s", "Over a burst within", "seconds", _NUMBER),
-        ("load.undecided", "An undecided load", "block or allow", _TEXT),
-        ("resources.max_growth_bytes", "A request may leave behind", "bytes of memory", _NUMBER),
-        ("resources.max_cpu_ms", "A request may compute", "milliseconds of CPU time, or none", _NUMBER),
-        ("resources.min_requests", "Memory is watched for", "requests at least", _NUMBER),
-        ("resources.max_soak_s", "With a soak of at most", "seconds", _NUMBER),
-        (
-            "capacity.sweep.max_queue_delay_us",
-            "Queue delays that are tried",
-            "microseconds, with commas between",
-            _NUMBERS,
-        ),
-        ("capacity.sweep.max_batch_size", "Batch sizes that are tried", "items, with commas between", _NUMBERS),
-        ("capacity.sweep.budget_s", "Other batchings take at most", "seconds", _NUMBER),
+        *((f"{gate.name}.{row.path}", *row[1:]) for gate in GATES.values() for row in gate.form),
         ("envelope.on_breach", "A value beyond the envelope", "fail or warn", _TEXT),
         ("envelope.tolerance_frac", "Times and rates may be off by", "share of the declared value", _NUMBER),
         ("evidence.max_age_days", "Evidence holds for", "days, or none", _NUMBER),

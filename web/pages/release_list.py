@@ -12,7 +12,6 @@ from django.db.models import F, OuterRef, Prefetch, QuerySet, Subquery
 from django.http import HttpRequest
 
 from ledger.core.errors import Invalid
-from ledger.queries.statements import Statement
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from registry.queries import releases_of
@@ -68,7 +67,7 @@ def release_list(request: HttpRequest, served: ServedModel, routes: Sequence[Any
     page: Any
     if found is every:  # numbers have no gap; counting a hundred thousand takes as long as the page
         page = Paginator(range(served.last_number), PER_PAGE).get_page(request.GET.get("page"))
-        page.object_list = _PAGE_OF_ALL.rows(sort, PER_PAGE * (page.number - 1), model=served.pk)
+        page.object_list = list(_page_of_all(sort, PER_PAGE * (page.number - 1), model=served.pk))
         for release in page.object_list:
             release.model = served
     else:
@@ -130,7 +129,8 @@ def _sorted(releases: QuerySet[Release], sort: str) -> QuerySet[Release]:
     return releases.order_by(order, "-number")
 
 
-_PAGE_OF_ALL = Statement(lambda sort, begin, model: _sorted(_whole(releases_of(model)), sort)[begin : begin + PER_PAGE])
+def _page_of_all(sort: Any, begin: Any, model: Any) -> QuerySet[Any, Any]:
+    return _sorted(_whole(releases_of(model)), sort)[begin : begin + PER_PAGE]
 
 
 def _rows(page: Page[Any], routes: Sequence[Any]) -> list[ReleaseRow]:

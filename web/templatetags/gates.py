@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from accounts.core.quantities import quantity_text, share_text
 from serving.core.gpu import faults, untold
-from validators.core.expiry import FACTS
+from validators.core.gates.gate import FACTS
 from validators.models import GateResult
 from web.progress import left_of
 

@@ -37,7 +37,6 @@ class Command(BaseCommand):
             drift_check_every_s=settings.DRIFT_CHECK_EVERY_S,
             gpus=GpuMeter(second=wiring.gpus_by_dcgm()),
             blobs=blobs,
-            identity=wiring.identity(options["node"]),
         )
 
         def stop(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The gates, by name. A gate measures through its runner, and its core judges what was measured."""
+"""Runs a gate: it measures through its runner, and its core judges the measurement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from serving.ports import InferenceError
 from validators.core.envelope import judged
-from validators.core.gpu_checks import MEASURING
+from validators.core.gates import GATES
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates.capacity import capacity_gate
 from validators.execution.gates.cold_start import cold_start_gate
@@ -17,10 +17,10 @@ from validators.execution.gates.gpu import await_reading, excused, gpu_gate
 from validators.execution.gates.load import load_gate
 from validators.execution.gates.resources import resources_gate
 
-__all__ = ["GATES", "Baseline", "GateContext", "run_gate"]
+__all__ = ["MEASURES", "Baseline", "GateContext", "run_gate"]
 
-#: Closed on purpose: a policy names gates, it does not bring code.
-GATES: dict[str, Callable[[GateContext], Judgement]] = {
+#: The part of each gate that measures on a server, by the gate's name in `validators.core.gates.GATES`.
+MEASURES: dict[str, Callable[[GateContext], Judgement]] = {
     "contract": contract_gate,
     "cold_start": cold_start_gate,
     "golden": golden_gate,
@@ -34,11 +34,11 @@ GATES: dict[str, Callable[[GateContext], Judgement]] = {
 def run_gate(name: str, context: GateContext) -> Judgement:
     """The gate's judgement; a server that is gone, or a set that does not fit, is `errored`, as the check did not happen."""
     try:
-        is_watched = name in MEASURING and "gpu" in context.policy.gates
+        is_watched = GATES[name].is_watched and any(GATES[other].watches for other in context.policy.gates)
         if is_watched:
             await_reading(context)
         found = judged(
-            GATES[name](context),
+            MEASURES[name](context),
             name,
             context.envelope,
             context.policy.of("envelope"),

@@ -84,7 +84,7 @@ class GateContext:
         None
     )  # brings the stable release up beside it; None where there is none
     seen: SeenSizes | None = None  # of users' requests; None where too few were counted
-    loaded: Mapping[str, Any] = field(default_factory=dict)  # the load gate's evidence, where it asked this very server
+    earlier: Callable[[str], Mapping[str, Any]] = lambda gate: {}  # evidence of a gate that measured this very server
     readings: Callable[[float, float], Sequence[Reading]] = (
         lambda since_s, until_s: ()
     )  # of the server, by the Unix clock

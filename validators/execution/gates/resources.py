@@ -16,7 +16,7 @@ from validators.execution.runners.generators import Generators
 def resources_gate(context: GateContext) -> Judgement:
     """Does it keep to its envelope under load, and does it keep to it: what does each request leave behind?"""
     policy = context.policy.of("resources")
-    answered = answered_of(context.loaded)
+    answered = answered_of(context.earlier("load"))
     found = _judged(context, answered)
     if policy["max_soak_s"] > 0 and needs_more(found):
         found = _judged(context, answered, _soak(context, answered))
@@ -33,7 +33,7 @@ def _judged(context: GateContext, loaded: Answered | None, soaked: Answered | No
 def _soak(context: GateContext, before: Answered | None) -> Answered | None:
     """More of the load gate's requests, at its rate: until there are enough, or as many again as there were, within `max_soak_s`."""
     policy, load = context.policy.of("resources"), context.policy.of("load")
-    rate_per_s = float(context.loaded.get("rate_per_s") or load["rate_per_s"])
+    rate_per_s = float(context.earlier("load").get("rate_per_s") or load["rate_per_s"])
     had = before.requests if before else 0
     seconds = min(float(policy["max_soak_s"]), max(policy["min_requests"] - had, had) / rate_per_s)
     context.say(f"asks it for {seconds:.0f} s more at {rate_per_s:g}/s, as {had} requests prove too little")
