@@ -209,8 +209,8 @@ def _incidents() -> list[Row]:
 def _seldom() -> list[Row]:
     """J7: few requests."""
     return [
-        Row("J7 3 requests a second", _usual("J7 3", 0.15, horizon_s=8 * 60 * MINUTE),
-            Limit(rolled_back=0.0, promoted_after_s=3.5 * 3600), 20),
+        _row("J7 3 requests a second", _usual("", 0.15, horizon_s=8 * 60 * MINUTE),
+             rolled_back=0.0, promoted_after_s=3.5 * 3600),
         _row("J7 20 requests a second", _usual("", 1.0, horizon_s=2 * 60 * MINUTE), promoted_after_s=55 * 60),
         _row("J7 +5 pp in the bake at 1/s in all",
              _usual("", 1.0, horizon_s=2 * 60 * MINUTE, faults=(Fault(0.05, 10, in_bake=True),))),
@@ -232,9 +232,9 @@ def _others() -> list[Row]:
                  rolled_back=0.0, promoted=0.95, closed_s=(70, 660))
             for share, rate in ((0.6, 10.0), (0.9, 10.0), (0.9, 1.0), (1.0, 10.0))
         ),
-        Row("J10 bursts with a heavy tail", _usual("J10", base=(0.0,), poison=0.001, bursts=Bursts(0.003),
-            horizon_s=120 * MINUTE), Limit(rolled_back=0.01), 200),
-        Row("J12 batches of 32 fail whole", _usual("J12", clump=32, horizon_s=120 * MINUTE), Limit(rolled_back=0.0), 20),
+        _row("J10 bursts with a heavy tail", _usual("", base=(0.0,), poison=0.001, bursts=Bursts(0.003),
+             horizon_s=120 * MINUTE), rolled_back=0.01),
+        _row("J12 batches of 32 fail whole", _usual("", clump=32, horizon_s=120 * MINUTE), rolled_back=0.0),
         _row("J13 +5 pp in the last minute of the bake", _usual("", horizon_s=50 * MINUTE,
              faults=(Fault(0.05, 1740, in_bake=True),)), found_s=300),
         _row("J13 +1 pp in the last minute of the bake", _usual("", horizon_s=50 * MINUTE,
