@@ -18,7 +18,7 @@ help: ## This list
 setup: ## Install what `up` and `demo` need from wheels into .venv, .venv-serving and .venv-gateway (a second run does nothing)
 	@$(PYTHON) -I sluicegate/stack/install.py
 
-setup-tests: ## The same, and what only tests need: Prometheus, MLServer, KServe, TensorRT for RTX (0.6 GB in .build)
+setup-tests: ## The same, and what only tests need: llama.cpp, Prometheus, MLServer, KServe, TensorRT for RTX (0.7 GB)
 	@$(PYTHON) -I sluicegate/stack/install.py --tests $(if $(filter setup-tests,$(MAKECMDGOALS)),--again)
 
 up: setup ## Run everything on this machine until Ctrl-C (ARGS="--port 8700 -v")
@@ -79,8 +79,7 @@ gpu-pack: setup ## Build the archive for the GPU proof on a machine without a pa
 
 locks: setup ## Resolve the lock files anew from pyproject.toml, serving/*.in, benchmarks/*.in, tests/*.in and uv's newest version
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade --extra server --group dev pyproject.toml -o requirements.lock
-	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade serving/runtime.in -o serving/runtime.lock
-	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade serving/gateway.in -o serving/gateway.lock
+	@for one in serving/*.in; do .build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade $$one -o $${one%.in}.lock || exit; done
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade benchmarks/fuzz.in -o benchmarks/fuzz.lock
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade benchmarks/loadgen.in -o benchmarks/loadgen.lock
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade tests/mlserver.in -o tests/mlserver.lock
@@ -89,5 +88,5 @@ locks: setup ## Resolve the lock files anew from pyproject.toml, serving/*.in, b
 
 clean: ## Remove everything that setup, tests and runs have made, the state folder's data included
 	@if [ -f .state/postgres/location ]; then rm -rf "$$(cat .state/postgres/location)"; fi
-	rm -rf .venv .venv-serving .venv-gateway .build .state .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf .venv .venv-serving .venv-serving-* .venv-gateway .build .state .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from sluicegate.cli import model, people
+from sluicegate.cli import model
 from sluicegate.client import Client
 from sluicegate.stack import Stack, running
 from tests.costly_documents import BODIES, MODEL, RAW
@@ -81,7 +81,7 @@ def rows() -> list[tuple[str, Any, float, float]]:
     """(document, status, processor time in seconds, wall time in seconds), then the rows of `GET /me` with its p95 as the last."""
     with tempfile.TemporaryDirectory(prefix="sluicegate-costly-") as folder, running(Path(folder) / "state") as stack:
         with Client(stack.base_url, stack.admin_token) as admin:
-            people.create_team(admin, "vision", "Vision")
+            admin.post("/teams", {"slug": "vision", "title": "Vision"})
             document = {"slug": "sentiment", "team": "vision", "title": "Sentiment", "contract": _CONTRACT}
             model.create(admin, document, None)
         pid, found = stack.pid_of("web"), list[tuple[str, Any, float, float]]()

@@ -2,7 +2,7 @@
 
     python -m benchmarks.registry_scale [--blobs 100000] [--releases 100000] [--files 1000] [--requests 200]
 
-A PostgreSQL of its own (durable) and a folder store of its own, on this machine's disk. The plan is that of `registry gc`: every
+A PostgreSQL of its own (durable) and a folder store of its own, on this machine's disk. The plan is that of a collection: every
 release, every blob, every file in the store, with a reason for each. The lists are of one model with all the releases, asked of the
 product in this process, through every layer but HTTP itself; deep pages and old releases among them. The seal is the product's own
 action, with every file in the store. `wall` is what somebody waits, `cpu` what this process computes; where both differ much, other

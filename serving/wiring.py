@@ -7,10 +7,11 @@ from functools import partial
 
 from django.conf import settings
 
+from registry.core.kinds import spoken_by
+from registry.queries import manifest_of
 from registry.storage import store
 from serving.adapters.dcgm import read_dcgm
 from serving.adapters.prometheus import Prometheus
-from serving.adapters.triton import TritonServer
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from serving.agent.server_shim import is_locked
@@ -18,6 +19,7 @@ from serving.agent.static_launcher import StaticLauncher
 from serving.core.gpu import GpuReading
 from serving.models import Server, Variant
 from serving.ports import ExternalMetrics, RunningServer
+from serving.servers import Client, client_of
 
 
 def launcher(blobs: BlobCache) -> LocalLauncher | StaticLauncher:
@@ -53,9 +55,15 @@ def blob_cache() -> BlobCache:
     return BlobCache(folder, store(), max_bytes=settings.BLOB_CACHE_BYTES)
 
 
-def inference_server(server: Server | Variant | RunningServer) -> TritonServer:
-    """A client of a server. The caller closes it."""
-    return TritonServer(server.host, server.http_port, server.grpc_port)
+def connect(server: RunningServer) -> Client:
+    """A client of a server that this node's launcher started. The caller closes it."""
+    return client_of(server.host, server.http_port, server.grpc_port, server.speaks)
+
+
+def inference_server(server: Server | Variant) -> Client:
+    """A client of a release's server. The caller closes it."""
+    speaks = spoken_by(manifest_of(server.deployment.release))
+    return client_of(server.host, server.http_port, server.grpc_port, speaks)
 
 
 def external_metrics() -> ExternalMetrics | None:

@@ -13,7 +13,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from registry.core.kinds.llamacpp import LLAMACPP
 from serving.adapters.tensorrt import availability
+from serving.agent.runtime_image import venv_of
 from tests import browser_rig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,9 +61,18 @@ def _triton_is_here() -> bool:
     return any(_serving_venv().glob("lib/python3*/site-packages/pytriton/tritonserver/bin/tritonserver"))
 
 
+def _llamacpp_is_here() -> bool:
+    venv = venv_of(_serving_venv(), LLAMACPP)
+    return any(venv.glob("lib/python3*/site-packages/xllamacpp/*.so"))
+
+
 #: part → (is it here?, how to get it)
 PARTS: dict[str, tuple[Callable[[], bool], str]] = {
     "triton": (_triton_is_here, "run `make setup`"),
+    "llamacpp": (
+        _llamacpp_is_here,
+        "remove .build/llamacpp.stamp and run `make setup-tests` where packages can be had",
+    ),
     "mlserver": (MLSERVER.is_file, "remove .build/mlserver.stamp and run `make setup-tests` where packages can be had"),
     "kserve": (_kserve_is_here, "remove .build/kserve.stamp and run `make setup-tests` where packages can be had"),
     "envoy": (lambda: _envoy().is_file(), "run `make setup`"),

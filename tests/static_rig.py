@@ -10,13 +10,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from registry.core.kinds.triton import TRITON
 from serving.adapters.triton import TritonServer
 from serving.agent import server_shim
-from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher
+from serving.agent.server_command import command_of
 from serving.agent.server_ports import free_ports
 from serving.core.static_servers import StaticServer
-from tests.contracts.serving_models import VENV, MemoryBlobs
+from tests.contracts.serving_models import VENV
 from tests.gateway_rig import wait_until
 
 HOST = "127.0.0.1"
@@ -34,12 +34,14 @@ class Owner:
 
     def start(self) -> None:
         """It answers when this returns; at the same ports as before."""
-        how = LocalLauncher(servers=self.folder, venv=VENV, blobs=BlobCache(self.folder / "cache", MemoryBlobs()))
-        argv = how._argv(self.folder, self._ports, self._prefix)
+        how, env = command_of(
+            TRITON, VENV, folder=self.folder, address=HOST, ports=self._ports, secret="", shm_prefix=self._prefix, model="",
+        )  # fmt: skip
+        argv = list(how.argv)
         argv[argv.index("--model-control-mode=none")] = f"--model-control-mode={self._control}"
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                argv, env=how._environment(), cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+                argv, env=env, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
             )
         client = self.client()
         try:

@@ -46,7 +46,6 @@ WORDS = {
     "server:bentoml": "BentoML",
     "server:ray-serve": "Ray Serve",
     "server:vllm": "vLLM",
-    "server:llama.cpp": "llama\\.cpp",
 }
 #: Pages on which such a word is about something else.
 ELSEWHERE = {("identity.md", "Kubernetes"): "a cluster that issues tokens"}

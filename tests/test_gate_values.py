@@ -4,56 +4,26 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from tests.architecture import ROOT, sources, tree_of
+from tests.architecture import ROOT, sources
+from tests.switches import found_in, switches
 from validators.core.gates import GATES
-from validators.core.gates.gate import Gate
+from validators.core.gates.gate import FACTS, Gate
 from validators.execution.gates import MEASURES
 from web.pages.gate_plots import FIGURES
 
 #: Rooms that know gates. In the rooms to the right of them the same words have other meanings.
 ROOMS = ("sluicegate", "web", "notifications", "audit", "rollouts", "validators")
+PACKAGE = "validators.core.gates"
 OWN = ("validators/core/gates/", "validators/execution/gates/")
 GATES_MD = (ROOT / "docs" / "gates.md").read_text()
 
 
-def is_name(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in GATES
-
-
-def switches(tree: ast.AST) -> Iterator[ast.AST]:
-    """Comparisons with a gate's name, tables and lists of names, arguments `gate=`, and imports of one gate's file."""
-    for node in ast.walk(tree):
-        found = False
-        if isinstance(node, ast.Compare):
-            sides = [node.left, *node.comparators]
-            listed = [one for side in sides if isinstance(side, ast.Tuple | ast.List | ast.Set) for one in side.elts]
-            found = any(map(is_name, [*sides, *listed]))
-        elif isinstance(node, ast.Tuple | ast.List | ast.Set):
-            found = sum(map(is_name, node.elts)) >= 2
-        elif isinstance(node, ast.Dict):
-            found = sum(map(is_name, node.keys)) >= 2
-        elif isinstance(node, ast.keyword):
-            found = (node.arg or "").startswith("gate") and is_name(node.value)
-        elif isinstance(node, ast.MatchValue):
-            found = is_name(node.value)
-        elif isinstance(node, ast.ImportFrom):
-            found = (node.module or "").removeprefix("validators.core.gates.") in GATES
-        if found:
-            yield node
-
-
 def test_nobody_else_switches_on_a_gate() -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', '?')}: {ast.unparse(node)}"
-        for path in sources(*ROOMS)
-        if not str(path.relative_to(ROOT)).startswith(OWN)
-        for node in switches(tree_of(path))
-    ]
-    assert found == []
+    files = [path for path in sources(*ROOMS) if not str(path.relative_to(ROOT)).startswith(OWN)]
+    assert found_in(files, GATES, keyword="gate", package=PACKAGE) == []
 
 
 @pytest.mark.parametrize(
@@ -70,12 +40,12 @@ def test_nobody_else_switches_on_a_gate() -> None:
     ],
 )
 def test_each_form_of_a_switch_is_seen(source: str) -> None:
-    assert list(switches(ast.parse(source)))
+    assert list(switches(ast.parse(source), GATES, keyword="gate", package=PACKAGE))
 
 
 @pytest.mark.parametrize("source", ["policy.of('load')", "evidence['golden']", "run.gate == name", "('load', 'x')"])
 def test_a_read_of_one_section_is_no_switch(source: str) -> None:
-    assert not list(switches(ast.parse(source)))
+    assert not list(switches(ast.parse(source), GATES, keyword="gate", package=PACKAGE))
 
 
 def test_no_template_switches_on_a_gate() -> None:
@@ -89,6 +59,19 @@ def test_each_gate_has_its_part_that_measures() -> None:
 
 def test_each_figure_is_drawn_for_some_gate() -> None:
     assert {figure for gate in GATES.values() for figure in gate.figures} == set(FIGURES)
+
+
+def test_the_docs_name_the_gates_that_depend_on_each_fact() -> None:
+    rows = re.findall(r"^\| ((?:`[a-z_]+`(?: \(architecture\))?(?:, )?)+) \| ([a-z_, ]+) \|", GATES_MD, re.MULTILINE)
+    told = {fact: gates for facts, gates in rows for fact in re.findall("`([a-z_]+)`", facts)}
+    for fact in FACTS:
+        names = {gate.name for gate in GATES.values() if fact in gate.depends}
+        assert names == (set(GATES) if told[fact] == "every gate" else set(told[fact].split(", "))), fact
+
+
+def test_the_docs_name_the_gates_that_may_end_undecided() -> None:
+    names = [gate.name for gate in GATES.values() if "undecided" in gate.section.members]
+    assert f"an undecided {', '.join(names[:-1])} or\n{names[-1]} gate" in GATES_MD
 
 
 @pytest.mark.parametrize("gate", GATES.values(), ids=list(GATES))

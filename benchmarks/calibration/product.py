@@ -19,12 +19,12 @@ from benchmarks.calibration.rows import Failing, MostlyFailings
 from benchmarks.calibration.traffic import ERRORS, Second
 from benchmarks.calibration.vectorised import Dispersions, fixed_sums_of, worse_of
 from rollouts.core.arrays import increments_of, mixed_of
-from rollouts.core.confounders import BEYOND_MIX, BEYOND_MIX_ELSE, LEAST_ROUTED, SPLIT_SIGMAS, SPLIT_SLACK
+from rollouts.core.confounders import LEAST_ROUTED, SPLIT_SIGMAS, SPLIT_SLACK
 from rollouts.core.decision import Code
 from rollouts.core.evidence import FIRST_ONSET, GRID, LATE_TICKS, Side
 from rollouts.core.policy import FULL_BP, Guard, Policy, Source
 from rollouts.core.request_mix import CHI2_99, LEAST_MIXED, PSI_MATTERS, SIZES
-from rollouts.core.rollback_rules import BLAME_LOG_E, BUDGET_SIGMAS, LEAST_STABLE_ATTEMPTS, MOSTLY_TIMES, SPENDS
+from rollouts.core.rollback_rules import BLAME_LOG_E, BUDGET_SIGMAS, LEAST_STABLE_ATTEMPTS, MOSTLY_TIMES
 from rollouts.core.step_evidence import BETTER
 
 Floats = npt.NDArray[np.float64]
@@ -357,9 +357,9 @@ class Product:
             stable_too = watched.is_stable_over() | (is_over & ~watched.is_suspect(is_over))
             is_over &= ~watched.is_fix(self.policy.bar_fine)
             is_shared |= is_over & stable_too
-            beyond = BEYOND_MIX.get(watched.guard.indicator, BEYOND_MIX_ELSE)
+            beyond = watched.guard.kind.beyond_mix
             may_be = watched.rate_candidate - watched.rate_stable <= beyond
-            if self.policy.budget_bad is not None and watched.guard.indicator in SPENDS:
+            if self.policy.budget_bad is not None and watched.guard.kind.spends:
                 proofs.append((Code.BUDGET_SPENT, watched.has_spent(self.policy.budget_bad), np.zeros_like(may_be)))
             proofs.append((Code.OBJECTIVE_BREACHED, is_over & ~stable_too, may_be))
             proofs.append((Code.WORSE_THAN_STABLE, watched.is_worse(), may_be))

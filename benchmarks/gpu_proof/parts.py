@@ -37,11 +37,9 @@ def _triton(venv: Path) -> str:
 
     try:
         runtime_image.describe(venv)
-        found = runtime_image.binaries(venv)
+        found = runtime_image.environment(venv)
     except runtime_image.RuntimeMissing as error:
         return str(error)
-    except StopIteration:
-        return f"the server's core library is not in {venv}"
     library = f"lib{found.site.parent.name}.so.1.0"
     if found.python_library and (found.python_library / library).exists():
         return ""

@@ -32,7 +32,7 @@ MEANINGS: Final = {
 #: Prefix of an id → title of its rows.
 KINDS: Final = {
     "server": "Server kinds",
-    "backend": "Backends of Triton",
+    "backend": "Backends of server kinds",
     "platform": "Platforms",
     "gpu": "GPU facts and verdicts",
     "builder": "Engine plans",
@@ -87,6 +87,9 @@ CAPABILITIES: Final = (
         "An agent or its owner runs it; Open Inference Protocol v2 with Triton's extensions",
         ("contract", "load"),
     ),
+    _server(
+        "llamacpp", "llama.cpp", "An agent runs it on the CPU; completions and chats of OpenAI's protocol over HTTP"
+    ),
     _server("mlserver", "MLServer", _OIP),
     _server("kserve", "KServe's model server", _OIP),
     _without_code("server:tensorflow-serving", "TensorFlow Serving", "Its own protocol"),
@@ -94,7 +97,6 @@ CAPABILITIES: Final = (
     _without_code("server:bentoml", "BentoML", "Its own protocol"),
     _without_code("server:ray-serve", "Ray Serve", "Its own protocol"),
     _without_code("server:vllm", "vLLM", "OpenAI's protocol"),
-    _without_code("server:llama.cpp", "llama.cpp", "OpenAI's protocol"),
     Capability(
         "backend:triton/onnxruntime",
         "ONNX Runtime",
@@ -123,6 +125,13 @@ CAPABILITIES: Final = (
         "A request has several responses, over gRPC",
         part="triton",
         steps=("stream_times",),
+        has_code=True,
+    ),
+    Capability(
+        "backend:llamacpp/gguf",
+        "GGUF on llama.cpp",
+        "One GGUF file, on the CPU",
+        part="llamacpp",
         has_code=True,
     ),
     _without_code("backend:triton/pytorch", "PyTorch", "A TorchScript file", _SEALED_ONLY),

@@ -14,9 +14,10 @@ from operator import eq
 from typing import Any, Final
 
 from registry.core.engine_flavour import FLAVOURS, STANDARD, declared_flavour
-from registry.core.file_rules import BACKEND_FILES, can_be_data, format_problems, graph_folders
+from registry.core.file_rules import can_be_data, format_problems, graph_folders
 from registry.core.folder_rules import added_part
 from registry.core.formats.findings import Findings
+from registry.core.kinds import BACKEND_FILES
 from registry.core.schema import Problem, TensorName
 
 #: What the runtime's own tokenizing makes of the input `text`. Source: serving/runner/onnx_runner.py.

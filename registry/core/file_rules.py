@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from registry.core.kinds import BACKEND_FILES
 from registry.core.lifecycle import FileRole
 from registry.core.schema import Problem
 
@@ -18,13 +19,6 @@ MOST_FILES: Final = 10_000
 CONFIG_FILES: Final = frozenset({"config.pbtxt", "artifact/config.pbtxt"})
 LONGEST_CONFIG_BYTES: Final = 1 << 20
 
-#: The file that each backend loads, in the folder that Triton calls the version directory.
-BACKEND_FILES: Final[dict[str, str]] = {
-    "onnxruntime": "artifact/model.onnx",
-    "python": "artifact/model.py",
-    "pytorch": "artifact/model.pt",
-    "tensorrt": "artifact/model.plan",
-}
 _OWN_FILES: Final = frozenset({*BACKEND_FILES.values(), *CONFIG_FILES, "tokenizer/tokenizer.json"})
 BACKENDS: Final = tuple(BACKEND_FILES)
 

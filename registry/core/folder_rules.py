@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from registry.core.file_rules import BACKEND_FILES, CONFIG_FILES, MOST_FILES
+from registry.core.file_rules import CONFIG_FILES, MOST_FILES
+from registry.core.kinds import BACKEND_FILES
 from registry.core.located import Located
 from registry.core.schema import Problem
 

@@ -20,10 +20,10 @@ from math import prod
 from typing import Any, Final
 
 from registry.core.file_lint import MADE_BY_TOKENIZER, TEXT, TOKENIZER
-from registry.core.file_rules import BACKEND_FILES
 from registry.core.formats import gguf, kind_of, safetensors
 from registry.core.formats.findings import LARGEST
 from registry.core.formats.transformer import ELEMENT_BYTES, cache_bytes_per_token
+from registry.core.kinds import BACKEND_FILES
 from registry.core.serving import instances_of
 
 #: path → (size in bytes, the facts of `registry.core.formats`; {} if the header was not read)

@@ -134,6 +134,8 @@ _MEMBERS: dict[str, Field] = {
     "warmup": may(ListOf(_WARMUP, most=50), []),
     "parameters": may(Object(Text(4000)), {}),
     "decoupled": may(Flag()),
+    "interface": may(Text(20)),
+    "options": may(Object(Json())),
 }
 SERVING = Record(
     _MEMBERS,

@@ -11,6 +11,8 @@ from accounts.core.slugs import slug_near
 from ledger.core.errors import Invalid
 from registry.core import envelope, envelope_lint, serving
 from registry.core.file_rules import BACKENDS
+from registry.core.kinds import DEFAULT, KINDS
+from registry.core.kinds import lint as kind_lint
 from registry.core.schema import Instant, Object, Problem, Record, Text, digest, listed, may, need
 
 _IMAGE = Text(
@@ -50,7 +52,7 @@ _URL = Text(
 RUNTIME: Final = Record(
     {
         "image": need(_Image()),
-        "server": may(Text(one_of=("triton",), says="a known server"), "triton"),
+        "server": may(Text(one_of=tuple(KINDS), says="a known server"), DEFAULT),
         "backend": need(Text(one_of=BACKENDS, says="a known backend")),
     }
 )
@@ -149,7 +151,7 @@ def parse_spec(document: Mapping[str, Any]) -> Spec:
 def read_spec(document: Mapping[str, Any]) -> tuple[Spec | None, list[Problem]]:
     """(the spec, no problems), or (None, every problem)."""
     problems: list[Problem] = []
-    read = DOCUMENT.read(document, "", problems)
+    read = DOCUMENT.read(kind_lint.completed(document), "", problems)
     if isinstance(read, dict):
         problems += _lint(read)
     if problems:
@@ -164,7 +166,8 @@ def _lint(read: Mapping[str, Any]) -> list[Problem]:
     if not isinstance(config, dict):
         return []
     backend = runtime.get("backend", "")
-    return serving.lint(config, backend=backend) + envelope_lint.lint(read.get("envelope", {}), config, backend)
+    problems = kind_lint.lint(runtime, config) + serving.lint(config, backend=backend)
+    return problems + envelope_lint.lint(read.get("envelope", {}), config, backend)
 
 
 def refuse(code: str, what: str, problems: Sequence[Problem]) -> None:

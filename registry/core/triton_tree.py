@@ -14,14 +14,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from registry.core.file_rules import CONFIG_FILES
+from registry.core.kinds import kind_of
 from registry.core.pbtxt import render
 
 
 def tree_of(manifest: Mapping[str, Any], number: int) -> tuple[dict[str, str], dict[str, str]]:
     """({path in the repository: path in the release}, {path in the repository: text}).
 
-    Raises ValueError where two files of the release would be one file there.
+    Raises ValueError where two files of the release would be one file there, and for a release on another server kind.
     """
+    if not (kind := kind_of(manifest)).has_config:
+        raise ValueError(f"it runs on {kind.name}, which has no model repository. Run `sluicegate release fetch`")
     model, version = manifest["model"], str(number)
     placed: dict[str, str] = {}
     for file in manifest["files"]:

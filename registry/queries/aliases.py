@@ -23,7 +23,8 @@ def get_alias(model: ServedModel, name: str) -> Alias:
     if found is None:
         raise NotFound(
             "no_such_alias",
-            f"{model.slug} has no alias {name}. Set it: sluicegate alias set {model.slug}/{name} rN.",
+            f"{model.slug} has no alias {name}. "
+            f"Set it: sluicegate api PUT /models/{model.slug}/aliases/{name} release=rN",
             alias=name,
         )
     return found

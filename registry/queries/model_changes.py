@@ -56,7 +56,7 @@ def new_model(slug: str, team_slug: str, given: Mapping[str, Any]) -> tuple[Team
     problems += policy_problems(settings)
     owner = find_team(team_slug)
     if owner is None:
-        fix = "Name another team, or create it as an administrator: sluicegate team create TEAM."
+        fix = "Name another team, or create it as an administrator: sluicegate api POST /teams slug=TEAM"
         problems.append(Problem("team", f"there is no team {team_slug!r}.", fix))
     return owner, settings, read_slug(slug) + problems
 

@@ -173,7 +173,8 @@ def signature_of(release: Release) -> Attestation:
         raise NotFound(
             "not_signed",
             f"{release.model.slug} {release.name} was sealed before releases were signed. "
-            f"Sign it from its stored digests: sluicegate release sign {release.model.slug}/{release.name}.",
+            "Sign it from its stored digests: "
+            f"sluicegate api POST /models/{release.model.slug}/releases/{release.name}/signature",
             release=release.name,
         )
     return found

@@ -107,12 +107,12 @@ def refuse_without_room(rollout: Rollout, weight_bp: int, word: str) -> None:
     found = shortage_at(room_of(rollout), weight_bp, routed_per_s(rollout), who)
     if found is None:
         return
-    release = f"{rollout.model.slug}/{found.release}"
     code = "needs_replicas" if found.because == NEEDS_REPLICAS else "no_room"
     raise StateChanged(
         code,
         f"{word} skips waiting for proof, not for servers: {found.said}. More of them come by "
-        f"`sluicegate release scale {release} N --environment {rollout.environment.slug}`, then repeat.",
+        f"`sluicegate api POST /models/{rollout.model.slug}/releases/{found.release}/replicas "
+        f"environment={rollout.environment.slug} replicas:=N --if-match '*'`, then repeat.",
         **found.facts,
     )
 

@@ -13,8 +13,9 @@ from accounts.core.access import Actor, Verb, may, require
 from ledger.actions import append_event
 from ledger.core.errors import Invalid, Refused, StateChanged
 from ledger.queries import clock
+from registry.core.kinds import kind_of
 from registry.models import Release
-from registry.queries import require_runnable
+from registry.queries import manifest_of, require_runnable
 from rollouts.actions.preconditions import refuse_frozen
 from rollouts.actions.transitions import move, named, record
 from rollouts.actions.weaker_policies import refuse_weaker, weakened_by
@@ -280,7 +281,21 @@ def stable_beside(candidate: Release, environment: Environment, route: Route | N
             f"{candidate.name} already serves all of {candidate.model.slug} in {environment.slug}; there is nothing to move.",
             rollout=promoted_by(candidate, environment),
         )
-    return route.stable if route else None
+    stable = route.stable if route else None
+    if stable is not None:
+        refuse_other_calls(candidate, stable)
+    return stable
+
+
+def refuse_other_calls(candidate: Release, stable: Release) -> None:
+    """Raises Invalid("other_calls") if callers of stable would have to call the candidate by other paths."""
+    ours, theirs = (kind_of(manifest_of(one)) for one in (candidate, stable))
+    if ours.calls != theirs.calls:
+        raise Invalid(
+            "other_calls",
+            f"{candidate.name} runs on {ours.name}, and {stable.name} of {candidate.model.slug} on {theirs.name}. Their callers use "
+            "other paths, so no rollout can move traffic between them. Create another model for it.",
+        )
 
 
 def check_release(candidate: Release, environment: Environment) -> None:

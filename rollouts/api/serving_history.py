@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
-from django.utils.dateparse import parse_datetime
+from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics, serializers
 from rest_framework.request import Request
@@ -13,6 +14,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api.requests import actor_of
+from accounts.core.instants import EXAMPLES, read_instant
 from ledger.core.errors import Invalid
 from ledger.models import Event
 from ledger.queries import events
@@ -20,7 +22,7 @@ from registry.queries import visible_model
 from rollouts.queries import serving_history
 from serving.queries import get_environment
 
-_AT = OpenApiParameter("at", str, description="an instant with its zone, such as 2026-03-01T12:00:00Z; now if left out")
+_AT = OpenApiParameter("at", str, description=f"{EXAMPLES}; now if left out")
 
 
 class ServedArmOut(serializers.Serializer[Any]):
@@ -127,16 +129,9 @@ class ServedHistoryView(generics.ListAPIView[Event]):
         return events().none()
 
 
-def _instant(request: Request) -> Any:
+def _instant(request: Request) -> datetime | None:
     text = request.query_params.get("at", "")
-    if not text:
-        return None
     try:
-        at = parse_datetime(text.replace(" ", "+"))  # a plus sign that was not escaped arrives as a space
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
-        raise Invalid(
-            "not_an_instant", f"{text!r} is no instant with its zone. Write 2026-03-01T12:00:00Z.", field="at"
-        )
-    return at
+        return read_instant(text, timezone.now())
+    except (ValueError, OverflowError):
+        raise Invalid("not_an_instant", f"{text!r} is no instant. Write {EXAMPLES}.", field="at") from None

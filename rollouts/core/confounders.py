@@ -25,22 +25,16 @@ YOUNG_S, LEAST_RECENT = 300.0, 20
 MOST_FORGOTTEN = 2
 
 
-#: No other mix of requests explains more than this: bad attempts of the candidate beyond stable's share, as a share. Large
-#: requests may well be slow, but they do not fail.
-BEYOND_MIX = {"slow": 0.5}
-BEYOND_MIX_ELSE = 0.05
-
-
 def excuse(s: Snapshot, judged: Judged) -> Decision | None:
     """Why this guard's evidence does not convict the release; None if nothing speaks for it."""
     at = f"Holding at {weight_text(s.desired.weight_bp)}"
     looks = f"{judged.guard.words} are at {share_text(judged.rate_candidate)} on {s.identity.candidate_name}"
-    beyond = BEYOND_MIX.get(judged.guard.indicator, BEYOND_MIX_ELSE)
-    differs = _mix_differs(s) if judged.rate_candidate - judged.rate_stable <= beyond else ""
+    may_be_mix = judged.rate_candidate - judged.rate_stable <= judged.guard.kind.beyond_mix
+    differs = _mix_differs(s) if may_be_mix else ""
     if differs:
         said = f"{at}: {looks}, but it gets other requests than {s.identity.stable_name} ({differs})"
         return hold(s, Code.CONFOUNDED, said, judged, because="mix_shift")
-    if judged.guard.indicator != "slow":
+    if not judged.guard.kind.has_thresholds:
         return None
     if s.identity.has_stable and s.observed.hardware:
         said = f"{at}: {looks}, but {s.observed.hardware}"

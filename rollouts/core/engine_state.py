@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -228,8 +228,12 @@ class EngineState:
         if self.aside is None or at - self.aside.at > SETTLES_S:
             return self
         own = self.aside.guards
-        fresh = {name: replace(one, evidence=Evidence()) for name, one in self.watches.items() if name in own}
-        return replace(self, watches={**self.watches, **fresh}, mostly=MostlyFailing())
+        return replace(self, watches=self._afresh(own), mostly=MostlyFailing())
+
+    def _afresh(self, guards: Collection[str]) -> dict[str, GuardTracker]:
+        """Every watch, those of these guards without evidence."""
+        fresh = {name: replace(one, evidence=Evidence()) for name, one in self.watches.items() if name in guards}
+        return {**self.watches, **fresh}
 
     def stable_settling(self, at: float, *, is_replacing: bool) -> EngineState:
         """With it taken in whether another replica of stable answers in the odd one's place; where it has for some seconds, errors of both
@@ -241,9 +245,8 @@ class EngineState:
             return replace(self, stable_odd=odd._replace(gone_at=None if is_replacing else at))
         if at - odd.gone_at <= SETTLES_S:
             return self
-        fresh = {name: replace(one, evidence=Evidence()) for name, one in self.watches.items() if name == ERRORS}
         renewed = odd._replace(is_renewed=True)
-        return replace(self, stable_odd=renewed, watches={**self.watches, **fresh}, mostly=MostlyFailing())
+        return replace(self, stable_odd=renewed, watches=self._afresh((ERRORS,)), mostly=MostlyFailing())
 
     def blinded(self, at: float, *, is_blind: bool) -> EngineState:
         """With whether this tick could be judged taken in."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollouts.core.blast_radius import ExcessFailures
-from rollouts.core.counter_deltas import COMMON, ERRORS, REFUSED, Arms, Counts, Reading, difference
+from rollouts.core.counter_deltas import COMMON, Arms, Counts, Reading, difference
 from rollouts.core.dispersion import Dispersion
 from rollouts.core.evidence import Scatter
 from rollouts.core.policy import Guard, Policy
@@ -158,7 +158,7 @@ def watched(watch: GuardTracker, guard: Guard, news: CounterNews, *, policy: Pol
     add evidence of time while a release is forced, or just was: users waited behind that request on one release alone.
     """
     is_forced = any(part.is_forced for part in news.parts.values())
-    if guard.indicator == "slow" and (is_forced or watch.was_forced):
+    if guard.kind.has_thresholds and (is_forced or watch.was_forced):
         return replace(watch, forced=watch.forced + 1, was_forced=is_forced, seen_at=news.read_at)
     arms = news.arms
     if not arms.candidate.bad and not arms.stable.bad:
@@ -178,7 +178,7 @@ def watched(watch: GuardTracker, guard: Guard, news: CounterNews, *, policy: Pol
         ({name: one.phi(name) for name in names}, {name: one.phi_stable(name) for name in names})
         for one in (watch.dispersion, dispersion)
     ]
-    common = arms.candidate.bad.get(COMMON, 0) if has_stable and guard.indicator == ERRORS else 0
+    common = arms.candidate.bad.get(COMMON, 0) if has_stable and guard.kind.is_failure else 0
     minute = _minute(watch, guard, news.read_at, settled, owns, dispersion)
     is_over = watch.minute.has_lasted and not minute.is_over  # an incident that has ended: nothing of it is kept
     return GuardTracker(
@@ -235,9 +235,7 @@ def _minute(
 
 def _attempts(guard: Guard, counts: Counts) -> int:
     """The attempts that the guard's bad ones are counted among."""
-    if guard.indicator == "slow":
-        return counts.timed_at(guard.name)
-    return counts.attempts + (counts.bad.get(REFUSED, 0) if guard.indicator == REFUSED else 0)
+    return guard.kind.attempts(counts, guard.name)
 
 
 def _first(known: tuple[int, int], bad: int, attempts: int) -> tuple[int, int]:
@@ -252,9 +250,9 @@ def _part(guard: Guard, names: Sequence[str], part: Reading, own: tuple[float, f
     """One gateway's tick, as evidence. Errors have one counter; other guards' points are judged as they were counted."""
     arms = part.candidate, part.stable
     bad = {name: (arms[0].bad.get(name, 0), arms[1].bad.get(name, 0)) for name in names}
-    held = own if guard.indicator == ERRORS else None
+    held = own if guard.kind.is_failure else None
     own_attempts = _attempts(guard, arms[0]), _attempts(guard, arms[1])
-    others = {name: (arms[0].timed_at(name), arms[1].timed_at(name)) for name in names if guard.indicator == "slow"}
+    others = {name: (guard.kind.attempts(arms[0], name), guard.kind.attempts(arms[1], name)) for name in names}
     return Part(
         *own_attempts, bad, held, gateway, {name: pair for name, pair in others.items() if pair != own_attempts}
     )
@@ -270,7 +268,7 @@ def _own(guard: Guard, part: Reading, known: Common, *, has_stable: bool) -> tup
     """
     candidate, stable = part.candidate.bad, part.stable.bad
     bad = candidate.get(guard.name, 0), stable.get(guard.name, 0)
-    if not has_stable or guard.indicator != ERRORS:
+    if not has_stable or not guard.kind.is_failure:
         return bad
     as_stable = known[0] * known[3] / known[2] if known[2] else 0.0  # attempts in which stable has so many
     told = min(1.0, (as_stable + ALIKE) / (known[1] + ALIKE))

@@ -14,6 +14,8 @@ from typing import Any
 
 from rollouts.core.evidence import Tolerance
 from rollouts.core.freeze import FreezeWindow
+from rollouts.core.indicators import INDICATORS, Indicator
+from rollouts.core.indicators import Source as Source
 
 FULL_BP = 10_000
 
@@ -26,23 +28,6 @@ class OnUndecided(StrEnum):
 class WhenStableIsGone(StrEnum):
     HOLD = "hold"
     REPLACE = "replace"
-
-
-class Source(StrEnum):
-    """Where a guard's counts come from."""
-
-    GATEWAY = "gateway"
-    PROBER = "prober"
-    PROMETHEUS = "prometheus"
-
-
-SOURCES = {
-    "errors": Source.GATEWAY,
-    "slow": Source.GATEWAY,
-    "refused": Source.GATEWAY,
-    "wrong": Source.PROBER,
-    "external": Source.PROMETHEUS,
-}
 
 
 @dataclass(frozen=True)
@@ -94,7 +79,7 @@ class Guard:
     of it: good enough to go on. Without data, one that must have data holds the rollout; another is left out.
     """
 
-    indicator: str  # errors, slow, refused, wrong or external
+    indicator: str  # of INDICATORS
     max_frac: float
     roll_back_over: Tolerance
     promote_within: Tolerance
@@ -109,11 +94,15 @@ class Guard:
     total_query: str = ""
 
     @property
+    def kind(self) -> Indicator:
+        return INDICATORS[self.indicator]
+
+    @property
     def name(self) -> str:
         """`errors`, `wrong`, `slow_250ms` or `external_checkout`."""
-        if self.indicator == "slow":
+        if self.kind.has_thresholds:
             return slow_name(self.threshold_us)
-        return f"external_{self.label}" if self.indicator == "external" else self.indicator
+        return f"{self.indicator}_{self.label}" if self.source is Source.PROMETHEUS else self.indicator
 
     @property
     def points(self) -> tuple[str, ...]:
@@ -122,13 +111,13 @@ class Guard:
 
     @property
     def source(self) -> Source:
-        return SOURCES[self.indicator]
+        return self.kind.source
 
     @property
     def needs_proof(self) -> bool:
         """Whether a stage waits until the guard is proven fine. Any caller can send what a model refuses, as often as they like,
         and that must not decide when a rollout moves on."""
-        return self.indicator != "refused"
+        return not self.kind.is_callers
 
     @property
     def words(self) -> str:
@@ -138,11 +127,10 @@ class Guard:
 
     def words_at(self, point: str) -> str:
         """Likewise of the counter of this name, which may be another threshold."""
-        if self.indicator == "slow":
+        if self.kind.has_thresholds:
             threshold_us = next((one for one in self.thresholds_us if slow_name(one) == point), self.threshold_us)
-            return f"slow requests (over {threshold_us / 1000:g} ms)"
-        own = {"wrong": "wrong answers", "refused": "refused requests", "external": self.label.replace("_", " ")}
-        return own.get(self.indicator, self.indicator)
+            return f"{self.kind.words} (over {threshold_us / 1000:g} ms)"
+        return self.kind.words or self.label.replace("_", " ")
 
 
 def slow_name(threshold_us: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from registry.core.schema import Problem
 from rollouts.core.freeze_schema import window_problems
+from rollouts.core.indicators import INDICATORS, Source
 
 _STAGE_NAME = re.compile(r"start|bake|promote|step ([2-9]|[1-4]\d|50)")
 
@@ -27,7 +28,8 @@ def contradictions(whole: Mapping[str, Any], guards: list[dict[str, Any]]) -> li
         for at, stage in stages
         if stage.get("deadline_s", 1) <= stage.get("min_s", 0)
     ]
-    if whole["shadow"].get("sample_pct") and not any(guard["indicator"] == "wrong" for guard in guards):
+    is_probed = any(INDICATORS[guard["indicator"]].source is Source.PROBER for guard in guards)
+    if whole["shadow"].get("sample_pct") and not is_probed:
         fix = "Add {indicator: wrong} to the guards, or set shadow.sample_pct to 0."
         problems.append(Problem("guards", "shadowing compares answers, and no guard watches wrong ones.", fix))
     return problems + _alphas(whole, guards) + _stage_names(whole) + window_problems(whole["freeze_windows"])

@@ -28,9 +28,9 @@ from registry.core.schema import (
 )
 from rollouts.core.evidence import Tolerance
 from rollouts.core.freeze_schema import WINDOW, built_window
+from rollouts.core.indicators import CALLERS, INDICATORS, Source
 from rollouts.core.policy import (
     ONE_LOOK,
-    SOURCES,
     Guard,
     OnUndecided,
     Policy,
@@ -41,8 +41,6 @@ from rollouts.core.policy import (
 )
 from rollouts.core.policy_contradictions import blind, contradictions
 from rollouts.core.presets import (
-    DEFAULT_MAX_FRAC,
-    MAX_REFUSED_FRAC,
     PRESETS,
     PROMOTE_WITHIN,
     REFUSED_ALPHA,
@@ -79,7 +77,7 @@ _LABEL = Text(
 )
 _GUARD = Record(
     {
-        "indicator": need(Text(one_of=tuple(SOURCES), says="an indicator")),
+        "indicator": need(Text(one_of=tuple(INDICATORS), says="an indicator")),
         "threshold_ms": may(_MS, None),
         "thresholds_ms": may(ListOf(_MS, least=1, most=8), None),
         "label": may(_LABEL, None),
@@ -157,12 +155,12 @@ def watching_refusals(policy: Policy) -> Policy:
     """
     own = [guard.alpha for guard in policy.guards if guard.alpha is not None]
     left = policy.alpha_roll_back - sum(own)
-    if any(guard.indicator == "refused" for guard in policy.guards) or left <= 1e-9 * policy.alpha_roll_back:
+    if any(guard.kind.is_callers for guard in policy.guards) or left <= 1e-9 * policy.alpha_roll_back:
         return policy
     share = REFUSED_ALPHA * (left if len(own) < len(policy.guards) else policy.alpha_roll_back)
     within = max((guard.promote_within for guard in policy.guards), key=lambda one: (one.plus_frac, one.ratio))
     refused = {
-        "indicator": "refused",
+        "indicator": CALLERS.name,
         "alpha": min(share, left),
         "promote_within": {"ratio": within.ratio, "plus_frac": within.plus_frac},
     }
@@ -210,11 +208,10 @@ def _invalid(problems: list[Problem]) -> Invalid:
 def _guards(whole: Mapping[str, Any], objectives: Mapping[str, Any], problems: list[Problem]) -> list[dict[str, Any]]:
     given = whole.get("guards")
     if given is None:
-        asked = {"errors"} | {name for name in ("slow", "wrong") if objectives.get(name)}
-        asked |= {"wrong"} if whole["shadow"].get("sample_pct") else set()
-        given = [{"indicator": name} for name in ("errors", "slow", "wrong") if name in asked]
-        if isinstance(alpha := whole["alpha_roll_back"], int | float):
-            given.append({"indicator": "refused", "alpha": REFUSED_ALPHA * alpha})
+        asked = [one for one in INDICATORS.values() if one.by_default(objectives, whole)]
+        given = [{"indicator": one.name} for one in asked if not one.is_callers]
+        alpha = whole["alpha_roll_back"]
+        given += [{"indicator": one.name, "alpha": REFUSED_ALPHA * alpha} for one in asked if one.is_callers]
     out = []
     for i, guard in enumerate(given):
         if isinstance(guard, dict) and guard.get("indicator", INVALID) is not INVALID:
@@ -231,23 +228,22 @@ def _guards(whole: Mapping[str, Any], objectives: Mapping[str, Any], problems: l
 def _guard(
     guard: dict[str, Any], preset: str, objectives: Mapping[str, Any], at: str, problems: list[Problem]
 ) -> dict[str, Any]:
-    indicator = guard["indicator"]
-    stated = objectives.get(indicator) if isinstance(objectives.get(indicator), Mapping) else {}
-    threshold, points = _thresholds(guard, stated or {}, at, problems)
+    indicator = INDICATORS[guard["indicator"]]
+    stated = indicator.objective(objectives, indicator.name)
+    threshold, points = _thresholds(guard, stated, at, problems)
     _check_queries(guard, at, problems)
     max_frac = guard.get("max_frac")
     if max_frac is None:
-        max_frac = objectives.get("errors_max_frac") if indicator == "errors" else (stated or {}).get("max_frac")
-    default = MAX_REFUSED_FRAC if indicator == "refused" else DEFAULT_MAX_FRAC
+        max_frac = stated.get("max_frac")
     return {
-        "indicator": indicator,
+        "indicator": indicator.name,
         "threshold_ms": threshold,
         "thresholds_ms": points,
         "label": guard.get("label"),
         "bad_query": guard.get("bad_query"),
         "total_query": guard.get("total_query"),
-        "max_frac": default if max_frac is None else max_frac,
-        "roll_back_over": guard.get("roll_back_over") or dict(ROLL_BACK_OVER[preset][indicator]),
+        "max_frac": indicator.max_frac if max_frac is None else max_frac,
+        "roll_back_over": guard.get("roll_back_over") or dict(ROLL_BACK_OVER[preset][indicator.name]),
         "promote_within": guard.get("promote_within") or dict(PROMOTE_WITHIN[preset]),
         "alpha": guard.get("alpha"),
         "critical": guard.get("critical", True),
@@ -261,7 +257,7 @@ def _thresholds(
 ) -> tuple[float | None, list[float] | None]:
     """The objective's threshold and the points where slow attempts are counted, in ms; (None, None) for other indicators."""
     threshold, points = guard.get("threshold_ms"), guard.get("thresholds_ms")
-    if guard["indicator"] != "slow":
+    if not INDICATORS[guard["indicator"]].has_thresholds:
         for name, value in (("threshold_ms", threshold), ("thresholds_ms", points)):
             if value is not None:
                 problems.append(
@@ -310,7 +306,7 @@ def _around(threshold_ms: float) -> list[float]:
 
 
 def _check_queries(guard: Mapping[str, Any], at: str, problems: list[Problem]) -> None:
-    is_external = guard["indicator"] == "external"
+    is_external = INDICATORS[guard["indicator"]].source is Source.PROMETHEUS
     for name in ("label", "bad_query", "total_query"):
         if is_external and not guard.get(name):
             problems.append(Problem(f"{at}.{name}", f"an external indicator has no {name}.", f"Add {name}."))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollouts.core.indicators import INDICATORS
+
 
 def _stages(weights: tuple[float, ...], min_s: float, min_samples: int, deadline_s: float) -> list[dict[str, Any]]:
     return [
@@ -91,13 +93,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "instant_window_s": 20,
     },
 }
-_STRICT = {
-    "errors": {"ratio": 1.2, "plus_frac": 0.001},
-    "slow": {"ratio": 1.5, "plus_frac": 0.005},
-    "refused": {"ratio": 1.0, "plus_frac": 0.01},  # a ratio would hide good requests behind many bad ones
-    "wrong": {"ratio": 1.5, "plus_frac": 0.005},
-    "external": {"ratio": 1.2, "plus_frac": 0.005},
-}
+_STRICT = {name: {"ratio": one.ratio, "plus_frac": one.plus_frac} for name, one in INDICATORS.items()}
 _ROOMY = {"ratio": 1.5, "plus_frac": 0.02}
 #: How much worse than the reference is too much, and how close to it is proof enough, unless the guard says.
 ROLL_BACK_OVER = {
@@ -112,9 +108,6 @@ PROMOTE_WITHIN = {
     "fast": {"ratio": 2, "plus_frac": 0.01},
     "demo": {"ratio": 2, "plus_frac": 0.1},
 }
-DEFAULT_MAX_FRAC = 0.01
-#: The share of callers' mistakes has no objective: only the two releases are compared.
-MAX_REFUSED_FRAC = 1.0
 #: Share of `alpha_roll_back` that the default guard `refused` takes. A release that refuses good requests refuses many, and the
 #: other guards keep nearly all of their share.
 REFUSED_ALPHA = 0.1

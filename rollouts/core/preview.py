@@ -221,7 +221,7 @@ def _detections(
     plan: Policy, name: str, step: Step, fails: Sequence[float], rate: float, base: float, has_stable: bool
 ) -> list[Detection]:
     """By the errors guard, or by the first one where errors are not guarded."""
-    guard = next((one for one in plan.guards if one.name == "errors"), plan.guards[0])
+    guard = next((one for one in plan.guards if one.kind.is_failure), plan.guards[0])
     nc, nb = _loads(step.weight_bp, rate)
     bads = np.maximum(np.asarray(fails, dtype=np.float64), base)
     limit = guard.roll_back_over.of(guard.max_frac)
@@ -258,9 +258,9 @@ def _shares(guard: Guard, base: float, slow: Mapping[str, float]) -> list[float]
 
     Where nobody counted, slow attempts are taken to be half of what the objective allows.
     """
-    if guard.indicator == "errors":
+    if guard.kind.is_failure:
         return [base]
-    if guard.indicator == "refused":  # callers' mistakes, which both arms get alike
+    if guard.kind.is_callers:  # callers' mistakes, which both arms get alike
         return [0.0]
     inner = [slow[name] for name in guard.points if name in slow and name != guard.name]
     return [slow.get(guard.name, guard.max_frac / 2), *inner]

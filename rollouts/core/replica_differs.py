@@ -30,9 +30,8 @@ def suspected(s: Snapshot, decision: Decision) -> Judged | None:
     """The guard for whose failures traffic is taken away, where replicas may differ in them: the gateways' errors."""
     if decision.action not in TAKES_BACK | {Action.PAUSE} or "breach" not in decision.facts:
         return None
-    if decision.facts.get("guard") != "errors":
-        return None
-    return next((one for one in s.evidence.judged if one.guard.indicator == "errors"), None)
+    named = (one for one in s.evidence.judged if one.guard.name == decision.facts.get("guard"))
+    return next((one for one in named if one.guard.kind.is_failure), None)
 
 
 def breach_or_replica(s: Snapshot, found: Decision | None) -> Decision | None:
@@ -82,7 +81,7 @@ def _is_its_own(slow: Judged, failing: Judged) -> bool:
     were more attempts slow, beyond stable's share and what chance adds to it, than failed. What is given up unanswered is both. Evidence
     that does not speak against the candidate is nobody's; what does is wiped before its bar, too: it would reach it by what that replica
     has in flight."""
-    if slow.guard.indicator != "slow" or max(slow.log_e_worse, slow.log_e_over) <= 0:
+    if not slow.guard.kind.has_thresholds or max(slow.log_e_worse, slow.log_e_over) <= 0:
         return False
     surely = slow.excess if slow.beyond_chance is None else slow.beyond_chance
     return slow.excess > 0 and surely <= failing.bad_candidate

@@ -10,10 +10,10 @@ import math
 
 from accounts.core.quantities import share_text, weight_text
 from rollouts.core import confounders
-from rollouts.core.counter_deltas import ERRORS
 from rollouts.core.decision import Action, Code, Decision, capital, facts_of, hold
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.policy import Source
 from rollouts.core.snapshot import Snapshot
 from rollouts.core.stable_gone import way_on
 
@@ -31,8 +31,6 @@ BLAME_LOG_E = math.log(10)
 BUDGET_SIGMAS = 4.0
 #: Evidence of users' traffic that an ordinary incident can show too, so that it convicts at the last look only.
 _CROSSINGS = frozenset({Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED, Code.ALL_FAILING, Code.MOSTLY_FAILING})
-#: What a bad request is for the budget: one that failed or was answered wrongly, not one that was slow.
-SPENDS = frozenset({"errors", "wrong"})
 
 
 def breach(s: Snapshot) -> Decision | None:
@@ -76,7 +74,7 @@ def _failing(s: Snapshot) -> Decision | None:
             f"and {s.identity.stable_name} does not clearly fare better"
         )
         return shared_incident(s, said)
-    burning = next((one for one in s.evidence.judged if one.guard.indicator == "errors" and one.is_stable_over), None)
+    burning = next((one for one in s.evidence.judged if one.guard.kind.is_failure and one.is_stable_over), None)
     if burning is not None:  # then rows come by chance; a candidate that fares worse still is told by the evidence
         return shared_incident(
             s, f"the last {s.evidence.all_failing} attempts failed, and {burns(s, burning)}", burning
@@ -93,7 +91,7 @@ def _mostly_failing(s: Snapshot) -> Decision | None:
 
     Only beside a stable that gets traffic and keeps to its objective, and beyond what the guard tolerates of its failures.
     """
-    judged = next((one for one in s.acting if one.guard.indicator == ERRORS), None)
+    judged = next((one for one in s.acting if one.guard.kind.is_failure), None)
     if judged is None or not s.identity.has_stable or s.desired.is_promoting or judged.is_stable_over:
         return None
     row, least_bad = s.evidence.mostly, MOSTLY_TIMES * s.policy.all_failing_attempts
@@ -173,7 +171,7 @@ def _spent(s: Snapshot) -> Decision | None:
         )
         return rollback_decision(s, Code.BUDGET_SPENT, said)
     for judged in s.acting:
-        if judged.guard.indicator not in SPENDS:
+        if not judged.guard.kind.spends:
             continue
         excess, variance = s.evidence.harm.get(judged.guard.name, (0.0, 0.0))
         sure = excess - BUDGET_SIGMAS * math.sqrt(max(0.0, judged.phi * variance))
@@ -229,7 +227,7 @@ def rollback_decision(s: Snapshot, code: Code, why: str, judged: Judged | None =
 
 def _is_looked_at_again(s: Snapshot, code: Code, judged: Judged | None) -> bool:
     """Whether the policy gives the candidate another look in place of the conviction. Wrong answers are no incident."""
-    is_users = judged is None or judged.guard.indicator != "wrong"
+    is_users = judged is None or judged.guard.source is not Source.PROBER
     return code in _CROSSINGS and is_users and s.desired.look < s.policy.second_look.looks
 
 

@@ -15,6 +15,7 @@ from rollouts.core.inconclusive import overdue, telemetry_unavailable
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.mostly_failing import MostlyFailing
+from rollouts.core.policy import Source
 from rollouts.core.rollback_rules import breach
 from rollouts.core.snapshot import Snapshot
 from rollouts.core.stable_gone import no_target, replacement
@@ -23,8 +24,6 @@ from rollouts.core.stable_gone import no_target, replacement
 PROBED_S = 10.0
 #: Counters that cannot show that the candidate gets nothing hold up its next look no longer than this, in seconds.
 CONFIRMED_WITHIN_S = 30.0
-#: The indicator that convicts at once: the prober finds wrong answers without users, also during the wait.
-PROBED = "wrong"
 
 
 def after_crossing(s: Snapshot) -> Decision:
@@ -79,8 +78,9 @@ def _blocked(s: Snapshot) -> Decision | None:
 
 
 def _probed_only(s: Snapshot) -> Snapshot:
-    """Without evidence of users' traffic: late answers of the look before are no evidence of the next one."""
-    judged = tuple(one for one in s.evidence.judged if one.guard.indicator == PROBED)
+    """Without evidence of users' traffic: late answers of the look before are no evidence of the next one. The prober finds wrong
+    answers without users, also during the wait."""
+    judged = tuple(one for one in s.evidence.judged if one.guard.source is Source.PROBER)
     evidence = replace(s.evidence, judged=judged, all_failing=0, mostly=MostlyFailing(), shed_candidate=0)
     return replace(s, evidence=evidence)
 

@@ -28,9 +28,9 @@ def doubted(s: Snapshot, decided: Decision) -> Judged | None:
     if not s.identity.has_stable or s.evidence.stable_odd_s is not None:
         return None
     opens = decided.action in _OPENING and decided.code is Code.PROVEN
-    if not opens and not (decided.code is Code.BOTH_ARMS_BAD and decided.facts.get("guard") == "errors"):
-        return None
-    return next((one for one in s.evidence.judged if one.guard.indicator == "errors"), None)
+    failing = next((one for one in s.evidence.judged if one.guard.kind.is_failure), None)
+    is_excused = decided.code is Code.BOTH_ARMS_BAD and failing and decided.facts.get("guard") == failing.guard.name
+    return failing if opens or is_excused else None
 
 
 def comparable(s: Snapshot, decided: Decision) -> Decision:

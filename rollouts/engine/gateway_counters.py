@@ -119,7 +119,10 @@ class CounterReaders:
             answer = self.counters.read(gateway=name, admin_url=reader.url, models=models, timeout_s=self.timeout_s)
         except GatewayError as error:
             why = f"{error.reason}: {error.message}"
-            answer = f"gateway {name} does not tell its counters ({why}); if it was stopped for good: sluicegate gateway remove {name}"
+            answer = (
+                f"gateway {name} does not tell its counters ({why}); if it was stopped for good: "
+                f"sluicegate api POST /gateways/{name}/remove --if-match '*'"
+            )
         except Exception as error:  # what one gateway says must not blind the engine to all the others
             log.exception("counters_not_read", gateway=name)
             answer = f"the counters of gateway {name} cannot be made out ({type(error).__name__}: {error})"
@@ -130,7 +133,7 @@ class CounterReaders:
 
 def slow_edges(policy: Policy) -> tuple[tuple[str, int], ...]:
     """The names of the policy's counters of slow requests, each with the edge that it counts at."""
-    slow = [guard for guard in policy.guards if guard.indicator == "slow"]
+    slow = [guard for guard in policy.guards if guard.kind.has_thresholds]
     return tuple(pair for guard in slow for pair in zip(guard.points, guard.thresholds_us, strict=True))
 
 

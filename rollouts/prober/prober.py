@@ -22,7 +22,7 @@ from ledger.actions.leases import acquire_after, release, renew
 from ledger.adapters.process_names import process_name
 from rollouts.prober.golden import GoldenProbes
 from rollouts.prober.kept_requests import KeptRequests
-from rollouts.prober.servers import Connect, Servers, triton
+from rollouts.prober.servers import Connect, Servers, connect
 from rollouts.prober.shadow_comparison import Shadowing
 from rollouts.prober.tallies import Tallies
 from rollouts.prober.targets import Targets
@@ -36,7 +36,7 @@ class Prober:
     """One prober process."""
 
     def __init__(
-        self, connect: Connect = triton, *, owner: str = "", per_s: float | None = None, lease_s: float | None = None
+        self, connect: Connect = connect, *, owner: str = "", per_s: float | None = None, lease_s: float | None = None
     ) -> None:
         self.owner = owner or process_name()
         self.token: int | None = None

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from serving.adapters.triton import TritonServer
 from serving.core.routes import Endpoint
 from serving.ports import InferenceServer
+from serving.servers import Client, client_of
 
 #: An idle client is closed after this long: longer than any request takes.
 IDLE_S = 60.0
@@ -22,8 +22,8 @@ class ProbeClient(InferenceServer, Protocol):
 Connect = Callable[[Endpoint], ProbeClient]
 
 
-def triton(endpoint: Endpoint) -> TritonServer:
-    return TritonServer(endpoint.host, endpoint.http_port, endpoint.grpc_port)
+def connect(endpoint: Endpoint) -> Client:
+    return client_of(endpoint.host, endpoint.http_port, endpoint.grpc_port, endpoint.speaks)
 
 
 class Servers:

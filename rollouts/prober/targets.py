@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 from django.db.models import Count
 
 from ledger.core.errors import DomainError
+from registry.core.kinds import spoken_by
 from registry.models import Release, ServedModel
 from registry.queries import manifest_of, model_by_id
 from rollouts.core.lifecycle import LIVE
@@ -37,6 +38,7 @@ class Arm:
 
     name: str
     serving: Mapping[str, Any]  # of its manifest
+    speaks: str = ""  # `registry.core.kinds.spoken_by`
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,8 @@ class Targets:
             Target(
                 self._profiles[pk],
                 routes.get((environment, model)),
-                servers[environment, candidate],
-                servers[environment, stable] if stable else (),
+                _spoken_to(servers[environment, candidate], self._profiles[pk].candidate),
+                _spoken_to(servers[environment, stable], self._profiles[pk].stable),
             )
             for pk, environment, model, candidate, stable in rows
             if pk in self._profiles
@@ -138,7 +140,12 @@ def _gates(rollout: Rollout) -> Policy:
 
 
 def _arm(release: Release) -> Arm:
-    return Arm(release.name, manifest_of(release)["serving"])
+    manifest = manifest_of(release)
+    return Arm(release.name, manifest["serving"], spoken_by(manifest))
+
+
+def _spoken_to(endpoints: tuple[Endpoint, ...], arm: Arm | None) -> tuple[Endpoint, ...]:
+    return tuple(replace(one, speaks=arm.speaks) for one in endpoints) if arm else ()
 
 
 def rule_of(gates: Policy, serving: Mapping[str, Any]) -> Rule:

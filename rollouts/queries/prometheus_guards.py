@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from rollouts.core.policy import Guard, Source
+from rollouts.core.indicators import INDICATORS, Source
+from rollouts.core.policy import Guard
 from rollouts.models import Rollout
 from serving.core.promql import fill
 from serving.ports import CounterQuery, ExternalMetrics, MetricsError
 
+_QUERIED = frozenset(one.name for one in INDICATORS.values() if one.source is Source.PROMETHEUS)
 NOT_CONFIGURED = "there is no Prometheus to ask: set PROMETHEUS_URL"
 
 
 def prometheus_guards(rollout: Rollout) -> list[Guard]:
     """Those that count in Prometheus. Most rollouts have none, and then their policy is not read."""
-    if not any(guard.get("indicator") == "external" for guard in rollout.policy.get("guards") or ()):
+    if not any(guard.get("indicator") in _QUERIED for guard in rollout.policy.get("guards") or ()):
         return []
     return [guard for guard in rollout.effective_policy.guards if guard.source is Source.PROMETHEUS]
 

@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 from ledger.core.errors import StateChanged
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import TAKES_BACK, Action
+from rollouts.core.indicators import INDICATORS
 from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy, stored_policy, watching_refusals
 from rollouts.core.replay import Walk, replay, uncounted
@@ -65,7 +66,7 @@ def plan_of(rollout: Rollout, policy: Mapping[str, Any] | None) -> Policy:
     if policy is not None:
         return parse_policy(policy, model.objectives)
     own = stored_policy(model.rollout_policy, model.objectives)
-    is_watched = any(guard["indicator"] == "refused" for guard in rollout.policy["guards"])
+    is_watched = any(INDICATORS[guard["indicator"]].is_callers for guard in rollout.policy["guards"])
     return watching_refusals(own) if is_watched else own
 
 

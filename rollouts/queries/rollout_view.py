@@ -22,7 +22,7 @@ from rollouts.core.engine_state import EngineState
 from rollouts.core.freeze import frozen, local_words
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import FINAL, LIVE, RolloutState
-from rollouts.core.policy import Policy
+from rollouts.core.policy import Policy, Source
 from rollouts.core.second_look import crossing_words
 from rollouts.core.snapshot import judged_all
 from rollouts.models import DecisionRecord, Rollout
@@ -275,7 +275,7 @@ def _clock(rollout: Rollout, state: EngineState, policy: Policy) -> dict[str, An
 
 def _mismatches(rollout: Rollout, policy: Policy) -> list[dict[str, Any]]:
     """The latest answers that the candidate alone got wrong, where a guard watches them: no model knows every golden item."""
-    if all(guard.indicator != "wrong" for guard in policy.guards):
+    if all(guard.source is not Source.PROBER for guard in policy.guards):
         return []
     alone = rollout.mismatches.exclude(facts__is_stable_wrong=True).order_by("-pk")[:MISMATCHES_SHOWN]
     return [{"at": _iso(one.at), "source": one.source, "summary": one.summary, "facts": one.facts} for one in alone]

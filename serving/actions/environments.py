@@ -83,7 +83,7 @@ def _exists(slug: str) -> StateChanged:
     return StateChanged(
         "environment_exists",
         f"{slug} is the name of a retired environment, whose history keeps it. Bring that one back "
-        f"(sluicegate environment restore {slug}), or choose another name.",
+        f"(sluicegate api POST /environments/{slug}/restore --if-match '*'), or choose another name.",
     )
 
 

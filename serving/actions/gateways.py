@@ -126,7 +126,7 @@ def drain_gateway(
         raise Invalid(
             "not_confirmed",
             f"No other gateway of {found.environment.slug} is ready: without {found.name} users may reach none. "
-            f"If that is meant: sluicegate gateway drain {found.name} --yes",
+            f"If that is meant: sluicegate api POST /gateways/{found.name}/drain is_confirmed:=true --if-match '*'",
         )
     return _written(actor, found, EventVerb.GATEWAY_DRAINED, reason, clock.now())
 
@@ -208,8 +208,9 @@ def _refuse_to_move(gateway: Gateway, environment: Environment) -> None:
     was = gateway.environment.slug
     raise StateChanged(
         "gateway_in_use",
-        f"{gateway.name} is a gateway of {was}, and a name is of one gateway. Choose another name; or drain it, stop its Envoy, take it "
-        f"off the list (sluicegate gateway remove {gateway.name}), and register it for {environment.slug} then.",
+        f"{gateway.name} is a gateway of {was}, and a name is of one gateway. Choose another name; or drain it, stop "
+        f"its Envoy, take it off the list (sluicegate api POST /gateways/{gateway.name}/remove --if-match '*'), and "
+        f"register it for {environment.slug} then.",
         gateway=gateway.name,
     )
 

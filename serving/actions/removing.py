@@ -32,7 +32,8 @@ def remove_node(*, actor: Actor, node: Node, reason: str, expected_version: int 
     if any(one.is_wanted for one in here):
         raise StateChanged(
             "node_in_use",
-            f"{found.name} is to run {named}. Drain it first: sluicegate node drain {found.name} --yes",
+            f"{found.name} is to run {named}. Drain it first: "
+            f"sluicegate api POST /nodes/{found.name}/drain is_confirmed:=true --if-match '*'",
             node=found.name,
         )
     if here and not is_lost(found):

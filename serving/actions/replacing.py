@@ -117,7 +117,7 @@ def _still_there(deployment: Deployment) -> Deployment:
         raise StateChanged(
             "replica_leaving",
             f"The replica on {deployment.node_id} is being taken out already. See what there is: "
-            f"sluicegate release replicas {deployment.release.model.slug}/{deployment.release.name}",
+            f"sluicegate api GET /models/{deployment.release.model.slug}/releases/{deployment.release.name}/replicas",
             deployment=deployment.pk,
         )
     return found

@@ -88,7 +88,7 @@ def _refuse_asleep(release: Release, environment: Environment) -> None:
         raise StateChanged(
             "model_asleep",
             f"{release.model.slug} sleeps in {environment.slug}, and has no server there. Wake it, and ask again once it answers: "
-            f"sluicegate sleep end {release.model.slug} --environment {environment.slug}",
+            f"sluicegate api POST /models/{release.model.slug}/sleep/end environment={environment.slug}",
         )
 
 
@@ -101,7 +101,7 @@ def _check(release: Release, environment: Environment, replicas: int) -> None:
         raise Invalid(
             "replicas_out_of_range",
             f"{replicas} replicas cannot be had, but between 1 and {most}: {why}. To have none of it for a while, let its model sleep: "
-            f"sluicegate sleep begin {release.model.slug} --environment {environment.slug}",
+            f"sluicegate api POST /models/{release.model.slug}/sleep/begin environment={environment.slug}",
             least=1,
             most=most,
         )

@@ -55,7 +55,8 @@ def refuse_retired(environment: Environment) -> Environment:
     raise StateChanged(
         "environment_retired",
         f"{environment.slug} was retired by {environment.retired_by} on {environment.retired_at:%Y-%m-%d}: nothing runs there. "
-        f"Choose another environment, or have an administrator bring it back: sluicegate environment restore {environment.slug}",
+        "Choose another environment, or have an administrator bring it back: "
+        f"sluicegate api POST /environments/{environment.slug}/restore --if-match '*'",
         environment=environment.slug,
     )
 

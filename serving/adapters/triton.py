@@ -15,25 +15,15 @@ import numpy.typing as npt
 from tritonclient import grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from serving.adapters.triton_errors import grpc_error, redacted
+from registry.core.kinds.triton import CONTROL_HEADER
+from serving.adapters.triton_errors import grpc_error
 from serving.adapters.triton_requests import CHANNEL, opened, parcel_of, typed
 from serving.adapters.triton_streams import Streams, is_refused_as_decoupled
+from serving.core.redaction import redacted
 from serving.ports import GRPC, HTTP, Inference, InferenceError, PreparedRequests, Tensors, TensorSpec
 
 CONTROL_TIMEOUT_S = 5.0
 _BINARY_TENSORS = "binary_tensor_data"
-#: Who sends this header with the server's secret may use its control APIs.
-CONTROL_HEADER = "sluicegate-control"
-_CONTROL_APIS = "model-repository,shared-memory,trace,logging"
-
-
-def control_restrictions(secret: str) -> list[str]:
-    """Arguments that close the server's control APIs to all who do not know the secret. Inference and metadata stay open.
-
-    Source: the server's own words, Triton 2.51; its help says it with a comma before the key, which it does not read.
-    """
-    value = f"{_CONTROL_APIS}:{CONTROL_HEADER}={secret}"
-    return [f"--http-restricted-api={value}", f"--grpc-restricted-protocol={value}"]
 
 
 class TritonServer:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import re
 
+from serving.core.redaction import READ_BYTES, redacted
 from serving.ports import InferenceError
 
-_ABSOLUTE_PATH = re.compile(r"(?<![\w/.])/(?:[^\s/:'\"<>|]+/)+([^\s/:'\"<>|]*)")
-_LONGEST_MESSAGE = 2000
-#: Of the body of an error.
-_READ_BYTES = 64 << 10
 #: How gRPC itself refuses an answer that is longer than the channel takes.
 _TOO_LONG = "larger than max"
 #: gRPC status → reason. UNAVAILABLE is both "no connection" and Triton's own word for a full queue or an unloaded model.
@@ -42,23 +39,6 @@ _REFUSAL = re.compile(
 )
 
 
-def without_paths(message: str) -> str:
-    """The message with the names of files in the place of their paths."""
-    return _ABSOLUTE_PATH.sub(r"\1", message)
-
-
-def redacted(message: str) -> str:
-    """The message without folders: a traceback keeps file names and lines, and reveals no path of the machine."""
-    short = without_paths(message[:_READ_BYTES].strip())
-    return short if len(short) <= _LONGEST_MESSAGE else f"{short[:_LONGEST_MESSAGE]} …"
-
-
-def last_words(message: str) -> str:
-    """The same of a log, which says at its end why it ended."""
-    short = without_paths(message.strip())
-    return short if len(short) <= _LONGEST_MESSAGE else f"… {short[-_LONGEST_MESSAGE:]}"
-
-
 def grpc_error(status: str, message: str) -> InferenceError:
     """The error that a gRPC status (its name) and its details stand for."""
     own = _own_reason(message) or "unreachable" if status == "UNAVAILABLE" else ""
@@ -74,10 +54,11 @@ def stream_error(message: str) -> InferenceError:
 
 
 def http_error(status: int, body: bytes) -> InferenceError:
-    """The error that an HTTP status other than 200 stands for; Triton says why in {"error": …}."""
-    body = body[:_READ_BYTES]
+    """The error that an HTTP status other than 200 stands for; Triton says why in {"error": …}, others in its member `message`."""
+    body = body[:READ_BYTES]
     try:
-        message = str(json.loads(body)["error"])
+        told = json.loads(body)["error"]
+        message = str(told["message"] if isinstance(told, dict) else told)
     except (ValueError, KeyError, TypeError):
         message = body.decode(errors="replace")
     usual = "rejected" if 400 <= status < 500 else "server_error"

@@ -124,23 +124,23 @@ class HttpRequests:
 
     def __init__(self, parcel: Parcel) -> None:
         self.parcel = parcel
-        self._path = f"/v2/models/{parcel.model}/infer"
+        self._path = parcel.path or f"/v2/models/{parcel.model}/infer"
         self._idle: deque[DeadlineConnection] = deque()  # its append and pop are atomic
 
     def connect(self) -> None:
         with contextlib.suppress(InferenceError):
-            self._ask("GET", "/v2/health/live", b"", {}, timeout_s=_CONNECT_S)
+            self.ask("GET", "/v2/health/live", b"", {}, timeout_s=_CONNECT_S)
 
     def send(self, at: int, *, timeout_s: float) -> None:
         at %= len(self.parcel.bodies)
         headers = {"Content-Type": "application/json"}
         if head := self.parcel.json_bytes[at]:
             headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(head)}
-        status, answer = self._ask("POST", self._path, self.parcel.bodies[at], headers, timeout_s=timeout_s)
+        status, answer = self.ask("POST", self._path, self.parcel.bodies[at], headers, timeout_s=timeout_s)
         if status != http.client.OK:
             raise http_error(status, answer)
 
-    def _ask(
+    def ask(
         self, method: str, path: str, body: bytes, headers: dict[str, str], *, timeout_s: float
     ) -> tuple[int, bytes]:
         deadline = time.monotonic() + timeout_s

@@ -347,7 +347,7 @@ def _runtime_paths(venv: Path) -> list[str]:
     """The serving environment, the Python that it was made with and folders that its .pth files name, under each of their names."""
     found = [venv.absolute(), venv.resolve()]
     with contextlib.suppress(OSError, runtime_image.RuntimeMissing):
-        parts = runtime_image.binaries(venv)
+        parts = runtime_image.environment(venv)
         for folder in (*([parts.python_home] if parts.python_home else []), *parts.added_folders):
             found += [folder, folder.resolve()]
     system = tuple(Path(path) for path in SYSTEM)

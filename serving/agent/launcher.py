@@ -1,4 +1,4 @@
-"""Starts and stops real tritonservers on this machine, each with its own shim, folder, ports and shared memory."""
+"""Starts and stops real servers on this machine, each with its own shim, folder, ports and shared memory."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from typing import Any
 from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import is_running
 from registry.core.file_rules import code_files
+from registry.core.kinds import KINDS, kind_of, spoken_by
+from registry.core.kinds.kind import ServerKind
 from serving.adapters.linux_connections import open_connections
-from serving.adapters.triton import TritonServer, control_restrictions
-from serving.adapters.triton_errors import last_words
 from serving.agent import containment, model_repository, runtime_image, scratch, server_shim, shim_record
 from serving.agent.log_tail import end_of
 from serving.agent.sandbox.spec import EDITION, Spec
+from serving.agent.server_command import command_of
 from serving.agent.server_ports import free_ports
 from serving.core.addresses import LOOPBACK
 from serving.core.containment import NOT_FOUND_OUT, not_contained
-from serving.core.server_kinds import tells_live
+from serving.core.redaction import last_words
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
+from serving.servers import client_of
 
 START_TIMEOUT_S = 30.0
 #: How long the agent's beginning and a server's adoption wait to know how servers are shut in here, in seconds: it takes less than one,
 #: but for a machine that has far too much to do, and there a node that says nothing would be taken for gone.
 FOUND_OUT_S = 10.0
-_EXIT_TIMEOUT_S = 3
 _LOOK_EVERY_S = 0.03
 _PRIVATE = 0o600
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -50,7 +51,8 @@ class LocalLauncher:
 
     Args:
         servers: the folder that holds one folder for each server.
-        venv: the serving environment.
+        venv: the serving environment of the default server kind. That of another kind lies beside it
+            (`runtime_image.venv_of`).
         blobs: puts releases' files where they are wanted.
         lock: a file that the supervisor keeps locked for as long as the stack lives, or None when there is no stack
             and servers live until they are stopped.
@@ -60,7 +62,7 @@ class LocalLauncher:
     """
 
     runs_here = True
-    tells_live = tells_live("triton")
+    tells_live = True  # of each kind, its own value
 
     def __init__(
         self,
@@ -97,14 +99,17 @@ class LocalLauncher:
         return {}
 
     def runtimes(self) -> list[dict[str, Any]]:
-        """Empty when the serving environment is missing; `missing()` then says why."""
-        try:
-            return [runtime_image.describe(self._venv)]
-        except runtime_image.RuntimeMissing:
-            return []
+        """Images of the serving environments that are here; `missing()` returns why there is none."""
+        found = []
+        for kind in KINDS.values():
+            with contextlib.suppress(runtime_image.RuntimeMissing):
+                found.append(runtime_image.describe(runtime_image.venv_of(self._venv, kind), kind))
+        return found
 
     def missing(self) -> str:
         """Why this node can run nothing, or an empty string."""
+        if self.runtimes():
+            return ""
         try:
             runtime_image.describe(self._venv)
         except runtime_image.RuntimeMissing as error:
@@ -136,7 +141,7 @@ class LocalLauncher:
     ) -> None:
         """The server opens its ports when all is loaded, or when it knows why not."""
         deadline = time.monotonic() + timeout_s
-        while not all(_listens(server.host, port) for port in (server.grpc_port, server.http_port)):
+        while (why := self._why_not_loaded(server, model)) is None:
             if not self.is_alive(server):
                 raise self._death(server.folder, model)
             if time.monotonic() > deadline:
@@ -147,11 +152,17 @@ class LocalLauncher:
                 )
             beat()
             time.sleep(_LOOK_EVERY_S)
-        client = TritonServer(server.host, server.http_port, server.grpc_port)
+        if why:
+            raise LaunchError("load_failed", why)
+
+    def _why_not_loaded(self, server: RunningServer, model: str) -> str | None:
+        """None while it loads, empty once it has loaded."""
+        if not all(_listens(server.host, port) for port in {server.grpc_port, server.http_port}):
+            return None
+        client = client_of(server.host, server.http_port, server.grpc_port, server.speaks)
         try:
-            why = client.why_not_loaded(
-                model, control_secret=shim_record.read(server.folder / server_shim.LAUNCH_FILE)["secret"]
-            )
+            secret = shim_record.read(server.folder / server_shim.LAUNCH_FILE)["secret"]
+            return client.why_not_loaded(model, control_secret=secret)
         except (InferenceError, KeyError) as error:  # it ended just now, or another listens where it should
             raise LaunchError(
                 "not_ready",
@@ -159,8 +170,6 @@ class LocalLauncher:
             ) from error
         finally:
             client.close()
-        if why:
-            raise LaunchError("load_failed", why)
 
     def is_alive(self, server: RunningServer) -> bool:
         return shim_record.is_alive(shim_record.record_of(server.folder))
@@ -191,7 +200,13 @@ class LocalLauncher:
             return None
         ports = record["ports"]
         return RunningServer(
-            record["host"], ports["http"], ports["grpc"], ports["metrics"], record["server_pid"], folder
+            record["host"],
+            ports["http"],
+            ports["grpc"],
+            ports["metrics"],
+            record["server_pid"],
+            folder,
+            record.get("speaks", ""),
         )
 
     def stop(self, server: RunningServer, *, grace_s: float) -> None:
@@ -225,10 +240,11 @@ class LocalLauncher:
         own = self.runtimes()
         if not own:
             raise LaunchError("runtime_mismatch", self.missing())
-        if wanted != own[0]["image"]:
+        images = [one["image"] for one in own]
+        if wanted not in images:
             raise LaunchError(
                 "runtime_mismatch",
-                f"{spec.model} {spec.release_name} was sealed for the runtime {wanted}, and this node runs {own[0]['image']}. "
+                f"{spec.model} {spec.release_name} was sealed for the runtime {wanted}, and this node runs {' and '.join(images)}. "
                 "Push the release again for this runtime, so that its gates run on it.",
             )
 
@@ -244,7 +260,9 @@ class LocalLauncher:
 
     def _launch(self, spec: LaunchSpec) -> RunningServer:
         """The server, as soon as its shim has told its process id."""
-        ports, secret = free_ports(self._address), secrets.token_hex(32)
+        kind, ports, secret = kind_of(spec.manifest), free_ports(self._address), secrets.token_hex(32)
+        if kind.interfaces:  # one port for all that it does
+            ports = dict.fromkeys(ports, ports["http"])
         prefix = f"sg{spec.folder.name.rpartition('-')[2]}_"
         launch = {
             "host": self._address,
@@ -255,8 +273,10 @@ class LocalLauncher:
             "lock": str(self._lock or ""),
             "deployment_id": spec.deployment_id,
             "digest": spec.digest,
+            "speaks": spoken_by(spec.manifest),
+            "exit_grace_s": kind.exit_grace_s,
         }
-        sandbox = self._sandbox(spec, self._argv(spec.folder, ports, prefix), control_restrictions(secret), ports)
+        sandbox = self._sandbox(spec, kind, ports, secret, prefix)
         containment.make_folders(sandbox, spec.folder)
         for name, told in ((server_shim.SANDBOX_FILE, sandbox.as_json()), (server_shim.LAUNCH_FILE, launch)):
             write_whole(spec.folder / name, json.dumps(told, indent=1), mode=_PRIVATE)
@@ -288,61 +308,29 @@ class LocalLauncher:
         hint = " Another try takes other ports." if _PORT_TAKEN.search(words) else ""
         return LaunchError("not_ready", f"The server of {name} ended while it started.{hint} {words}")
 
-    def _sandbox(self, spec: LaunchSpec, argv: list[str], hidden: list[str], ports: dict[str, int]) -> Spec:
-        layers = self.granted.layers
+    def _sandbox(self, spec: LaunchSpec, kind: ServerKind, ports: dict[str, int], secret: str, prefix: str) -> Spec:
+        layers, venv = self.granted.layers, runtime_image.venv_of(self._venv, kind)
+        start, env = command_of(
+            kind,
+            venv,
+            folder=spec.folder,
+            address=self._address,
+            ports=ports,
+            secret=secret,
+            shm_prefix=prefix,
+            model=spec.model,
+        )
         built = containment.spec_for(
             spec.folder,
-            self._venv,
+            venv,
             layers,
-            argv=(*argv, *hidden),
-            env=self._environment() | visible_devices(spec.devices),
+            argv=(*start.argv, *start.hidden),
+            env=env | visible_devices(spec.devices),
             bounds=containment.bounds_of(spec.manifest.get("envelope") or {}, layers),
         )
-        places = range(len(argv), len(argv) + len(hidden))
-        return replace(built, ports=tuple(ports.values()), hidden=dict(zip(places, hidden, strict=True)))
-
-    def _argv(self, folder: Path, ports: dict[str, int], prefix: str) -> list[str]:
-        parts = runtime_image.binaries(self._venv)
-        backends = folder / "backends" / "python"
-        backends.mkdir(parents=True, exist_ok=True)
-        for part in parts.python_backend:
-            link = backends / part.name
-            link.unlink(missing_ok=True)
-            link.symlink_to(part.resolve())
-        return [
-            str(parts.server.resolve()),
-            f"--model-repository={folder / 'repository'}",
-            f"--backend-directory={backends.parent}",
-            # What is in the repository is loaded at the start, and nothing else ever: nobody can load code through the ports.
-            "--model-control-mode=none",
-            "--exit-on-error=false",  # a model that cannot load is told by the index, with its reason
-            "--disable-auto-complete-config",
-            "--metrics-interval-ms=500",
-            f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
-            f"--backend-config=python,shm-region-prefix-name={prefix}",
-            *(
-                f"--{name}-{what}={value}"
-                for name, port in ports.items()
-                for what, value in (("address", self._address), ("port", port))
-            ),
-        ]
-
-    def _environment(self) -> dict[str, str]:
-        """Nothing of the agent's own environment goes to a server: a release's code must not find secrets there."""
-        parts = runtime_image.binaries(self._venv)
-        libraries = [parts.libraries.resolve(), *([parts.python_library] if parts.python_library else [])]
-        return {
-            "PATH": f"{self._venv.absolute() / 'bin'}:{os.defpath}",
-            "USER": "release",  # there is no /etc/passwd to look it up in
-            "LOGNAME": "release",
-            "LD_LIBRARY_PATH": ":".join(map(str, libraries)),
-            "PYTHONNOUSERSITE": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "OMP_NUM_THREADS": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            "HF_HUB_OFFLINE": "1",
-            "LANG": "C.UTF-8",
-        }
+        places = range(len(start.argv), len(start.argv) + len(start.hidden))
+        hidden = dict(zip(places, start.hidden, strict=True))
+        return replace(built, ports=tuple(dict.fromkeys(ports.values())), hidden=hidden)
 
     def _end(self, folder: Path, grace_s: float) -> None:
         """Asks the shim to stop the server, and kills both if it does not answer."""

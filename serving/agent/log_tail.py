@@ -11,8 +11,8 @@ import re
 import time
 from pathlib import Path
 
-from serving.adapters.triton_errors import without_paths
 from serving.agent import server_shim, shim_record
+from serving.core.redaction import without_paths
 
 #: Of the log's end that is read, and of what is left of it.
 _READ_BYTES, MOST_CHARS, MOST_LINES = 64 << 10, 16_000, 200

@@ -1,15 +1,20 @@
 """Writes the model repository of one release, from bytes that were checked while they were written.
 
+Triton's:
+
 <repository>/<model>/config.pbtxt           generated from the manifest's `serving`, checked before the server sees it
 <repository>/<model>/1/…                    what lay under artifact/ (model.onnx, model.py, …)
 <repository>/<model>/1/tokenizer/…          what lay under tokenizer/
 <repository>/<model>/1/sluicegate.json      the manifest's `serving`, for the runner and for code that wants it
 <repository>/<model>/1/model.py             with `backend: onnxruntime`: this runtime's runner
+
+Other server kinds have the same tree without the files that they do not read (`registry.core.kinds`).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
@@ -19,15 +24,17 @@ from tritonclient.grpc import model_config_pb2
 from ledger.core.canonical import digest_of
 from registry.core import pbtxt
 from registry.core.file_rules import CONFIG_FILES
+from registry.core.kinds import kind_of
+from registry.core.kinds.kind import Backend
+from registry.core.kinds.triton import TRITON
 from serving.agent.blob_cache import DamagedBlob
 from serving.agent.runtime_image import RUNNER
 from serving.ports import LaunchError, LaunchSpec
 
-VERSION = "1"
-#: Backends of a release → backends of the server. ONNX graphs run in our runner, which is a python model.
-SERVER_BACKENDS = {"onnxruntime": "python", "python": "python"}
-_ENTRY = {"onnxruntime": "model.onnx", "python": "model.py"}
-_OWN_FILES = {"onnxruntime": ("model.py", "sluicegate.json"), "python": ("sluicegate.json",)}
+#: The manifest's `serving`, for the runner and for code that wants it.
+SETTINGS = "sluicegate.json"
+#: Backends of a release → backends of the server, of servers that somebody else runs too.
+SERVER_BACKENDS = {name: one.runs_as for name, one in TRITON.runnable.items()}
 
 
 class Blobs(Protocol):
@@ -45,10 +52,10 @@ def write(spec: LaunchSpec, blobs: Blobs, repository: Path) -> None:
             "digest_mismatch",
             f"The manifest of {spec.model} {spec.release_name} is not the one that {spec.digest} names; push the release again.",
         )
-    backend = spec.manifest["runtime"]["backend"]
-    if backend not in SERVER_BACKENDS:
+    backend, runnable = spec.manifest["runtime"]["backend"], kind_of(spec.manifest).runnable
+    if backend not in runnable:
         raise LaunchError(
-            "runtime_mismatch", f"This node cannot run the backend {backend!r}; it runs {', '.join(SERVER_BACKENDS)}."
+            "runtime_mismatch", f"This node cannot run the backend {backend!r}; it runs {', '.join(runnable)}."
         )
     manifest = spec.manifest if spec.serving is None else {**spec.manifest, "serving": spec.serving}
     for path, content in tree(manifest, spec.model).items():
@@ -65,14 +72,17 @@ def tree(manifest: dict[str, Any], model: str) -> dict[PurePosixPath, dict[str, 
 
     Raises LaunchError("bad_config").
     """
-    backend, version = manifest["runtime"]["backend"], PurePosixPath(VERSION)
+    kind, name = kind_of(manifest), manifest["runtime"]["backend"]
+    backend, folder, writes = kind.backends[name], PurePosixPath(kind.loads), kind.writes.get(name, ())
     files: dict[PurePosixPath, dict[str, Any] | bytes] = {
-        version / path: file for path, file in placed(manifest["files"], backend).items()
+        folder / path: file for path, file in placed(manifest["files"], name, backend, writes).items()
     }
-    if backend == "onnxruntime":
-        files[version / "model.py"] = (RUNNER / "onnx_runner.py").read_bytes()
-    files[version / "sluicegate.json"] = json.dumps(manifest["serving"]).encode()
-    files[PurePosixPath("config.pbtxt")] = config(manifest["serving"], model, backend).encode()
+    if backend.runner:
+        files[folder / "model.py"] = (RUNNER / backend.runner).read_bytes()
+    if SETTINGS in writes:
+        files[folder / SETTINGS] = json.dumps(manifest["serving"]).encode()
+    if kind.has_config:
+        files[PurePosixPath("config.pbtxt")] = config(manifest["serving"], model, name).encode()
     return files
 
 
@@ -97,8 +107,14 @@ def config(serving: dict[str, Any], model: str, backend: str) -> str:
     return str(text_format.MessageToString(parsed))
 
 
-def placed(files: list[dict[str, Any]], backend: str) -> dict[PurePosixPath, dict[str, Any]]:
-    """Where each file of a manifest goes in the version folder. Raises LaunchError("bad_config")."""
+def placed(
+    files: list[dict[str, Any]], name: str, backend: Backend, writes: Sequence[str]
+) -> dict[PurePosixPath, dict[str, Any]]:
+    """Where each file of a manifest goes in the folder that is loaded. Raises LaunchError("bad_config").
+
+    Args:
+        writes: files that this product writes there itself.
+    """
     places: dict[PurePosixPath, dict[str, Any]] = {}
     for file in files:
         if (
@@ -116,17 +132,15 @@ def placed(files: list[dict[str, Any]], backend: str) -> dict[PurePosixPath, dic
                 "bad_config",
                 f"{file['path']} and {places[target]['path']} would be the same file in the server; rename one.",
             )
-        if str(target) in _OWN_FILES[backend]:
+        if str(target) in writes:
             raise LaunchError(
                 "bad_config",
                 f"{file['path']} has the name of a file that this runtime writes itself; "
                 "rename it, or use `backend: python` for your own model.py.",
             )
         places[target] = file
-    if PurePosixPath(_ENTRY[backend]) not in places:
-        raise LaunchError(
-            "bad_config", f"`backend: {backend}` needs artifact/{_ENTRY[backend]}, and the release has none."
-        )
+    if PurePosixPath(backend.entry).relative_to("artifact") not in places:
+        raise LaunchError("bad_config", f"`backend: {name}` needs {backend.entry}, and the release has none.")
     return places
 
 

@@ -19,7 +19,7 @@ class NodeLauncher(Launcher, Protocol):
 
     @property
     def tells_live(self) -> bool:
-        """Whether its servers answer the liveness call while their model computes (`serving.core.server_kinds`)."""
+        """Whether its servers answer the liveness call while their model computes, if their kind does (`registry.core.kinds`)."""
         ...
 
     def open_requests(self, server: RunningServer) -> int | None:

@@ -19,6 +19,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.core.errors import StateChanged
+from registry.core.kinds import kind_of
 from registry.queries import manifest_of
 from serving import actions, queries
 from serving.agent import health_check, warmup
@@ -44,7 +45,7 @@ from serving.queries.alike import stable_alike
 S = DeploymentState
 log = logging.getLogger(__name__)
 
-
+_READ_OF_MANIFEST = ("runtime", "serving", "envelope")
 #: What may be over at the next try; everything else is in the release itself.
 _PASSING = frozenset({"not_ready", "fetch_failed"})
 
@@ -243,7 +244,7 @@ class DeploymentReconciler:
         return Timeouts.of(
             silent_s=silent_s,
             request_s=request_s(deployment, self._manifest_of(deployment)),
-            tells_live=self._launcher.tells_live,
+            tells_live=self._launcher.tells_live and kind_of(self._manifest_of(deployment)).tells_live,
         )
 
     def _look(self, deployment: Deployment, timeouts: Timeouts) -> tuple[ProbeResult, str]:
@@ -360,10 +361,10 @@ class DeploymentReconciler:
         return self._client
 
     def _manifest_of(self, deployment: Deployment) -> dict[str, Any]:
-        """What the release says of serving and of its envelope. Parsed once: it never changes, and may be megabytes."""
+        """Runtime, serving and envelope of the release. Parsed once: a manifest may have megabytes."""
         if self._manifest is None:
             whole = manifest_of(deployment.release)
-            self._manifest = {"serving": whole["serving"], "envelope": whole.get("envelope") or {}}
+            self._manifest = {"envelope": {}} | {name: whole[name] for name in _READ_OF_MANIFEST if whole.get(name)}
         return self._manifest
 
     def _lifecycle(self, deployment: Deployment) -> dict[str, Any]:

@@ -12,22 +12,19 @@ import base64
 import csv
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ledger.core.canonical import digest_of, sha256_of
+from registry.core.kinds import DEFAULT
+from registry.core.kinds.kind import Image, ServerKind
+from registry.core.kinds.triton import TRITON
 
-NAME = "local/triton-onnx"
 _SERVING = Path(__file__).resolve().parents[1]
 RUNNER = _SERVING / "runner"
-LOCK_FILE = _SERVING / "runtime.lock"
-#: The server's version by its wheel's. Source: the server's own metadata; tests/contracts/test_launcher.py compares them.
-_TRITON_BY_WHEEL = {"0.7.0": "2.51.0"}
-_MEASURED_PACKAGES = ("nvidia_pytriton", "numpy", "tokenizers")
-#: One of these is installed; both together hold one another's files.
-_ONNX_RUNTIMES = ("onnxruntime", "onnxruntime_gpu")
 
 
 class RuntimeMissing(Exception):
@@ -35,35 +32,16 @@ class RuntimeMissing(Exception):
 
 
 @dataclass(frozen=True)
-class Binaries:
-    """Where the parts of the server lie in a serving environment."""
+class ServingEnvironment:
+    """A serving environment: a virtual environment of Python with a server in it."""
 
     venv: Path
     site: Path
 
     @property
-    def _root(self) -> Path:
-        return self.site / "pytriton" / "tritonserver"
-
-    @property
-    def server(self) -> Path:
-        return self._root / "bin" / "tritonserver"
-
-    @property
-    def libraries(self) -> Path:
-        return self.site / "nvidia_pytriton.libs"
-
-    @property
-    def python_backend(self) -> tuple[Path, ...]:
-        """The files that make up the python backend's folder; the stub's Python version is the environment's."""
-        version = self.site.parent.name.removeprefix("python")
-        folder = self._root / "backends" / "python"
-        stub = self._root / "python_backend_stubs" / version / "triton_python_backend_stub"
-        return folder / "libtriton_python.so", folder / "triton_python_backend_utils.py", stub
-
-    @property
-    def core(self) -> Path:
-        return next(self.libraries.glob("libtritonserver-*.so"))
+    def python(self) -> str:
+        """Version of its Python, such as 3.11."""
+        return self.site.parent.name.removeprefix("python")
 
     @property
     def python_home(self) -> Path | None:
@@ -93,75 +71,86 @@ class Binaries:
         return folder if folder and any(folder.glob(f"lib{self.site.parent.name}.so*")) else None
 
 
-def binaries(venv: Path) -> Binaries:
-    """Raises RuntimeMissing, naming the first missing part."""
+def venv_of(venv: Path, kind: ServerKind) -> Path:
+    """The serving environment of a kind. `venv`: that of the default kind, beside which the others lie."""
+    return venv if kind.name == DEFAULT else venv.with_name(f"{venv.name}-{kind.name}")
+
+
+def environment(venv: Path) -> ServingEnvironment:
+    """Raises RuntimeMissing."""
     site = next(iter(sorted((venv / "lib").glob("python3.*/site-packages"))), None)
     if site is None:
         raise RuntimeMissing(
             f"There is no serving environment at {venv}; make it with `make setup`, or name another in SLUICEGATE_SERVING_VENV."
         )
-    found = Binaries(venv, site)
-    for path in (found.server, *found.python_backend):
-        if not path.is_file():
-            raise RuntimeMissing(f"{path} is missing; install serving/runtime.lock into {venv} again (`make setup`).")
-    return found
+    return ServingEnvironment(venv, site)
 
 
-def describe(venv: Path) -> dict[str, Any]:
+def files_of(kind: ServerKind, found: ServingEnvironment) -> dict[str, Path]:
+    """The measured files of the kind's image, by their names. Raises RuntimeMissing, naming the first missing one."""
+    files = {}
+    for name, pattern in kind.image.files(found.python).items():
+        path = next(iter(sorted(found.site.glob(pattern))), None)
+        if path is None or not path.is_file():
+            raise RuntimeMissing(
+                f"{found.site / pattern} is missing; install serving/{kind.image.lock} into {found.venv} again (`make setup`)."
+            )
+        files[name] = path
+    return files
+
+
+def describe(venv: Path, kind: ServerKind = TRITON) -> dict[str, Any]:
     """{"image", "server", "backends", "versions"} of this environment. Raises RuntimeMissing."""
-    parts = binaries(venv)
-    versions = {name: _version(parts.site, name) for name in (*_MEASURED_PACKAGES, onnx_runtime_in(parts.site))}
-    measured = (parts.server, parts.core, *parts.python_backend)
+    image, found = kind.image, environment(venv)
+    files = files_of(kind, found)
+    lock = sha256_of((_SERVING / image.lock).read_bytes())
+    packages = [installed_of(found.site, names, image.lock) for names in image.packages]
+    versions = {name: _version(found.site, name, image.lock) for name in packages}
     digest = digest_of(
         {
-            "binaries": {path.name: _file_digest(path) for path in measured},
-            "recorded": _recorded(parts.site, versions["nvidia_pytriton"]),
-            "lock": sha256_of(LOCK_FILE.read_bytes()),
+            "binaries": {path.name: _file_digest(path) for path in files.values()},
+            "recorded": _recorded(found.site, image, versions[image.package]),
+            "lock": lock,
             "installed": versions,
-            "runner": {path.relative_to(RUNNER).as_posix(): sha256_of(path.read_bytes()) for path in runner_files()},
+            "runner": {path: sha256_of((RUNNER / path).read_bytes()) for path in image.runner},
         }
     )
-    wheel = versions.pop("nvidia_pytriton")
-    triton = _TRITON_BY_WHEEL.get(wheel, f"of nvidia-pytriton {wheel}")
+    server = image.server_version(versions.pop(image.package))
     return {
-        "image": f"{NAME}@{digest}",
-        "server": "triton",
-        "backends": ["onnxruntime", "python"],
-        "versions": {"triton": triton, **versions},
+        "image": f"{image.name}@{digest}",
+        "server": kind.name,
+        "backends": sorted(kind.runnable),
+        "versions": {kind.name: server, **versions},
     }
 
 
-def runner_files() -> list[Path]:
-    """Every file of the runner, in order; compiled leftovers are not part of it."""
-    return sorted(path for path in RUNNER.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-
-
-def onnx_runtime_in(site: Path) -> str:
-    """Which of ONNX Runtime's packages is installed there: the processor's or the GPU's. Raises RuntimeMissing where both are."""
-    found = [name for name in _ONNX_RUNTIMES if any(site.glob(f"{name}-*.dist-info"))]
+def installed_of(site: Path, alternatives: Sequence[str], lock: str) -> str:
+    """Which of these packages is installed there; the first if none is. Raises RuntimeMissing where several are."""
+    found = [name for name in alternatives if any(site.glob(f"{name}-*.dist-info"))]
     if len(found) > 1:
         raise RuntimeMissing(
-            "onnxruntime and onnxruntime-gpu are both installed in the serving environment, and one has overwritten the other; "
-            "make it anew with one of them (docs/release-folder.md, Running on CUDA)."
+            f"{' and '.join(found).replace('_', '-')} are both installed in the serving environment, and one has overwritten the "
+            f"other. Install serving/{lock} into a new environment with one of them (docs/release-folder.md, Running on CUDA)."
         )
-    return found[0] if found else _ONNX_RUNTIMES[0]
+    return found[0] if found else alternatives[0]
 
 
-def _version(site: Path, package: str) -> str:
+def _version(site: Path, package: str, lock: str) -> str:
     found = next(iter(site.glob(f"{package}-*.dist-info")), None)
     if found is None:
         raise RuntimeMissing(
-            f"{package} is not installed in the serving environment; install serving/runtime.lock into it (`make setup`)."
+            f"{package} is not installed in the serving environment; install serving/{lock} into it (`make setup`)."
         )
     return found.name.removeprefix(f"{package}-").removesuffix(".dist-info")
 
 
-def _recorded(site: Path, version: str) -> dict[str, str]:
+def _recorded(site: Path, image: Image, version: str) -> dict[str, str]:
     """sha256 of the wheel's server parts as it recorded them; installers add lines of their own, which are left out."""
-    record = site / f"nvidia_pytriton-{version}.dist-info" / "RECORD"
-    wanted = ("pytriton/tritonserver/", "nvidia_pytriton.libs/")
+    record = site / f"{image.package}-{version}.dist-info" / "RECORD"
     rows = csv.reader(record.read_text().splitlines())
-    return {path: _hex(value) for path, value, _ in rows if path.startswith(wanted) and value.startswith("sha256=")}
+    return {
+        path: _hex(value) for path, value, _ in rows if path.startswith(image.recorded) and value.startswith("sha256=")
+    }
 
 
 def _hex(recorded: str) -> str:

@@ -37,7 +37,7 @@ SANDBOX_FILE = "sandbox.json"
 SHIM_FILE = "shim.json"
 LOG_FILE = "server.log"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps it; Triton makes its regions there
-#: How long a server may take over its own end before it is killed, in seconds; above Triton's --exit-timeout-secs.
+#: How long a server may take over its own end before it is killed, in seconds, if its kind states nothing (`exit_grace_s`).
 EXIT_GRACE_S = 5.0
 #: How often is looked at what a server keeps on the disk, in seconds, where its home is not memory of its own; and how many looks in a
 #: row may fail because the machine has no room for one.
@@ -86,13 +86,14 @@ def keep(folder: Path) -> int:
         "server_ticks": started_at_ticks(server_pid) or 0,
         "started_at": time.time(),
         **{key: launch[key] for key in ("host", "ports", "shm_prefix", "deployment_id", "digest")},
+        "speaks": launch.get("speaks", ""),
     }
     write_whole(folder / SHIM_FILE, json.dumps(record, indent=1))
     if launch["lock"]:
         threading.Thread(target=_watch_lock, args=(Path(launch["lock"]),), daemon=True).start()
     threading.Thread(target=_watch_growth, args=(folder, server_pid), daemon=True).start()
     was_asked = _wait(sandbox)
-    _end(sandbox)
+    _end(sandbox, float(launch.get("exit_grace_s", EXIT_GRACE_S)))
     log.finish()
     clear_shared_memory(launch["shm_prefix"])
     if was_asked:
@@ -173,12 +174,12 @@ def _wait(sandbox: subprocess.Popen[bytes]) -> bool:
         _reap_others(sandbox.pid)
 
 
-def _end(sandbox: subprocess.Popen[bytes]) -> None:
+def _end(sandbox: subprocess.Popen[bytes], grace_s: float) -> None:
     if sandbox.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             sandbox.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            sandbox.wait(EXIT_GRACE_S)
+            sandbox.wait(grace_s)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(sandbox.pid, signal.SIGKILL)  # the server if it hangs, and the model processes it left
     sandbox.wait()

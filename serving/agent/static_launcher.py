@@ -22,12 +22,12 @@ from typing import Any
 
 from ledger.adapters.files import write_whole
 from registry.core.file_rules import code_files
+from registry.core.kinds import tells_live
 from serving.adapters.triton import TritonServer
 from serving.adapters.triton_control import TritonControl
 from serving.agent import model_repository, shim_record
 from serving.agent.health_check import require_sockets
 from serving.core.containment import Containment, not_contained
-from serving.core.server_kinds import tells_live
 from serving.core.static_servers import NOTHING, REQUEST, StaticServer, differences
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer, TensorSpec
 

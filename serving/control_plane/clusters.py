@@ -24,7 +24,6 @@ PORT_CHECK_S = 0.05
 NOT_ACCEPTED_S = 5 * PORT_CHECK_S
 #: The namespace of Sluicegate's own metadata in xDS messages.
 NAMESPACE = "sluicegate"
-PROTOCOLS = ("http", "grpc")
 #: How long a server may take to accept a connection.
 CONNECT_TIMEOUT_S = 1.0
 #: Of what no bound of a release's own holds: connections, streams, and what a broken candidate hands back at once.
@@ -112,13 +111,13 @@ def metadata(route: ModelRoute, arm: Arm, **more: str) -> dict[str, Any]:
 def clusters(route: ModelRoute, *, allows_forced: bool = False) -> dict[str, dict[str, Any]]:
     """Every cluster of one model, by name."""
     found: dict[str, dict[str, Any]] = {}
-    for protocol, pool in product(PROTOCOLS, route.pools):
+    for protocol, pool in product(route.calls.protocols, route.pools):
         for arm in route.arms:
             name = cluster_name(route.model, arm, protocol, pool.name)
             found[name] = _release_cluster(name, route, arm, protocol, pool)
         if route.candidate is not None:
             found |= _candidate_clusters(route, route.candidate, protocol, pool)
-    for protocol, (arm, _) in product(PROTOCOLS, route.split if allows_forced else ()):
+    for protocol, (arm, _) in product(route.calls.protocols, route.split if allows_forced else ()):
         name = forced_name(route.model, arm, protocol)
         one = _release_cluster(name, route, arm, protocol, route.pools[0])
         found[name] = {**one, "circuit_breakers": {"thresholds": _thresholds(1)[:1]}}
@@ -176,7 +175,7 @@ def _spare_clusters(route: ModelRoute, candidate: Arm, protocol: str, pool: Pool
 def endpoints(route: ModelRoute, *, allows_forced: bool = False) -> dict[str, dict[str, Any]]:
     """The endpoints of every cluster of one model that has its own, by the cluster's name."""
     found = {}
-    for protocol, pool in product(PROTOCOLS, route.pools):
+    for protocol, pool in product(route.calls.protocols, route.pools):
         for arm in route.arms:
             hosts = _hosts(route, arm, protocol)
             streams = set() if pool.name else {_streams_name(route, arm, protocol)}

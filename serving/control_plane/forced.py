@@ -9,7 +9,7 @@ import json
 from itertools import product
 from typing import Any
 
-from serving.control_plane.calls import PROTOCOLS, as_servers_want, match_of
+from serving.control_plane.calls import as_servers_want, match_of
 from serving.control_plane.clusters import cluster_name, forced_name
 from serving.control_plane.overflow import picks_cluster
 from serving.control_plane.refusals import GRPC_PERMISSION_DENIED, GRPC_RESOURCE_EXHAUSTED, REFUSED, refusals
@@ -40,9 +40,10 @@ def forced_routes(route: ModelRoute, pools: list[str], key: str) -> list[dict[st
     hides = {"headers": [*forces["headers"], {**shows, "invert_match": True, "treat_missing_header_as_empty": True}]}
     routes = refusals(hides, NO_KEY, name=REFUSED, status=403, grpc_status=GRPC_PERMISSION_DENIED)
     for arm in route.arms:
-        for name, protocol in product((arm.name, arm.digest), PROTOCOLS):
+        for name, protocol in product((arm.name, arm.digest), route.calls.protocols):
             routes += [_forced(route, arm, name, protocol, pool) for pool in pools if not route.refuses_forced]
-            routes.append(_question(route, arm, name, protocol))
+            if protocol in route.calls.question:
+                routes.append(_question(route, arm, name, protocol))
     if route.refuses_forced:
         said, status = NOT_NOW.format(model=route.model), {"status": 429, "grpc_status": GRPC_RESOURCE_EXHAUSTED}
         return routes + refusals(forces, said, name=REFUSED, **status)
@@ -56,7 +57,7 @@ def _forced(route: ModelRoute, arm: Arm, name: str, protocol: str, pool: str) ->
     header = {"name": RELEASE_HEADER, "string_match": {"exact": name}}
     return {
         "name": route_name(Purpose.FORCED, protocol),
-        "match": match_of(protocol, Purpose.INFERENCE, [header, *of_class(pool)]),
+        "match": match_of(route.calls, protocol, Purpose.INFERENCE, [header, *of_class(pool)]),
         **as_servers_want(protocol, Purpose.INFERENCE),
         "route": {
             **_alone(route, arm, protocol, pool),
@@ -70,7 +71,7 @@ def _question(route: ModelRoute, arm: Arm, name: str, protocol: str) -> dict[str
     header = {"name": RELEASE_HEADER, "string_match": {"exact": name}}
     return {
         "name": route_name(Purpose.QUESTION, protocol),
-        "match": match_of(protocol, Purpose.QUESTION, [header]),
+        "match": match_of(route.calls, protocol, Purpose.QUESTION, [header]),
         **as_servers_want(protocol, Purpose.QUESTION),
         "route": {"cluster": cluster_name(route.model, arm, protocol), "timeout": f"{route.limits.timeout_s:.3f}s"},
     }

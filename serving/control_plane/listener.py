@@ -9,7 +9,7 @@ from serving.control_plane.forced import RELEASE_HEADER
 from serving.control_plane.request_classes import SHED_BY_CLASS
 from serving.control_plane.request_guard import MODEL_HEADER, request_guard
 from serving.control_plane.request_log import failed_attempts, slow_requests
-from serving.control_plane.response_filters import is_late, upstream_filters
+from serving.control_plane.response_filters import LATE_HEADER, is_late, upstream_filters
 from serving.control_plane.stream_model import stream_model
 from serving.control_plane.tenants import SHED_BY_QUOTA, SHED_HEADER, limiter, peer_filters
 from serving.control_plane.virtual_hosts import REQUEST_WITHIN_S, ROUTE_CONFIG, UNARY_IDLE_S
@@ -60,6 +60,7 @@ def _connection_manager(trusted: tuple[str, ...], is_drained: bool) -> dict[str,
         "http_protocol_options": {"accept_http_10": True, "default_host_for_http_10": "gateway"},
         # Callers find their requests among those that failed or were slow by the id that they sent, or are told.
         "always_set_request_id_in_response": True,
+        "early_header_mutation_extensions": [_late_is_ours()],
         "local_reply_config": {"mappers": _own_words()},
         "http_filters": [
             *peer_filters(trusted),
@@ -76,6 +77,15 @@ def _connection_manager(trusted: tuple[str, ...], is_drained: bool) -> dict[str,
             },
         ],
         "access_log": [_request_log(), _log_by("tenant"), _log_by("class"), _late_log(), slow_requests()],
+    }
+
+
+def _late_is_ours() -> dict[str, Any]:
+    """Removes a caller's word that its first attempt was late: it would count as one, also where the request is refused."""
+    prefix = "type.googleapis.com/envoy.extensions.http.early_header_mutation.header_mutation.v3"
+    return {
+        "name": "late_is_ours",
+        "typed_config": {"@type": f"{prefix}.HeaderMutation", "mutations": [{"remove": LATE_HEADER}]},
     }
 
 

@@ -82,14 +82,16 @@ def gateway_routes() -> list[dict[str, Any]]:
     ]
 
 
-def model_routes(model: str, *, is_ready: bool, asleep: str = "") -> list[dict[str, Any]]:
-    """Of requests that ask about a model's health. While it has a server, that server answers whether it is ready.
-    `asleep`: the name of the answers that a model without a loaded server gives, HTTP's among them.
+def model_routes(model: str, *, is_ready: bool, asleep: str = "", asks_server: bool = True) -> list[dict[str, Any]]:
+    """Of requests that ask about a model's health. While it has a server, that server answers whether it is ready, if its kind
+    takes the question (`asks_server`). `asleep`: the name of the answers that a model without a loaded server gives, HTTP's among them.
     """
     health = grpc_answer(HEALTH_OF_MODEL, _YES if is_ready else _NOT_SERVING)
-    if is_ready:
+    if is_ready and asks_server:
         return [health]
     ready = {"safe_regex": {"regex": r"^/v2/models/[^/]+(/versions/[^/]+)?/ready$"}}
+    if is_ready:
+        return [health, grpc_answer(f"{_SERVICE}ModelReady", _YES), _plain_matching(ready, 200, "")]
     words = f"{model} is not ready: no server of it serves here"
     is_no = grpc_answer(f"{_SERVICE}ModelReady", _NO, name=asleep or OWN_ANSWER)
     return [health, is_no, *([] if asleep else [_plain_matching(ready, 503, words)])]

@@ -47,11 +47,22 @@ local function is_shape(text, from, to, is_escaped)
   return length == 5 and sub(text, from + 1, to - 1) == "shape"
 end
 
--- Why the JSON `text` is refused, or nil. `room`: bytes of the whole request; an element takes at least one. `batch`: the largest first
+local TRUE = "^%s*true"
+
+-- Notes the members `model` and `stream` of the document (`told`), whose name ends before `after`.
+local function note_member(told, name, text, after)
+  if name == "model" then
+    told.model = match(text, '^%s*"([%w_%-]*)"', after)
+  elseif name == "stream" then
+    told.is_stream = match(text, TRUE, after) ~= nil
+  end
+end
+
+-- Why the JSON `text` is refused, or nil. `told`: a table for what the body says of its model, which has no shapes then. `room`: bytes of the whole request; an element takes at least one. `batch`: the largest first
 -- size of an input, nil where the model has no batches. Shapes stand three
 -- levels deep, in an object in the list `inputs` of the document, and nowhere else. One loop over bytes is what LuaJIT makes
 -- fast: patterns, pieces and tables cost five to thirty times as much.
-local function json_fault(text, room, batch)
+local function json_fault(text, room, batch, told)
   local size, i, depth, names, elements = #text, 1, 0, 0, 0
   while i <= size do
     local c = byte(text, i)
@@ -77,7 +88,9 @@ local function json_fault(text, room, batch)
       if c == 58 then -- it was a name
         names = names + 1
         if names > LIMITS.names then return "more than " .. LIMITS.names .. " names" end
-        if depth == 3 and is_shape(text, from, i, is_escaped) then
+        if told then
+          if depth == 1 then note_member(told, sub(text, from + 1, i - 1), text, after + 1) end
+        elseif depth == 3 and is_shape(text, from, i, is_escaped) then
           local more, first = listed(text, after + 1)
           if not more then return NO_SHAPE end
           if batch and first and first > batch then return large_batch(batch) end
@@ -258,6 +271,14 @@ local function http_fault(body, size, head, most, batch)
   if why then return "400", why end
 end
 
+-- What a body says of its model, as {model, is_stream}, and (status, why) of one that is refused.
+local function named_in(body, size)
+  local told = {}
+  if size > LIMITS.json then return told, "413", "JSON may have " .. LIMITS.json .. " bytes" end
+  local why = size > 0 and json_fault(body:getBytes(0, size), size, nil, told)
+  return told, why and "400", why
+end
+
 -- The guard -------------------------------------------------------------------------------------------------------------
 
 -- What virtual hosts state of their models, by the text that states it: to read a text once is cheaper than to ask for each number.
@@ -381,6 +402,28 @@ local function name_by_message(handle, headers, call, name)
   return limits
 end
 
+-- A call whose body names its model. A stream is marked for its route. Returns the limits.
+local function admit_named_body(handle, headers)
+  headers:remove(LIMITS.stream_header)
+  local named = headers:get(LIMITS.model_header) or ""
+  local declared = tonumber(headers:get("content-length") or "")
+  if declared and declared > LIMITS.json then return refuse(handle, "413", "JSON may have " .. LIMITS.json .. " bytes") end
+  expect_body(headers)
+  route_as(handle, headers, LIMITS.unknown_model) -- which bounds how much is held of it
+  local body = handle:body(true) -- handles from before are dead behind this line
+  headers = handle:headers()
+  end_of_body(handle, headers)
+  local size = body:length()
+  local told, status, why = named_in(body, size)
+  if status then return refuse(handle, status, why) end
+  if told.is_stream then headers:add(LIMITS.stream_header, "yes") end
+  local limits = name_model(handle, headers, named == "" and told.model or nil, named)
+  if limits.most and size > limits.most then
+    return refuse(handle, "413", "this model takes requests of up to " .. limits.most .. " bytes")
+  end
+  return limits
+end
+
 -- Refuses a request, or gives it its model's name and returns the limits of that model.
 local function admit(handle)
   local headers = handle:headers()
@@ -393,7 +436,12 @@ local function admit(handle)
   end
   local call = match(plain, "^/inference%.GRPCInferenceService/(Model%a*)$")
   local model = not match(plain, "/trace/setting$") and match(plain, "^/v2/models/([^/]+)")
-  if call == "ModelStreamInfer" or not (call or model) then headers:remove(LIMITS.body) end -- others' are replaced
+  local names_itself = LIMITS.names_itself[plain]
+  if call == "ModelStreamInfer" or not (call or model or names_itself) then headers:remove(LIMITS.body) end -- others' are replaced
+  if names_itself then
+    if headers:get("content-encoding") then return refuse(handle, "415", "send the request without content-encoding") end
+    return admit_named_body(handle, headers)
+  end
   if not (call or model) then return answer_self(handle, headers, plain) end
   if call then
     if match(path, "%?") then return refuse(handle, "400", "a gRPC path has no query; take off what follows the name of the call") end

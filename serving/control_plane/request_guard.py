@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from registry.core.traffic import OTHERS
+from serving.control_plane.calls import NAMING_PATHS, STREAM_HEADER
 from serving.control_plane.clusters import NAMESPACE, SHED
 from serving.control_plane.own_answers import ALL_STATISTICS, ASKS_READY, DRAINED, HEALTH_CHECK, HEALTH_OF_MODEL
 from serving.control_plane.request_classes import CLASS_HEADER
@@ -98,6 +99,8 @@ def request_guard(*, is_drained: bool = False) -> dict[str, Any]:
         "check": f'"{HEALTH_CHECK}"',
         "check_model": f'"{HEALTH_OF_MODEL}"',
         "drained": f'"{DRAINED}"' if is_drained else "nil",
+        "names_itself": "{" + ", ".join(f'["{path}"] = true' for path in NAMING_PATHS) + "}",
+        "stream_header": f'"{STREAM_HEADER}"',
         "asks_ready": "{" + ", ".join(f'["{path}"] = true' for path in ASKS_READY) + "}",
     }
     table = ", ".join(f"{name} = {value}" for name, value in limits.items())

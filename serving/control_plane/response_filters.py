@@ -22,8 +22,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from registry.core.kinds import KINDS
+from registry.core.kinds.words import Words
 from serving.control_plane.clusters import NAMESPACE, SHED
-from serving.core.outcomes import TRITON, Words
 
 #: The name of the filter, under which a virtual host tells it how long an attempt may take.
 FILTER = "answers"
@@ -33,7 +34,7 @@ LONGEST = 16 * 1024
 BODY_HEADER, AWAITED = "x-sluicegate-body", "awaited"
 #: On a request that stable answers because the candidate had no room for it.
 ROOM_HEADER = "x-sluicegate-room"
-#: On a second attempt if the first was late. Envoy's router writes it; virtual hosts remove a caller's.
+#: On a second attempt if the first was late. Envoy's router writes it; the listener removes a caller's.
 LATE_HEADER = "x-envoy-is-timeout-retry"
 #: On what a server's full queue refused: the same header by which a tenant's quota says so.
 FULL_HEADER, FULL_VALUE = "x-sluicegate-shed", "server queue"
@@ -42,7 +43,7 @@ HANDS_ON = "hands_on"
 
 
 def _words(words: Words) -> str:
-    """A server's words as tables of the script. They are compared from their first letter, since servers quote what callers sent
+    """A server kind's words as a table of the script. They are compared from their first letter, since servers quote what callers sent
     further on."""
 
     def listed(texts: Iterable[str]) -> str:
@@ -50,19 +51,27 @@ def _words(words: Words) -> str:
 
     by_status = {of: [text for status, text in words.grpc_mistakes if status == of] for of, _ in words.grpc_mistakes}
     mistakes = ", ".join(f'["{status}"] = {listed(texts)}' for status, texts in by_status.items())
-    return f"""local MISTAKES = {listed(words.mistakes)}
-local NO_MEMORY = {listed(words.no_memory)}
-local FAILURES = {listed(words.failures)}
--- ONNX Runtime calls it an invalid argument, too, when a node of a graph that began to run finds an index beyond its table. Whether
--- the caller's data or the release is to blame is seen where stable answers the same.
-local RAN = {json.dumps(words.ran)}
-local FULL = {json.dumps(words.full)}
-local GRPC_MISTAKES = {{ {mistakes} }}"""
+    tables = {
+        "opens": listed(words.opens),
+        "mistakes": listed(words.mistakes),
+        "no_memory": listed(words.no_memory),
+        "failures": listed(words.failures),
+        "ran": listed([words.ran] if words.ran else []),
+        "full": json.dumps(words.full),
+        "grpc_mistakes": f"{{ {mistakes} }}",
+    }
+    return f"{{ {', '.join(f'{name} = {text}' for name, text in tables.items())} }}"
+
+
+def _every_kind() -> str:
+    return ", ".join(f"[{json.dumps(name)}] = {_words(kind.words)}" for name, kind in KINDS.items())
 
 
 ANSWERS_LUA = f"""
 local LONGEST = {LONGEST}
-{_words(TRITON)}
+-- By server kind. ONNX Runtime calls it an invalid argument, too (`ran`), when a node of a graph that began to run finds an index
+-- beyond its table. Whether the caller's data or the release is to blame is seen where stable answers the same.
+local WORDS = {{ {_every_kind()} }}
 -- Of a version that the server does not have, in Triton's words; of one that is no number it has no words but these.
 local NO_PATH, NO_NUMBER = "Not Found", "failed to get model version from specified version string"
 local VERSIONS = "; a version chooses no release here: leave it out, and the gateway chooses the release"
@@ -74,17 +83,21 @@ local function begins(text, starts)
   return false
 end
 
+local function is_full(said, words)
+  return words.full ~= "" and said:find(words.full, 1, true)
+end
+
 local function is_version(said)
   local is_unknown = begins(said, {{"Request for unknown model"}}) and said:find("' version ", 1, true)
   return is_unknown or said == NO_PATH or begins(said, {{NO_NUMBER}})
 end
 
-local function grpc(head, status)
+local function grpc(head, status, words)
   local said = head:get("grpc-message") or ""
   if (status == "3" or status == "5") and is_version(said) then head:replace("grpc-message", said .. VERSIONS) end
-  if begins(said, GRPC_MISTAKES[status] or {{}}) then return head:replace("grpc-status", "3") end
-  if status == "3" and begins(said, {{RAN}}) then head:replace("grpc-status", "13") end
-  if status == "14" and said:find(FULL, 1, true) then
+  if begins(said, words.grpc_mistakes[status] or {{}}) then return head:replace("grpc-status", "3") end
+  if status == "3" and begins(said, words.ran) then head:replace("grpc-status", "13") end
+  if status == "14" and is_full(said, words) then
     head:replace("grpc-status", "8")
     return true
   end
@@ -92,11 +105,23 @@ end
 
 local READ = {{["400"] = true, ["404"] = true, ["500"] = true, ["501"] = true, ["503"] = true}}
 
-local function meant(status, said, is_front)
-  if status == "503" then return said:find(FULL, 1, true) and "429" end
-  if status == "404" then return begins(said, NO_MEMORY) and "400" end
-  if status == "400" then return begins(said, FAILURES) and "500" end
-  return is_front and begins(said, MISTAKES) and "400"
+local function meant(status, said, is_front, words)
+  if status == "503" then return is_full(said, words) and "429" end
+  if status == "404" then return begins(said, words.no_memory) and "400" end
+  if status == "400" then return begins(said, words.failures) and "500" end
+  return is_front and begins(said, words.mistakes) and "400"
+end
+
+-- The message of an error, cut at the beginning of the body; nil if the body is none.
+local function message_of(text, words)
+  for _, start in ipairs(words.opens) do
+    if text:sub(1, #start) == start then return text:sub(#start + 1) end
+  end
+end
+
+-- The words of the model's server kind; nil where the virtual host states none.
+local function words_of(handle)
+  return WORDS[handle:virtualHost():metadata():get("kind") or ""]
 end
 
 -- A number that the virtual host states; nil where it states none, for which `get` returns nothing, and not nil.
@@ -128,16 +153,18 @@ function envoy_on_response(handle)
   local head = handle:headers()
   local status = head:get("grpc-status")
   if status and begins(head:get("content-type") or "", {{"application/grpc"}}) then  -- over HTTP it says nothing
-    if status ~= "0" and grpc(head, status) then hand_on(handle) end
+    local words = status ~= "0" and words_of(handle)
+    if words and grpc(head, status, words) then hand_on(handle) end
     return
   end
   status = head:get(":status")
-  if not READ[status] then return end
+  local words = READ[status] and words_of(handle)
+  if not words then return end
   local size = tonumber(head:get("content-length") or "")
   -- `generate` tells no length when the model failed
   if (size or 0) > LONGEST or (not size and status ~= "400") then return end
   if is_late(handle) then return end
-  local is_front = status == "501" or head:get("content-type") == "application/json"
+  local is_front = status == "501" or begins(head:get("content-type") or "", {{"application/json"}})
   local body = handle:body(true)
   local text = body:getBytes(0, math.min(body:length(), 200))
   local whole = status == "404" and text:match('^{{"error":"(.*)"}}%s*$')
@@ -145,8 +172,8 @@ function envoy_on_response(handle)
     handle:headers():replace("content-length", body:setBytes('{{"error":"' .. whole .. VERSIONS .. '"}}'))
     return
   end
-  local said = text:match('^{{"error":"(.*)') or text:match('^data: {{"error":"(.*)')
-  local better = said and meant(status, said, is_front)
+  local said = message_of(text, words)
+  local better = said and meant(status, said, is_front, words)
   if not better then return end
   handle:headers():replace(":status", better)  -- `head` is dead once the body was awaited
   if better == "429" then
@@ -176,9 +203,9 @@ def upstream_filters() -> list[dict[str, Any]]:
     ]
 
 
-def attempt_metadata(attempt_timeout_s: float) -> dict[str, dict[str, Any]]:
-    """Returns a virtual host's metadata for the filter: how long an attempt may take."""
-    return {FILTER: {"attempt_timeout_ms": f"{1000 * attempt_timeout_s:.0f}"}}
+def attempt_metadata(attempt_timeout_s: float, kind: str) -> dict[str, dict[str, Any]]:
+    """Returns a virtual host's metadata for the filter: how long an attempt may take, and the model's server kind."""
+    return {FILTER: {"attempt_timeout_ms": f"{1000 * attempt_timeout_s:.0f}", "kind": kind}}
 
 
 def second_is_late() -> dict[str, Any]:

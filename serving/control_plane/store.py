@@ -193,6 +193,7 @@ def _model_route(route: RouteRow, servers: Servers, releases: Mapping[str, _Seal
             of.has_streams,
             of.max_batch,
             limit.well_within_s,
+            of.kind,
         )
 
     forced = [used[pk] for pk in readable - set(route.arms)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.control_plane.calls import PATHS, PROTOCOLS, as_servers_want, match_of
+from serving.control_plane.calls import as_servers_want, match_of, offered
 from serving.control_plane.clusters import NAMESPACE, NOT_ACCEPTED_S, PROBER_CLUSTER, rest_name, stream_entry_name
 from serving.control_plane.forced import FORCED_KEY_HEADER, RELEASE_HEADER, forced_routes
 from serving.control_plane.overflow import HANDED_ON, drawn_metadata, draws_candidate, room_header
@@ -20,7 +20,7 @@ from serving.control_plane.refusals import (
 from serving.control_plane.request_classes import of_class
 from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, incoming_route, model_metadata
 from serving.control_plane.request_log import SLOW_AFTER
-from serving.control_plane.response_filters import LATE_HEADER, attempt_metadata
+from serving.control_plane.response_filters import attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.asleep import Asleep
 from serving.core.outcomes import GRPC, GRPC_FAILURES, HTTP, Purpose, route_name
@@ -60,16 +60,14 @@ _BAD_ANSWERS = {
         "retriable_headers": [*(_BAD_STATUS if protocol == GRPC else []), HANDED_ON],
         "retriable_status_codes": [HTTP_NOT_FOUND, *SERVER_ERRORS],
     }
-    for protocol in PROTOCOLS
+    for protocol in (GRPC, HTTP)
 }
 
 #: Heads that no caller may hand to a server. With `triton_grpc_error` a stream asks for errors as a status, and Triton 2.51 ends by
 #: a signal where the model's own error follows: one caller would end it for all. Seen on the real server.
 #: gRPC's own lines come from its clients' inner workings; a server resets a call whose line it cannot read.
-#: A caller's word that its first attempt was late would count as one; the router adds its own after this removal.
 _NOT_FOR_SERVERS = (
-    FORCED_KEY_HEADER, LATE_HEADER, "triton_grpc_error", "grpc-previous-rpc-attempts", "grpc-retry-pushback-ms",
-    "grpc-internal-encoding-request",
+    FORCED_KEY_HEADER, "triton_grpc_error", "grpc-previous-rpc-attempts", "grpc-retry-pushback-ms", "grpc-internal-encoding-request",
 )  # fmt: skip
 #: Seconds that a stream may stand still at least. A model whose requests may take longer gets that time.
 STREAM_IDLE_S = 300.0
@@ -144,7 +142,7 @@ def vhost(route: ModelRoute, *, forced_key: str = "") -> dict[str, Any]:
             "filter_metadata": {
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
                 **model_metadata(route.max_request_bytes, route.max_batch, _least_deadline_ms(route), tenants),
-                **attempt_metadata(_attempt_s(route)),
+                **attempt_metadata(_attempt_s(route), route.stable.kind),
             }
         },
         "typed_per_filter_config": quotas(route.tenants, route.gateways),
@@ -154,26 +152,29 @@ def vhost(route: ModelRoute, *, forced_key: str = "") -> dict[str, Any]:
 def _routes(route: ModelRoute, forced_key: str) -> list[dict[str, Any]]:
     """Of a model that is asleep the gateway answers whatever a server of it would have."""
     pools = [pool.name for pool in reversed(route.pools)]  # that of whatever is of no other class comes last
-    routes = [incoming_route(), *model_routes(route.model, is_ready=route.is_ready, asleep=_asleep_as(route))]
+    asks, asleep = HTTP in route.calls.question, _asleep_as(route)
+    health = model_routes(route.model, is_ready=route.is_ready, asleep=asleep, asks_server=asks)
+    routes = [incoming_route(), *health]
     if forced_key and route.asleep is None:
         routes += forced_routes(route, pools, forced_key)
-    if not route.has_streams:
+    calls = route.calls
+    if not route.has_streams and GRPC in calls.stream:
         # Nobody reads the messages of a stream before a server does: docs/decisions/0014-the-request-guard.md
         why = f"{route.model} takes no gRPC streams; its releases declare none (envelope.limits.streaming). Ask by ModelInfer."
-        path = {"safe_regex": {"regex": PATHS[Purpose.STREAM]["grpc"]}}
+        path = {"safe_regex": {"regex": calls.stream[GRPC]}}
         routes += refusals(path, why, name="no_streams", grpc_status=GRPC_UNIMPLEMENTED)
-    for protocol in PROTOCOLS:
-        has_streams = protocol == "http" or route.has_streams
+    for protocol in calls.protocols:
+        purposes = offered(calls, protocol, has_grpc_streams=route.has_streams)
         if route.asleep is not None:
-            kinds = PATHS if has_streams else (Purpose.INFERENCE, Purpose.QUESTION)
-            routes += [_sleeps(route, route.asleep, protocol, asked) for asked in kinds]
+            routes += [_sleeps(route, route.asleep, protocol, asked) for asked in purposes]
             continue
         for pool in reversed(route.pools):
             routes += _split(route, protocol, pool, Purpose.INFERENCE)
-        if has_streams:
+        if Purpose.STREAM in purposes:
             routes.append(_stream(route, protocol))
-        routes += _split(route, protocol, route.pools[0], Purpose.QUESTION)
-    routes += wrong_calls(PATHS[asked][HTTP] for asked in (Purpose.INFERENCE, Purpose.STREAM))
+        if Purpose.QUESTION in purposes:
+            routes += _split(route, protocol, route.pools[0], Purpose.QUESTION)
+    routes += wrong_calls(dict.fromkeys((calls.inference[HTTP], calls.stream[HTTP])))
     return [*routes, *refusals({}, NOT_OFFERED, name="not_offered", grpc_status=GRPC_UNIMPLEMENTED)]
 
 
@@ -187,7 +188,7 @@ _OF_MODELS = ("/inference.GRPCInferenceService/Model", HEALTH_OF_MODEL)
 
 def unknown_model_vhost() -> dict[str, Any]:
     """Where requests go whose model has no routes: the request guard gives them the name `UNKNOWN_MODEL`."""
-    message = f"no such model here; name it in the path /v2/models/<model>/infer or in the header {MODEL_HEADER}"
+    message = f"no such model here; name it in the path, in the body's member `model`, or in the header {MODEL_HEADER}"
     return {
         "name": "unknown_model",
         "domains": ["*"],
@@ -218,7 +219,7 @@ def _sleeps(route: ModelRoute, asleep: Asleep, protocol: str, asked: Purpose) ->
     return {
         "name": name,
         "metadata": _label(route),
-        "match": match_of(protocol, asked),
+        "match": match_of(route.calls, protocol, asked),
         "direct_response": {"status": 503, "body": {"inline_string": f"{name}: {words}"}},
         "response_headers_to_add": [
             {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
@@ -286,7 +287,7 @@ def _unary(
     return {
         "name": route_name(asked, protocol, pool),
         "metadata": _label(route),
-        "match": match_of(protocol, asked, of_class(pool)),
+        "match": match_of(route.calls, protocol, asked, of_class(pool)),
         **as_servers_want(protocol, asked),
         "route": {
             **_whole(route.limits.timeout_s, protocol),
@@ -367,7 +368,7 @@ def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
     return {
         "name": route_name(Purpose.STREAM, protocol),
         "metadata": _label(route),
-        "match": match_of(protocol, Purpose.STREAM),
+        "match": match_of(route.calls, protocol, Purpose.STREAM),
         **as_servers_want(protocol, Purpose.STREAM),
         "route": {
             "timeout": "0s",

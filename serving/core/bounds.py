@@ -6,6 +6,7 @@ import json
 from typing import NamedTuple
 
 from registry.core.envelope import LARGEST_REQUEST_BYTES, declared_per_s
+from registry.core.kinds import DEFAULT, kind_of
 from registry.core.serving import instances_of
 from serving.core.admission import AdmissionLimit, Proof, admission_of
 from serving.core.routes import REQUEST_BYTES
@@ -20,6 +21,7 @@ class RequestBounds(NamedTuple):
     has_streams: bool
     max_batch: int
     throughput_per_s: float | None = None  # the largest that the envelope declares in requests
+    kind: str = DEFAULT
 
     def admission(self, proof: Proof | None) -> AdmissionLimit:
         """The bound on requests in flight, with the release's proof."""
@@ -44,4 +46,5 @@ def bounds_of(manifest: str) -> RequestBounds:
         limits.get("streaming") is True,
         int((document.get("serving") or {}).get("max_batch_size") or 0),
         declared_per_s(document.get("envelope") or {}),
+        kind_of(document).name if document else DEFAULT,
     )

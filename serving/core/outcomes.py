@@ -15,7 +15,8 @@ The time of an attempt that its caller gave up is kept apart: it shows that an a
 other requests count for no release: questions (readiness, metadata, configuration, statistics), forced calls, and the
 gateway's own answers and refusals. Mistakes are counted apart: the guard `refused` compares their rates.
 
-Servers word their answers differently, so the words are a value: `TRITON`. The gateway's response filter is written from it.
+Servers word their answers differently. The words of a server kind are a value (`registry.core.kinds`), and the gateway's
+response filter is written from it.
 """
 
 from __future__ import annotations
@@ -278,66 +279,3 @@ def _second(answer: Answer, ended: Ended) -> Drawn:
     if ended in (Ended.SHED, Ended.LATE, Ended.ABORTED):
         return Drawn.FAILED
     return Drawn.COMMON if ended in (Ended.FAILED, Ended.MISTAKE) else Drawn.SAVED
-
-
-# --- the words of servers ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Words:
-    """The texts by which one kind of server contradicts its own status. They are compared with the start of a message, `full`
-    with all of it."""
-
-    mistakes: tuple[str, ...] = ()  # 500 or 501 of its front end, before any model saw the request
-    no_memory: tuple[str, ...] = ()  # 404: shared memory that the caller did not register
-    failures: tuple[str, ...] = ()  # 400, though the model failed
-    ran: str = ""  # 400 and INVALID_ARGUMENT of a graph that began to run
-    full: str = ""  # 503 and UNAVAILABLE of a full queue
-    grpc_mistakes: tuple[tuple[int, str], ...] = ()  # (status, how its message begins)
-
-
-_RAN: Final = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Non-zero status code returned while running "
-_NO_MEMORY: Final = tuple(f"Unable to find {kind}shared memory region" for kind in ("", "system ", "cuda "))
-#: Triton's front end answers 500 as application/json, before any model saw the request; what a model raises or answers comes
-#: as text/plain. Source: Triton 2.51; `tests/real/test_mistakes.py` holds the requests.
-TRITON: Final = Words(
-    mistakes=(
-        "failed to parse the request JSON buffer", "Unable to parse '", "Unable to set '", "failed to get request params",
-        "attempt to get members for non-object", "attempt to access ", "Unsupported compression type",
-        "string correlation ID cannot", "Unable to parse JSON bytes", "Expected JSON object for keyword",
-    ),
-    no_memory=_NO_MEMORY,
-    failures=("Failed to process the request(s) for model", "Stub process", _RAN),
-    ran=_RAN,
-    full="Exceeds maximum queue size",
-    grpc_mistakes=(
-        (13, "Unable to parse request"), (13, "Unexpected error decompressing"), (12, "string correlation ID cannot"),
-        *((5, text) for text in _NO_MEMORY),
-    ),
-)  # fmt: skip
-
-
-def meant_status(words: Words, status: int, said: str, *, is_front: bool) -> int:
-    """Returns the HTTP status that fits the text of an answer. `said`: the start of its error; `is_front`: it came from the
-    server's front end, not from a model."""
-    if status == UNAVAILABLE:
-        return FULL if _is_full(words, said) else status
-    if status == NOT_FOUND:
-        return 400 if said.startswith(words.no_memory) else status
-    if status == 400:
-        return 500 if said.startswith(words.failures) else status
-    return 400 if status in (500, 501) and is_front and said.startswith(words.mistakes) else status
-
-
-def meant_grpc(words: Words, status: int, said: str) -> int:
-    """Returns the gRPC status that fits a message."""
-    if any(status == of and said.startswith(text) for of, text in words.grpc_mistakes):
-        return 3
-    if status == 3 and words.ran and said.startswith(words.ran):
-        return 13
-    return GRPC_FULL if status == GRPC_UNAVAILABLE and _is_full(words, said) else status
-
-
-def _is_full(words: Words, said: str) -> bool:
-    """Whether the server's own queue is full. A model that writes these words stands behind the server's words of a failure."""
-    return bool(words.full) and words.full in said and not said.startswith(words.failures)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
 
+from registry.core.kinds import DEFAULT, KINDS
+from registry.core.kinds.kind import Calls
 from serving.core.addresses import Address
 from serving.core.asleep import PREPARING_AGAIN_S, Asleep
 from serving.core.lifecycle import DeploymentState
@@ -25,17 +27,14 @@ IN_FLIGHT_PER_INSTANCE = 8
 WELL_WITHIN_S = 0.125
 #: A candidate's in-flight bound is at most this multiple of its own: a slower release keeps more requests in flight.
 MOST_TIMES = 16
-#: HTTP and gRPC: a release has a cluster for each, and Envoy counts what is in flight by cluster.
-_PROTOCOLS = 2
-#: Bytes of one request to a model whose releases declare nothing: a batch of 25 RGB images of 224 × 224 in FP32, and small enough
-#: that a hundred callers who send all but the last byte hold no more than 1.6 GB of a gateway's memory.
+#: Bytes of one request to a model whose releases declare nothing: a batch of 25 RGB images of 224 × 224 in FP32.
+#: A hundred callers who send all but the last byte hold 1.6 GB of a gateway's memory.
 REQUEST_BYTES = 16 * 2**20
 
-#: Weights are basis points and always sum to this. With the candidate first and a constant sum, a sticky share that
-#: grows keeps the callers it had.
+#: Weights are basis points and always sum to this, so that a sticky share that grows keeps the callers it had.
 WHOLE_BP = 10_000
-#: Requests are labelled with the number of their route's last change, modulo this: few enough for a gateway that never forgets a
-#: label, enough that hardly a request is still under way when its label comes again.
+#: Requests are labelled with the number of their route's last change, modulo this: a gateway never forgets a label, and hardly a
+#: request is still under way when its label comes again.
 SLOTS = 4
 #: PostgreSQL's NOTIFY channel for changes of routes and servers.
 CHANGE_CHANNEL = "sluicegate_routes"
@@ -47,11 +46,12 @@ class TableRefused(Exception):
 
 @dataclass(frozen=True, order=True)
 class Endpoint:
-    """Where one server listens."""
+    """Where one server listens, and what its clients speak (`registry.core.kinds.spoken_by`)."""
 
     host: str
     http_port: int
     grpc_port: int
+    speaks: str = ""
 
 
 def digest12(digest: str) -> str:
@@ -74,11 +74,10 @@ def class_cluster(cluster: str, pool: str) -> str:
 
 @dataclass(frozen=True)
 class Arm:
-    """A release and the servers that answer for it. `name` is r14; `digest` is sha256:<64 hex>.
+    """A release and the servers that answer for it, all of one `kind`. `name` is r14; `digest` is sha256:<64 hex>.
 
     `max_in_flight`: requests that one of its servers may have at once, from all gateways and over both protocols.
-    `max_request_bytes`: of the body of one. `has_streams`: whether its model is asked over gRPC streams.
-    `max_batch`: items of one request, which are the first size of each input; 0 where there is no batch axis.
+    `max_request_bytes`: of one body. `has_streams`: over gRPC. `max_batch`: items of one request; 0 without a batch axis.
     `well_within_s`: while it is well, what fills `max_in_flight` is answered within it; proven, where that bound is.
     """
 
@@ -90,12 +89,12 @@ class Arm:
     has_streams: bool = False
     max_batch: int = 0
     well_within_s: float = WELL_WITHIN_S
+    kind: str = DEFAULT
 
     def __post_init__(self) -> None:
-        if self.max_in_flight < 1:
-            raise ValueError(f"{self.name}: with {self.max_in_flight} requests in flight it would never be asked")
-        if self.max_request_bytes < 1:
-            raise ValueError(f"{self.name}: with {self.max_request_bytes} bytes it would never be asked")
+        for bound, of in ((self.max_in_flight, "requests in flight"), (self.max_request_bytes, "bytes")):
+            if bound < 1:
+                raise ValueError(f"{self.name}: with {bound} {of} it would never be asked")
         if not self.well_within_s > 0:
             raise ValueError(f"{self.name}: nothing is answered within {self.well_within_s} s")
 
@@ -145,9 +144,7 @@ class ModelRoute:
     gateways: int = 1
     slow_ms: float | None = None
     tenants: Tenants | None = None  # whose requests are let through; everybody's where nothing is stated
-    classes: RequestClasses | None = (
-        None  # each with places of its own; all requests share them where nothing is stated
-    )
+    classes: RequestClasses | None = None  # each with places of its own; shared by all where nothing is stated
     is_idempotent: bool = True  # a request may be asked twice; else it is neither retried once it was sent nor mirrored
     retries_resets: bool = False  # asks again what was in flight on a server that died, of which it may have died
     asleep: Asleep | None = None  # the gateway answers for the model
@@ -235,6 +232,11 @@ class ModelRoute:
         return max(most) if all(most) else 0
 
     @property
+    def calls(self) -> Calls:
+        """Of stable's server kind, which the model's callers use."""
+        return KINDS[self.stable.kind].calls
+
+    @property
     def has_streams(self) -> bool:
         """Whether every release that the split picks asks for gRPC streams."""
         return all(arm.has_streams for arm, _ in self.split)
@@ -242,13 +244,11 @@ class ModelRoute:
     def in_flight(self, arm: Arm, share_pct: int = 100) -> int:
         """Requests that one gateway may have in flight on `arm` over one protocol, at least 1. `share_pct`: of one class of them.
 
-        What all its servers may have is divided among the gateways and the two protocols, each share rounded up: however
-        requests are mixed, the servers never have more than that (by rounding, one more for each share). Who speaks one
-        protocol only gets half; the other way round, servers could be given twice what they can bear.
+        What all its servers may have is divided among the gateways and the kind's protocols, each share rounded up: however
+        requests are mixed, the servers never have more than that (by rounding, one more for each share).
 
         The candidate is allowed what would hang there if it stopped answering at the rate at which it was well, up to
-        `MOST_TIMES` its bound: what it has no room for is answered by stable, but tells nothing of the candidate, which has to
-        be found out; and stable's own bound keeps stable from being overrun.
+        `MOST_TIMES` its bound: what stable answers in its place is no evidence. Stable's own bound protects stable.
         """
         of_all = arm.max_in_flight * max(len(arm.endpoints), 1)
         if arm is self.candidate:
@@ -260,7 +260,7 @@ class ModelRoute:
         return self._share(candidate.max_in_flight * max(len(candidate.endpoints), 1), share_pct)
 
     def _share(self, of_all: int, share_pct: int) -> int:
-        return ceil(of_all * share_pct / (100 * self.gateways * _PROTOCOLS))
+        return ceil(of_all * share_pct / (100 * self.gateways * len(self.calls.protocols)))
 
 
 @dataclass(frozen=True)

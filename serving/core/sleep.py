@@ -128,7 +128,7 @@ def how_to_end(silent: Sequence[str]) -> str:
     name = silent[0] if len(silent) == 1 else "NAME"
     return (
         "Who does not tell may serve users by what it last heard, and keeps its servers loaded until it tells again; "
-        f"one that serves nobody any more is removed: `sluicegate gateway remove {name}`."
+        f"one that serves nobody any more is removed: `sluicegate api POST /gateways/{name}/remove --if-match '*'`."
     )
 
 

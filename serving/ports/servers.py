@@ -82,6 +82,7 @@ class Parcel:
     model: str
     bodies: tuple[bytes, ...]
     json_bytes: tuple[int, ...]  # over HTTP: how much of each body is JSON, tensors follow; 0: all of it
+    path: str = ""  # over HTTP, if it is not the protocol's own
     streams: bool = False  # over gRPC: each request opens a stream of responses
 
 
@@ -156,7 +157,10 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class RunningServer:
-    """`pid` 0: a process of somebody else's, perhaps on another machine; nothing of it can be measured."""
+    """`pid` 0: a process of somebody else's, perhaps on another machine; nothing of it can be measured.
+
+    `speaks`: see `registry.core.kinds.spoken_by`.
+    """
 
     host: str
     http_port: int
@@ -164,6 +168,7 @@ class RunningServer:
     metrics_port: int
     pid: int
     folder: Path
+    speaks: str = ""
 
 
 class Launcher(Protocol):

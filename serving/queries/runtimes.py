@@ -6,6 +6,7 @@ from typing import Any
 
 from registry.adapters.capability_evidence import capabilities
 from registry.core.capabilities import states_of
+from registry.core.kinds import DEFAULT
 from serving.models import Node
 from serving.queries.deployments import nodes
 
@@ -25,7 +26,7 @@ def offered_runtimes() -> list[dict[str, Any]]:
                 str(own.get("image", "")),
                 {
                     "image": str(own.get("image", "")),
-                    "server": str(own.get("server", "triton")),
+                    "server": str(own.get("server", DEFAULT)),
                     "backends": [],
                     "nodes": [],
                 },

@@ -8,7 +8,7 @@ from typing import Any
 
 from registry.core.gpu_memory import estimate
 from sluicegate.cli import archives, exits
-from sluicegate.cli.fit import memory_lines
+from sluicegate.cli.envelope import memory_lines
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect, find_token, server_url
 from sluicegate.client.checks import Verdict, judge

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from registry.core.engine_flavour import FLAVOURS, STANDARD, Flavour
 from registry.core.engine_profile import InputProfile, profile_of
-from registry.core.file_rules import BACKEND_FILES
 from registry.core.formats.tensorrt import MAGICS
+from registry.core.kinds import BACKEND_FILES
 from registry.core.spec import read_spec
 from serving.adapters import tensorrt
 from serving.adapters.cuda import Cuda

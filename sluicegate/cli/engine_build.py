@@ -13,7 +13,7 @@ from typing import Any, Final
 from ledger.adapters.files import write_whole
 from registry.adapters.yaml_edit import with_section
 from registry.core.engine_flavour import Flavour
-from registry.core.file_rules import BACKEND_FILES
+from registry.core.kinds import BACKEND_FILES
 from serving.adapters import tensorrt
 from serving.adapters.cuda import Cuda, CudaError
 from serving.adapters.onnx_reference import GraphError, OnnxReference

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from accounts.core.quantities import quantity_text
-from sluicegate.cli.fit import memory_lines
 
 _SIGNS = {"passed": "✓", "failed": "✗", "unknown": "?"}
 
@@ -38,3 +37,19 @@ def lines(envelope: dict[str, Any]) -> Iterator[str]:
         yield f"  ? unknown, neither declared nor measured: {', '.join(others)}"
     yield from (f"  {note}" for note in envelope["notes"])
     yield from (f"  {line}" for line in memory_lines(envelope["estimate"]))
+
+
+def memory_lines(estimate: dict[str, Any] | None) -> list[str]:
+    """The estimate of a release's GPU memory, a line for each part."""
+    if estimate is None:
+        return []
+    without = ", without its unknown parts" if estimate["is_partial"] else ""
+    parts = [f"  {one['name']} {_amount(one)}: {one['source']}" for one in estimate["parts"]]
+    return [
+        f"GPU memory, an estimate before the run: about {estimate['total_mib']} MiB on each device{without}",
+        *parts,
+    ]
+
+
+def _amount(part: dict[str, Any]) -> str:
+    return "unknown" if part["mib"] is None else f"{part['mib']} MiB{' and more' * part['is_partial']}"

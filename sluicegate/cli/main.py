@@ -16,7 +16,9 @@ from sluicegate.cli.commands import COMMANDS
 
 ABOUT = """Releases inference models safely: sealed releases, gates on real servers, rollouts by evidence,
 automatic rollback."""
-EPILOG = """exit codes:
+EPILOG = """administration and everything else: sluicegate api METHOD PATH (sluicegate api --help)
+
+exit codes:
   0  ok
   1  a gate failed, a digest did not match, or the rollout was rolled back
   2  infrastructure: a server cannot be reached or broke
@@ -36,7 +38,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(exits.REFUSED, f"{self.prog}: {message}\nNext: {self.prog} --help\n")
+        has_verbs = any(isinstance(action, argparse._SubParsersAction) for action in self._actions)
+        others = "; all other operations of the server: sluicegate api --help" if has_verbs else ""
+        self.exit(exits.REFUSED, f"{self.prog}: {message}\nNext: {self.prog} --help{others}\n")
 
 
 @cache  # it takes longer than most commands that one process runs after another
@@ -101,11 +105,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and gives its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     try:
-        arguments = build_parser(_modules_for(words)).parse_args(words)
+        arguments = _parsed(build_parser(_modules_for(words)), words)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else exits.REFUSED
     arguments.server = getattr(arguments, "server", None)
     return _run(arguments)
+
+
+def _parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """Like `parse_args`, but `api` takes its fields behind options, too, which argparse leaves over."""
+    arguments, rest = parser.parse_known_args(words)
+    if rest and (not hasattr(arguments, "fields") or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.fields = [*arguments.fields, *rest]
+    return arguments
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -1,13 +1,11 @@
-"""`sluicegate model`: create, list, show, golden sets, the requests that are kept for them, and traces."""
+"""`sluicegate model`: create, list, show, and golden sets."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from sluicegate.cli import exits, gates
 from sluicegate.cli.environment import route_line
@@ -15,11 +13,8 @@ from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
 from sluicegate.client import Client
-from sluicegate.client.documents import read_yaml, text_of
+from sluicegate.client.documents import read_yaml
 from sluicegate.client.names import model_path
-from validators.core.trace import MOST_GAPS, gaps_of, instants_of
-
-TRACE_COLUMNS = ("digest", "gaps", "lasts", "rate", "longest gap", "cv", "arrivals")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -43,12 +38,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     show_parser = verbs.add_parser("show", help="Show one model")
     show_parser.add_argument("model", metavar="MODEL")
     show_parser.set_defaults(run=run_show)
-    tenants_parser = verbs.add_parser(
-        "tenants", help="Show what each tenant and class of a model sends, and what of it is shed"
-    )
-    tenants_parser.add_argument("model", metavar="MODEL")
-    tenants_parser.add_argument("--environment", default="production", metavar="ENVIRONMENT", help="(production)")
-    tenants_parser.set_defaults(run=run_tenants)
     golden_parser = verbs.add_parser(
         "golden",
         help="Add a golden set to a model, or tell what it can prove",
@@ -61,39 +50,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     golden_parser.add_argument("file", type=Path, metavar="JSONL")
     golden_parser.add_argument("--check", action="store_true", help="add nothing; tell mistakes, and what it can prove")
     golden_parser.set_defaults(run=run_golden)
-    kept_parser = verbs.add_parser(
-        "kept",
-        help="Tell how many mirrored requests are kept of a model, draft a golden set from them, or delete them",
-        description="What may be kept stands under kept_requests in the model's gate policy. A draft expects what the stable "
-        "release answered; look at it, then add it with `sluicegate model golden MODEL FILE`.",
-    )
-    kept_parser.add_argument("model", metavar="MODEL")
-    what = kept_parser.add_mutually_exclusive_group()
-    what.add_argument("--draft", type=Path, metavar="JSONL", help="write the golden set that they make to this file")
-    what.add_argument("--forget", action="store_true", help="delete all of them")
-    kept_parser.set_defaults(run=run_kept)
-    _add_traces(verbs)
-
-
-def _add_traces(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    trace_parser = verbs.add_parser(
-        "trace",
-        help="Have the load gate send requests as they once came",
-        description="Adds a recording to the model's traces and names it in the gate policy, as load.trace: CSV with a column "
-        f"TIMESTAMP, or a line each of seconds, of an ISO 8601 instant or of JSON with a timestamp; {MOST_GAPS:,} gaps at most. "
-        "Nothing but the gaps leaves this machine.",
-    )
-    trace_parser.add_argument("model", metavar="MODEL")
-    trace_parser.add_argument("file", type=Path, metavar="FILE")
-    trace_parser.set_defaults(run=run_trace)
-    traces_parser = verbs.add_parser(
-        "traces",
-        help="List the traces of a model, or remove one",
-        description="Tells what the arrivals of each are like. What the gate policy or any gate run names is not removed: it is evidence.",
-    )
-    traces_parser.add_argument("model", metavar="MODEL")
-    traces_parser.add_argument("--remove", metavar="DIGEST", help="remove this one")
-    traces_parser.set_defaults(run=run_traces)
 
 
 def create(client: Client, document: dict[str, Any], golden: Path | None = None) -> dict[str, Any]:
@@ -149,77 +105,6 @@ def run_golden(arguments: argparse.Namespace, output: Output) -> int:
     return exits.OK
 
 
-def run_kept(arguments: argparse.Namespace, output: Output) -> int:
-    path = f"{model_path(arguments.model)}/kept-requests"
-    with connect(arguments.server) as client:
-        told = client.get(path)
-        if arguments.draft is not None:
-            told = client.post(f"{path}:draft")
-            _write(arguments.draft, told["lines"])
-        elif arguments.forget:
-            client.delete(path)
-    if arguments.draft is not None:
-        left = [f"{count} left out: {why}" for why, count in told["left_out"].items()]
-        proof = proof_lines(told["proves"]) if told["proves"] else []
-        said = f"{arguments.draft}: {told['items']} requests, expecting what {told['baseline']} answered."
-        output.result(told, [said, *left, *proof])
-    elif arguments.forget:
-        output.result(told, [f"{told['requests']} requests were deleted."])
-    else:
-        allowed = (
-            "none may be kept" if told["most"] is None else f"{told['most']} may be, for {told['max_age_days']:g} days"
-        )
-        output.result(told, [f"{told['requests']} requests are kept ({told['size_bytes']} bytes); {allowed}."])
-    return exits.OK
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise refuse(f"{file} cannot be written: {error.strerror}.", "Name another file.") from error
-
-
-def run_trace(arguments: argparse.Namespace, output: Output) -> int:
-    try:
-        gaps = gaps_of(text_of(arguments.file))
-    except ValueError as error:
-        raise refuse(f"{arguments.file} is no trace: {error}.", "See sluicegate model trace --help.") from error
-    path = model_path(arguments.model)
-    with connect(arguments.server) as client:
-        added = client.post_bytes(f"{path}/traces", instants_of(gaps), content_type="text/plain")
-        read = client.get(path)
-        policy = read.get("gate_policy") or {}
-        own = {**policy, "load": {**(policy.get("load") or {}), "trace": added["digest"]}}
-        done = client.patch(path, {"gate_policy": own}, version=read["version"])
-    output.result(
-        done, [f"The load gate of {done['slug']} sends requests at {len(gaps)} recorded gaps, {added['digest']}."]
-    )
-    return exits.OK
-
-
-def run_traces(arguments: argparse.Namespace, output: Output) -> int:
-    path = f"{model_path(arguments.model)}/traces"
-    with connect(arguments.server) as client:
-        if arguments.remove is not None:
-            client.delete(f"{path}/{quote(arguments.remove, safe=':').replace('.', '%2E')}")
-            done = {"digest": arguments.remove, "removed": True}
-            output.result(done, [f"The trace {arguments.remove} is removed from {arguments.model}."])
-            return exits.OK
-        found = list(client.pages(path))
-    empty = f"{arguments.model} has no traces. Add one: sluicegate model trace {arguments.model} FILE."
-    output.table(found, TRACE_COLUMNS, map(_trace_row, found), empty=empty)
-    return exits.OK
-
-
-def _trace_row(trace: dict[str, Any]) -> list[str]:
-    shape = trace["shape"]
-    return [
-        trace["digest"], f"{trace['gaps']:,}", f"{trace['lasts_s']:g} s", f"{shape['rate_per_s']:g}/s",
-        f"{shape['longest_gap_s']:g} s", f"{shape['cv']:g}", shape["words"],
-    ]  # fmt: skip
-
-
 def proof_lines(told: dict[str, Any]) -> list[str]:
     """What a checked golden set can prove, a line for all of it and one for each slice."""
     within = "" if told["right_within"] is None else f", right within {told['right_within']:g}"
@@ -248,37 +133,6 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
         models, ("model", "team", "title"), rows, empty="There are no models yet: sluicegate model create FILE."
     )
     return exits.OK
-
-
-def run_tenants(arguments: argparse.Namespace, output: Output) -> int:
-    with connect(arguments.server) as client:
-        found = client.get(f"/environments/{arguments.environment}{model_path(arguments.model)}/tenants")
-    for one in found["warnings"]:
-        output.say(f"{one['code']}: {one['message']}")
-    rates = ("quota", "requests", "over_quota", "shed", "errors")
-    if found["classes"] and not output.as_json:
-        shown = rates[1:2] + rates[3:]
-        classes = (
-            [one["name"], "–" if one["share_pct"] is None else f"{one['share_pct']} %", *_traffic(one, shown)]
-            for one in found["classes"]
-        )
-        output.table(found, ("class", "share", *shown, "p50", "p99"), classes, empty="")
-    rows = ([one["tenant"], *_traffic(one, rates)] for one in found["tenants"])
-    output.table(
-        found,
-        ("tenant", *rates, "p50", "p99"),
-        rows,
-        empty=f"The traffic policy of {arguments.model} names no tenants.",
-    )
-    return exits.OK
-
-
-def _traffic(one: dict[str, Any], rates: Sequence[str]) -> list[str]:
-    """Rates a second and how long answers took, as a table shows them."""
-    return [
-        *("–" if (rate := one[f"{name}_per_s"]) is None else f"{rate:g}/s" for name in rates),
-        *("–" if (took := one[f"{name}_ms"]) is None else f"≤ {took:g} ms" for name in ("p50", "p99")),
-    ]
 
 
 def run_show(arguments: argparse.Namespace, output: Output) -> int:

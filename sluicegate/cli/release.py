@@ -1,4 +1,4 @@
-"""`sluicegate release`: list, show, diff, verify, sign and fetch; `sluicegate keys`; and `sluicegate waive`."""
+"""`sluicegate release`: list, show, diff, verify and fetch; `sluicegate keys`; and `sluicegate waive`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from accounts.core.quantities import size_text
 from registry.core.oms import SIGNATURE_FILE
-from sluicegate.cli import capacity, collection, diff, envelope, exits, export, fit, gates, review, scale, verify
+from sluicegate.cli import capacity, diff, envelope, exits, export, gates, verify
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.fetching import fetch_file
 from sluicegate.cli.output import Output, short
@@ -39,16 +39,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("release", metavar="RELEASE", help="such as sentiment/r2")
     parser.set_defaults(run=run_show)
     diff.add_to(verbs)
-    fit.add_to(verbs)
     capacity.add_envelope_to(verbs)
-    scale.add_to(verbs)
     verify.add_to(verbs)
-    collection.add_release_verbs(verbs)
     export.add_to(verbs)
-    review.add_to(verbs)
-    parser = verbs.add_parser("sign", help="Sign a release with the present key, from its stored digests")
-    parser.add_argument("release", metavar="RELEASE")
-    parser.set_defaults(run=run_sign)
     parser = verbs.add_parser("fetch", help="Download a release and its signature, checking every digest")
     parser.add_argument("release", metavar="RELEASE")
     parser.add_argument("folder", type=Path, metavar="DIR", help="a folder that does not exist yet, or is empty")
@@ -144,13 +137,6 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
     )
     lines += envelope.lines(release["envelope"])
     output.result(release, lines)
-    return exits.OK
-
-
-def run_sign(arguments: argparse.Namespace, output: Output) -> int:
-    with connect(arguments.server) as client:
-        made = client.post(f"{release_path(arguments.release)}/signature")
-    output.result(made, [f"{arguments.release} is signed by {made['key_id']}."])
     return exits.OK
 
 

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from accounts.core.quantities import weight_text
-from sluicegate.cli import exits, post_mortem, preview, replay
+from sluicegate.cli import exits, preview
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.output import Output
 from sluicegate.cli.policies import add_policy_options, policy_in
 from sluicegate.cli.session import connect
 from sluicegate.client import Client, StillRunning
 from sluicegate.client.client import ROLLOUT_ENDS
-from sluicegate.client.names import release_of
 
 #: A reason in other words is said at most this often, and one that only counts on this often.
 SAY_EVERY_S, SAY_COUNT_EVERY_S = 5.0, 300.0
@@ -53,8 +52,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("rollout", type=int, metavar="ROLLOUT")
     _add_timeout(parser)
     parser.set_defaults(run=run_watch)
-    replay.add_to(verbs)
-    post_mortem.add_to(verbs)
     for verb, text in VERBS.items():
         parser = verbs.add_parser(verb, help=text)
         parser.add_argument("rollout", type=int, metavar="ROLLOUT")
@@ -62,12 +59,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         if verb == "approve":
             parser.add_argument("--stage", help="start, step 2, …, bake or promote; the next that lacks one by default")
         parser.set_defaults(run=run_verb, verb=verb)
-    parser = verbs.add_parser("supersede", help="Roll out another release in the place of a rollout without traffic")
-    parser.add_argument("rollout", type=int, metavar="ROLLOUT")
-    parser.add_argument("release", metavar="RELEASE", help="the new candidate, such as sentiment/r3")
-    parser.add_argument("--reason", required=True, help=_REASON)
-    add_policy_options(parser)
-    parser.set_defaults(run=run_supersede)
     parser = commands.add_parser(
         "rollback",
         help="Send a model's traffic back now",
@@ -350,30 +341,6 @@ def run_verb(arguments: argparse.Namespace, output: Output) -> int:
         view = act(client, arguments.rollout, arguments.verb, arguments.reason, **({"stage": stage} if stage else {}))
     output.result(view, [f"Rollout {arguments.rollout}: {status_lines(view)[0]}", *status_lines(view)[1:]])
     return exits.OK
-
-
-def run_supersede(arguments: argparse.Namespace, output: Output) -> int:
-    model, number = release_of(arguments.release)
-    policy = policy_in(arguments)
-    with connect(arguments.server) as client:
-        _check_model(client, arguments.rollout, model)
-        more: dict[str, Any] = {"candidate": number, **({} if policy is None else {"policy": policy})}
-        new = act(client, arguments.rollout, "supersede", arguments.reason, **more)
-    output.result(
-        new,
-        [
-            f"Rollout {new['id']} of {arguments.release} takes the place of {arguments.rollout}: {status_line(new)}",
-            f"Next: sluicegate rollout watch {new['id']}",
-        ],
-    )
-    return exits.OK
-
-
-def _check_model(client: Client, rollout_id: int, model: str) -> None:
-    """The address of a supersede names no model, so that one of another would be read as a release of this one."""
-    found = client.get(f"/rollouts/{rollout_id}")["model"]
-    if found != model:
-        raise refuse(f"Rollout {rollout_id} is of {found}, not of {model}.", f"Name a release of {found}.")
 
 
 def run_rollback(arguments: argparse.Namespace, output: Output) -> int:

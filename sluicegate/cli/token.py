@@ -1,14 +1,15 @@
-"""`sluicegate token create|list|rotate|revoke`: what lets programs in, with no more than they need."""
+"""`sluicegate token create|list|revoke`: what lets programs in, with no more than they need."""
 
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 from sluicegate.cli import exits
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
-from sluicegate.cli.users import address_of, expiry
 from sluicegate.client import Client
 
 COLUMNS = ("token", "name", "begins with", "may", "models", "last used", "ends", "state")
@@ -39,14 +40,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = verbs.add_parser("list", help="List tokens, and when each was last used")
     _add_user(parser)
     parser.set_defaults(run=run_list)
-    parser = verbs.add_parser("rotate", help="A new secret for a token; the one before is good for a while")
-    parser.add_argument("token", type=int, metavar="TOKEN", help="its number in the list")
-    parser.add_argument(
-        "--overlap-h", type=float, default=24.0, metavar="HOURS", help="how long the secret before is good (24)"
-    )
-    parser.add_argument("--days", type=float, help="how long the token lives from now")
-    _add_user(parser)
-    parser.set_defaults(run=run_rotate)
     parser = verbs.add_parser("revoke", help="End a token at once")
     parser.add_argument("token", type=int, metavar="TOKEN", help="its number in the list")
     _add_user(parser)
@@ -58,11 +51,14 @@ def _add_user(parser: argparse.ArgumentParser) -> None:
 
 
 def _tokens_of(client: Client, arguments: argparse.Namespace) -> str:
-    return address_of(arguments.user or str(client.get("/me")["username"]), "/tokens")
+    username = arguments.user or str(client.get("/me")["username"])
+    return f"/users/{quote(username, safe='')}/tokens"
 
 
 def run_create(arguments: argparse.Namespace, output: Output) -> int:
-    body = {"name": arguments.name, "verbs": arguments.scope, "models": arguments.model, **expiry(arguments.days)}
+    body = {"name": arguments.name, "verbs": arguments.scope, "models": arguments.model}
+    if arguments.days is not None:  # else the installation decides
+        body["expires_at"] = (datetime.now(UTC) + timedelta(days=arguments.days)).isoformat()
     with connect(arguments.server) as client:
         made = client.post(_tokens_of(client, arguments), body)
     output.result(made, [str(made["token"])])
@@ -88,14 +84,6 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         row["expires_at"] or "never",
         "revoked" if row["revoked_at"] else "rotated" if row["rotated_at"] else "",
     )
-
-
-def run_rotate(arguments: argparse.Namespace, output: Output) -> int:
-    body = {"overlap_s": arguments.overlap_h * 3600, **expiry(arguments.days)}
-    with connect(arguments.server) as client:
-        made = client.post(f"{_tokens_of(client, arguments)}/{arguments.token}/rotate", body)
-    output.result(made, [str(made["token"])])
-    return exits.OK
 
 
 def run_revoke(arguments: argparse.Namespace, output: Output) -> int:

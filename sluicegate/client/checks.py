@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from registry.adapters.json_yaml import LONGEST_TEXT, write_text
 from registry.adapters.release_document import read_candidate
-from registry.core.file_rules import BACKEND_FILES, CONFIG_FILES, LONGEST_CONFIG_BYTES, path_problems
+from registry.core.file_rules import CONFIG_FILES, LONGEST_CONFIG_BYTES, path_problems
 from registry.core.folder_rules import DOCUMENT, MOST_MEMBERS
 from registry.core.formats import HEAD_BYTES, inspect
 from registry.core.formats.findings import Findings
+from registry.core.kinds import BACKEND_FILES
 from registry.core.located import Located
 from registry.core.pbtxt import ConfigFile
 from registry.core.release_check import Candidate, Checked, ModelTerms, check

@@ -92,12 +92,18 @@ class Connection:
                 time.sleep(max(READ_PAUSE_S, min(LONGEST_PAUSE_S, error.facts.get("retry_after_s", 0))))
         raise AssertionError("the last try raised or returned")
 
-    def pages(self, path: str, *, limit: int | None = None, **params: Any) -> Iterator[dict[str, Any]]:
-        """Every item of a list, page after page, or the first `limit` of them."""
+    def pages(
+        self, path: str, /, *, limit: int | None = None, query: Mapping[str, Any] | None = None, **params: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Every item of a list, page after page, or the first `limit` of them. Raises ClientError: it is no list."""
         found, address = 0, path
+        params = {**(query or {}), **params}
         while address:
-            page = self.get(address, **params)
-            for item in page["results"] if isinstance(page, dict) else page:
+            page = self._again("GET", address, params=params or None)
+            items = page.get("results") if isinstance(page, dict) else page
+            if not isinstance(items, list):
+                raise refuse(f"The answer of {path} is no list.", "Ask for it without its pages.")
+            for item in items:
                 yield item
                 found += 1
                 if limit is not None and found >= limit:
@@ -119,9 +125,6 @@ class Connection:
     def patch(self, path: str, body: Any, *, version: int | None = None) -> Any:
         return self._answer(self._send("PATCH", path, json=body, headers=_if_match(version)))
 
-    def put(self, path: str, body: Any, *, version: int | None = None) -> Any:
-        return self._answer(self._send("PUT", path, json=body, headers=_if_match(version)))
-
     def delete(self, path: str, *, version: int | None = None) -> None:
         self._answer(self._send("DELETE", path, headers=_if_match(version)))
 
@@ -132,15 +135,27 @@ class Connection:
         *,
         query: Mapping[str, Any] | None = None,
         body: Any = None,
+        content: bytes | None = None,
+        content_type: str = "",
         if_match: str | None = None,
     ) -> Any:
-        """The answer to any request: its JSON, None if it is empty, or its bytes if it is something else. It is sent once."""
+        """The answer to any request: its JSON, None if it is empty, or its bytes if it is something else. It is sent once.
+
+        `content` is a body that is no JSON, of the media type `content_type`.
+        """
         headers = {"If-Match": if_match} if if_match else {}
+        if content is not None:
+            headers["Content-Type"] = content_type
         accept = {"Accept": "*/*"} if method == "GET" else {}
-        response = self._send(method, path, params=query or None, json=body, headers=headers | accept)
+        response = self._send(method, path, params=query or None, json=body, content=content, headers=headers | accept)
         answer = self._answer(response)
-        is_json = response.headers.get("Content-Type", "").partition(";")[0].endswith(("/json", "+json"))
-        return answer if is_json or not response.content else response.content
+        media = response.headers.get("Content-Type", "").partition(";")[0]
+        if media == "text/html" and method != "GET":  # of a proxy that asks for a sign-in
+            raise refuse(
+                f"{self.url} answered {method} {path} with a web page, so nothing is known to be done.",
+                "Name the server's own address, not that of a sign-in in front of it.",
+            )
+        return answer if media.endswith(("/json", "+json")) or not response.content else response.content
 
     def put_part(self, url: str, chunks: Iterator[bytes], *, size_bytes: int, headers: Mapping[str, str]) -> int:
         """The status that a signed address answers to its part. The token stays here: the address is permission enough.
@@ -165,12 +180,19 @@ class Connection:
             raise Unreachable(self.url, str(error) or type(error).__name__) from error
 
     def _address(self, path: str) -> str:
-        # absolute addresses come from `next` links and run URLs
+        """The address of a path, or of a link that the server wrote. The token goes to this server alone, under whatever name
+        the server knows itself by."""
         if path.startswith(("http://", "https://")):
-            return path
-        return path if not path.startswith(API) else f"{self.url}{path}"
+            path = httpx.URL(path).raw_path.decode()
+            path = path[max(path.find(f"{API}/"), 0) :]
+        if ".." in path.partition("?")[0].split("/"):
+            raise refuse(f"{path} is no path of the API.", "Write it without `..`.")
+        return f"{self.url}{path}" if path == API or path.startswith(f"{API}/") else path
 
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        if params := arguments.get("params"):  # httpx would drop the query that stands in the path
+            path, _, asked = path.partition("?")
+            arguments["params"] = httpx.QueryParams(asked).merge(params)
         try:
             answer = self.http.request(method, self._address(path), **arguments)
             if answer.status_code == 401 and _code(answer) == EXPIRED and self._has_another_token():
@@ -197,6 +219,9 @@ class Connection:
 
     def _answer(self, response: httpx.Response) -> Any:
         body = _json(response)
+        if response.is_redirect:
+            where = response.headers.get("Location", "elsewhere")
+            raise refuse(f"{self.url} sends this request on to {where}.", "Name the server's own address.")
         if response.status_code >= 400:
             problem = body if isinstance(body, dict) else {}
             kind = Expired if self._was_let_in and problem.get("code") == EXPIRED else Problem

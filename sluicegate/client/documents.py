@@ -16,11 +16,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
     A date stays the text that was written, as in YAML 1.2's core schema: JSON has none.
     """
-    read = read_text(text_of(path))
-    if read.mistakes:
-        raise _mistakes(path, read.mistakes)
-    if not isinstance(read.document, dict):
+    document = document_of(text_of(path), str(path))
+    if not isinstance(document, dict):
         raise refuse(f"{path} must be a mapping of fields.", "Compare it with examples/sentiment.")
+    return document
+
+
+def document_of(text: str, name: str) -> Any:
+    """Returns the value that a YAML or JSON text holds. Raises Mistake, which calls the text by its name."""
+    read = read_text(text)
+    if read.mistakes:
+        raise _mistakes(name, read.mistakes)
     return read.document
 
 
@@ -46,9 +52,11 @@ def put_text(path: Path, text: str) -> None:
         ) from error
 
 
-def _mistakes(path: Path, mistakes: tuple[YamlMistake, ...]) -> Mistake:
-    said = [f"{path}{_where(one)}: {one.message}." for one in mistakes]
-    errors = [{"field": f"{path.name}{_where(one)}", "message": f"{one.message}.", "fix": ""} for one in mistakes[1:]]
+def _mistakes(name: str, mistakes: tuple[YamlMistake, ...]) -> Mistake:
+    said = [f"{name}{_where(one)}: {one.message}." for one in mistakes]
+    errors = [
+        {"field": f"{Path(name).name}{_where(one)}", "message": f"{one.message}.", "fix": ""} for one in mistakes[1:]
+    ]
     return refuse(said[0], "Mend it, then repeat the command.", **({"errors": errors} if errors else {}))
 
 

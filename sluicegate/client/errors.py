@@ -89,7 +89,9 @@ class Problem(ClientError):
         self.code = str(body.get("code", ""))
         message = str(body.get("detail") or body.get("title") or f"The server answered {status}.")
         facts = {
-            key: value for key, value in body.items() if key not in {"type", "title", "status", "detail", "next_step"}
+            key: value
+            for key, value in body.items()
+            if key not in {"type", "title", "status", "detail", "next_step", "message", "self"}
         }
         # the server's sentences bring their own next step, but for who one is, which only this side knows how to mend
         step = NEXT_STEPS.get(str(status), "") if status == 401 or not body.get("detail") else ""

@@ -1,4 +1,4 @@
-"""How releases, models and nodes are named by callers, and where they are in the API: `sentiment/r2` is a release."""
+"""How releases and models are named by callers, and where they are in the API: `sentiment/r2` is a release."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluicegate.client.errors import ClientError
 
 
 class BadName(ClientError):
-    """What was given names no release, or no node. Nothing was sent."""
+    """The given name is not that of a release. Nothing was sent."""
 
 
 def release_of(name: str) -> tuple[str, str]:
@@ -23,16 +23,6 @@ def release_of(name: str) -> tuple[str, str]:
 def model_path(slug: str) -> str:
     """The model's address under the API's; an odd name stays one name."""
     return f"/models/{quote(slug, safe='').replace('.', '%2E')}"
-
-
-def node_path(name: str) -> str:
-    """The node's address under the API's. Raises BadName."""
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", name):
-        raise BadName(
-            f"{name!r} is no name of a node.",
-            next_step="Use 1 to 60 letters, digits, dashes and underscores, as in gpu-7.",
-        )
-    return f"/nodes/{name}"
 
 
 def release_path(name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
-from sluicegate.cli import people
 from sluicegate.client import Client
 
 TEAM = "demo"
@@ -26,7 +25,7 @@ class Actors:
 
 def assemble(admin: Client) -> Actors:
     """The team and its members, created by an administrator, each signed in with a token of their own."""
-    people.create_team(admin, TEAM, "The demo's team")
+    admin.post("/teams", {"slug": TEAM, "title": "The demo's team"})
     return Actors(
         _person(admin, "ada", "model_team"), _robot(admin, "ci-robot"), _person(admin, "mara", "release_manager")
     )
@@ -35,12 +34,14 @@ def assemble(admin: Client) -> Actors:
 def _person(admin: Client, username: str, role: str) -> Client:
     """Somebody with a password, who signs in."""
     password = secrets.token_urlsafe(16)
-    people.create_user(admin, username, password=password, team=TEAM, roles=[role])
+    admin.post("/users", {"username": username, "password": password, "roles": [{"team": TEAM, "role": role}]})
     with Client(admin.url) as anonymous:
-        return Client(admin.url, people.issue_token(anonymous, username, password, name="demo"))
+        made = anonymous.post("/tokens", {"username": username, "password": password, "name": "demo"})
+    return Client(admin.url, str(made["token"]))
 
 
 def _robot(admin: Client, username: str) -> Client:
     """CI: no password, a token that an administrator issues."""
-    people.create_user(admin, username, password=None, team=TEAM, roles=["ci"])
-    return Client(admin.url, people.issue_token_for(admin, username, name="demo"))
+    admin.post("/users", {"username": username, "roles": [{"team": TEAM, "role": "ci"}]})
+    made = admin.post(f"/users/{username}/tokens", {"name": "demo"})
+    return Client(admin.url, str(made["token"]))

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +27,8 @@ INSTALLER = BUILD / "installer"
 UV = INSTALLER / "bin" / "uv"
 PROMETHEUS = BUILD / "prometheus"
 MLSERVER, KSERVE = BUILD / "mlserver", BUILD / "kserve"
+#: Server kinds by their lock files, beside those of Triton and the gateway.
+SERVER_KINDS = sorted({lock.stem for lock in (ROOT / "serving").glob("*.lock")} - {"runtime", "gateway"})
 TENSORRT_RTX = BUILD / "tensorrt-rtx"
 OLDEST_PYTHON = (3, 11)
 #: What was left out is not tried again sooner: a machine without a network would wait for it each time.
@@ -182,6 +185,20 @@ def install_kserve() -> None:
     _install_for_tests(KSERVE)
 
 
+def install_server_kind(name: str) -> None:
+    """The serving environment of another kind than Triton. Releases on that kind alone need it."""
+    venv = _venv_of(name)
+    try:
+        _make_venv(venv)
+        _install(venv, ROOT / "serving" / f"{name}.lock", within_s=180)
+    except SetupFailed as failed:
+        raise LeftOut(str(failed).splitlines()[-1][:160]) from failed
+
+
+def _venv_of(kind: str) -> Path:
+    return ROOT / f".venv-serving-{kind}"
+
+
 def install_tensorrt_rtx() -> None:
     """TensorRT for RTX in a plain folder: tests build engine plans with it, and need no GPU for that."""
     try:
@@ -255,6 +272,7 @@ TEST_PARTS: list[Part] = [
     ("prometheus", install_prometheus, PROMETHEUS, []),
     ("mlserver", install_mlserver, MLSERVER, ["tests/mlserver.lock"]),
     ("kserve", install_kserve, KSERVE, ["tests/kserve.lock"]),
+    *((kind, partial(install_server_kind, kind), _venv_of(kind), [f"serving/{kind}.lock"]) for kind in SERVER_KINDS),
     ("tensorrt-rtx", install_tensorrt_rtx, TENSORRT_RTX, ["tests/tensorrt_rtx.lock"]),
 ]
 

@@ -159,7 +159,8 @@ def test_a_gateway_goes_to_no_other_environment_while_it_is_on_the_list(world: W
     canary = Environment.objects.create(slug="canary", title="Canary")
     same = {"admin_url": "http://127.0.0.1:9901", "http_url": "http://127.0.0.1:8000", "grpc_address": "127.0.0.1:8000"}
     with pytest.raises(
-        StateChanged, match="gateway-1 is a gateway of production-of-test.*sluicegate gateway remove gateway-1"
+        StateChanged,
+        match="gateway-1 is a gateway of production-of-test.*sluicegate api POST /gateways/gateway-1/remove",
     ) as refused:
         register_gateway(actor=ENGINE, environment=canary, name="gateway-1", **same)
     assert refused.value.code == "gateway_in_use"

@@ -50,7 +50,7 @@ def test_what_is_wanted_there_is_drained_first() -> None:
     here = gone()
     one = make_deployment()
     Deployment.objects.filter(pk=one.pk).update(node=here)
-    with pytest.raises(StateChanged, match="Drain it first: sluicegate node drain gone") as refused:
+    with pytest.raises(StateChanged, match="Drain it first: sluicegate api POST /nodes/gone/drain") as refused:
         remove_node(actor=make_admin(), node=here, reason="")
     assert refused.value.code == "node_in_use" and one.release.model.slug in refused.value.message
     assert Node.objects.get(name="gone").removed_at is None
@@ -106,11 +106,3 @@ def test_the_page_removes() -> None:
     address = reverse("fleet_act", args=["gone", "remove"])
     assert admin.post(address, {"version": "1"}).headers["Location"] == reverse("fleet")
     assert "gone-remove" not in admin.get(reverse("fleet")).content.decode()
-
-
-def test_the_command_line_removes(run: Run) -> None:  # noqa: F811
-    gone()
-    code, found = run("admin", "node", "remove", "gone", "--reason", "sold")
-    assert (code, found["name"]) == (0, "gone") and Node.objects.get(name="gone").removed_at
-    code, found = run("admin", "node", "remove", "gone")
-    assert code != 0 and "No node gone has been heard of" in found["error"]

@@ -91,7 +91,7 @@ def test_what_the_envelope_declares_is_wanted_where_nobody_says_otherwise(stable
     assert nodes_of(stable) == ["local"]
     with pytest.raises(Invalid, match="between 1 and 3: its envelope declares no more"):
         scale(stable, 4)
-    with pytest.raises(Invalid, match="let its model sleep: sluicegate sleep begin"):
+    with pytest.raises(Invalid, match="let its model sleep: sluicegate api POST /models/.*/sleep/begin"):
         scale(stable, 0)
 
 

@@ -148,6 +148,12 @@ def test_what_would_refuse_the_start_is_told_with_its_own_code() -> None:
     assert not found["can_start"]
 
 
+def test_a_release_that_is_called_by_other_paths_than_stable_is_refused() -> None:
+    candidate = over_stable()
+    runtime = {**manifest_of(candidate)["runtime"], "server": "llamacpp", "backend": "gguf"}
+    assert codes(resealed(candidate, runtime=runtime))["other_calls"] == "refused"
+
+
 def test_a_coupled_change_names_its_parts() -> None:
     candidate = over_stable()
     assert "coupled_change" not in codes(candidate)  # the artifact alone

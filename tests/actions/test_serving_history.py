@@ -1,6 +1,5 @@
 """What served when, at which weights, and why: told from the log, whatever the routes say today."""
 
-# ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
 import time
@@ -22,9 +21,7 @@ from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries.serving_history import ServedArm, changes_between, served_among, served_at
 from serving.actions.routes import set_route
 from serving.models import Environment
-from sluicegate.cli import exits
-from tests.api.cli_world import Run, run, tokens  # noqa: F401  # fixtures
-from tests.factories import make_admin, make_environment, make_model, make_release, make_team
+from tests.factories import make_admin, make_environment, make_model, make_release, make_team, make_user
 
 pytestmark = pytest.mark.django_db
 
@@ -160,56 +157,33 @@ def test_a_forged_event_is_told(production: Environment) -> None:
     assert verify_chain().broken_at == found.event["seq"]
 
 
-def test_one_call_and_one_line(production: Environment, run: Run, api: Any) -> None:
+def test_one_call(production: Environment, api: Any) -> None:
     _, (before, _, split, *_) = story(production)
-    # the command line first: Django's test client would close its connection
-    code, told = run("ada", "served", "sentiment", "--env", "production", "--at", split.isoformat())
-    assert (code, told["reason"]) == (exits.OK, "step 1")
-    assert run("ada", "served", "sentiment", "--at", before.isoformat())[1]["arms"] == []
-    assert len(run("ada", "served", "sentiment", "--history")[1]) == 4
-    assert run("ada", "served", "sentiment", "--env", "nowhere")[0] == exits.REFUSED
     here = "/api/v1/environments/production/models/sentiment/served"
-    ada, zoe = api(User.objects.get(username="ada")), api(User.objects.create(username="zoe"))
+    ada, zoe = api(make_user("ada", team="demo")), api(User.objects.create(username="zoe"))
     told = ada.get(here, {"at": split.isoformat()}).json()
+    assert told["reason"] == "step 1"
     assert [(arm["release"], arm["weight_pct"]) for arm in told["arms"]] == [("r1", 95.0), ("r2", 5.0)]
     assert told["event"]["seq"] == Event.objects.get(verb="route.set", reason="step 1").seq
     assert ada.get(f"{here}?at={split.isoformat()}").status_code == 200  # with the plus sign as curl sends it
     assert ada.get(here, {"at": "yesterday"}).status_code == 422
-    assert ada.get(here, {"at": "2026-03-01T12:00:00"}).status_code == 422
+    assert ada.get(here, {"at": before.isoformat()}).json()["arms"] == []
+    for long_ago in ("2h", "2026-03-01T12:00:00"):
+        assert ada.get(here, {"at": long_ago}).json()["arms"] == []
+    assert ada.get("/api/v1/environments/nowhere/models/sentiment/served").status_code == 404
     assert zoe.get(here).status_code == 404 and zoe.get(f"{here}/history").status_code == 404
     reasons = [move["reason"] for move in ada.get(f"{here}/history", {"page_size": 2}).json()["results"]]
     assert reasons == ["promoted after all", "errors are worse"]
+    assert len(ada.get(f"{here}/history").json()["results"]) == 4
 
 
-def test_people_read_it_in_one_look(
-    production: Environment,
-    run: Run,
-    tokens: dict[str, str],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from sluicegate.cli.main import main
-
-    _, (before, _, split, *_) = story(production)
-    run("ada", "model", "list")
-    assert main(["served", "sentiment", "--at", split.isoformat()]) == exits.OK
-    out = capsys.readouterr().out
-    assert "r2 5 %, r1 95 %" in out and "why: step 1 [root-sentiment]" in out and "intact" in out
-    main(["served", "sentiment", "--at", before.isoformat()])
-    assert "nothing was routed before" in capsys.readouterr().out
-
-
-def test_people_read_that_nothing_is_routed_any_more(
-    production: Environment, run: Run, tokens: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    from sluicegate.cli.main import main
-
+def test_nothing_is_routed_any_more(production: Environment, api: Any) -> None:
     story(production)
-    remove_environment(actor=make_admin("otto"), environment=production, reason="moved to eu", is_confirmed=True)
-    run("ada", "model", "list")
-    assert main(["served", "sentiment"]) == exits.OK
-    out = capsys.readouterr().out
-    assert "nothing was routed any more" in out and "and still" in out and "why: moved to eu [otto]" in out
-    assert "r2" not in out and "intact" in out
+    otto = make_admin("otto")
+    remove_environment(actor=otto, environment=production, reason="moved to eu", is_confirmed=True)
+    told = api(User.objects.get(username="otto")).get("/api/v1/environments/production/models/sentiment/served").json()
+    assert (told["arms"], told["until"], told["reason"], told["actor"]) == ([], None, "moved to eu", "otto")
+    assert told["event"]["is_intact"]
 
 
 def test_an_unknown_environment_says_which_there_are(production: Environment) -> None:

@@ -34,7 +34,8 @@ def test_under_a_gateway_that_is_cut_off_nothing_is_unloaded_until_it_is_removed
         night.later(2 * GONE_AFTER_S)
         (view,) = sleep_views(night.model)
         assert (night.state(), view.kept_awake) == ("awake", night.sleep().trouble)
-        assert "is not known (apart)" in view.kept_awake and "`sluicegate gateway remove apart`" in view.kept_awake
+        assert "is not known (apart)" in view.kept_awake
+        assert "`sluicegate api POST /gateways/apart/remove --if-match '*'`" in view.kept_awake
     night.gateway.silent.clear()  # it is back, and counted meanwhile
     night.asked()
     night.later()
@@ -59,7 +60,9 @@ def test_a_gateway_that_is_cut_off_as_a_model_falls_asleep_keeps_its_servers_unt
     night.gateway.silent.add("apart")
     for _ in range(2):
         night.later(2 * GONE_AFTER_S)
-        assert night.replicas() and "`sluicegate gateway remove apart`" in night.sleep().trouble
+        assert (
+            night.replicas() and "`sluicegate api POST /gateways/apart/remove --if-match '*'`" in night.sleep().trouble
+        )
     Gateway.objects.filter(pk=apart.pk).update(drained_at=night.now)
     night.gateway.obey()
     night.later()

@@ -59,7 +59,9 @@ def test_one_that_loads_not_on_demand_waits_for_a_person(night: Night) -> None:
 
 def test_the_number_of_replicas_is_said_once_it_is_awake(night: Night) -> None:
     asleep(night)
-    with pytest.raises(StateChanged, match="Wake it, and ask again once it answers: sluicegate sleep end") as refused:
+    with pytest.raises(
+        StateChanged, match="Wake it, and ask again once it answers: sluicegate api POST /models/.*/sleep/end"
+    ) as refused:
         scaled_by_a_person(night)
     assert refused.value.code == "model_asleep" and not Scale.objects.exists()
 

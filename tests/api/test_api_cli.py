@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -12,10 +13,12 @@ import pytest
 
 from registry.models import ServedModel
 from sluicegate.cli import exits
-from sluicegate.cli.api import fields_of
+from sluicegate.cli.api import fields_of, value_at
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.main import main
+from sluicegate.client.errors import Mistake
 from tests.api.cli_world import GRAPH, Run, model, model_file, release_folder, run, tokens  # noqa: F401  # fixtures
+from validators.queries.traces import trace_gaps
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 
@@ -36,10 +39,21 @@ def test_it_reads_and_changes_what_the_api_has(run: Run, model: None) -> None:
 def test_a_change_without_its_version_is_refused_with_the_next_step(
     run: Run, model: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _ = run("ada", "api", "PATCH", "/models/sentiment", "title=Mood")
-    assert code == exits.REFUSED and ServedModel.objects.get().title == ""
-    assert main(["api", "PATCH", "/models/sentiment", "title=Mood"]) == exits.REFUSED
-    assert "If-Match" in capsys.readouterr().err
+    for more in ([], ["--if-match", "*"]):  # a change of fields means the version that was read
+        assert run("ada", "api", "PATCH", "/models/sentiment", "title=Mood", *more)[0] == exits.REFUSED
+        assert ServedModel.objects.get().title == ""
+        assert main(["api", "PATCH", "/models/sentiment", "title=Mood", *more]) == exits.REFUSED
+        said = capsys.readouterr().err
+        assert "If-Match" in said and "sluicegate api GET PATH --field version" in said
+
+
+def test_fields_come_before_options_and_behind_them(run: Run, model: None, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("api", "PATCH", "--if-match", "1", "/models/sentiment", "title=Mood", "--field", "title", "description=x")
+    assert run("ada", *words, plain=True) == (exits.OK, "Mood\n")
+    assert ServedModel.objects.get().description == "x"
+    assert main(["api", "GET", "/models", "--al", "--everything"]) == exits.REFUSED
+    assert main(["model", "list", "all"]) == exits.REFUSED
+    assert capsys.readouterr().err.count("unrecognized arguments") == 2
 
 
 def test_pages_are_followed_and_files_come_as_they_are(
@@ -62,6 +76,58 @@ def test_a_body_comes_from_a_file_and_fields_replace_its_own(run: Run, tmp_path:
     assert (code, created["slug"], created["title"]) == (exits.OK, "sentiment", "From a file")
 
 
+def test_a_body_comes_from_standard_input_and_fields_from_files(
+    run: Run, model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("title: Mood\ndescription: from standard input\n"))
+    (tmp_path / "text").write_text("from a file\n")
+    (tmp_path / "policy.yaml").write_text("gates: [contract]\n")
+    fields = (f"description=@{tmp_path / 'text'}", f"gate_policy:=@{tmp_path / 'policy.yaml'}")
+    assert run("ada", "api", "PATCH", "/models/sentiment", *fields, "--input", "-", "--if-match", "1")[0] == exits.OK
+    changed = ServedModel.objects.get()
+    assert (changed.title, changed.description) == ("Mood", "from a file")
+    assert changed.gate_policy == {"gates": ["contract"]}
+
+
+def test_a_text_that_begins_with_an_at_sign_can_be_written() -> None:
+    with pytest.raises(Mistake) as refused:
+        fields_of(["reason=@ada, please"])
+    assert """reason:='"@…"'""" in refused.value.next_step
+    assert fields_of(['reason:="@ada, please"']) == {"reason": "@ada, please"}
+
+
+def test_bytes_are_sent_as_they_are(run: Run, model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trace.csv").write_text("TIMESTAMP,user\n2023-11-16 18:17:03,a\n2023-11-16 18:17:05,b\n")
+    traces = ("api", "POST", "/models/sentiment/traces", "--input")
+    code, digest = run("ada", *traces, str(tmp_path / "trace.csv"), "--type", "text/csv", "--field", "digest")
+    assert code == exits.OK and list(trace_gaps(ServedModel.objects.get(), digest)) == [2.0]
+    piped = io.TextIOWrapper(io.BytesIO(b"0\n1\n3\n"))
+    monkeypatch.setattr("sys.stdin", piped)
+    assert run("ada", *traces, "-", "--type", "text/plain", "--field", "gaps") == (exits.OK, 2)
+    assert run("ada", *traces, str(tmp_path / "none"), "--type", "text/csv")[0] == exits.REFUSED
+
+
+def test_one_field_of_the_answer_is_printed_as_text(run: Run, model: None) -> None:
+    assert run("ada", "api", "GET", "/models/sentiment", "--field", "slug", plain=True) == (exits.OK, "sentiment\n")
+    assert run("ada", "api", "GET", "/models/sentiment", "--field", "slug") == (exits.OK, "sentiment")
+    assert run("ada", "api", "GET", "/models", "--field", "results.0.slug", plain=True) == (exits.OK, "sentiment\n")
+    assert run("ada", "api", "GET", "/models", "--all", "--field", "slug", plain=True) == (exits.OK, "sentiment\n")
+    assert run("ada", "api", "GET", "/models", "--all", "--field", "slug") == (exits.OK, ["sentiment"])
+    code, shown = run("ada", "api", "GET", "/models/sentiment", "--field", "contract.inputs", plain=True)
+    assert code == exits.OK and json.loads(shown)[0]["name"] == "text"
+
+
+def test_an_answer_without_the_field_is_not_lost(run: Run, tokens: dict[str, str]) -> None:
+    code, told = run("ada", "api", "POST", "/users/ada/tokens", "name=x", "--field", "tokn")
+    assert code == exits.REFUSED and told["next_step"] == "Its fields: token."
+    tokens["new"] = told["answer"]["token"]  # it is shown this once
+    assert run("new", "api", "GET", "/me", "--field", "username") == (exits.OK, "ada")
+    assert value_at({"a": [{"b": ""}]}, "a.0.b") == ""
+    for wrong in ("a.1", "a.x", "b", "a.0.b.c", ""):
+        with pytest.raises(CommandError):
+            value_at({"a": [{"b": ""}]}, wrong)
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -71,6 +137,11 @@ def test_a_body_comes_from_a_file_and_fields_replace_its_own(run: Run, tmp_path:
         ["GET", "/models", "--input", "body.json"],
         ["GET", "/models", "limit"],
         ["GET", "/nothing-here"],
+        ["POST", "/models", "slug=a", "--type", "text/csv"],
+        ["POST", "/models", "--input", "/nowhere/body.json"],
+        ["POST", "/models", "title=@/nowhere/title"],
+        ["POST", "/models", "title=half a character: \udcff"],
+        ["POST", "/models", "objectives:=NaN"],
         ["HEAD", "/models"],
     ],
 )

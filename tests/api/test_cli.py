@@ -16,10 +16,7 @@ import yaml
 from django.utils import timezone
 
 import registry.tasks  # noqa: F401 - registers the handlers of its jobs
-from accounts import actions as accounts
 from accounts.core.access import Actor
-from accounts.models import User
-from registry import actions
 from registry.models import Release, ServedModel
 from serving.actions.routes import set_route
 from sluicegate.cli import exits, gates, session
@@ -29,8 +26,8 @@ from sluicegate.client import Client
 from tests.api.cli_world import GRAPH, IMAGE, Run, model, model_file, release_folder, run, tokens  # noqa: F401  # fixtures
 from tests.factories import make_deployment, make_environment, make_node, make_release, make_server
 from tests.model_files import onnx_file
-from tests.rollout_setup import TOLD, proven_on, report_for
-from validators.models import GoldenSet, KeptRequest
+from tests.rollout_setup import TOLD, proven_on, put, report_for, serves, started
+from validators.models import GoldenSet
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 
@@ -145,26 +142,6 @@ def test_a_golden_set_is_checked_before_it_is_added(run: Run, model: None, tmp_p
     assert (code, added["items"], added["digest"]) == (0, 60, GoldenSet.objects.get().digest)
 
 
-def test_kept_requests_are_counted_drafted_into_a_file_and_deleted(run: Run, model: None, tmp_path: Path) -> None:
-    sentiment = ServedModel.objects.get()
-    sentiment.gate_policy = {"kept_requests": {"most": 9}}
-    sentiment.save()
-    answers = {"probabilities": [0.1, 0.9]}
-    KeptRequest.objects.create(
-        model=sentiment, release="r1", inputs={"text": "x"}, answers=answers, digest="sha256:1", rank=1, size_bytes=9,
-        at=timezone.now(),
-    )  # fmt: skip
-    assert run("ada", "model", "kept", "sentiment")[1]["requests"] == 1
-    file = tmp_path / "draft.jsonl"
-    code, told = run("ada", "model", "kept", "sentiment", "--draft", str(file))
-    assert (code, told["baseline"], file.read_text()) == (exits.OK, "r1", told["lines"])
-    assert run("ada", "model", "golden", "sentiment", str(file))[1]["items"] == 1
-    code, told = run("ada", "model", "kept", "sentiment", "--draft", str(tmp_path))
-    assert code == exits.REFUSED and "cannot be written: Is a directory" in str(told)
-    assert run("ada", "model", "kept", "sentiment", "--forget")[0] == exits.OK
-    assert run("ada", "model", "kept", "sentiment", "--draft", str(file))[0] == exits.REFUSED
-
-
 def test_a_wrong_release_yaml_names_every_mistake_and_leaves_nothing(run: Run, model: None, tmp_path: Path) -> None:
     folder = release_folder(tmp_path / "one", runtime={"image": "triton:24.01", "backend": "onnxruntime"}, wishes={})
     code, told = run("robot", "push", str(folder))
@@ -212,9 +189,10 @@ def test_the_log_of_events_is_verified_by_an_administrator(run: Run, model: None
 def test_an_administrator_makes_a_robot_that_can_push(
     run: Run, model: None, tokens: dict[str, str], tmp_path: Path
 ) -> None:
-    assert run("admin", "user", "create", "robot2", "--team", "demo", "--role", "ci")[0] == exits.OK
-    assert run("ada", "user", "token", "robot2")[0] == exits.REFUSED
-    tokens["robot2"] = run("admin", "user", "token", "robot2")[1]["token"]
+    made = run("admin", "api", "POST", "/users", "username=robot2", 'roles:=[{"team": "demo", "role": "ci"}]')
+    assert made[0] == exits.OK
+    assert run("ada", "token", "create", "--user", "robot2")[0] == exits.REFUSED
+    tokens["robot2"] = run("admin", "token", "create", "--user", "robot2")[1]["token"]
     assert run("robot2", "push", str(release_folder(tmp_path / "one")))[0] == exits.OK
 
 
@@ -231,11 +209,6 @@ def test_no_server_is_an_infrastructure_error(run: Run, monkeypatch: pytest.Monk
     assert main(["model", "list", "--server", "http://127.0.0.1:9", "--json"]) == exits.INFRASTRUCTURE
 
 
-def test_what_is_no_json_is_refused_before_it_is_sent(run: Run) -> None:
-    code, told = run("admin", "node", "cordon", "gpu-7", "--reason", "half a character: \udcff")
-    assert code == exits.REFUSED and "cannot be sent" in told["error"]
-
-
 @pytest.mark.parametrize(
     ("url", "token"),
     [("http://[::1", "sg_any"), ("http://a\u1f4a5\ufffd b:x", "sg_any"), ("http://127.0.0.1:9", "sg_ä")],
@@ -244,7 +217,7 @@ def test_an_address_or_a_token_that_is_none_is_refused(
     url: str, token: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLUICEGATE_TOKEN", token)
-    assert main(["node", "list", "--server", url, "--json"]) == exits.REFUSED
+    assert main(["model", "list", "--server", url, "--json"]) == exits.REFUSED
     assert json.loads(capsys.readouterr().out)["next_step"]
 
 
@@ -257,43 +230,10 @@ def test_what_breaks_a_command_says_nothing_of_a_release(
     def connect(_: str | None) -> Client:
         raise error
 
-    monkeypatch.setattr("sluicegate.cli.node.connect", connect)
+    monkeypatch.setattr("sluicegate.cli.model.connect", connect)
     monkeypatch.setattr("sluicegate.cli.main.os.dup2", lambda *_: None)
-    assert main(["node", "list"]) == code
+    assert main(["model", "list"]) == code
     assert ("another version" in capfd.readouterr().err) is (code == exits.INFRASTRUCTURE)
-
-
-def test_a_user_without_a_password_is_told_how_to_get_in(
-    run: Run, model: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def create(name: str, *words: str) -> str:
-        assert main(["user", "create", name, "--team", "demo", *words]) == exits.OK
-        return capsys.readouterr().out
-
-    run("admin", "model", "list")
-    said = create("eve", "--role", "model_team")
-    assert "without a password" in said and "Next: sluicegate user token eve --name" in said
-    typed = iter(["a long password", "a long password", "", "a long password", "another one"])
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("getpass.getpass", lambda _: next(typed))
-    assert "sluicegate login --username joe" in create("joe", "--role", "model_team")
-    assert "without a password" in create("kim", "--role", "model_team")
-    assert "without a password" in create("bot", "--role", "ci")  # a robot is not asked for
-    assert main(["user", "create", "max", "--team", "demo", "--role", "model_team"]) == exits.REFUSED
-    assert "nobody was created" in capsys.readouterr().err
-    users = {user.username: user for user in User.objects.all()}
-    assert users["joe"].check_password("a long password") and not users["kim"].has_usable_password()
-    assert "max" not in users
-
-
-def test_the_way_back_from_a_retirement_can_be_copied(
-    run: Run, model: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run("robot", "push", str(release_folder(tmp_path / "one")))
-    run("ada", "model", "list")
-    assert main(["release", "retire", "sentiment/r1", "--reason", "Old."]) == exits.OK
-    command = capsys.readouterr().out.strip().partition("To take it back: sluicegate ")[2]
-    assert command.endswith("--reason TEXT") and main(command.split()) == exits.OK
 
 
 def test_gates_take_over_what_holds_still(
@@ -356,32 +296,16 @@ def test_the_gpu_memory_is_estimated_before_the_push_and_after_it(run: Run, tmp_
     assert code == exits.OK and told["gpu_memory_estimate"]["parts"][0]["mib"] == 4
     make_node("a", facts={"gpus": ["NVIDIA L4"]})
     assert run("ada", "push", str(folder))[0] == exits.OK
-    assert (
-        run("ada", "release", "fit", "sentiment/r1")[1]["nodes"][0]["gpu_memory_estimate"]
-        == told["gpu_memory_estimate"]
-    )
-    for words in (["check", str(folder)], ["release", "fit", "sentiment/r1"]):
+    fits = run("ada", "api", "GET", "/models/sentiment/releases/r1/fit")[1]["results"]
+    assert fits[0]["gpu_memory_estimate"] == told["gpu_memory_estimate"]
+    for words in (["check", str(folder)], ["release", "show", "sentiment/r1"]):
         lines = run("ada", *words, plain=True)[1].splitlines()
+        lines = [line.strip() for line in lines]
         assert (
             "GPU memory, an estimate before the run: about 4 MiB on each device, without its unknown parts" in lines
         ), words
-        assert "  weights 4 MiB: tensors in the ONNX graph and its external data" in lines
-        assert any(line.startswith("  runtime unknown: the CUDA context") for line in lines)
-
-
-def test_drafts_are_listed_and_discarded(run: Run, tmp_path: Path) -> None:
-    run("ada", "model", "create", str(model_file(tmp_path)))
-    assert run("ada", "draft", "list") == (exits.OK, [])
-    model = ServedModel.objects.get()
-    document = yaml.safe_load((release_folder(tmp_path / "r1") / "release.yaml").read_text())
-    actor = accounts.actor_for(User.objects.get(username="ada"))
-    draft, _ = actions.create_draft(actor=actor, model=model, spec=document)
-    code, found = run("ada", "draft", "list", "--model", "sentiment")
-    assert (code, [one["id"] for one in found], found[0]["held_files"]) == (exits.OK, [str(draft.pk)], 0)
-    assert run("mara", "draft", "discard", str(draft.pk))[0] == exits.REFUSED
-    assert run("ada", "draft", "discard", "newest")[0] == exits.REFUSED
-    assert run("ada", "draft", "discard", str(draft.pk))[0] == exits.OK
-    assert not Release.objects.exists()
+        assert "weights 4 MiB: tensors in the ONNX graph and its external data" in lines
+        assert any(line.startswith("runtime unknown: the CUDA context") for line in lines)
 
 
 def test_a_model_without_a_server_is_shown_as_lost(run: Run, model: None) -> None:
@@ -404,3 +328,14 @@ def test_a_model_without_a_server_is_shown_as_lost(run: Run, model: None) -> Non
     type(node).objects.update(seen_at=timezone.now() - timedelta(minutes=5))
     told = run("ada", "model", "show", "sentiment", plain=True)[1]
     assert f"production: r1; lost, 0 of 1 servers answer; no report from {node.name}" in told
+
+
+def test_where_a_release_was_rolled_back_is_listed_and_shown(run: Run, model: None, tmp_path: Path) -> None:
+    run("robot", "push", str(release_folder(tmp_path / "one")))
+    release = Release.objects.get(number=1)
+    assert run("ada", "release", "show", "sentiment/r1")[1]["rolled_back"] == []
+    serves(make_release(release.model))
+    put(started(candidate=release), "rolled_back", weight_bp=0, reason="Errors.")
+    shown = run("ada", "release", "show", "sentiment/r1")[1]
+    assert [one["why"] for one in shown["rolled_back"]] == ["Errors."]
+    assert run("ada", "release", "list", "sentiment")[1][1]["rolled_back"][0]["environment"] == "production"

@@ -118,18 +118,26 @@ def test_approvals_are_shown_with_what_is_missing_and_who_may(run: Run, sentimen
 
 def test_promote_and_supersede(run: Run, sentiment: ServedModel) -> None:
     first = str(run("robot", "rollout", "start", "sentiment/r2", "--json")[1]["id"])
-    code, said = run("robot", "rollout", "supersede", first, "other/r1", "--reason", "Newer.")
-    assert code == exits.REFUSED and f"Rollout {first} is of sentiment, not of other." in said
-    code, said = run("robot", "rollout", "supersede", first, "sentiment/r3", "--reason", "Newer.")
+    supersede = ("api", "POST", f"/rollouts/{first}/supersede", "candidate=r3", "reason=Newer.")
+    code, said = run("robot", *supersede)
+    assert code == exits.REFUSED and "Next: Add --if-match VERSION" in said
+    version = str(Rollout.objects.get().version)
+    code, said = run("robot", *supersede, "--if-match", version)
     second = Rollout.objects.get(supersedes_id=first)
-    assert code == exits.OK and f"takes the place of {first}" in said and f"watch {second.pk}" in said
+    assert code == exits.OK and f'"id": {second.pk}' in said
     Rollout.objects.filter(pk=second.pk).update(state="shifting", step_index=0, weight_bp=500)
     code, said = run("ana", "rollout", "promote", str(second.pk), "--reason", "Hotfix.")
     assert code == exits.REFUSED and "release_manager" in said
     code, view = run("mia", "rollout", "promote", str(second.pk), "--reason", "Hotfix.", "--json")
     assert code == exits.OK and (view["state"], view["promote_now"]) == ("baking", True)
-    code, said = run("robot", "rollout", "supersede", str(second.pk), "sentiment/r2", "--reason", "Back.")
+    version = str(Rollout.objects.get(pk=second.pk).version)
+    back = (f"/rollouts/{second.pk}/supersede", "candidate=r2", "reason=Back.", "--if-match", version)
+    code, said = run("robot", "api", "POST", *back)
     assert code == exits.REFUSED and "Abort it first" in said
+    code, said = run("robot", "api", "GET", f"/rollouts/{second.pk}/replay")
+    assert code == exits.REFUSED and "nothing to judge again" in said
+    code, said = run("robot", "api", "GET", f"/rollouts/{second.pk}/replay", "preset=fats")
+    assert code == exits.REFUSED and "Was fast meant?" in said
 
 
 def test_the_undo_window_after_a_promotion(run: Run) -> None:
@@ -142,15 +150,6 @@ def test_the_undo_window_after_a_promotion(run: Run) -> None:
     assert said.strip() == f"{model} in production: robot went back to {stable.name}, still warm: Conversion fell."
     code, said = run("robot", "rollback", model, "--reason", "Again.")
     assert code == exits.REFUSED and "was taken back already" in said
-
-
-def test_a_replay_without_history_is_refused_with_the_reason(run: Run, sentiment: ServedModel) -> None:
-    pk = str(run("ana", "rollout", "start", "sentiment/r2", "--json")[1]["id"])
-    code, said = run("ana", "rollout", "replay", pk)
-    assert code == exits.REFUSED and "nothing to judge again" in said
-    code, said = run("ana", "rollout", "replay", pk, "--preset", "fats")
-    assert code == exits.REFUSED and "Was fast meant?" in said
-    assert Release.objects.count() == 3
 
 
 def test_the_same_start_again_finds_the_rollout_and_stable_already_is_success(run: Run, sentiment: ServedModel) -> None:

@@ -17,6 +17,7 @@ from sluicegate.cli import exits
 from tests.api.cli_world import Run, model, release_folder, run, tokens  # noqa: F401  # fixtures
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
+CHAMPION = "/models/sentiment/aliases/champion"
 
 
 @pytest.fixture
@@ -27,23 +28,31 @@ def pushed(run: Run, model: None, tmp_path: Path) -> dict[str, Any]:
     return release
 
 
+def decide(run: Run, user: str, verb: str, reason: str) -> tuple[int, Any]:
+    """Retires or restores sentiment/r1 at its present version."""
+    here = "/models/sentiment/releases/r1"
+    version = str(Release.objects.get(number=1).version)
+    return run(user, "api", "POST", f"{here}/{verb}", f"reason={reason}", "--if-match", version)
+
+
 def test_retire_collect_and_restore(run: Run, pushed: dict[str, Any], settings: Any) -> None:
-    assert run("robot", "release", "retire", "sentiment/r1", "--reason", "old")[0] == exits.REFUSED
-    code, gone = run("ada", "release", "retire", "sentiment/r1", "--reason", "old")
+    collection = ("/registry/collection",)
+    assert decide(run, "robot", "retire", "old")[0] == exits.REFUSED
+    code, gone = decide(run, "ada", "retire", "old")
     assert (code, gone["state"]) == (exits.OK, "retired") and gone["retired_at"]
-    assert run("ada", "registry", "gc")[0] == exits.REFUSED
-    code, plan = run("admin", "registry", "gc")
+    assert run("ada", "api", "GET", *collection)[0] == exits.REFUSED
+    code, plan = run("admin", "api", "GET", *collection)
     assert code == exits.OK and {item["fate"] for item in plan["items"]} == {"mark"}
     assert plan["totals"]["mark"]["blobs"] == 2 == len(plan["items"])
-    assert len(run("admin", "registry", "gc", "--all")[1]["items"]) == 3
-    assert run("admin", "registry", "gc", "--run")[1]["marked"] == 2
-    assert run("ada", "release", "restore", "sentiment/r1", "--reason", "not that old")[1]["state"] == "sealed"
+    assert len(run("admin", "api", "GET", *collection, "all=1")[1]["items"]) == 3
+    assert run("admin", "api", "POST", *collection)[1]["marked"] == 2
+    assert decide(run, "ada", "restore", "not that old")[1]["state"] == "sealed"
     settings.UNDELETE_DAYS = 0
-    run("ada", "release", "retire", "sentiment/r1", "--reason", "old after all")
-    run("admin", "registry", "gc", "--run")
-    code, done = run("admin", "registry", "gc", "--run")
+    decide(run, "ada", "retire", "old after all")
+    run("admin", "api", "POST", *collection)
+    code, done = run("admin", "api", "POST", *collection)
     assert (done["deleted"], done["left"]) == (2, 0) and done["freed_bytes"] > 0
-    code, told = run("ada", "release", "restore", "sentiment/r1", "--reason", "oh")
+    code, told = decide(run, "ada", "restore", "oh")
     assert (code, told["code"]) == (exits.REFUSED, "bytes_gone")
     assert run("ada", "release", "show", "sentiment/r1")[1]["digest"] == pushed["digest"]
     code, told = run("ada", "release", "fetch", "sentiment/r1", str(Path(django_settings.BLOB_STORE).parent / "copy"))
@@ -59,35 +68,39 @@ def test_a_retirement_needs_the_version(run: Run, pushed: dict[str, Any], api: A
 
 
 def test_a_release_in_use_says_by_whom(run: Run, pushed: dict[str, Any]) -> None:
-    assert run("ada", "alias", "set", "sentiment/champion", "r1")[0] == exits.OK
-    code, told = run("ada", "release", "retire", "sentiment/r1", "--reason", "old")
+    assert run("ada", "api", "PUT", CHAMPION, "release=r1")[0] == exits.OK
+    code, told = decide(run, "ada", "retire", "old")
     assert (code, told["used_by"]) == (exits.REFUSED, ["alias sentiment/champion"])
 
 
 def test_long_plans_come_in_pages(run: Run, pushed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("registry.api.garbage_collection.MOST_ITEMS", 1)
-    assert len(run("admin", "registry", "gc", "--all")[1]["items"]) == 3
+    pages = [run("admin", "api", "GET", "/registry/collection", "all=1", f"from={start}")[1] for start in range(3)]
+    assert [(len(page["items"]), page["more"]) for page in pages] == [(1, 2), (1, 1), (1, 0)]
+    assert len({page["items"][0]["subject"] for page in pages}) == 3
 
 
-def test_aliases_on_the_command_line(run: Run, pushed: dict[str, Any], tmp_path: Path) -> None:
+def test_an_alias_is_set_moved_and_cleared(run: Run, pushed: dict[str, Any], tmp_path: Path) -> None:
     run("robot", "push", str(release_folder(tmp_path / "two", provenance={"notes": "second"})))
-    code, alias = run("ada", "alias", "set", "sentiment/champion", "sentiment/r1", "--reason", "first")
+    code, alias = run("ada", "api", "PUT", CHAMPION, "release=r1", "reason=first")
     assert (code, alias["release"], alias["digest"], alias["version"]) == (exits.OK, "r1", pushed["digest"], 1)
-    assert run("ada", "alias", "set", "sentiment/champion", "2", "--if-version", "0")[1]["status"] == 412
-    assert run("ada", "alias", "set", "sentiment/champion", "r2")[1]["release"] == "r2"
-    assert run("ada", "alias", "clear", "sentiment/champion", "--reason", "none is good")[1]["release"] is None
-    assert [a["name"] for a in run("ada", "alias", "list", "sentiment")[1]] == ["champion"]
-    moves = run("ada", "alias", "history", "sentiment/champion")[1]
+    assert run("ada", "api", "PUT", CHAMPION, "release=r2", "--if-match", "0")[1]["status"] == 412
+    assert run("ada", "api", "PUT", CHAMPION, "release=r2", "--if-match", "1")[1]["release"] == "r2"
+    cleared = run("ada", "api", "PUT", CHAMPION, "release:=null", "reason=none is good", "--if-match", "2")[1]
+    assert cleared["release"] is None
+    here = CHAMPION.removesuffix("/champion")
+    assert [a["name"] for a in run("ada", "api", "GET", here, "--all")[1]] == ["champion"]
+    moves = run("ada", "api", "GET", f"{CHAMPION}/history", "--all")[1]
     assert [(m["from_release"], m["to_release"]) for m in moves] == [("r2", None), ("r1", "r2"), (None, "r1")]
     assert (moves[0]["reason"], moves[0]["actor"]) == ("none is good", "ada")
-    for wrong in ("sentiment/latest", "sentiment/r2", "sentiment", "sentiment/stable"):
-        assert run("ada", "alias", "set", wrong, "r1")[0] == exits.REFUSED
-    assert run("robot", "alias", "set", "sentiment/best", "r1")[0] == exits.REFUSED
-    assert run("ada", "alias", "history", "sentiment/none-such")[0] == exits.REFUSED
+    for wrong in ("latest", "r2", "stable"):
+        assert run("ada", "api", "PUT", f"{here}/{wrong}", "release=r1")[0] == exits.REFUSED
+    assert run("robot", "api", "PUT", f"{here}/best", "release=r1")[0] == exits.REFUSED
+    assert run("ada", "api", "GET", f"{here}/none-such/history")[0] == exits.REFUSED
 
 
 def test_an_alias_of_another_team_is_not_there(pushed: dict[str, Any], run: Run, api: Any) -> None:
-    run("ada", "alias", "set", "sentiment/champion", "r1")
+    run("ada", "api", "PUT", CHAMPION, "release=r1")
     zoe, ada = api(User.objects.create(username="zoe")), api(User.objects.get(username="ada"))
     here = "/api/v1/models/sentiment/aliases"
     for address in (here, f"{here}/champion", f"{here}/champion/history"):

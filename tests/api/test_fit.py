@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +20,6 @@ from registry.queries import gpu_memory_estimate
 from serving.actions import ensure_deployment
 from serving.agent.hardware import hardware
 from serving.queries.node_fit import nodes_for, offering, why_refused
-from sluicegate.cli.errors import CommandError
-from sluicegate.cli.fit import read_labels
 from tests.factories import make_environment, make_node
 from tests.model_files import onnx_file, plan_file
 from tests.registry_samples import IMAGE, draft_with, person, served_model
@@ -200,18 +197,6 @@ def test_a_plan_is_held_against_the_tensorrt_of_the_runtime_that_it_names(dev: C
         [(_, fit)] = offering(release, [node])
         told = {reason.field: reason.verdict for reason in fit.reasons}
         assert told["engine.builder_version"] == verdict
-
-
-def test_labels_come_from_kubectl_or_bare(tmp_path: Path) -> None:
-    path = tmp_path / "node.json"
-    path.write_text(json.dumps({"metadata": {"labels": {"a": "b"}}}))
-    assert read_labels(path) == {"a": "b"}
-    path.write_text('{"a": "b"}')
-    assert read_labels(path) == {"a": "b"}
-    for text in ("[]", "{", '{"metadata": {"labels": 1}}'):
-        path.write_text(text)
-        with pytest.raises(CommandError):
-            read_labels(path)
 
 
 def test_what_nvml_tells_becomes_labels(monkeypatch: pytest.MonkeyPatch) -> None:

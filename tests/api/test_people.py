@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from io import StringIO
-from pathlib import Path
 
 import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
 from accounts.core.access import Role
-from accounts.models import Token, User
-from sluicegate.cli import exits, session
+from accounts.models import User
+from sluicegate.cli import exits
 from tests.api.cli_world import Run, run, tokens  # noqa: F401  # fixtures
 from tests.api.problems import assert_problem
 from tests.factories import make_model, make_team, make_user
@@ -100,41 +97,6 @@ def test_options_is_no_crash(root: APIClient) -> None:
         assert_problem(root.options(path), 405, "method_not_allowed")
 
 
-@pytest.mark.slow
-def test_on_the_command_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [row["username"] for row in run("admin", "user", "list")[1]] == ["ada", "admin", "mara", "robot"]
-    assert run("ada", "user", "list")[0] == exits.REFUSED
-    assert run("admin", "user", "grant", "ada", "--team", "demo", "--role", "ci")[0] == exits.OK
-    assert run("admin", "user", "take", "ada", "--team", "demo", "--role", "ci")[0] == exits.OK
-    assert run("admin", "user", "take", "ada", "--team", "demo", "--role", "ci")[0] == exits.REFUSED
-    assert run("admin", "user", "grant", "ada", "--role", "ci")[0] == exits.REFUSED  # in which team?
-    assert run("admin", "user", "grant", "ada", "--admin")[0] == exits.OK
-    monkeypatch.setattr("sys.stdin", StringIO(f"{GOOD}\n"))
-    assert run("admin", "user", "password", "mara", "--password-stdin")[0] == exits.OK
-    assert run("mara", "user", "list")[0] == exits.REFUSED and User.objects.get(username="mara").check_password(GOOD)
-    assert run("admin", "user", "deactivate", "mara", "--reason", "left")[1]["is_active"] is False
-    assert run("admin", "user", "reactivate", "mara")[1]["is_active"] is True
-    code, issued = run("admin", "user", "token", "robot", "--name", "builds", "--days", "7")
-    ends_at = Token.objects.get(name="builds").expires_at
-    assert code == exits.OK and issued["token"] and ends_at is not None
-    assert 6.9 < (ends_at - timezone.now()).total_seconds() / 86400 < 7.1
-
-
-@pytest.mark.slow
-def test_a_changed_password_leaves_the_command_line_signed_in(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    ada = User.objects.get(username="ada")
-    ada.set_password(GOOD)
-    ada.save()
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr("sys.stdin", StringIO(f"{GOOD}\n{BETTER}\n"))
-    code, told = run("ada", "password", "change", "--password-stdin")
-    assert code == exits.OK and told["username"] == "ada"
-    [saved] = json.loads(session.token_file().read_text()).values()
-    assert saved.startswith("sg_") and run("ada", "model", "list")[0] == exits.REFUSED
-
-
 def test_tokens_with_a_scope(root: APIClient, api: Api) -> None:
     team = make_team("search")
     for slug in ("a", "b"):
@@ -175,7 +137,7 @@ def test_tokens_on_the_command_line(run: Run, tokens: dict[str, str]) -> None:
     assert run("deploy", "token", "list")[0] == exits.REFUSED
     row = next(row for row in run("ada", "token", "list")[1] if row["name"] == "deploy")
     assert row["models"] == ["search-*"] and "release.push" in row["verbs"] and row["last_used_at"]
-    code, made = run("ada", "token", "rotate", str(row["id"]), "--overlap-h", "0")
+    code, made = run("ada", "api", "POST", f"/users/ada/tokens/{row['id']}/rotate", "overlap_s:=0")
     assert code == exits.OK and run("deploy", "model", "list")[0] == exits.REFUSED
     tokens["deploy"] = made["token"]
     assert run("deploy", "model", "list")[0] == exits.OK

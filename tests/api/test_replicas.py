@@ -15,7 +15,7 @@ from registry.models import Release
 from serving.core.admission import Proof
 from serving.models import Deployment, Route, Scale
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
-from tests.factories import make_deployment, make_model, make_node, make_release, make_server, make_user
+from tests.factories import make_deployment, make_model, make_release, make_server, make_user
 from tests.pages.test_model_tabs import HOSTILE, signed_in
 from tests.rollout_setup import production, serves
 
@@ -94,14 +94,6 @@ def test_how_many_may_be_in_flight_on_each_is_told_with_what_it_rests_on(dev: Cl
     assert "<strong>11</strong>" in page and "at the proven 40.0/s" in page
 
 
-def test_the_command_line_says_how_many_and_shows_them(run: Run, release: Release) -> None:  # noqa: F811
-    code, found = run("admin", "release", "scale", "sentiment/r1", "2", "--reason", "more users")
-    assert (code, found["wanted"], found["answering"]) == (0, 2, 1)
-    code, found = run("admin", "release", "replicas", "sentiment/r1")
-    assert code == 0 and found[0]["replicas"][0]["node"] == "local"
-    assert found[0]["admission"] == {"in_flight": 8, "basis": "default", "report": ""}
-
-
 def test_the_page_says_how_many_and_takes_another_number(release: Release) -> None:
     member = signed_in(make_user("ana", team=release.model.team.slug))
     page = reverse("release_deployments", args=["sentiment", 1])
@@ -130,16 +122,6 @@ def test_a_replica_is_replaced_over_the_api_and_asked_again_nothing_happens(dev:
     assert (answer.status_code, answer.json()["code"]) == (404, "no_such_deployment")
     answer = dev.post(f"{URL}/replace", {"deployment": old.pk, "set_aside": True}, "application/json")
     assert (answer.status_code, answer.json()["code"]) == (409, "last_replica")
-
-
-def test_the_command_line_replaces_one(run: Run, release: Release) -> None:  # noqa: F811
-    make_node("b")
-    make_server(make_deployment(release, production(), state="ready", slot=1))
-    old = Deployment.objects.get(slot=1)
-    code, found = run("admin", "release", "replace", "sentiment/r1", str(old.pk), "--set-aside", "--reason", "it fails")
-    assert code == 0
-    assert {one["deployment"]: one["is_set_aside"] for one in found["replicas"]}[old.pk]
-    assert {one["node"] for one in found["replicas"] if not one["is_leaving"]} == {"local", "b"}
 
 
 def test_the_page_replaces_one(release: Release) -> None:

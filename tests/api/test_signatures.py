@@ -86,7 +86,7 @@ def test_after_a_rotation_old_copies_still_verify_and_a_release_is_signed_anew(
     releases = [key for key in keys if key["use"] == "releases"]
     assert [key["is_current"] for key in releases] == [True, False]
     assert offline(capsys, copy)[1]["signed_by"] == releases[1]["key_id"]
-    assert run("ada", "release", "sign", "sentiment/r1")[1]["key_id"] == releases[0]["key_id"]
+    assert run("ada", "api", "POST", "/models/sentiment/releases/r1/signature")[1]["key_id"] == releases[0]["key_id"]
     code, told = run("ada", "release", "verify", "sentiment/r1", "--key", str(copy.parent / "key.pem"))
     assert code == exits.OK and told["signature"] == f"Signed by {releases[0]['key_id']}."
 

@@ -179,10 +179,10 @@ def test_a_server_without_statistics_says_so_and_makes_none_up(subjects: Any, ki
     with pytest.raises(InferenceError) as caught:
         server.statistics("misbehaving")
     assert caught.value.reason == "not_offered"
-    look, _ = check_health(server, "misbehaving", made.serving(), limits={}, timeout_s=30)
+    look, _ = check_health(server, "misbehaving", {"serving": made.serving()}, timeout_s=30)
     assert look.probe == Probe.RIGHT
     slow = made.serving(warmup=[{"batch_size": 1, "inputs": {"x": [60, 60, 60, 60]}}])
-    late, _ = check_health(server, "misbehaving", slow, limits={}, timeout_s=0.2)
+    late, _ = check_health(server, "misbehaving", {"serving": slow}, timeout_s=0.2)
     assert late.probe == Probe.LATE and late.finished is None  # not known, and not 0
 
 

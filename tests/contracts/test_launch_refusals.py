@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,7 @@ def test_the_runtime_is_the_same_each_time_and_knows_its_versions() -> None:
 
 def test_a_change_of_the_runner_is_another_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = runtime_image.describe(VENV)["image"]
+    shutil.copytree(runtime_image.RUNNER, tmp_path, dirs_exist_ok=True)
     (tmp_path / "onnx_runner.py").write_text("# changed")
     monkeypatch.setattr(runtime_image, "RUNNER", tmp_path)
     assert runtime_image.describe(VENV)["image"] != before

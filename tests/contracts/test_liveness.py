@@ -1,4 +1,4 @@
-"""The liveness call of each real server while its model computes: what `serving.core.server_kinds` states."""
+"""The liveness call of each real server while its model computes: what `registry.core.kinds` states."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from registry.core.kinds import tells_live
 from serving.adapters.triton import TritonServer
-from serving.core.server_kinds import tells_live
 from serving.ports import InferenceServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs

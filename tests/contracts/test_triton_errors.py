@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from serving.adapters.triton import TritonServer
-from serving.adapters.triton_errors import last_words, redacted
+from serving.core.redaction import last_words, redacted
 from serving.ports import InferenceError
 
 

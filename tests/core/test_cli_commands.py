@@ -18,7 +18,7 @@ from sluicegate.cli.main import build_parser, whole_parser
 COMPLETIONS = [
     ("sluicegate ", {"rollout", "push", "completion"}),
     ("sluicegate roll", {"rollout", "rollback"}),
-    ("sluicegate rollout ", {"start", "supersede"}),
+    ("sluicegate rollout ", {"start", "promote"}),
     ("sluicegate rollout start --dr", {"--dry-run"}),
     ("sluicegate rollout start sentiment/r2 --w", {"--wait"}),
     ("sluicegate --json rollout st", {"start", "status"}),
@@ -55,14 +55,19 @@ def test_a_command_is_whole_when_it_is_asked_for(words: list[str], capsys: pytes
     from sluicegate.cli.main import main
 
     assert main(words) == 0
-    assert "supersede" in capsys.readouterr().out
+    assert "promote" in capsys.readouterr().out
 
 
 def test_what_is_no_command_is_refused_with_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     from sluicegate.cli.main import main
 
-    assert main(["rolout", "list"]) == 3
-    assert "rollout" in capsys.readouterr().err
+    for words in (["rolout", "list"], ["node", "list"], ["release", "retire", "sentiment/r1"], ["release"]):
+        assert main(words) == 3
+        said = capsys.readouterr().err
+        assert said.splitlines()[-1].endswith("--help; all other operations of the server: sluicegate api --help")
+        assert words[0] in ("rolout", "node") or "VERB" in said
+    assert main(["rollout", "watch"]) == 3
+    assert capsys.readouterr().err.splitlines()[-1] == "Next: sluicegate rollout watch --help"
 
 
 @pytest.mark.parametrize(("typed", "offered"), COMPLETIONS)
@@ -84,4 +89,4 @@ def test_bash_completes_commands_verbs_and_options(tmp_path: Path, typed: str, o
 def test_every_shell_gets_a_script_of_every_command() -> None:
     for shell in completion.SHELLS:
         script = completion.script_for(shell, whole_parser())
-        assert all(name in script for name in COMMANDS) and "supersede" in script and script.endswith("\n")
+        assert all(name in script for name in COMMANDS) and "promote" in script and script.endswith("\n")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.cli import diff, exits, gates, preview, replay, session
+from sluicegate.cli import diff, exits, gates, preview, session
 from sluicegate.cli.errors import Problem, exit_code_of
 from sluicegate.cli.main import main
 from sluicegate.cli.output import Output
@@ -296,10 +296,8 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         "rollout start",
         "rollout approve",
         "rollout promote",
-        "rollout supersede",
-        "rollout replay",
         "audit verify",
-        "user create",
+        "token create",
     ]
     for command in commands:
         assert main([*command.split(), "--help"]) == exits.OK
@@ -397,43 +395,6 @@ def test_a_preview_is_told_in_columns_and_its_warnings_with_their_codes() -> Non
         "✗ refused frozen_now: Changes are frozen.",
         "Nothing was created, and a start would be refused.",
     ]
-
-
-def test_a_replay_is_told_beside_what_happened() -> None:
-    turn = {
-        "tick": 42,
-        "at": "2026-11-21T10:00:42+00:00",
-        "state": "shifting",
-        "step_index": 0,
-        "weight_bp": 500,
-        "code": "worse_than_stable",
-        "reason": "Worse.",
-    }
-    hold = {**turn, "tick": 1, "action": "hold", "code": "need_more", "reason": "Holding."}
-    found = {
-        "rollout": 7, "is_own_policy": False, "policy_digest": "sha256:0123456789abcdef", "ticks": 60,
-        "turns": [hold, {**turn, "action": "roll_back"}], "not_counted": ["slow_50ms"],
-        "happened": {
-            "state": "promoted", "reason": "Proven.",
-            "decisions": [{"at": "2026-11-21T11:00:00+00:00", "action": "promote", "reason": "Proven.", "actor": "system:engine"}],
-        },
-    }  # fmt: skip
-    assert replay.lines(found) == [
-        "Rollout 7 under policy 0123456789ab, 60 ticks:",
-        "  10:00:42  roll_back (worse_than_stable, tick 42, 5 %)  Worse.",
-        "! not counted in this history, so nothing bad is found there: slow_50ms",
-        "",
-        "What happened: promoted. Proven.",
-        "  11:00:00  promote  Proven.  [system:engine]",
-    ]
-    went_on = [
-        {**hold, "state": "shifting", "step_index": 0},
-        {**turn, "state": "baking", "step_index": 1, "action": "promote"},
-    ]
-    told = replay.lines({**found, "turns": went_on})
-    assert told[1].endswith("Holding. It would still have held when the rollout went on.") and "promote" in told[2]
-    held = replay.lines({**found, "turns": [hold], "not_counted": [], "is_own_policy": True})
-    assert held[:2] == ["Rollout 7 under its own policy, 60 ticks:", "  it would have held throughout. Holding."]
 
 
 def test_what_a_running_gate_does_stands_behind_its_progress() -> None:

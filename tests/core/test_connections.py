@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+from registry.core.kinds import tells_live
 from serving.adapters.linux_connections import open_connections
-from serving.core.server_kinds import tells_live
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from rollouts.core.counter_deltas import Counts, Reading, given_up_after
+from rollouts.core.counter_deltas import Arms, Counts, Reading, given_up_after
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.engine_state import EngineState, update_state
@@ -14,6 +15,7 @@ from rollouts.core.evidence import Side, Window, increments
 from rollouts.core.guard_tracker import CounterNews, GuardTracker, watched
 from rollouts.core.judged import judge_guard
 from rollouts.core.policy_schema import parse_policy
+from rollouts.core.replay import Walk, walk
 from rollouts.core.step_evidence import Evidence, Part
 from rollouts.engine.gateway_counters import _counts
 from serving.ports import ArmCounters
@@ -21,10 +23,8 @@ from tests.core.test_decide import snapshot
 
 POINTS = ("slow_50ms", "slow_100ms", "slow_250ms")
 EDGES = tuple(zip(POINTS, (50_000, 100_000, 250_000), strict=True))
-POLICY = parse_policy(
-    {"guards": [{"indicator": "slow", "thresholds_ms": [50, 100, 250]}]},
-    {"slow": {"threshold_ms": 250, "max_frac": 0.05}},
-)
+OBJECTIVES = {"slow": {"threshold_ms": 250, "max_frac": 0.05}}
+POLICY = parse_policy({"guards": [{"indicator": "slow", "thresholds_ms": [50, 100, 250]}]}, OBJECTIVES)
 (SLOW,) = POLICY.guards
 
 
@@ -140,6 +140,34 @@ def test_the_hold_states_what_is_unknown_and_a_person_may_go_on() -> None:
     assert "callers gave up 120 of 500 requests on r2 before an answer, and 3 of 1500 on r1" in said
     alone = replace(s, identity=replace(s.identity, has_stable=False))
     assert decide(alone).facts.get("because") != "given_up"
+
+
+def walked(share: float, seed: int, *, attack: float = 0.0) -> list[Walk]:
+    """Walks a rollout. The candidate is too late for this share of its callers, and they leave after 30 ms.
+
+    `attack`: further callers for each user, who leave both arms after 30 ms.
+    """
+    rng = np.random.default_rng(seed)
+
+    def arm(per_s: float, left: float) -> Counts:
+        users, others = int(rng.poisson(per_s)), int(rng.poisson(per_s * attack))
+        gone = int(rng.binomial(users, left))
+        counted = given_up(0.03, gone + others, answered=users - gone)
+        return replace(counted, bad={**counted.bad, "errors": 0, "refused": 0})
+
+    def feed(tick: int, weight_bp: int) -> Arms | None:
+        frac = weight_bp / 10_000
+        return Arms(arm(100 * frac, share), arm(100 * (1 - frac), 0.01)) if tick <= 300 else None
+
+    return list(walk(parse_policy({"preset": "demo"}, OBJECTIVES), feed))
+
+
+@pytest.mark.parametrize(("share", "attack"), [(0.1, 0.0), (0.5, 4.0)])
+def test_a_candidate_that_impatient_callers_leave_is_not_promoted(share: float, attack: float) -> None:
+    """Its answers are all fast, because the callers of the others have left."""
+    held = walked(share, 1, attack=attack)[-1].decision
+    assert (held.action, held.facts.get("because")) == (Action.HOLD, "given_up")
+    assert walked(0.01, 1, attack=attack)[-1].decision.action is Action.PROMOTE
 
 
 # --- answers that are on their way ---------------------------------------------------------------------------------------

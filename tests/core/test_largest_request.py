@@ -13,7 +13,7 @@ from validators.core.edges import Expected, judge_edges
 from validators.core.inputs import Arrays
 from validators.core.largest_request import ByteEdges, byte_edges
 from validators.core.verdict import Judgement, Verdict
-from validators.execution.runners.contract import request_bytes
+from validators.execution.runners.contract import gateway_bytes
 
 TEXT = Tensor("text", "BYTES", (1,))
 IDS = Tensor("ids", "INT64", (-1,))
@@ -24,7 +24,7 @@ ANSWERED, EITHER = Expected.ANSWERED, Expected.EITHER
 
 
 def size_of(request: Arrays) -> int:
-    return request_bytes("model", request)
+    return gateway_bytes("model", request)
 
 
 def made(*tensors: Tensor, max_batch_size: int = 4, **limits: Any) -> ByteEdges:

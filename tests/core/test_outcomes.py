@@ -6,23 +6,21 @@ import itertools
 
 import pytest
 
+from registry.core.kinds.triton import WORDS as TRITON
+from registry.core.kinds.words import Words, meant_grpc, meant_status
 from serving.core.outcomes import (
     EVIDENCE,
     GRPC,
     HTTP,
-    TRITON,
     Answer,
     Call,
     CountsFor,
     Drawn,
     Ended,
     Purpose,
-    Words,
     call_of,
     counts_for,
     drawn,
-    meant_grpc,
-    meant_status,
     route_name,
 )
 

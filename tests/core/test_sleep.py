@@ -149,7 +149,7 @@ def test_what_is_not_known_is_never_quiet() -> None:
     silent = heard(QUIET, {"a": A, "b": None}, 5000)
     assert awake(quiet=silent, now=5000).startswith("What the gateways count is not known (b)")
     assert awake(quiet=silent, now=5000).endswith(
-        "one that serves nobody any more is removed: `sluicegate gateway remove b`."
+        "one that serves nobody any more is removed: `sluicegate api POST /gateways/b/remove --if-match '*'`."
     )
 
 

@@ -87,7 +87,7 @@ def test_who_holds_for_a_gateway_that_does_not_tell_says_how_to_be_rid_of_it() -
 
     def is_said() -> bool:
         world.turn()
-        return "it hung); if it was stopped for good: sluicegate gateway remove gateway-0" in rollout.reason
+        return "it hung); if it was stopped for good: sluicegate api POST /gateways/gateway-0/remove" in rollout.reason
 
     wait_until(is_said, "how to be rid of the gateway", timeout_s=60)
 

@@ -194,7 +194,10 @@ def test_a_person_may_skip_the_proof_and_not_the_servers() -> None:
         with pytest.raises(StateChanged, match=f"{weight} needs {needed} servers of r2, and 1 answers") as refused:
             act(story, verb)
         assert refused.value.code == "needs_replicas"
-        assert f"release scale {story.model.slug}/r2 N --environment production" in refused.value.message
+        assert (
+            f"/models/{story.model.slug}/releases/r2/replicas environment=production replicas:=N"
+            in refused.value.message
+        )
     story.turn()
     heartbeat()
     assert act(story, "advance").weight_bp == 5000

@@ -15,8 +15,6 @@ from accounts.models import User
 from serving.agent.gpu_reader import GpuReader
 from serving.core.gpu import GpuReading
 from serving.models import Node
-from sluicegate.cli import exits
-from sluicegate.cli.node import _gpu_faults
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.core.test_gpu_health import judged
 from tests.factories import make_node, make_user
@@ -89,7 +87,7 @@ def test_a_reading_that_is_old_is_not_what_is_so_now() -> None:
     assert "unknown: its agent, or its driver, has not answered since" in fleet()
 
 
-def test_over_rest_nothing_unknown_is_nought(run: Run) -> None:
+def test_over_rest_nothing_unknown_is_nought() -> None:
     read("unsupported")
     client = Client()
     client.force_login(make_user("ana", team="search"))
@@ -98,17 +96,9 @@ def test_over_rest_nothing_unknown_is_nought(run: Run) -> None:
     assert node["gpus_read"]["why_unknown"] == "" and node["gpus_read"]["at"]
     assert (gpu["temperature_c"], gpu["power_w"], gpu["xids"], gpu["processes"]) == (58.0, None, None, 1)
     assert gpu["unknown"]["xids"] == "Not Supported" and gpu["faults"] == [] and len(gpu["untold"]) == 3
-
-
-def test_the_command_line_lists_faults_and_what_is_unknown(run: Run) -> None:
     read("xid_79", 2)
-    code, (node,) = run("admin", "node", "list")
-    assert code == exits.OK
-    assert node["gpus_read"]["gpus"][0]["faults"] == ["the driver has lost it: GPU is lost", "Xid 79"]
-    assert node["gpus_read"]["gpus"][0]["xids"][0]["code"] == 79
-    assert "Xid 79; unknown: GPU-aaaa: whether it needs recovery" in _gpu_faults(node["gpus_read"])
-    assert _gpu_faults({"gpus": [], "why_unknown": "no driver"}) == "unknown: no driver"
-    assert _gpu_faults({"gpus": [], "why_unknown": ""}) == "none seen"
+    gpu = client.get("/api/v1/nodes").json()["results"][0]["gpus_read"]["gpus"][0]
+    assert gpu["faults"] == ["the driver has lost it: GPU is lost", "Xid 79"] and gpu["xids"][0]["code"] == 79
 
 
 def test_the_page_of_a_gate_run_has_every_check_with_its_answer(member: Client, running: GateRun) -> None:

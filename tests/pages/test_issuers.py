@@ -130,7 +130,7 @@ def test_an_issuer_that_does_not_answer_says_why(issuer: Issuer, root: Client) -
 def test_rules_are_made_turned_off_and_on_and_deleted(issuer: Issuer, root: Client) -> None:
     row = configured(issuer)
     page = f"/settings/issuers/{row.pk}/"
-    assert "sluicegate user create" in root.get(page).content.decode()
+    assert "sluicegate api POST /users username=" in root.get(page).content.decode()
     make_user("robot", team="search")
     form = {
         "rule_title": "main", "claims": "repository_id = 4711\nref=refs/heads/main\n", "username": "robot",

@@ -59,3 +59,21 @@ def test_a_head_in_envoys_name_changes_no_count(parts: Rig, head: str) -> None:
     assert statuses == {200}
     assert grown == {"routed": CALLS, "decided": CALLS, "timed": CALLS, "answered": CALLS, "failed": 0, "aborted": 0}
     assert parts.stable.hits + parts.candidate.hits - hits == CALLS
+
+
+@pytest.mark.parametrize(
+    ("heads", "body", "status"),
+    [({}, b"[" * 100 + b"]" * 100, 400), ({"inference-header-content-length": "many"}, b"{}", 400)],
+    ids=["nested", "no length"],
+)
+def test_a_refused_request_that_says_it_was_late_counts_nothing(
+    parts: Rig, heads: dict[str, str], body: bytes, status: int
+) -> None:
+    before, hits = of(parts), parts.stable.hits + parts.candidate.hits
+    for _ in range(4):
+        answer = parts.envoy.http(headers=heads | {"x-envoy-is-timeout-retry": "true"}, body=body)
+        assert answer.status == status
+    assert [(now.timed, now.decided, now.failed) for now in of(parts)] == [
+        (was.timed, was.decided, was.failed) for was in before
+    ]
+    assert parts.stable.hits + parts.candidate.hits == hits

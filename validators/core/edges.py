@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import starmap
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from registry.core.kinds.texts import BODY
 from serving.core.made_up import NUMPY_TYPES
 from validators.core.contract import Mismatch, Tensor
 from validators.core.inputs import Arrays, longest_item, stack, text_input
@@ -64,14 +66,21 @@ class Outcome:
 
 
 def edges_of(
-    tensors: Sequence[Tensor], example: Arrays, limits: Mapping[str, Any], *, max_batch_size: int
+    tensors: Sequence[Tensor],
+    example: Arrays,
+    limits: Mapping[str, Any],
+    *,
+    max_batch_size: int,
+    bodies: Mapping[str, bytes] | None = None,
 ) -> tuple[Edge, ...]:
     """Every edge of declared inputs, the harmless ones first. `example` is one item; 0 as `max_batch_size` is no batch axis.
 
     `limits` are the envelope's: those that `longest_item` can make an input of are tried. A server may answer what is beyond
-    them, an input of another name, type or shape than declared it may not.
+    them, an input of another name, type or shape than declared it may not. `bodies`: wrong requests to a text model, by their names,
+    in the place of wrong tensors.
     """
-    return (*_at_limits(tensors, example, limits, max_batch_size), *_wrong(tensors, example, max_batch_size))
+    wrong = _wrong(tensors, example, max_batch_size) if bodies is None else starmap(_of_body, bodies.items())
+    return (*_at_limits(tensors, example, limits, max_batch_size), *wrong)
 
 
 def mismatches(outcomes: Sequence[Outcome]) -> list[Mismatch]:
@@ -157,6 +166,10 @@ def _wrong(tensors: Sequence[Tensor], example: Arrays, max_batch_size: int) -> I
         wider = _widened(tensor, value)
         if wider is not None:
             yield Edge(f"{name} of another shape", {**one, name: wider}, Expected.REFUSED)
+
+
+def _of_body(name: str, body: bytes) -> Edge:
+    return Edge(name, {BODY: np.array([body], dtype=object)}, Expected.REFUSED)
 
 
 def _shortest(tensors: Sequence[Tensor], example: Arrays) -> Arrays | None:

@@ -180,7 +180,11 @@ def _gates_of(read: Mapping[str, Any]) -> list[str]:
     """The gates that are named, else those that take no name and can run."""
     if read.get("gates") is not None:
         return list(read["gates"])
-    return [name for name, gate in GATES.items() if not gate.on_demand and gate.can_run(read.get(name) or {})]
+    return [
+        name
+        for name, gate in GATES.items()
+        if not gate.on_demand and (not gate.replays_set or (read.get(name) or {}).get("set"))
+    ]
 
 
 def _contradictions(read: Mapping[str, Any]) -> list[Problem]:

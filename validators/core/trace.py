@@ -9,7 +9,7 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any, Final
 
 #: A recording is kept as a file. At 100 requests a second this is almost three hours.
@@ -51,12 +51,6 @@ def gaps_of(text: str) -> Sequence[float]:
     if not any(gaps):
         raise ValueError("it has no two instants")
     return gaps
-
-
-def instants_of(gaps: Sequence[float]) -> bytes:
-    """A recording with these gaps and nothing else of the one that they are from: lines of seconds, the first of them 0."""
-    whole = accumulate((round(gap * _MICROSECONDS) for gap in gaps), initial=0)
-    return b"".join(b"%d.%06d\n" % divmod(instant, _MICROSECONDS) for instant in whole)
 
 
 def kept_bytes(gaps: Sequence[float]) -> bytes:

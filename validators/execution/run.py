@@ -20,7 +20,7 @@ from accounts.core.access import Actor
 from ledger.core.errors import DomainError
 from ledger.hooks.job_handlers import Beat
 from registry.queries import manifest_of
-from serving.adapters.triton_errors import redacted
+from serving.core.redaction import redacted
 from serving.models import Server
 from serving.ports import InferenceServer
 from serving.queries import readings_of, ready_server, server_before

@@ -52,7 +52,7 @@ def _unread(since: datetime, *, is_up: bool) -> Unread:
             since,
             "a gateway does not answer",
             f"The engine could not read all gateways since {at}",
-            "Look at their processes. If one was stopped for good: sluicegate gateway remove.",
+            "Look at their processes. If one was stopped for good, remove it on its environment's page.",
         )
     return Unread(
         since,

@@ -66,7 +66,8 @@ def _begun(model: ServedModel) -> dict[str, Any]:
     runtimes = offered_runtimes()
     own: dict[str, Any] = {"image": "NAME@sha256:…", "backend": BACKENDS[0]}
     if runtimes:
-        fits = [one for one in runtimes[0]["backends"] if one in BACKENDS]
-        own = {"image": runtimes[0]["image"], "backend": fits[0] if fits else BACKENDS[0]}
+        chosen = next((one for one in runtimes if BACKENDS[0] in one["backends"]), runtimes[0])
+        fits = [one for one in chosen["backends"] if one in BACKENDS]
+        own = {"image": chosen["image"], "server": chosen["server"], "backend": fits[0] if fits else BACKENDS[0]}
     sides = {side: list(model.contract.get(side, [])) for side in ("inputs", "outputs")}
     return {"model": model.slug, "runtime": own, "serving": {"max_batch_size": 1, **sides}}

@@ -17,7 +17,8 @@ from registry.signing import installation_keys
 class Command(BaseCommand):
     help = (
         "Makes a new signing key and lists the public half of the one before among the former keys. It holds at once in "
-        "every process that reads the same files. Releases that are there can be signed again: sluicegate release sign."
+        "every process that reads the same files. Releases that are there can be signed again: "
+        "sluicegate api POST /models/MODEL/releases/rN/signature."
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

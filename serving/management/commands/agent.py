@@ -33,7 +33,7 @@ class Command(BaseCommand):
             node=options["node"],
             servers=launcher.servers,
             launcher=launcher,
-            connect=wiring.inference_server,
+            connect=wiring.connect,
             drift_check_every_s=settings.DRIFT_CHECK_EVERY_S,
             gpus=GpuMeter(second=wiring.gpus_by_dcgm()),
             blobs=blobs,

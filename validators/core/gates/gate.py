@@ -99,7 +99,6 @@ class Gate:
             `timeout_s` takes time limits of the model's requests.
         explain: (section, plan) → demands of the section in words.
         on_demand: runs only if the policy names it; only such a policy has its section.
-        can_run: (section) → whether the default list of gates includes it.
         complete: (section as read, section as stated, whole policy, objectives) → the section without open fields.
         contradictions: (whole policy as read) → mistakes that no single field shows.
         runs_alone: sends a load, so that it needs the machine to itself, the sizes that users send and the policy's trace.
@@ -107,7 +106,8 @@ class Gate:
         watches: judges the GPUs under the watched gates. Its result and theirs hold together or not at all.
         searches: chooses its own load to find a limit. Other gates that send a load send the declared one.
         judges_start: reports a release that never became ready. Its section has `max_s`.
-        replays_set: asks the golden set that its section names under `set`, and compares answers with stable's.
+        replays_set: asks the golden set that its section names under `set`, and compares answers with stable's. Without a set
+            the default list of gates leaves it out.
         is_compared: its verdict may rest on a comparison with stable.
         depends: facts of FACTS that its result depends on.
         metric_names: names that `metrics` may yield, for conditions on releases.
@@ -124,7 +124,6 @@ class Gate:
     section: Record
     explain: Callable[[Section, Plan], Iterator[Demand]]
     on_demand: bool = False
-    can_run: Callable[[Section], bool] = lambda section: True
     complete: Callable[[Section, Section, Mapping[str, Any], Mapping[str, Any]], Section] = _as_read
     contradictions: Callable[[Mapping[str, Any]], Iterator[Problem]] = _none
     runs_alone: bool = False

@@ -176,7 +176,6 @@ GOLDEN: Final = Gate(
         }
     ),
     explain=_explain,
-    can_run=lambda own: bool(own.get("set")),
     complete=_complete,
     contradictions=_contradictions,
     replays_set=True,

@@ -29,13 +29,15 @@ MEASURES: dict[str, Callable[[GateContext], Judgement]] = {
     "capacity": capacity_gate,
     "gpu": gpu_gate,
 }
+#: Gates that watch, and what they make of the failure of a watched gate: (judgement, its gate, context) → judgement.
+EXCUSES: dict[str, Callable[[Judgement, str, GateContext], Judgement]] = {"gpu": excused}
 
 
 def run_gate(name: str, context: GateContext) -> Judgement:
     """The gate's judgement; a server that is gone, or a set that does not fit, is `errored`, as the check did not happen."""
     try:
-        is_watched = GATES[name].is_watched and any(GATES[other].watches for other in context.policy.gates)
-        if is_watched:
+        watching = [other for other in context.policy.gates if GATES[name].is_watched and GATES[other].watches]
+        if watching:
             await_reading(context)
         found = judged(
             MEASURES[name](context),
@@ -47,7 +49,10 @@ def run_gate(name: str, context: GateContext) -> Judgement:
             queue_delay_ms=context.queue_delay_ms,
             load_per_s=float(context.policy.of("load")["rate_per_s"]),
         )
-        return excused(found, name, context) if is_watched and found.verdict is Verdict.FAILED else found
+        for other in watching:
+            if other in EXCUSES and found.verdict is Verdict.FAILED:
+                found = EXCUSES[other](found, name, context)
+        return found
     except InferenceError as error:
         return Judgement(
             Verdict.ERRORED, f"The server of {context.release} could not be asked: {error.message} [{error.reason}]"

@@ -114,6 +114,11 @@ class GateContext:
         return float((self.serving.get("dynamic_batching") or {}).get("max_queue_delay_us") or 0) / 1000
 
     @property
+    def interface(self) -> str:
+        """How a text model is asked; empty for a model of tensors."""
+        return self.serving.get("interface") or ""
+
+    @property
     def has_batch_axis(self) -> bool:
         return int(self.serving["max_batch_size"]) > 0
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from registry.core.kinds.texts import INTERFACES
 from validators.core.contract import batch_sizes, compare_answer, compare_declared, judge_contract, tensors_of
 from validators.core.edges import Edge, edges_of, judge_edges
 from validators.core.input_use import MOST_TRIED, judge_input_use
@@ -90,8 +92,8 @@ def _edges(
     context: GateContext, example: Arrays, limits: Mapping[str, Any], most: int
 ) -> tuple[tuple[Edge, ...], ByteEdges]:
     """All that are asked, and what is known of those by bytes."""
-    inputs, model = context.inputs, context.model
-    by_bytes = byte_edges(
-        inputs, example, limits, max_batch_size=most, size_of=lambda one: contract_runner.request_bytes(model, one)
-    )
-    return (*edges_of(inputs, example, limits, max_batch_size=most), *by_bytes.edges), by_bytes
+    inputs, model, interface = context.inputs, context.model, context.interface
+    size_of = partial(contract_runner.gateway_bytes, model, interface=interface)
+    by_bytes = byte_edges(inputs, example, limits, max_batch_size=most, size_of=size_of)
+    bodies = INTERFACES[interface].wrong(model) if interface else None
+    return (*edges_of(inputs, example, limits, max_batch_size=most, bodies=bodies), *by_bytes.edges), by_bytes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.adapters.triton_requests import parcel_of
+from serving.servers import request_bytes
 from validators.core.inputs import Arrays, stack, with_longer_text
 from validators.core.seen_sizes import LEAST_SEEN, aim_of, class_of, drawn, unseen_frac
 from validators.execution.gates.context import GateContext, example_items
@@ -72,4 +72,4 @@ def _of_class(context: GateContext, place: int, example: Arrays) -> Arrays | Non
 def _size_of(context: GateContext, item: Arrays) -> int:
     """Bytes of a request of this one item."""
     batch, protocol = stack([item], has_batch_axis=context.has_batch_axis), context.policy.of("load")["protocol"]
-    return len(parcel_of(context.model, [batch], protocol=protocol, host="", port=0).bodies[0])
+    return request_bytes(context.model, batch, protocol=protocol, interface=context.interface)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from serving.adapters.triton_requests import parcel_of
 from serving.ports import GRPC, InferenceError, InferenceServer, TensorSpec
+from serving.servers import request_bytes
 from validators.core.contract import Mismatch, Tensor, compare_answer
 from validators.core.edges import Edge, Outcome
 from validators.core.input_use import MOST_ALONE, UNWELL, InputUse, same_answers, spelt_out, variations
@@ -141,9 +141,10 @@ def try_inputs(
     return InputUse(state, tried, without, tuple(spelt[:1]))
 
 
-def request_bytes(model: str, inputs: Arrays) -> int:
-    """Bytes of the body of a request over gRPC, as gateways count them."""
-    return _GRPC_FRAME_BYTES + len(parcel_of(model, [inputs], protocol=GRPC, host="", port=0).bodies[0])
+def gateway_bytes(model: str, inputs: Arrays, *, interface: str = "") -> int:
+    """Bytes of the body of a request, over gRPC if the server has it, as gateways count them."""
+    frame = 0 if interface else _GRPC_FRAME_BYTES
+    return frame + request_bytes(model, inputs, protocol=GRPC, interface=interface)
 
 
 def _failure(server: InferenceServer, model: str, inputs: Arrays, timeout_s: float) -> InferenceError | None:

@@ -1,0 +1,40 @@
+"""The server kinds that releases may name, one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from registry.core.kinds.kind import Codec, ServerKind
+from registry.core.kinds.llamacpp import LLAMACPP
+from registry.core.kinds.triton import TRITON
+
+KINDS: Final[Mapping[str, ServerKind]] = {kind.name: kind for kind in (TRITON, LLAMACPP)}
+#: Kind of a release that names none.
+DEFAULT: Final = TRITON.name
+#: Path of the file that each backend loads.
+BACKEND_FILES: Final[dict[str, str]] = {
+    name: backend.entry for kind in KINDS.values() for name, backend in kind.backends.items()
+}
+
+
+def kind_of(manifest: Mapping[str, Any]) -> ServerKind:
+    """The server kind that a manifest names. Raises KeyError for one that this version does not know."""
+    return KINDS[(manifest.get("runtime") or {}).get("server", DEFAULT)]
+
+
+def spoken_by(manifest: Mapping[str, Any]) -> str:
+    """Returns the protocol of a release's server: `kind/interface`, or "" for the Open Inference Protocol."""
+    interface = manifest["serving"].get("interface")
+    return f"{kind_of(manifest).name}/{interface}" if interface else ""
+
+
+def spoken(speaks: str) -> tuple[ServerKind, Codec]:
+    """Returns the kind and the codec of a value of `spoken_by`. Raises KeyError, ValueError."""
+    name, interface = speaks.split("/")
+    return KINDS[name], KINDS[name].interfaces[interface]
+
+
+def tells_live(name: str) -> bool:
+    """Whether silence of this server's liveness call means that its process is frozen. False for a server of no known kind."""
+    return name in KINDS and KINDS[name].tells_live
