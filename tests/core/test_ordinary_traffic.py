@@ -73,3 +73,14 @@ def test_models_of_the_fleet_differ_and_can_be_repeated() -> None:
     first, second, again = (of_fleet(np.random.default_rng(seed)) for seed in (1, 2, 1))
     assert first == again != second
     assert all(0.05 <= of_fleet(np.random.default_rng(seed)).rate_per_s <= 50 for seed in range(50))
+
+
+@pytest.mark.parametrize("run", range(2))
+def test_chance_opens_nothing_into_an_outage_at_two_requests_a_second(run: int) -> None:
+    """Of the candidate's ten newest attempts few fail now and then, also if 60 % of all requests do."""
+    name = "J8 outage: 60% of all requests fail wherever they go for 10 min, 2/s"
+    row = next(one for one in ordinary.rows() if one.name == name)
+
+    ended = ordinary.walked(replace(row, scenario=replace(row.scenario, horizon_s=660)), run)
+
+    assert ended.stages == (0.0,)
