@@ -226,12 +226,12 @@ def walked(candidate: str, run: int, way: Way | None = None, lines: Lines = (), 
     scenario = replace(scenario, policy={**scenario.policy, "second_look": {"looks": 1}})
     seed = [SEED, zlib.crc32(candidate.encode()), run]
     if way is None:
-        return Run(scenario, np.random.default_rng(seed)).walked()
+        return Run(scenario, np.random.default_rng(seed)).walked(is_watched_on=False)
     if way.is_forced:  # users of the candidate wait behind a forced call
         scenario = replace(scenario, slow_times=(Fault(0.6, every_s=EVERY_S, on_s=1),))
-        return Steered(scenario, seed, lines, None).walked()
+        return Steered(scenario, seed, lines, None).walked(is_watched_on=False)
     users_per_s = scenario.rate_per_s * 10_000 / scenario.parsed().steps[0].weight_bp
-    return Steered(scenario, seed, lines, times * users_per_s).walked()
+    return Steered(scenario, seed, lines, times * users_per_s).walked(is_watched_on=False)
 
 
 def counts_nothing(lines: Lines) -> bool:

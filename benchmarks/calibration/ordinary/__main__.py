@@ -1,24 +1,29 @@
 """Ordinary traffic that a judge may take for a fault, faults beside it, and the limit of each: walked through the engine's own decisions.
 
-Run `python -m benchmarks.calibration.ordinary [--runs N] [--only PART] [--looks N]`. It prints one line for each row: what became of
-N rollouts (40, unless a row states fewer), and whether the row's limit holds. Seeded: the same numpy brings the same numbers. One core
-walks about 2,500 seconds of a rollout in a second, so a row of 40 takes up to a minute and a half.
+Run `python -m benchmarks.calibration.ordinary [--runs N] [--only PART] [--looks N] [--kept FILE] [--table]`. It prints one line for each
+row: what became of N rollouts (40, unless a row states fewer), and whether the row's limit holds. Seeded: the same numpy brings the
+same numbers. One core walks about 2,500 seconds of a rollout in a second, so a row of 40 takes up to a minute and a half.
+
+`--kept` appends each rollout's end to a file, a line of JSON each, and walks no rollout that is there. So a command that was stopped
+goes on where it was. `--table` walks nothing: it prints what is kept, as Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import json
 import time
 import zlib
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.calibration.cells import OBJECTIVES
+from benchmarks.calibration.ordinary.fleet import FLEET, of_fleet
+from benchmarks.calibration.ordinary.report import HEAD, HEAD_OF_FAULTS, in_markdown, told
 from benchmarks.calibration.premises.scenario import (
     Answers,
     BadClient,
@@ -31,10 +36,8 @@ from benchmarks.calibration.premises.scenario import (
 )
 from benchmarks.calibration.premises.walking import Ran, ran
 from benchmarks.calibration.traffic import Latency, Spells
-from rollouts.core.lifecycle import RolloutState
 
 SEED, RUNS = 3201, 40
-BACK = {RolloutState.ROLLED_BACK, RolloutState.PAUSED}
 NORMAL = Latency()
 MINUTE = 60
 STANDARD = {"preset": "standard"}
@@ -61,6 +64,7 @@ class Row:
     scenario: Scenario
     limit: Limit = Limit()
     runs: int = 1000
+    drawn: Callable[[np.random.Generator], Scenario] | None = None  # each run's own scenario
 
 
 def _usual(name: str, rate: float = 10.0, **more: Any) -> Scenario:
@@ -86,6 +90,13 @@ def rows() -> list[Row]:
         *_others(),
         *_faults(),
         *_well(),
+        Row(
+            f"fleet of {FLEET:,} different models",
+            of_fleet(np.random.default_rng(SEED)),
+            Limit(rolled_back=0.01),
+            FLEET,
+            of_fleet,
+        ),
     ]
 
 
@@ -198,8 +209,8 @@ def _incidents() -> list[Row]:
 def _seldom() -> list[Row]:
     """J7: few requests."""
     return [
-        Row("J7 3 requests a second", _usual("J7 3", 0.15, horizon_s=8 * 60 * MINUTE),
-            Limit(rolled_back=0.0, promoted_after_s=3.5 * 3600), 20),
+        _row("J7 3 requests a second", _usual("", 0.15, horizon_s=8 * 60 * MINUTE),
+             rolled_back=0.0, promoted_after_s=3.5 * 3600),
         _row("J7 20 requests a second", _usual("", 1.0, horizon_s=2 * 60 * MINUTE), promoted_after_s=55 * 60),
         _row("J7 +5 pp in the bake at 1/s in all",
              _usual("", 1.0, horizon_s=2 * 60 * MINUTE, faults=(Fault(0.05, 10, in_bake=True),))),
@@ -219,11 +230,11 @@ def _others() -> list[Row]:
             _row(f"J8 outage: {share:.0%} of all requests fail wherever they go for 10 min, {rate:g}/s",
                  _usual("", rate, horizon_s=100 * MINUTE, faults=(Fault(share, 60, is_common=True, for_s=600),)),
                  rolled_back=0.0, promoted=0.95, closed_s=(70, 660))
-            for share, rate in ((0.6, 10.0), (0.9, 10.0), (0.9, 1.0), (1.0, 10.0))
+            for share, rate in ((0.6, 10.0), (0.9, 10.0), (0.9, 1.0), (0.6, 1.0), (0.6, 2.0), (1.0, 10.0))
         ),
-        Row("J10 bursts with a heavy tail", _usual("J10", base=(0.0,), poison=0.001, bursts=Bursts(0.003),
-            horizon_s=120 * MINUTE), Limit(rolled_back=0.01), 200),
-        Row("J12 batches of 32 fail whole", _usual("J12", clump=32, horizon_s=120 * MINUTE), Limit(rolled_back=0.0), 20),
+        _row("J10 bursts with a heavy tail", _usual("", base=(0.0,), poison=0.001, bursts=Bursts(0.003),
+             horizon_s=120 * MINUTE), rolled_back=0.01),
+        _row("J12 batches of 32 fail whole", _usual("", clump=32, horizon_s=120 * MINUTE), rolled_back=0.0),
         _row("J13 +5 pp in the last minute of the bake", _usual("", horizon_s=50 * MINUTE,
              faults=(Fault(0.05, 1740, in_bake=True),)), found_s=300),
         _row("J13 +1 pp in the last minute of the bake", _usual("", horizon_s=50 * MINUTE,
@@ -232,7 +243,7 @@ def _others() -> list[Row]:
 
 
 def _faults() -> list[Row]:
-    """Faults, with 1.2 times the earlier detection times as limits."""
+    """Faults, with 1.2 times the earlier detection times as limits. The outage's is of the engine at 8e3a3a37 with these seeds."""
     bake = Fault(0.05, 10, in_bake=True)
     return [
         _row("fault +5 pp", _usual("", horizon_s=10 * MINUTE, faults=(FIVE,)), found_s=40),
@@ -242,8 +253,8 @@ def _faults() -> list[Row]:
         _row("fault +5 pp at 1/s", _usual("", 1.0, horizon_s=20 * MINUTE, faults=(FIVE,)), found_s=403),
         _row("fault slowest 5 % take five times as long",
              _timed("", horizon_s=10 * MINUTE, slower=Latency(tail_frac=0.05)), found_s=83),
-        _row("fault outage of 1 s each minute", _usual("", horizon_s=30 * MINUTE,
-             faults=(Fault(1.0, 60, every_s=60, on_s=1),)), found_s=1081),
+        _row("fault outage of 1 s each minute", _usual("", horizon_s=60 * MINUTE,
+             faults=(Fault(1.0, 60, every_s=60, on_s=1),)), found_s=1873),
         _row("fault +5 pp in batches of 32", _usual("", clump=32, horizon_s=40 * MINUTE,
              faults=(Fault(0.05, clump=32),)), found_s=1512),
     ]  # fmt: skip
@@ -271,65 +282,34 @@ def _well() -> list[Row]:
 def walked(row: Row, run: int, looks: int | None = None) -> Ran:
     """Run number `run` of the row: the same however many are asked for. `looks`: of the policy's second look."""
     second = {} if looks is None else {"looks": looks}
-    scenario = replace(row.scenario, policy={**row.scenario.policy, "second_look": second})
-    return ran(scenario, np.random.default_rng([SEED, zlib.crc32(row.name.encode()), run]))
+    rng = np.random.default_rng([SEED, zlib.crc32(row.name.encode()), run])
+    scenario = row.scenario if row.drawn is None else row.drawn(rng)
+    return ran(replace(scenario, policy={**scenario.policy, "second_look": second}), rng, is_watched_on=False)
 
 
-def told(row: Row, runs: Sequence[Ran]) -> str:
-    """The row in one line, with what its limit asks."""
-    n = len(runs)
-    back = [one for one in runs if one.state in BACK]
-    promoted = [one.ended_at for one in runs if one.state == RolloutState.PROMOTED]
-    delays = [one.away_at - one.onset_at if one.away_at > one.onset_at else math.inf for one in runs]
-    convicted = [one.ended_at - one.onset_at if one.state in BACK else math.inf for one in runs]
-    crossed = sum(math.isfinite(one.away_at) for one in runs)
-    is_fault, opened = not row.scenario.is_healthy, sum(_opened(one, row.limit) for one in runs)
-    codes = ", ".join(f"{code} {count}" for code, count in Counter(one.code for one in back).most_common())
-    held = Counter(code for one in runs for code in one.held if code != "need_more").most_common(3)
-    parts = [
-        f"back {len(back) / n:.1%}",
-        f"crossed {crossed / n:.1%}",
-        f"promoted {len(promoted) / n:.1%} after {_minutes(promoted)} min",
-    ]
-    if is_fault:
-        parts.append(f"away after {_quantile(delays, 0.5)} / {_quantile(delays, 0.95)} s")
-        parts.append(f"convicted after {_quantile(convicted, 0.5)} / {_quantile(convicted, 0.95)} s")
-    if row.limit.closed_s is not None:
-        parts.append(f"opened in it {opened / n:.1%}")
-    parts += [codes, " ".join(f"[{code} {count}]" for code, count in held)]
-    return f"{row.name:72} n {n:3} {_verdict(row.limit, n, len(back), promoted, delays, opened)}  {' · '.join(filter(None, parts))}"
+class Kept:
+    """The ends of rollouts by row, looks and run, and the file with a line for each; None: no file."""
 
+    def __init__(self, path: Path | None) -> None:
+        self.path, self.runs = path, dict[tuple[str, int | None, int], Ran]()
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        for line in map(json.loads, lines):
+            line["ran"] |= {"held": tuple(line["ran"]["held"]), "stages": tuple(line["ran"]["stages"])}
+            self.runs[line["row"], line["looks"], line["run"]] = Ran(**line["ran"])
 
-def _verdict(limit: Limit, n: int, back: int, promoted: list[float], delays: list[float], opened: int) -> str:
-    """`ok`, `OVER`, or nothing without a limit. With few runs a share may be over its limit by three runs of a hundred."""
-    kept = []
-    if limit.rolled_back is not None:
-        kept.append(back <= max(limit.rolled_back, 0.0) * n + 0.02 * n * (limit.rolled_back < 0.02))
-    if limit.promoted is not None:
-        kept.append(len(promoted) >= limit.promoted * n)
-    if limit.promoted_after_s is not None:
-        kept.append(bool(promoted) and len(promoted) > n / 2 and float(np.median(promoted)) <= limit.promoted_after_s)
-    if limit.closed_s is not None:
-        kept.append(opened == 0)
-    if limit.found_s is not None:
-        kept.append(sum(one <= limit.found_s for one in delays) >= limit.found * n)
-    return "    " if not kept else "ok  " if all(kept) else "OVER"
+    def of(self, row: Row, runs: int, looks: int | None) -> list[Ran]:
+        """Those of the row that are kept."""
+        return [kept for run in range(runs) if (kept := self.runs.get((row.name, looks, run))) is not None]
 
-
-def _opened(one: Ran, limit: Limit) -> bool:
-    """Whether a stage began, or the candidate was promoted, within `closed_s`."""
-    begin, end = limit.closed_s or (0.0, 0.0)
-    at = [*one.stages, *([one.ended_at] if one.state == RolloutState.PROMOTED else [])]
-    return any(begin < when <= end for when in at)
-
-
-def _quantile(values: Sequence[float], q: float) -> str:
-    found = float(np.quantile(values, q, method="inverted_cdf"))
-    return f"{found:.0f}" if math.isfinite(found) else "never"
-
-
-def _minutes(values: list[float]) -> str:
-    return f"{float(np.median(values)) / 60:.0f}" if values else "–"
+    def walk(self, row: Row, run: int, looks: int | None) -> None:
+        """Walks the run and keeps it, unless it is kept already."""
+        if (row.name, looks, run) in self.runs:
+            return
+        ended = self.runs[row.name, looks, run] = walked(row, run, looks)
+        if self.path is not None:
+            line = {"row": row.name, "looks": looks, "run": run, "ran": {**asdict(ended), "others": {}}}
+            with self.path.open("a") as file:
+                file.write(f"{json.dumps(line)}\n")
 
 
 def main() -> None:
@@ -340,13 +320,22 @@ def main() -> None:
         "--only", nargs="*", default=[""], metavar="PART", help="rows whose name has one of these parts"
     )
     parser.add_argument("--looks", type=int, default=None, help="of the policy's second look (as the preset has it)")
+    parser.add_argument("--kept", type=Path, metavar="FILE", help="keep each rollout's end here, and go on from it")
+    parser.add_argument("--table", action="store_true", help="walk nothing; print what is kept as Markdown")
     args = parser.parse_args()
-    for row in rows():
-        if not any(part in row.name for part in args.only):
-            continue
+    kept, chosen = Kept(args.kept), [row for row in rows() if any(part in row.name for part in args.only)]
+    if args.table:
+        for head, is_healthy in ((HEAD, True), (HEAD_OF_FAULTS, False)):
+            some = [
+                (row, kept.of(row, args.runs, args.looks)) for row in chosen if row.scenario.is_healthy is is_healthy
+            ]
+            print(head, *[in_markdown(row, runs) for row, runs in some if runs], "", sep="\n")
+        return
+    for row in chosen:
         began = time.monotonic()
-        runs = [walked(row, run, args.looks) for run in range(min(row.runs, args.runs))]
-        print(f"{told(row, runs)}  ({time.monotonic() - began:.0f} s)", flush=True)
+        for run in range(min(row.runs, args.runs)):
+            kept.walk(row, run, args.looks)
+        print(f"{told(row, kept.of(row, args.runs, args.looks))}  ({time.monotonic() - began:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":

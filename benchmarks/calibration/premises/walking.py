@@ -151,9 +151,9 @@ class Ran:
     stages: tuple[float, ...]  # when each stage began
 
 
-def ran(scenario: Scenario, rng: np.random.Generator) -> Ran:
-    """One rollout of the scenario."""
-    return Run(scenario, rng).walked()
+def ran(scenario: Scenario, rng: np.random.Generator, *, is_watched_on: bool = True) -> Ran:
+    """One rollout of the scenario; see `Run.walked`."""
+    return Run(scenario, rng).walked(is_watched_on=is_watched_on)
 
 
 class Run:
@@ -177,8 +177,12 @@ class Run:
         self.aside, self.aside_at = "", None  # type: ignore
         self.odd, self.odd_at = "", math.inf  # the replica of stable that is replaced, and since when
 
-    def walked(self) -> Ran:
-        """Ticks from the warm-up to the end, or to the horizon. The others watch on after a rollback, at its last weight."""
+    def walked(self, *, is_watched_on: bool = True) -> Ran:
+        """Ticks from the warm-up to the end, or to the horizon.
+
+        `is_watched_on`: the others watch on after a rollback, at its last weight. If not, `Ran.others` holds only their alarms
+        before it.
+        """
         self.warm_up()
         engine = self.engine
         engine.start(float(self.scenario.warm_s))
@@ -196,7 +200,7 @@ class Run:
                 away_at = min(away_at, float(at))
             if engine.state in {S.PROMOTED, S.ROLLED_BACK, S.PAUSED}:
                 ended_at = float(at)
-            if engine.state is S.PROMOTED:
+            if engine.state is S.PROMOTED or (math.isfinite(ended_at) and not is_watched_on):
                 break
         return self._told(ended_at, away_at, last, bad)
 
