@@ -66,10 +66,10 @@ openapi: setup ## Write the schemas of the API and of the envelope to docs/
 
 capabilities: setup-tests ## Run the tests on real parts that show a capability, and write the table of states (ARGS="tests/contracts")
 	@SLUICEGATE_WRITE_CAPABILITIES=1 $(PY) -m pytest -n $(WORKERS) -q -m shows $(ARGS)
-	@$(PY) -m tests.capabilities
+	@$(PY) -m tests.support.house.capabilities
 
 time-limits: setup ## Write the table of all time limits to docs/time-limits.md
-	@$(PY) -m tests.time_limits
+	@$(PY) -m tests.support.house.time_limits
 
 ci: ## What continuous integration runs: lint, test, GPU proof, demo
 	@.ci/run

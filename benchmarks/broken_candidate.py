@@ -36,9 +36,9 @@ django.setup()
 from serving.core.request_limits import Limits  # noqa: E402
 from serving.core.routes import Arm, Endpoint  # noqa: E402
 from serving.ports import ArmCounters  # noqa: E402
-from tests.gateway_rig import MODEL, UNBOUNDED, Rig, grpc_infer, rig  # noqa: E402
-from tests.stub_process import StubProcess, stub_processes  # noqa: E402
-from tests.stub_server import Backend  # noqa: E402
+from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Rig, grpc_infer, rig  # noqa: E402
+from tests.support.servers.stub_process import StubProcess, stub_processes  # noqa: E402
+from tests.support.servers.stub_server import Backend  # noqa: E402
 
 #: Long enough that a stub on a busy machine is not late, short enough that ten thousand requests do not hang for long.
 LIMITS = Limits(timeout_s=10.0, attempt_timeout_s=1.0)

@@ -1,8 +1,8 @@
 """Releases that are good, and releases that are bad in one way each: does every one meet its stated fate, again and again?
 
 Run `python -m benchmarks.candidates [--runs 3] [--only NAME]`; half an hour on two cores. Each run starts the candidate on a real Triton
-of its own and asks it by the gates of its trial (tests/candidates.py), until one does not pass. Ends with 1 where one verdict, one gate
-or one reason is not as stated. The first run of all fetches 83 MB of weights.
+of its own and asks it by the gates of its trial (tests/support/worlds/candidates.py), until one does not
+pass. Ends with 1 where one verdict, one gate or one reason is not as stated. The first run of all fetches 83 MB of weights.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.candidate_rig import Judged
-    from tests.candidates import Candidate
+    from tests.support.rigs.candidate_rig import Judged
+    from tests.support.worlds.candidates import Candidate
 
 
 def is_as_stated(candidate: Candidate, judged: Judged) -> bool:
@@ -36,8 +36,8 @@ def row(candidate: Candidate, runs: Sequence[Judged]) -> str:
 
 
 def main() -> int:
-    from tests.candidate_rig import stage
-    from tests.candidates import CANDIDATES
+    from tests.support.rigs.candidate_rig import stage
+    from tests.support.worlds.candidates import CANDIDATES
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3, help="how often each, in a row")

@@ -1,8 +1,9 @@
 """Cost of the costliest document of each door, for the web process and for callers of other addresses.
 
-Run `python -m benchmarks.costly_documents [--out FILE]`; about three minutes on a stack of its own. `tests/costly_documents.py` has
-the documents. `cpu` is the processor time of the web process for one request, from /proc. Then three callers repeat a document
-while another asks for `GET /me`. The exit code is 1 if a document took more than MOST_CPU_S.
+Run `python -m benchmarks.costly_documents [--out FILE]`; about three minutes on a stack of its own.
+`tests/support/worlds/costly_documents.py` has the documents. `cpu` is the processor time of the web process for one
+request, from /proc. Then three callers repeat a document while another asks for `GET /me`. The exit code is 1 if a
+document took more than MOST_CPU_S.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import httpx
 from sluicegate.cli import model
 from sluicegate.client import Client
 from sluicegate.stack import Stack, running
-from tests.costly_documents import BODIES, MODEL, RAW
+from tests.support.worlds.costly_documents import BODIES, MODEL, RAW
 
 #: Promised for each request, in seconds.
 MOST_CPU_S = 1.0

@@ -33,9 +33,9 @@ from serving.core.request_limits import Limits  # noqa: E402
 from serving.core.routes import Arm, Endpoint  # noqa: E402
 from tests.contracts import serving_models as made  # noqa: E402
 from tests.contracts.serving_models import MemoryBlobs, launch_spec  # noqa: E402
-from tests.gateway_rig import MODEL, UNBOUNDED, Rig, rig  # noqa: E402
-from tests.overload_rig import BODY, MESSAGE, python_model  # noqa: E402
-from tests.triton_rig import local_launcher  # noqa: E402
+from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Rig, rig  # noqa: E402
+from tests.support.rigs.overload_rig import BODY, MESSAGE, python_model  # noqa: E402
+from tests.support.rigs.triton_rig import local_launcher  # noqa: E402
 
 ASKED, TAKES_S, LEAVES_S = 10, 0.4, 0.2
 #: Time for one answer, and not for two.

@@ -32,7 +32,7 @@ def main() -> None:
 
 def contents(release: int, files: int) -> Iterator[tuple[str, bytes]]:
     """(path, bytes) of the files of one release."""
-    from tests.model_files import onnx_file, safetensors_file, tokenizer_file
+    from tests.support.worlds.model_files import onnx_file, safetensors_file, tokenizer_file
 
     yield "artifact/model.onnx", onnx_file(f"release {release}")
     words = {f"word{i}": i for i in range(30_000)}
@@ -51,7 +51,7 @@ def measure(files: int, rounds: int) -> None:
     from accounts.core.access import Actor
     from registry import actions
     from registry.models import Inspection
-    from tests.registry_samples import release_yaml, served_model
+    from tests.support.worlds.registry_samples import release_yaml, served_model
     from validators.queries.release_diff import whole_diff
 
     actor = Actor.system("bench")

@@ -58,7 +58,7 @@ class Cast:
 
     def __init__(self, gateways: int, admin_url: str) -> None:
         from serving.models import Gateway
-        from tests.factories import make_admin, make_environment
+        from tests.support.worlds.factories import make_admin, make_environment
 
         self.admin = make_admin()
         self.environment = make_environment(ENVIRONMENT, needs_passed_report=False)
@@ -75,7 +75,7 @@ class Cast:
         from accounts.core.access import Actor
         from rollouts.actions import start_rollout
         from serving.actions.routes import set_route
-        from tests.factories import make_model, make_release
+        from tests.support.worlds.factories import make_model, make_release
 
         while len(self.arms) < count:
             model = make_model(f"model-{len(self.arms):04d}", objectives=OBJECTIVES, rollout_policy=POLICY)
@@ -93,7 +93,7 @@ class Cast:
             self.arms[model.slug] = (str(stable.digest), str(candidate.digest))
 
     def _serve(self, release: Any) -> None:
-        from tests.factories import make_deployment, make_server
+        from tests.support.worlds.factories import make_deployment, make_server
 
         deployment = make_deployment(release, self.environment, state="ready")
         make_server(deployment)
@@ -260,7 +260,7 @@ def scale(sizes: list[int], seconds: float, gateways: int, *, is_fake: bool) -> 
 
 
 def steady_fake(cast: Cast) -> Any:
-    from tests.fakes.gateway import FakeGateway
+    from tests.support.fakes.gateway import FakeGateway
 
     class Steady(FakeGateway):
         """Each reading first brings a second of traffic."""
@@ -296,7 +296,7 @@ def week(rollouts: int, ticks: int) -> None:
     """A tick for each second of simulated time; the last rollout gets a request now and then, so that it often has no data."""
     with database(is_durable=False):
         from rollouts.engine.loop import Engine
-        from tests.fakes.gateway import FakeGateway
+        from tests.support.fakes.gateway import FakeGateway
 
         cast, clock = Cast(1, ""), SimulatedClock()
         cast.grow(rollouts)

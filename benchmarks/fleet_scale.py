@@ -164,7 +164,7 @@ def alone(world: World, folder: Path, count: int) -> float:
 
 def fleet(world: World, folder: Path, asked: argparse.Namespace) -> float:
     """All models, all gateways, at rest and while replicas come and go."""
-    from tests.stub_server import free_port
+    from tests.support.servers.stub_server import free_port
 
     world.grow(asked.models, asked.rollouts)
     real = {f"envoy-{'relayed' if i % 2 else 'bare'}-{i}": free_port() for i in range(asked.real)}

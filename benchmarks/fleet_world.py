@@ -26,7 +26,7 @@ class World:
 
     def __init__(self) -> None:
         from accounts.core.access import Actor
-        from tests.factories import make_environment
+        from tests.support.worlds.factories import make_environment
 
         self.actor = Actor.system("engine")
         self.environment = make_environment(ENVIRONMENT, needs_passed_report=False)
@@ -37,7 +37,7 @@ class World:
     def grow(self, models: int, rollouts: int) -> None:
         from django.db import transaction
 
-        from tests.factories import make_model, make_release
+        from tests.support.worlds.factories import make_model, make_release
 
         with transaction.atomic():
             while self.models < models:
@@ -52,7 +52,7 @@ class World:
                 self.models += 1
 
     def _serve(self, release: Any) -> None:
-        from tests.factories import make_deployment, make_server
+        from tests.support.worlds.factories import make_deployment, make_server
 
         for slot in range(2):
             port = 20_000 + 2 * len(self.servers)

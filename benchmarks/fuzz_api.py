@@ -115,7 +115,7 @@ def _installation() -> Iterator[tuple[Path, Any, dict[str, tuple[str, dict[str, 
         django.setup()
         from django.core.management import call_command
 
-        from tests.upload_rig import Installation
+        from tests.support.rigs.upload_rig import Installation
 
         call_command("migrate", interactive=False, verbosity=0)
         callers = _people_and_things()
@@ -136,7 +136,7 @@ def _people_and_things() -> dict[str, tuple[str, dict[str, dict[str, Any]]]]:
     from accounts.actions import actor_for, issue_token
     from accounts.core.access import Role
     from tests.api.route_world import MODEL, OURS, world
-    from tests.factories import make_user
+    from tests.support.worlds.factories import make_user
 
     settings.ALLOWED_HOSTS, settings.WEBHOOKS_ALLOW_PRIVATE = ["*"], True
     admin, robot = make_user("fuzz-admin", is_admin=True), make_user("fuzz-robot", team=OURS, role=Role.CI)

@@ -39,10 +39,10 @@ django.setup()
 from benchmarks.overload import plain_envoy  # noqa: E402
 from serving.core.routes import Arm, Endpoint, Limits  # noqa: E402
 from tests.contracts import serving_models as made  # noqa: E402
-from tests.gateway_rig import MODEL, Rig, free_port, rig, wait_until  # noqa: E402
-from tests.hostile import GOOD, good_message  # noqa: E402
-from tests.hostile_rig import METHOD  # noqa: E402
-from tests.triton_rig import local_launcher, start  # noqa: E402
+from tests.support.rigs.gateway_rig import MODEL, Rig, free_port, rig, wait_until  # noqa: E402
+from tests.support.rigs.hostile_rig import METHOD  # noqa: E402
+from tests.support.rigs.triton_rig import local_launcher, start  # noqa: E402
+from tests.support.servers.hostile import GOOD, good_message  # noqa: E402
 
 HTTP, GRPC = "HTTP", "gRPC"
 PLAIN, GATEWAY, ROLLOUT = "plain Envoy", "gateway", "gateway in a rollout"

@@ -33,7 +33,7 @@ def measure(events: int) -> None:
     from notifications.actions import deliveries
     from notifications.dispatcher import rounds
     from notifications.models import Delivery, Webhook
-    from tests.receiver import Receiver
+    from tests.support.servers.receiver import Receiver
 
     engine = Actor.system("engine")
 

@@ -29,9 +29,9 @@ import psycopg
 from playwright.sync_api import Page
 
 from sluicegate.stack import Stack, running
-from tests import browser_rig
-from tests.browser_rig import GOOD, GREEN, TEXT
 from tests.flows.tiny import MODEL, Shop, Users, password_of
+from tests.support.rigs import browser_rig
+from tests.support.rigs.browser_rig import GOOD, GREEN, TEXT
 
 #: Promised for every open page, in seconds.
 MOST_S = 10.0

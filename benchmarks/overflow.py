@@ -32,8 +32,8 @@ from benchmarks.overload import GOOD_S, LEAST_GOODPUT, SHED_WITHIN_S  # noqa: E4
 from serving.core.request_limits import Limits  # noqa: E402
 from serving.core.routes import IN_FLIGHT_PER_INSTANCE, Arm, Endpoint  # noqa: E402
 from serving.ports import ArmCounters  # noqa: E402
-from tests.gateway_rig import UNBOUNDED, Rig, rig  # noqa: E402
-from tests.overload_rig import FIFO, Call, Channel, Lines, Users, closed_loop, open_loop, triton  # noqa: E402
+from tests.support.rigs.gateway_rig import UNBOUNDED, Rig, rig  # noqa: E402
+from tests.support.rigs.overload_rig import FIFO, Call, Channel, Lines, Users, closed_loop, open_loop, triton  # noqa: E402
 
 TIMES: Final = 3.0
 USERS: Final[dict[str, Callable[[int], Users]]] = {"HTTP": Lines, "gRPC": Channel}

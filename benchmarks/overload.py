@@ -41,8 +41,8 @@ from serving.core.request_limits import Limits  # noqa: E402
 from serving.core.routes import Arm, Endpoint  # noqa: E402
 from serving.ports import ArmCounters  # noqa: E402
 from tests.contracts.serving_models import MemoryBlobs  # noqa: E402
-from tests.gateway_rig import UNBOUNDED, Rig, rig, wait_until  # noqa: E402
-from tests.overload_rig import (  # noqa: E402
+from tests.support.rigs.gateway_rig import UNBOUNDED, Rig, rig, wait_until  # noqa: E402
+from tests.support.rigs.overload_rig import (  # noqa: E402
     FIFO,
     METASTABLE,
     Call,
@@ -54,7 +54,7 @@ from tests.overload_rig import (  # noqa: E402
     open_loop,
     triton,
 )
-from tests.stub_server import free_port  # noqa: E402
+from tests.support.servers.stub_server import free_port  # noqa: E402
 
 MODELS: Final = {"fifo": FIFO, "metastable": METASTABLE}
 PLAIN, OPEN, BOUND, ADAPTIVE = "plain Envoy", "no bound", "bound", "plain Envoy, adaptive"

@@ -72,7 +72,7 @@ def main() -> None:
         from django.core.management import call_command
         from django.db import connection, transaction
 
-        from tests.page_world import page_world
+        from tests.support.worlds.page_world import page_world
 
         settings.ALLOWED_HOSTS = ["testserver"]
         settings.LOGGING_CONFIG = None
@@ -101,7 +101,7 @@ def costs(world: Any, requests: int, only: list[str] | None) -> Iterator[Cost]:
     from django.db import connection
     from django.test import Client
 
-    from tests.page_world import addresses, asked_for_more
+    from tests.support.worlds.page_world import addresses, asked_for_more
     from web.kept import forget_all
 
     client = Client(raise_request_exception=False)
@@ -179,7 +179,7 @@ def grow(world: Any, releases: int, rollouts: int, events: int) -> None:
     from django.db import connection
 
     from rollouts.models import Rollout
-    from tests.page_world import copies
+    from tests.support.worlds.page_world import copies
 
     with connection.cursor() as cursor:
         cursor.execute(

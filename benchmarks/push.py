@@ -65,7 +65,7 @@ def _stores() -> Iterator[tuple[Path, Any, Any]]:
         os.environ.update(DATABASE_URL=postgres.owner_url, SLUICEGATE_STATE_DIR=str(folder))
         ending.append(valkey.stop)
         os.environ.update(REDIS_URL=valkey.start(), DJANGO_SETTINGS_MODULE="sluicegate.settings")
-        from tests.s3_rig import SeaweedFS
+        from tests.support.rigs.s3_rig import SeaweedFS
 
         server = SeaweedFS(folder / "weed")
         ending.append(server.stop)
@@ -77,7 +77,7 @@ def _stores() -> Iterator[tuple[Path, Any, Any]]:
         django.setup()
         from django.core.management import call_command
 
-        from tests.upload_rig import Installation
+        from tests.support.rigs.upload_rig import Installation
 
         call_command("migrate", interactive=False, verbosity=0)
         installation = Installation(folder, {**env, "SLUICEGATE_LOG_LEVEL": "INFO"}, part_bytes=PART_BYTES)
@@ -105,8 +105,8 @@ def push(installation: Any, server: Any, file: Path, rounds: int, connections: i
     from sluicegate.client import Client
     from sluicegate.client.folder import hash_files
     from sluicegate.client.uploads import await_verified, send_files
-    from tests.registry_samples import person, release_yaml, served_model
-    from tests.s3_rig import BUCKET
+    from tests.support.rigs.s3_rig import BUCKET
+    from tests.support.worlds.registry_samples import person, release_yaml, served_model
 
     user = person("bench")
     served_model(actor_for(user))

@@ -32,10 +32,10 @@ from tritonclient.grpc import service_pb2  # noqa: E402
 from serving.core.request_limits import Limits  # noqa: E402
 from serving.core.routes import Arm  # noqa: E402
 from tests.contracts import serving_models as made  # noqa: E402
-from tests.gateway_rig import MODEL, UNBOUNDED, Rig, grpc_infer, rig  # noqa: E402
-from tests.kserve_rig import kserve  # noqa: E402
-from tests.mlserver_rig import mlserver  # noqa: E402
-from tests.parts import absent  # noqa: E402
+from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Rig, grpc_infer, rig  # noqa: E402
+from tests.support.rigs.kserve_rig import kserve  # noqa: E402
+from tests.support.rigs.mlserver_rig import mlserver  # noqa: E402
+from tests.support.rigs.parts import absent  # noqa: E402
 
 SERVERS = {"mlserver": mlserver, "kserve": kserve}
 #: What an input of these values makes the models of the rigs raise.

@@ -63,8 +63,8 @@ def seal(count: int) -> None:
     from registry import actions
     from registry.models import Release
     from registry.storage import store
-    from tests.model_files import onnx_file
-    from tests.registry_samples import developer, release_yaml, served_model
+    from tests.support.worlds.model_files import onnx_file
+    from tests.support.worlds.registry_samples import developer, release_yaml, served_model
 
     dev = developer()
     model = served_model(dev)
@@ -96,7 +96,7 @@ def plan(count: int) -> None:
     from registry.actions import collect_unused
     from registry.core.garbage_collection import Fate, Kind
     from registry.queries.gc_plan import present_plan
-    from tests.factories import make_admin
+    from tests.support.worlds.factories import make_admin
 
     with clocked(f"(making {count} blobs in {count // PER_RELEASE} releases, with their bytes)"):
         rows(count)
@@ -170,7 +170,7 @@ def lists(count: int, requests: int) -> None:
 
     from accounts.actions import actor_for, issue_token
     from accounts.models import User
-    from tests.factories import make_user
+    from tests.support.worlds.factories import make_user
 
     with clocked(f"(making a model with {count} releases)"):
         many(count)
@@ -200,7 +200,7 @@ def many(count: int) -> None:
     from accounts.models import Team
     from ledger.core.canonical import canonical_bytes
     from registry.models import Blob, ServedModel
-    from tests.factories import CONTRACT, make_manifest
+    from tests.support.worlds.factories import CONTRACT, make_manifest
 
     model = ServedModel.objects.create(
         slug="many", team=Team.objects.get(slug="vision"), contract=CONTRACT, last_number=count

@@ -32,9 +32,9 @@ django.setup()
 
 from serving.control_plane.request_guard import MODEL_HEADER  # noqa: E402
 from serving.control_plane.virtual_hosts import RETRY_ON  # noqa: E402
-from tests.gateway_rig import MODEL, Rig, Traffic, rig  # noqa: E402
-from tests.hostile import GOOD, good_message, message, packed, raw, tensor  # noqa: E402
-from tests.hostile_rig import METHOD, Servers, servers  # noqa: E402
+from tests.support.rigs.gateway_rig import MODEL, Rig, Traffic, rig  # noqa: E402
+from tests.support.rigs.hostile_rig import METHOD, Servers, servers  # noqa: E402
+from tests.support.servers.hostile import GOOD, good_message, message, packed, raw, tensor  # noqa: E402
 
 #: Names the model and reads nothing.
 OPEN = f"""

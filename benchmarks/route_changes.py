@@ -24,8 +24,8 @@ import numpy as np
 django.setup()
 
 from serving.core.routes import Arm  # noqa: E402
-from tests.gateway_rig import UNBOUNDED, Rig, Traffic, rig  # noqa: E402
-from tests.stub_server import Backend  # noqa: E402
+from tests.support.rigs.gateway_rig import UNBOUNDED, Rig, Traffic, rig  # noqa: E402
+from tests.support.servers.stub_server import Backend  # noqa: E402
 
 SEED = 20_261_123
 DRAIN_S = 1.0

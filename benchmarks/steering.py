@@ -46,15 +46,15 @@ from benchmarks.calibration.traffic import EDGES_MS, SLOW, Latency  # noqa: E402
 from rollouts.core.counter_deltas import Reading  # noqa: E402
 from rollouts.engine.gateway_counters import _reading  # noqa: E402
 from serving.adapters.envoy_stats import Series, parse  # noqa: E402
-from tests.gateway_rig import FORCES, MODEL, Rig, wait_until  # noqa: E402
-from tests.hostile import GOOD, good_message, message, packed, raw  # noqa: E402
-from tests.hostile_rig import METHOD, Servers, servers  # noqa: E402
-from tests.raw_requests import grpc_head, message_of, over_h2, over_http  # noqa: E402
+from tests.support.rigs.gateway_rig import FORCES, MODEL, Rig, wait_until  # noqa: E402
+from tests.support.rigs.hostile_rig import METHOD, Servers, servers  # noqa: E402
+from tests.support.servers.hostile import GOOD, good_message, message, packed, raw  # noqa: E402
+from tests.support.servers.raw_requests import grpc_head, message_of, over_h2, over_http  # noqa: E402
 
 SEED, RUNS, FEW, TIMES = 3202, 300, 20, 4.0
 ARMS = ("sha256:" + "2b" * 32, "sha256:" + "1a" * 32)  # the candidate, stable
 EDGES = tuple(zip(SLOW, (1000 * edge for edge in EDGES_MS), strict=True))
-#: Takes a minute of the model (`tests.hostile_rig.DOUBLES`).
+#: Takes a minute of the model (`tests.support.rigs.hostile_rig.DOUBLES`).
 _LONG = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [6.5]}]}).encode()
 _WRONG = json.dumps({"inputs": [{"name": "z", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}).encode()
 _INFER, _SERVICE = f"/v2/models/{MODEL}/infer", "/inference.GRPCInferenceService"

@@ -95,7 +95,7 @@ def main() -> None:
     said = parser.parse_args()
     with database(), tempfile.TemporaryDirectory() as folder:
         from tests.contracts.serving_models import MemoryBlobs
-        from tests.triton_rig import local_launcher
+        from tests.support.rigs.triton_rig import local_launcher
         from validators.execution.exclusive import alone_on
 
         blobs, waits = MemoryBlobs(), list[str]()

@@ -34,7 +34,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from serving.adapters.triton import TritonServer  # noqa: E402
 from serving.agent.warmup import warm_up  # noqa: E402
 from tests.contracts import serving_models as made  # noqa: E402
-from tests.triton_rig import local_launcher, start  # noqa: E402
+from tests.support.rigs.triton_rig import local_launcher, start  # noqa: E402
 
 PARTS: Final = ("start", "load", "warm up")
 MODEL: Final = "weighty"

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests import workers
-from tests.capabilities import Shown, claims_of
-from tests.parts import absent, is_needed
+from tests.support.house.capabilities import Shown, claims_of
+from tests.support.rigs.parts import absent, is_needed
 
 #: Tables whose rows are those of the code.
 WRITTEN_BY_MIGRATE = {"auth_permission", "django_content_type"}
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     import django.conf
 
     django.setup()  # pytest-django does it itself only where the environment is complete before any conftest runs
-    django.conf.settings.PASSWORD_HASHERS = ["tests.hashing.OnceHashed"]
+    django.conf.settings.PASSWORD_HASHERS = ["tests.support.worlds.hashing.OnceHashed"]
     # files as they are written, under plain names; tests/pages/test_static_files.py collects them once as the web process does
     django.conf.settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
     django.conf.settings.WHITENOISE_USE_FINDERS = True
@@ -189,13 +189,13 @@ def _own_folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(autouse=True)
 def _arrows(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that says which arrows of lifecycles it takes has taken them (`takes`, see tests/architecture.py)."""
+    """A test that says which arrows of lifecycles it takes has taken them (`takes`, see tests/support/house/architecture.py)."""
     claimed = {arrow for mark in request.node.iter_markers("takes") for arrow in mark.args}
     if not claimed:
         yield
         return
-    from tests.architecture import arrows
-    from tests.arrows import recorded
+    from tests.support.house.architecture import arrows
+    from tests.support.house.arrows import recorded
 
     with recorded() as seen:
         yield

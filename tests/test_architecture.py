@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture import CHECKS, ROOMS, ROOT, sources
+from tests.support.house.architecture import CHECKS, ROOMS, ROOT, sources
 
 pytestmark = pytest.mark.slow  # every file is parsed and walked
 
@@ -157,7 +157,7 @@ def test_time_is_told_with_its_zone(trees: dict[str, ast.Module]) -> None:
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_counts_of_the_house_are_zero(check: str) -> None:
-    """`python -m tests.architecture` prints them."""
+    """`python -m tests.support.house.architecture` prints them."""
     assert CHECKS[check]() == []
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from registry.core.capabilities import BY_ID, CAPABILITIES, KINDS, State, states_of, table
 from sluicegate.cli.main import main
-from tests.capabilities import (
+from tests.support.house.capabilities import (
     BEGIN,
     END,
     GPU_REPORT,
@@ -85,13 +85,13 @@ def test_what_is_stated_as_run_has_tests_and_what_has_none_is_not() -> None:
 
 
 def test_the_evidence_of_the_gpu_proof_is_that_of_its_report() -> None:
-    assert read()["gpu"] == of_gpu(GPU_REPORT), "run `python -m tests.capabilities`"
+    assert read()["gpu"] == of_gpu(GPU_REPORT), "run `python -m tests.support.house.capabilities`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 def test_the_pages_have_the_table_as_it_is(page: Path) -> None:
     text = page.read_text()
-    assert text == with_table(text, PAGES[page](table(read()))), "run `python -m tests.capabilities`"
+    assert text == with_table(text, PAGES[page](table(read()))), "run `python -m tests.support.house.capabilities`"
 
 
 @pytest.mark.parametrize("name", WORDS)

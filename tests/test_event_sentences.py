@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from tests.event_sentences import RESTS_ON, sentences
+from tests.support.house.event_sentences import RESTS_ON, sentences
 
 
 def test_every_sentence_of_an_event_names_the_fact_that_it_rests_on() -> None:
     missing = {text: place for text, place in sentences().items() if text not in RESTS_ON}
-    assert missing == {}, "add what the code checked before it writes this to RESTS_ON in tests/event_sentences.py"
+    assert missing == {}, (
+        "add what the code checked before it writes this to RESTS_ON in tests/support/house/event_sentences.py"
+    )
 
 
 def test_the_table_has_no_sentence_that_nothing_writes() -> None:

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from tests.architecture import ROOT, sources
-from tests.switches import found_in, switches
+from tests.support.house.architecture import ROOT, sources
+from tests.support.house.switches import found_in, switches
 from validators.core.gates import GATES
 from validators.core.gates.gate import FACTS, Gate
 from validators.execution.gates import MEASURES

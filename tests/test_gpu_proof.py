@@ -20,7 +20,7 @@ from benchmarks.gpu_proof.steps import MAIN
 from benchmarks.gpu_proof.steps.clean import left_of
 from benchmarks.gpu_proof.steps.device import write_recording
 from benchmarks.gpu_proof.watchdog import run_all
-from tests.fakes.nvml import RecordedLibrary, record, recording, replayed
+from tests.support.fakes.nvml import RecordedLibrary, record, recording, replayed
 from validators.core.verdict import Judgement
 from validators.core.verdict import Verdict as Gate
 
@@ -249,7 +249,7 @@ class Absent:
             raise ImportError(name)
 sys.meta_path.insert(0, Absent())
 import benchmarks.gpu_proof.child, benchmarks.gpu_proof.cli, benchmarks.gpu_proof.machine, benchmarks.gpu_proof.report
-import tests.fakes.nvml, serving.adapters.cuda, validators.execution.runners.generator
+import tests.support.fakes.nvml, serving.adapters.cuda, validators.execution.runners.generator
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True)
 
@@ -269,7 +269,7 @@ def test_a_recording_that_it_writes_is_replayed_as_it_was_read(tmp_path: Path) -
     found = write_recording(tmp_path / "card.json", frames)
     assert found["frames"] == 1 and found["names"] == ["NVIDIA H100 80GB HBM3"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.fakes.nvml.RECORDINGS", tmp_path)
+        patch.setattr("tests.support.fakes.nvml.RECORDINGS", tmp_path)
         with replayed("card"):
             (again,) = GpuReader(now=lambda: 100.0).read().gpus
     with replayed("well"):

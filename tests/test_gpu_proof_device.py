@@ -20,8 +20,8 @@ from benchmarks.gpu_proof.scene import Config, Meter, Scene
 from benchmarks.gpu_proof.steps import clean, device, pair, xid
 from serving.adapters import cuda
 from serving.core.gpu import Gpu, GpuReading
-from tests.fakes import nvml
-from tests.fakes.cuda import FakeCudaLibrary
+from tests.support.fakes import nvml
+from tests.support.fakes.cuda import FakeCudaLibrary
 from validators.core.gpu_checks import Finding
 
 

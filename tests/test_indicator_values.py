@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rollouts.core.indicators import INDICATORS
-from tests.architecture import ROOT, sources
-from tests.switches import found_in, switches
+from tests.support.house.architecture import ROOT, sources
+from tests.support.house.switches import found_in, switches
 
 ROOMS = ("sluicegate", "web", "notifications", "audit", "rollouts")
 OWN = "rollouts/core/indicators.py"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.registry_samples import release_yaml
+from tests.support.worlds.registry_samples import release_yaml
 
 pytestmark = pytest.mark.slow  # processes of its own
 

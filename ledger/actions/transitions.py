@@ -1,6 +1,6 @@
 """How the state of a row changes, in every room: one move of its lifecycle's table, by compare-and-set.
 
-A room's own `move` wraps this and appends the event that it names. Nothing else writes a state column; `tests.architecture`
+A room's own `move` wraps this and appends the event that it names. Nothing else writes a state column; `tests.support.house.architecture`
 looks for it.
 """
 

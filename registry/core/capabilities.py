@@ -49,7 +49,7 @@ class Capability:
         id: `kind:name`; the kind is a key of `KINDS`.
         scope: The use that the state covers, without a full stop.
         instead: The substitute that tests ran, or the gap, without a full stop; shown while the capability was not run.
-        part: The real part (`tests/parts.py`) that every test which shows the capability needs. Empty: no test can show it.
+        part: The real part (`tests/support/rigs/parts.py`) that every test which shows the capability needs. Empty: no test can show it.
         steps: Steps of the GPU proof which together prove it on a GPU. Empty: the proof does not cover it.
         has_code: Whether the product has code for it that follows documents, so that it is at least `from documents`.
     """

@@ -1,7 +1,7 @@
 """The ports to outside systems: what Sluicegate asks of an inference server, a launcher and a gateway.
 
 Each port has one error family (see `PortError`), one adapter for each real system, and one honest fake in
-`tests/fakes/ports.py`; `tests/contracts/` runs the same suite on both. Adapters never decide pass or fail.
+`tests/support/fakes/ports.py`; `tests/contracts/` runs the same suite on both. Adapters never decide pass or fail.
 """
 
 from __future__ import annotations

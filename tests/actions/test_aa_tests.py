@@ -21,8 +21,8 @@ from rollouts.queries.traffic import lately_of, traffic_of
 from serving.actions.routes import set_route
 from serving.models import Gateway, Route
 from serving.ports import GatewayError
-from tests.factories import make_environment, make_model, make_release
-from tests.fakes.gateway import FakeGateway
+from tests.support.fakes.gateway import FakeGateway
+from tests.support.worlds.factories import make_environment, make_model, make_release
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 pytestmark = pytest.mark.django_db

@@ -16,7 +16,7 @@ from accounts.core.access import Actor, Role, Verb, may
 from accounts.models import Team, Token, User
 from ledger.core.errors import Invalid, Refused, StateChanged
 from ledger.models import Event
-from tests.factories import events_of, make_admin, make_team, make_user
+from tests.support.worlds.factories import events_of, make_admin, make_team, make_user
 
 pytestmark = pytest.mark.django_db
 SYSTEM = Actor.system("test")

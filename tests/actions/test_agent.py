@@ -17,7 +17,8 @@ from serving.agent.timings import load_timeout_of
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Environment, Node, Server
 from serving.ports import InferenceError, LaunchError, LaunchSpec
-from tests.deployment_setup import (  # noqa: F401
+from tests.support.fakes.ports import FakeModel
+from tests.support.worlds.deployment_setup import (  # noqa: F401
     QUICK,
     SYSTEM,
     Clock,
@@ -33,7 +34,6 @@ from tests.deployment_setup import (  # noqa: F401
     verbs_of,
     world,
 )
-from tests.fakes.ports import FakeModel
 
 pytestmark = pytest.mark.django_db
 

@@ -19,7 +19,7 @@ from serving.control_plane import store
 from serving.core.routes import RoutingTable, admit
 from serving.models import Deployment, Environment, Node, Route, Server
 from serving.ports import InferenceError
-from tests.deployment_setup import (  # noqa: F401
+from tests.support.worlds.deployment_setup import (  # noqa: F401
     QUICK,
     SYSTEM,
     Clock,

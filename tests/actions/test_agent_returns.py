@@ -16,7 +16,7 @@ from serving import actions, queries, wiring
 from serving.agent import node_agent
 from serving.agent.node_agent import Agent
 from serving.models import Environment, ListedServer, Server
-from tests.deployment_setup import (  # noqa: F401
+from tests.support.worlds.deployment_setup import (  # noqa: F401
     SYSTEM,
     S,
     World,

@@ -14,8 +14,8 @@ from ledger.core.errors import Invalid, PreconditionRequired, Refused, Stale, St
 from ledger.models import Event
 from registry import actions
 from registry.models import Alias, AliasEvent, Release, ServedModel
-from tests.factories import make_actor, make_model, make_release
-from tests.registry_samples import developer, served_model
+from tests.support.worlds.factories import make_actor, make_model, make_release
+from tests.support.worlds.registry_samples import developer, served_model
 
 pytestmark = pytest.mark.django_db
 
@@ -131,7 +131,7 @@ def _sql(text: str) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_of_two_who_saw_the_same_one_wins() -> None:
-    from tests.registry_setup import race
+    from tests.support.worlds.registry_setup import race
 
     dev = developer()
     model = served_model(dev)

@@ -1,13 +1,13 @@
-"""What is recorded of a test's moves (tests/arrows.py): what the product writes, and nothing else."""
+"""What is recorded of a test's moves (tests/support/house/arrows.py): what the product writes, and nothing else."""
 
 from __future__ import annotations
 
 import pytest
 
 from rollouts import actions
-from tests.arrows import recorded
-from tests.factories import make_admin
-from tests.rollout_setup import put, with_stable
+from tests.support.house.arrows import recorded
+from tests.support.worlds.factories import make_admin
+from tests.support.worlds.rollout_setup import put, with_stable
 
 pytestmark = pytest.mark.django_db
 

@@ -11,7 +11,7 @@ from accounts.core.access import Actor
 from audit.queries import audience_of, happening_of, happening_rows, visible_events
 from ledger.actions import append_event
 from ledger.models import Event
-from tests.factories import make_admin, make_model, make_team, make_user
+from tests.support.worlds.factories import make_admin, make_model, make_team, make_user
 
 pytestmark = pytest.mark.django_db
 

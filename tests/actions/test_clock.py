@@ -16,8 +16,8 @@ from serving.control_plane import store
 from serving.control_plane.received import StreamAck
 from serving.control_plane.server import GatewayIdentity
 from serving.queries.routes import acknowledged
-from tests.factories import make_admin
-from tests.rollout_setup import started, with_stable
+from tests.support.worlds.factories import make_admin
+from tests.support.worlds.rollout_setup import started, with_stable
 
 pytestmark = pytest.mark.django_db(transaction=True)
 REAL_NOW = timezone.now
@@ -62,7 +62,7 @@ def test_people_start_resume_and_abort_by_the_databases_time() -> None:
 
 
 def test_what_gateways_say_is_dated_by_the_databases_time() -> None:
-    from tests.routing_setup import World  # the smallest world with a gateway and routes
+    from tests.support.worlds.routing_setup import World  # the smallest world with a gateway and routes
 
     world = World()
     route = set_route(

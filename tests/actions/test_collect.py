@@ -25,9 +25,9 @@ from registry.core.garbage_collection import Fate, Kind
 from registry.models import Blob, Release, ServedModel, Tombstone, Upload
 from registry.queries.gc_plan import present_plan
 from registry.storage import FolderStore, adapter, store
-from tests.collect_setup import OTHER, SHARED, admin, dev, fate, model, retired, sealed  # noqa: F401
-from tests.factories import make_user
-from tests.registry_samples import ONNX, announced, draft_with, put, release_yaml, sha256
+from tests.support.worlds.collect_setup import OTHER, SHARED, admin, dev, fate, model, retired, sealed  # noqa: F401
+from tests.support.worlds.factories import make_user
+from tests.support.worlds.registry_samples import ONNX, announced, draft_with, put, release_yaml, sha256
 from validators.models import GoldenSet
 
 pytestmark = pytest.mark.django_db

@@ -20,9 +20,9 @@ from registry import actions
 from registry.actions.blobs import lock_blob
 from registry.models import Blob, Release, ReleaseFile, ServedModel, Tombstone
 from registry.storage import store
-from tests.collect_setup import SHARED, _route, admin, dev, model, retired, sealed  # noqa: F401
-from tests.factories import make_admin
-from tests.registry_samples import ONNX, announced, developer, put, release_yaml, served_model, sha256
+from tests.support.worlds.collect_setup import SHARED, _route, admin, dev, model, retired, sealed  # noqa: F401
+from tests.support.worlds.factories import make_admin
+from tests.support.worlds.registry_samples import ONNX, announced, developer, put, release_yaml, served_model, sha256
 
 pytestmark = pytest.mark.django_db
 

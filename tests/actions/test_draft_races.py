@@ -7,9 +7,9 @@ import pytest
 from accounts.core.access import Role
 from registry import actions
 from registry.models import Release
-from tests.factories import make_actor, make_model
-from tests.lock_races import behind
-from tests.registry_samples import release_yaml
+from tests.support.worlds.factories import make_actor, make_model
+from tests.support.worlds.lock_races import behind
+from tests.support.worlds.registry_samples import release_yaml
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # threads that wait for one another
 

@@ -17,7 +17,7 @@ from serving.core.draining import Drainable, Fate, fate_of, serves_users
 from serving.models import Deployment
 from serving.queries.deployments import live_deployments
 from serving.queries.draining import DrainStep, drain_plan
-from tests.factories import (
+from tests.support.worlds.factories import (
     events_of,
     make_deployment,
     make_node,
@@ -25,7 +25,7 @@ from tests.factories import (
     make_server,
     resealed,
 )
-from tests.rollout_setup import production, put, stable_server, with_stable
+from tests.support.worlds.rollout_setup import production, put, stable_server, with_stable
 
 pytestmark = pytest.mark.django_db
 AGENT = Actor.system("agent:local")

@@ -20,7 +20,7 @@ from serving.agent.drift import drift_of
 from serving.core.drift import Drift
 from serving.models import Server
 from tests.contracts import serving_models as made
-from tests.factories import make_deployment, make_environment, make_model, make_release, make_server
+from tests.support.worlds.factories import make_deployment, make_environment, make_model, make_release, make_server
 
 SYSTEM = Actor.system("agent:test")
 MODEL = "words"

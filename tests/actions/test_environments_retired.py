@@ -28,7 +28,7 @@ from serving.core.sleep import SleepRule
 from serving.models import Deployment, Environment, Gateway, Scale, Sleep
 from serving.queries import all_environments, environment_titles, get_environment
 from serving.queries.stable_files import stable_blobs
-from tests.factories import (
+from tests.support.worlds.factories import (
     make_actor,
     make_admin,
     make_deployment,
@@ -37,7 +37,7 @@ from tests.factories import (
     make_release,
     make_server,
 )
-from tests.rollout_setup import production, promoted, put, release_of, report_for, serves, started
+from tests.support.worlds.rollout_setup import production, promoted, put, release_of, report_for, serves, started
 from validators.actions import request_gate_run
 
 pytestmark = pytest.mark.django_db

@@ -11,7 +11,7 @@ from accounts.core.access import Actor
 from ledger.actions import leases
 from registry.models import Release
 from serving.models import Deployment, Node
-from tests.gate_setup import Stage, developer, model, release, stage, validated  # noqa: F401
+from tests.support.worlds.gate_setup import Stage, developer, model, release, stage, validated  # noqa: F401
 from validators.execution.exclusive import Disturbed, alone_on
 from validators.models import GateResult
 

@@ -17,10 +17,21 @@ from registry.models import Release, ServedModel
 from rollouts import actions as rollouts
 from rollouts.actions.preview import preview_rollout
 from serving.models import Deployment, Environment, Node
-from tests.factories import make_admin, make_deployment, make_environment, make_node, make_release
-from tests.gate_setup import POLICY, Stage, beat, developer, model, promote, release, stage, validated, verdicts
-from tests.registry_samples import verified_bundle
-from tests.rollout_setup import TOLD
+from tests.support.worlds.factories import make_admin, make_deployment, make_environment, make_node, make_release
+from tests.support.worlds.gate_setup import (
+    POLICY,
+    Stage,
+    beat,
+    developer,
+    model,
+    promote,
+    release,
+    stage,
+    validated,
+    verdicts,
+)
+from tests.support.worlds.registry_samples import verified_bundle
+from tests.support.worlds.rollout_setup import TOLD
 from validators import actions, queries
 from validators.execution.run import execute_gate_run
 from validators.models import GateRun

@@ -12,9 +12,9 @@ from accounts.core.access import Actor
 from ledger.core.errors import Invalid
 from registry import actions, queries
 from registry.models import Release, ServedModel, Upload
-from tests.model_files import onnx_file
-from tests.registry_samples import draft_with, put, release_yaml, sha256
-from tests.registry_setup import dev, model  # noqa: F401
+from tests.support.worlds.model_files import onnx_file
+from tests.support.worlds.registry_samples import draft_with, put, release_yaml, sha256
+from tests.support.worlds.registry_setup import dev, model  # noqa: F401
 
 pytestmark = pytest.mark.django_db
 

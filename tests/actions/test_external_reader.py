@@ -19,7 +19,7 @@ from rollouts.models import Rollout
 from rollouts.queries.prometheus_guards import query_problems
 from serving.models import Environment
 from serving.ports import CounterQuery, CounterSample, MetricsError
-from tests.fakes.ports import FakeMetrics
+from tests.support.fakes.ports import FakeMetrics
 
 BAD, TOTAL = "orders_failed_total", "orders_total"
 GUARD: dict[str, Any] = {

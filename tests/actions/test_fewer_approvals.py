@@ -20,10 +20,10 @@ from rollouts.actions.preview import preview_rollout
 from rollouts.models import Rollout
 from rollouts.queries.inbox import waiting_approvals
 from serving.actions.environments import create_environment
-from tests.factories import make_actor, make_admin, make_model, make_user
 from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
-from tests.rollout_setup import OBJECTIVES, production, release_of, serves
+from tests.support.worlds.factories import make_actor, make_admin, make_model, make_user
+from tests.support.worlds.rollout_setup import OBJECTIVES, production, release_of, serves
 
 pytestmark = pytest.mark.django_db
 

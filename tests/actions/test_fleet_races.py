@@ -26,7 +26,7 @@ from serving.actions.replicas import continue_placing
 from serving.actions.routes import lock_routes
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Environment, Gateway, Node, Server
-from tests.factories import (
+from tests.support.worlds.factories import (
     events_of,
     make_admin,
     make_deployment,
@@ -35,8 +35,8 @@ from tests.factories import (
     make_release,
     make_server,
 )
-from tests.lock_races import Meeting, behind
-from tests.rollout_setup import serves
+from tests.support.worlds.lock_races import Meeting, behind
+from tests.support.worlds.rollout_setup import serves
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # threads that wait for one another
 SYSTEM = Actor.system("test")

@@ -10,8 +10,8 @@ import pytest
 
 from accounts.core.access import Actor
 from registry.models import Release
-from tests.gate_setup import developer, model, release, stage  # noqa: F401
-from tests.lock_races import Meeting, behind
+from tests.support.worlds.gate_setup import developer, model, release, stage  # noqa: F401
+from tests.support.worlds.lock_races import Meeting, behind
 from validators import actions
 from validators.actions import record_judgement
 from validators.core.verdict import Judgement, Verdict

@@ -19,8 +19,8 @@ from ledger.core.canonical import canonical_bytes, sha256_of
 from registry.models import Release, ServedModel
 from serving.models import Deployment, Node
 from serving.ports import InferenceError
-from tests.factories import make_blob, make_manifest, make_node, make_release, make_server
-from tests.gate_setup import (  # noqa: F401
+from tests.support.worlds.factories import make_blob, make_manifest, make_node, make_release, make_server
+from tests.support.worlds.gate_setup import (  # noqa: F401
     POLICY,
     Arrays,
     Stage,

@@ -13,8 +13,8 @@ from accounts.core.access import Actor
 from ledger.core.errors import Invalid
 from registry.models import ServedModel
 from serving.models import Deployment
-from tests.factories import make_node, make_release, make_server
-from tests.gate_setup import Arrays, Stage, developer, judge_text, model, promote, stage, validated  # noqa: F401
+from tests.support.worlds.factories import make_node, make_release, make_server
+from tests.support.worlds.gate_setup import Arrays, Stage, developer, judge_text, model, promote, stage, validated  # noqa: F401
 from validators import actions
 
 pytestmark = pytest.mark.django_db

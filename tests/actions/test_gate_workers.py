@@ -15,7 +15,7 @@ from ledger.core.errors import Stale, StateChanged
 from ledger.models import Event, Job
 from registry.models import Release
 from serving.models import Deployment, Environment
-from tests.gate_setup import Stage, beat, developer, model, release, stage, validated, verdicts  # noqa: F401
+from tests.support.worlds.gate_setup import Stage, beat, developer, model, release, stage, validated, verdicts  # noqa: F401
 from validators import actions
 from validators.execution.run import ACTOR, execute_gate_run
 from validators.models import GateRun, Report

@@ -20,7 +20,7 @@ from serving.actions.gateways import drain_gateway, register_gateway, remove_gat
 from serving.control_plane import plane as plane_module
 from serving.control_plane import store
 from serving.models import Environment, Gateway
-from tests.routing_setup import ENGINE, World, events, world  # noqa: F401
+from tests.support.worlds.routing_setup import ENGINE, World, events, world  # noqa: F401
 
 
 def test_registering_again_updates_and_the_same_changes_nothing(world: World) -> None:

@@ -22,9 +22,16 @@ from serving.core.gpu import GpuReading, reading_of, with_servers
 from serving.models import Deployment, Node, NodeGpuReading, Server
 from serving.ports import InferenceError
 from serving.queries import gpu_readings_of
-from tests.factories import make_blob, make_deployment, make_environment, make_manifest, make_release, make_server
-from tests.fakes.nvml import replayed
-from tests.gate_setup import POLICY, Stage, developer, model, release, stage, validated, verdicts  # noqa: F401
+from tests.support.fakes.nvml import replayed
+from tests.support.worlds.factories import (
+    make_blob,
+    make_deployment,
+    make_environment,
+    make_manifest,
+    make_release,
+    make_server,
+)
+from tests.support.worlds.gate_setup import POLICY, Stage, developer, model, release, stage, validated, verdicts  # noqa: F401
 from validators.core.answered import answered_of
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict

@@ -27,7 +27,7 @@ from rollouts.queries.gateway_reads import MISSED, READ_WITHIN, route_standing
 from rollouts.queries.inbox import WAIVERS_WITHIN, counted_for, waiting_approvals, waiting_waivers, with_changes
 from serving.models import Node, Server, Sleep
 from serving.queries.reporting import REPORTS_WITHIN
-from tests.factories import (
+from tests.support.worlds.factories import (
     make_actor,
     make_admin,
     make_blob,
@@ -38,7 +38,7 @@ from tests.factories import (
     make_server,
     make_user,
 )
-from tests.rollout_setup import awaiting, put, report_for, with_stable
+from tests.support.worlds.rollout_setup import awaiting, put, report_for, with_stable
 
 pytestmark = pytest.mark.django_db
 

@@ -16,8 +16,8 @@ from registry import actions, queries
 from registry.actions import inspections
 from registry.models import Inspection, Release, ServedModel
 from registry.queries.file_headers import imports_of
-from tests.model_files import onnx_file
-from tests.registry_samples import ONNX, developer, draft_with, person, served_model, sha256
+from tests.support.worlds.model_files import onnx_file
+from tests.support.worlds.registry_samples import ONNX, developer, draft_with, person, served_model, sha256
 
 pytestmark = pytest.mark.django_db
 

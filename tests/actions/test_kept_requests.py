@@ -16,8 +16,8 @@ from accounts.core.access import Actor, Role
 from ledger.core.errors import NotFound, Refused
 from ledger.models import Event
 from registry.models import ServedModel
-from tests.factories import make_team, make_user
-from tests.prober_setup import World, body_of, make_world  # noqa: F401
+from tests.support.worlds.factories import make_team, make_user
+from tests.support.worlds.prober_setup import World, body_of, make_world  # noqa: F401
 from validators.actions import add_golden_set, draft_golden_set, forget_old_requests, forget_requests
 from validators.models import KeptRequest
 from validators.queries.kept_requests import kept_of

@@ -19,8 +19,8 @@ from serving.core.use import Reading, Use
 from serving.models import Deployment, Server, ServerReading
 from serving.ports import InferenceError
 from serving.queries import readings_of
-from tests.factories import make_deployment, make_server
-from tests.gate_setup import Stage, developer, model, release, stage, validated  # noqa: F401
+from tests.support.worlds.factories import make_deployment, make_server
+from tests.support.worlds.gate_setup import Stage, developer, model, release, stage, validated  # noqa: F401
 from validators.execution.last_words import MOST_LOG_BYTES, MOST_REASON_BYTES, MOST_STATISTICS_BYTES, of_server
 
 pytestmark = pytest.mark.django_db
@@ -49,7 +49,7 @@ def test_a_lost_server_is_waited_for_and_its_end_goes_into_the_report(
     stage: Stage, developer: Actor, release: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.behave(release, breaks=InferenceError("unreachable", "failed to connect"))
-    monkeypatch.setattr("tests.fakes.ports.FakeInferenceServer.is_live", lambda self, **_: False)
+    monkeypatch.setattr("tests.support.fakes.ports.FakeInferenceServer.is_live", lambda self, **_: False)
     looks = []
 
     def sleep(seconds: float) -> None:
@@ -70,7 +70,7 @@ def test_nobody_is_waited_for_longer_than_some_seconds(
     stage: Stage, developer: Actor, release: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.behave(release, breaks=InferenceError("unreachable", "failed to connect"))
-    monkeypatch.setattr("tests.fakes.ports.FakeInferenceServer.is_live", lambda self, **_: False)
+    monkeypatch.setattr("tests.support.fakes.ports.FakeInferenceServer.is_live", lambda self, **_: False)
     waited: list[float] = []
     monkeypatch.setattr(validators.execution.last_words, "sleep", waited.append)
     found = evidence_in_report(developer, release, "contract")["server"]
@@ -100,7 +100,8 @@ def test_statistics_beyond_their_bound_are_not_kept(
     model.gate_policy = {**model.gate_policy, "gates": ["cold_start"], "cold_start": {"max_s": 0.001}}
     model.save()
     monkeypatch.setattr(
-        "tests.fakes.ports.FakeInferenceServer.statistics", lambda self, model: {"x": "y" * MOST_STATISTICS_BYTES}
+        "tests.support.fakes.ports.FakeInferenceServer.statistics",
+        lambda self, model: {"x": "y" * MOST_STATISTICS_BYTES},
     )
     assert evidence_in_report(developer, release, "cold_start")["server"]["statistics"] is None
 

@@ -8,8 +8,8 @@ from django.db import IntegrityError, transaction
 from rollouts.actions.latency_records import record_latency
 from rollouts.core.latency import EDGES_US, NOTHING, OpenWindow
 from rollouts.models import LatencyWindow
-from tests.rollout_setup import with_stable
-from tests.rollout_story import Story
+from tests.support.worlds.rollout_setup import with_stable
+from tests.support.worlds.rollout_story import Story
 
 pytestmark = pytest.mark.django_db
 

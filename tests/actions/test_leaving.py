@@ -19,7 +19,7 @@ from serving.core.gateway_standing import GONE_AFTER_S
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Environment, Gateway, Node, Route, Sleep
 from serving.queries.gateways import not_following
-from tests.deployment_setup import (  # noqa: F401 - fixtures are named as they are used
+from tests.support.worlds.deployment_setup import (  # noqa: F401 - fixtures are named as they are used
     QUICK,
     SYSTEM,
     Clock,
@@ -33,7 +33,7 @@ from tests.deployment_setup import (  # noqa: F401 - fixtures are named as they 
     release,
     sealed,
 )
-from tests.factories import make_model
+from tests.support.worlds.factories import make_model
 
 # ruff: noqa: F811
 pytestmark = pytest.mark.django_db

@@ -15,7 +15,7 @@ from django.db import connection
 from accounts.core.access import Actor, Role
 from audit.queries.event_search import Search, search_events
 from ledger.models import Event
-from tests.factories import make_actor, make_admin, make_model, make_team
+from tests.support.worlds.factories import make_actor, make_admin, make_model, make_team
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(1800)]
 COUNT = int(os.environ.get("SLUICEGATE_TEST_EVENTS", "20000"))

@@ -21,9 +21,9 @@ from notifications.dispatcher import rounds
 from notifications.models import Delivery, Webhook
 from rollouts import actions as rollouts
 from rollouts.models import Rollout
-from tests.factories import make_admin, make_user
-from tests.mail_server import MailServer
-from tests.rollout_setup import awaiting, report_for, with_stable
+from tests.support.servers.mail_server import MailServer
+from tests.support.worlds.factories import make_admin, make_user
+from tests.support.worlds.rollout_setup import awaiting, report_for, with_stable
 
 pytestmark = pytest.mark.django_db
 ENGINE = Actor.system("engine")

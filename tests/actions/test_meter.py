@@ -14,8 +14,15 @@ from serving.core.gpu import GpuReading, reading_of
 from serving.core.use import Use
 from serving.models import Node, NodeGpuReading
 from serving.queries import last_reading
-from tests.factories import make_deployment, make_environment, make_model, make_node, make_release, make_server
-from tests.fakes.nvml import replayed
+from tests.support.fakes.nvml import replayed
+from tests.support.worlds.factories import (
+    make_deployment,
+    make_environment,
+    make_model,
+    make_node,
+    make_release,
+    make_server,
+)
 
 pytestmark = pytest.mark.django_db
 AGENT = Actor.system("agent:local")

@@ -22,7 +22,7 @@ from notifications.core.delivery import DeliveryState
 from notifications.dispatcher import rounds
 from notifications.models import Attempt, Delivery, Webhook
 from sluicegate.scheduler import look
-from tests.receiver import Receiver
+from tests.support.servers.receiver import Receiver
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # workers that wait for one another
 ENGINE = Actor.system("engine")

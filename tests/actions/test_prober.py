@@ -31,8 +31,8 @@ from rollouts.queries.prober_tallies import wrong_readings
 from serving.control_plane.virtual_hosts import MIRROR_SECRET_HEADER
 from serving.models import Server
 from serving.ports import InferenceError
-from tests.factories import make_model
-from tests.prober_setup import MODEL, PATH, World, body_of, double, make_world, until, world  # noqa: F401
+from tests.support.worlds.factories import make_model
+from tests.support.worlds.prober_setup import MODEL, PATH, World, body_of, double, make_world, until, world  # noqa: F401
 
 pytestmark = pytest.mark.django_db
 

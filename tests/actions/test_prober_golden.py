@@ -15,7 +15,7 @@ from rollouts.prober.golden import GoldenProbe
 from rollouts.prober.targets import Targets, rule_of
 from serving.ports import InferenceError
 from tests.contracts.serving_models import serving
-from tests.prober_setup import MODEL, World, body_of, committed, double, make_world, until, world  # noqa: F401
+from tests.support.worlds.prober_setup import MODEL, World, body_of, committed, double, make_world, until, world  # noqa: F401
 from validators.core.policy import parse_policy
 
 pytestmark = pytest.mark.django_db
@@ -125,7 +125,7 @@ def test_a_golden_set_that_cannot_be_read_is_no_wrong_answer(make_world: Callabl
 
 @committed
 def test_the_golden_set_is_read_from_the_blob_store(make_world: Callable[..., World]) -> None:
-    from tests.factories import make_actor
+    from tests.support.worlds.factories import make_actor
     from validators.actions import add_golden_set
 
     world = make_world()

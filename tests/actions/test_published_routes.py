@@ -36,9 +36,9 @@ from serving.core.routes import (
 )
 from serving.models import Deployment, Environment, Gateway, Route, Server
 from serving.queries.routes import acknowledged
-from tests.factories import make_model
-from tests.fakes.gateway import FakeGateway
-from tests.routing_setup import ENGINE, World, release, world  # noqa: F401
+from tests.support.fakes.gateway import FakeGateway
+from tests.support.worlds.factories import make_model
+from tests.support.worlds.routing_setup import ENGINE, World, release, world  # noqa: F401
 
 
 def published(world: World) -> store.RoutingTable:

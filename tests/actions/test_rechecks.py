@@ -17,8 +17,8 @@ from ledger.models import Event
 from registry import actions
 from registry.models import Blob, Release, ReleaseFile
 from registry.storage import store
-from tests.registry_samples import draft_with, person, put, served_model, sha256
-from tests.uploading import begin, complete, send, some_bytes
+from tests.support.worlds.registry_samples import draft_with, person, put, served_model, sha256
+from tests.support.worlds.uploading import begin, complete, send, some_bytes
 
 pytestmark = pytest.mark.django_db
 SYSTEM = Actor.system("recheck")

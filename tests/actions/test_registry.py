@@ -22,9 +22,9 @@ from registry.core.lifecycle import FileRole, ReleaseState
 from registry.models import Blob, Release, ReleaseFile, ServedModel, Upload
 from registry.queries.gc_plan import present_plan
 from serving.core.lifecycle import DeploymentState
-from tests.factories import make_deployment, make_environment
-from tests.model_files import onnx_file
-from tests.registry_samples import (
+from tests.support.worlds.factories import make_deployment, make_environment
+from tests.support.worlds.model_files import onnx_file
+from tests.support.worlds.registry_samples import (
     ONNX,
     announced,
     draft_with,
@@ -34,7 +34,7 @@ from tests.registry_samples import (
     served_model,
     sha256,
 )
-from tests.registry_setup import dev, model, sealed, stored, verbs  # noqa: F401
+from tests.support.worlds.registry_setup import dev, model, sealed, stored, verbs  # noqa: F401
 
 pytestmark = pytest.mark.django_db
 

@@ -8,8 +8,8 @@ import pytest
 from ledger.models import Event
 from registry import actions, queries
 from registry.models import Blob, Release
-from tests.model_files import onnx_file
-from tests.registry_samples import (
+from tests.support.worlds.model_files import onnx_file
+from tests.support.worlds.registry_samples import (
     ONNX,
     developer,
     draft_with,
@@ -18,7 +18,7 @@ from tests.registry_samples import (
     served_model,
     sha256,
 )
-from tests.registry_setup import dev, model, race, sealed, stored  # noqa: F401
+from tests.support.worlds.registry_setup import dev, model, race, sealed, stored  # noqa: F401
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # threads that wait for one another
 

@@ -15,7 +15,7 @@ from serving.models import Deployment, Node, Server
 from serving.queries.answering import HEARD_WITHIN
 from serving.queries.deployments import answering_servers
 from tests.actions.test_replicas import bring_up, nodes_of, scale
-from tests.factories import (
+from tests.support.worlds.factories import (
     events_of,
     make_actor,
     make_deployment,
@@ -24,7 +24,7 @@ from tests.factories import (
     make_server,
     resealed,
 )
-from tests.rollout_setup import stable_server, with_stable
+from tests.support.worlds.rollout_setup import stable_server, with_stable
 
 pytestmark = pytest.mark.django_db
 AGENT = Actor.system("agent:local")

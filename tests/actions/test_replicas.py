@@ -24,7 +24,7 @@ from serving.models import Deployment, Environment, Node, Scale, Server
 from serving.queries.deployments import answering_servers
 from serving.queries.placement import most_that_fit
 from serving.queries.replicas import Declared, declared_replicas, learn_declared, replica_plans
-from tests.factories import (
+from tests.support.worlds.factories import (
     events_of,
     make_actor,
     make_deployment,
@@ -35,7 +35,7 @@ from tests.factories import (
     make_server,
     resealed,
 )
-from tests.rollout_setup import production, serves, stable_server
+from tests.support.worlds.rollout_setup import production, serves, stable_server
 
 pytestmark = pytest.mark.django_db
 AGENT = Actor.system("agent:local")

@@ -22,10 +22,10 @@ from serving.control_plane.plane import MOST_EXAMPLES
 from serving.control_plane.request_log import FAILED, SLOW, LoggedRequest
 from serving.control_plane.server import GatewayIdentity
 from serving.models import Deployment, RequestExample, Server
-from tests.factories import make_deployment, make_server, make_user
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import signed_in
-from tests.rollout_setup import put, with_stable
+from tests.support.worlds.factories import make_deployment, make_server, make_user
+from tests.support.worlds.rollout_setup import put, with_stable
 from web.post_mortem import markdown_of, post_mortem_of
 
 pytestmark = pytest.mark.django_db

@@ -13,8 +13,8 @@ import validators.execution.run
 from accounts.core.access import Actor
 from registry.models import Release, ServedModel
 from serving.models import Deployment, Server, ServerReading
-from tests.factories import make_release
-from tests.gate_setup import POLICY, Stage, developer, model, release, stage, validated, verdicts  # noqa: F401
+from tests.support.worlds.factories import make_release
+from tests.support.worlds.gate_setup import POLICY, Stage, developer, model, release, stage, validated, verdicts  # noqa: F401
 from validators.core.verdict import Judgement
 from validators.execution.gates import GateContext, run_gate
 

@@ -21,9 +21,9 @@ from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
 from serving.core.lifecycle import DeploymentState
 from serving.models import Route
-from tests.collect_setup import OTHER, _route, admin, dev, fate, model, retired, sealed  # noqa: F401
-from tests.factories import make_actor, make_deployment, make_environment
-from tests.registry_samples import draft_with
+from tests.support.worlds.collect_setup import OTHER, _route, admin, dev, fate, model, retired, sealed  # noqa: F401
+from tests.support.worlds.factories import make_actor, make_deployment, make_environment
+from tests.support.worlds.registry_samples import draft_with
 from validators.models import GateRun
 
 pytestmark = pytest.mark.django_db

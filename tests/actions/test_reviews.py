@@ -10,8 +10,8 @@ from ledger.core.errors import Invalid, Refused, Stale, StateChanged
 from registry import actions
 from registry.models import Release, ReleaseNote, ReviewComment
 from registry.queries.reviews import comments_of, note_of, open_comments
-from tests.factories import make_actor, make_model, make_release, make_team
-from tests.registry_setup import verbs
+from tests.support.worlds.factories import make_actor, make_model, make_release, make_team
+from tests.support.worlds.registry_setup import verbs
 
 pytestmark = pytest.mark.django_db
 

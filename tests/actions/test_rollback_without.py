@@ -25,8 +25,8 @@ from rollouts.core.rules import all_failing, mostly_failing
 from rollouts.models import DecisionRecord, Rollout
 from serving.models import Deployment, Server
 from sluicegate.scheduler import Scheduler
-from tests.factories import make_user
-from tests.telemetry_world import EXTERNAL, GUARDS, World
+from tests.support.worlds.factories import make_user
+from tests.support.worlds.telemetry_world import EXTERNAL, GUARDS, World
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

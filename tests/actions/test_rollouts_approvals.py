@@ -21,8 +21,8 @@ from rollouts.models import Approval, DecisionRecord, Rollout
 from rollouts.queries import approvals_of
 from rollouts.queries.approvals import given_to, who_may_approve
 from serving.models import Route
-from tests.factories import make_actor, make_admin, make_user
-from tests.rollout_setup import awaiting, production, put, release_of, report_for, with_stable
+from tests.support.worlds.factories import make_actor, make_admin, make_user
+from tests.support.worlds.rollout_setup import awaiting, production, put, release_of, report_for, with_stable
 
 pytestmark = pytest.mark.django_db
 STAGED = {"approvals": {"start": 2, "step 2": 1, "promote": 2}}

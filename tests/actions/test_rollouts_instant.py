@@ -25,8 +25,8 @@ from rollouts.queries import decision_row
 from rollouts.queries.undo_window import is_open
 from rollouts.tasks import drain_reverted_release
 from serving.models import Deployment, Gateway, Route, RouteAck
-from tests.factories import make_actor, make_admin, make_deployment, make_server
-from tests.rollout_setup import awaiting, promoted, put, release_of, started, with_stable
+from tests.support.worlds.factories import make_actor, make_admin, make_deployment, make_server
+from tests.support.worlds.rollout_setup import awaiting, promoted, put, release_of, started, with_stable
 
 pytestmark = pytest.mark.django_db
 

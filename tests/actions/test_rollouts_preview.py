@@ -20,7 +20,7 @@ from rollouts.models import AATestRecord, Observation, Rollout
 from rollouts.queries.traffic import traffic_of
 from serving.models import Deployment, Scale
 from sluicegate.cli.preview import lines
-from tests.factories import (
+from tests.support.worlds.factories import (
     make_actor,
     make_deployment,
     make_manifest,
@@ -30,7 +30,16 @@ from tests.factories import (
     make_server,
     resealed,
 )
-from tests.rollout_setup import OBJECTIVES, frozen_now, production, put, release_of, report_for, serves, started
+from tests.support.worlds.rollout_setup import (
+    OBJECTIVES,
+    frozen_now,
+    production,
+    put,
+    release_of,
+    report_for,
+    serves,
+    started,
+)
 
 pytestmark = pytest.mark.django_db
 STAGE = {"min_s": 1, "min_samples": 10, "deadline_s": 900}

@@ -17,8 +17,17 @@ from rollouts import actions
 from rollouts.actions.retiring import remove_environment, restore_environment
 from rollouts.models import Approval, Rollout
 from serving.models import Environment
-from tests.factories import make_actor, make_admin, make_environment, make_model, make_node
-from tests.rollout_setup import OBJECTIVES, awaiting, production, promoted, release_of, serves, started, with_stable
+from tests.support.worlds.factories import make_actor, make_admin, make_environment, make_model, make_node
+from tests.support.worlds.rollout_setup import (
+    OBJECTIVES,
+    awaiting,
+    production,
+    promoted,
+    release_of,
+    serves,
+    started,
+    with_stable,
+)
 from validators.actions import request_gate_run
 from validators.models import GateRun
 

@@ -14,7 +14,7 @@ from rollouts.engine.gateway_counters import CounterReaders, snapshot_of
 from rollouts.models import Approval, DecisionRecord, Observation, Rollout
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters
-from tests.rollout_setup import awaiting, with_stable
+from tests.support.worlds.rollout_setup import awaiting, with_stable
 
 pytestmark = pytest.mark.django_db
 

@@ -16,13 +16,22 @@ from rollouts import actions
 from rollouts.models import Rollout
 from serving.actions.routes import set_route
 from serving.models import Deployment
-from tests.factories import (
+from tests.support.worlds.factories import (
     make_actor,
     make_admin,
     make_deployment,
     make_model,
 )
-from tests.rollout_setup import OBJECTIVES, frozen_now, production, put, release_of, report_for, serves, started
+from tests.support.worlds.rollout_setup import (
+    OBJECTIVES,
+    frozen_now,
+    production,
+    put,
+    release_of,
+    report_for,
+    serves,
+    started,
+)
 
 pytestmark = pytest.mark.django_db
 

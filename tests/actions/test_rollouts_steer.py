@@ -14,12 +14,12 @@ from ledger.models import Event
 from rollouts import actions
 from rollouts.models import Rollout
 from serving.models import Deployment, Route
-from tests.factories import (
+from tests.support.worlds.factories import (
     make_actor,
     make_admin,
     make_deployment,
 )
-from tests.rollout_setup import frozen_now, put, started, with_stable
+from tests.support.worlds.rollout_setup import frozen_now, put, started, with_stable
 
 pytestmark = pytest.mark.django_db
 STAGE = {"min_s": 1, "min_samples": 10}

@@ -15,8 +15,8 @@ from serving.actions.routes import set_route
 from serving.control_plane import store
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Environment, Gateway, Route, Server
-from tests.factories import make_deployment, make_environment, make_model, make_release, make_server
-from tests.routing_setup import ENGINE
+from tests.support.worlds.factories import make_deployment, make_environment, make_model, make_release, make_server
+from tests.support.worlds.routing_setup import ENGINE
 
 SEEDS, CHANGES = 12, 25
 

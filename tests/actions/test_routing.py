@@ -21,8 +21,8 @@ from serving.core.admission import Proof
 from serving.core.gateway_standing import SEEN_WITHIN_S
 from serving.models import Gateway, Route, RouteAck
 from serving.queries.routes import acknowledged
-from tests.factories import make_model, make_release
-from tests.routing_setup import ENGINE, World, events, release, world  # noqa: F401
+from tests.support.worlds.factories import make_model, make_release
+from tests.support.worlds.routing_setup import ENGINE, World, events, release, world  # noqa: F401
 
 
 def test_a_route_is_made_and_changed_with_growing_generations(world: World) -> None:

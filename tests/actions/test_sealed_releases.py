@@ -20,8 +20,8 @@ from registry.actions.blobs import lock_blob
 from registry.core.lifecycle import ReleaseState
 from registry.models import Blob, Release, ReleaseFile, ServedModel, Waiver
 from registry.signing import installation_keys
-from tests.model_files import onnx_file
-from tests.registry_samples import (
+from tests.support.worlds.model_files import onnx_file
+from tests.support.worlds.registry_samples import (
     CONTRACT,
     developer,
     draft_with,
@@ -31,7 +31,7 @@ from tests.registry_samples import (
     served_model,
     sha256,
 )
-from tests.registry_setup import dev, model, sealed, stored, verbs  # noqa: F401
+from tests.support.worlds.registry_setup import dev, model, sealed, stored, verbs  # noqa: F401
 
 pytestmark = pytest.mark.django_db
 

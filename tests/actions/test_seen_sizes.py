@@ -16,9 +16,9 @@ from rollouts.actions.engine_effects import finish_rollback
 from rollouts.actions.seen_sizes import keep_sizes_of
 from rollouts.models import Rollout
 from serving.core.buckets import SIZE_EDGES
-from tests.factories import make_actor, make_environment, make_release
-from tests.gate_setup import POLICY, Stage, developer, model, stage, validated  # noqa: F401
-from tests.rollout_setup import put, with_stable
+from tests.support.worlds.factories import make_actor, make_environment, make_release
+from tests.support.worlds.gate_setup import POLICY, Stage, developer, model, stage, validated  # noqa: F401
+from tests.support.worlds.rollout_setup import put, with_stable
 from validators.actions import keep_seen_sizes
 from validators.core.seen_sizes import LEAST_SEEN, SeenSizes
 from validators.models import SeenSizesRecord

@@ -14,7 +14,7 @@ from registry.models import Release, ServedModel, Waiver
 from serving import actions
 from serving.models import Deployment, Environment, Node, Route
 from serving.queries.deployments import deployments_in
-from tests.deployment_setup import (  # noqa: F401
+from tests.support.worlds.deployment_setup import (  # noqa: F401
     IMAGE,
     RUNTIME,
     SYSTEM,

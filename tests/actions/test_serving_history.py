@@ -21,7 +21,7 @@ from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries.serving_history import ServedArm, changes_between, served_among, served_at
 from serving.actions.routes import set_route
 from serving.models import Environment
-from tests.factories import make_admin, make_environment, make_model, make_release, make_team, make_user
+from tests.support.worlds.factories import make_admin, make_environment, make_model, make_release, make_team, make_user
 
 pytestmark = pytest.mark.django_db
 

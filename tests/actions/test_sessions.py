@@ -19,7 +19,7 @@ from accounts.core.browsers import browser_text
 from accounts.models import User, UserSession
 from accounts.queries import sessions_of
 from ledger.core.errors import Refused
-from tests.factories import events_of, make_user
+from tests.support.worlds.factories import events_of, make_user
 
 pytestmark = pytest.mark.django_db
 SYSTEM = Actor.system("test")

@@ -21,7 +21,7 @@ from accounts.core.access import Actor, Role
 from accounts.core.throttle import KNOWN_FOR, LIMITS, TallyKind
 from accounts.models import SignInTally, User
 from ledger.core.errors import Invalid, NotFound, Refused, StateChanged, Throttled, Unavailable
-from tests.factories import events_of, make_user
+from tests.support.worlds.factories import events_of, make_user
 
 pytestmark = pytest.mark.django_db
 SYSTEM = Actor.system("tests")
@@ -253,7 +253,7 @@ class TestThrottle:
         settings.PASSWORD_HASHERS = [
             "django.contrib.auth.hashers.Argon2PasswordHasher",
             "django.contrib.auth.hashers.PBKDF2PasswordHasher",
-            "tests.hashing.OnceHashed",
+            "tests.support.worlds.hashing.OnceHashed",
         ]
         old = make_password(GOOD, hasher="pbkdf2_sha256")
         User.objects.create(username="old", password=old)

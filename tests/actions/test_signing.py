@@ -22,8 +22,16 @@ from registry.models import Attestation, Release, ServedModel
 from registry.signing import installation_keys
 from registry.signing.public_keys import read_public_keys, signer_of
 from registry.storage import store
-from tests.factories import make_admin
-from tests.registry_samples import ONNX, developer, draft_with, put, served_model, sha256, verified_bundle
+from tests.support.worlds.factories import make_admin
+from tests.support.worlds.registry_samples import (
+    ONNX,
+    developer,
+    draft_with,
+    put,
+    served_model,
+    sha256,
+    verified_bundle,
+)
 
 pytestmark = pytest.mark.django_db
 #: Sorted by part, a/ comes before a-b/; sorted as text it would not.

@@ -13,8 +13,8 @@ from serving.core.gateway_standing import GONE_AFTER_S
 from serving.core.sleep import LEAST_S
 from serving.models import Gateway
 from serving.queries.sleep import sleep_views
-from tests.factories import make_actor
-from tests.sleep_setup import SYSTEM, Night, add_gateway, night  # noqa: F401
+from tests.support.worlds.factories import make_actor
+from tests.support.worlds.sleep_setup import SYSTEM, Night, add_gateway, night  # noqa: F401
 
 pytestmark = pytest.mark.django_db
 

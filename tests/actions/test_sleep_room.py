@@ -12,8 +12,8 @@ from ledger.models import Event
 from serving.actions.replicas import continue_placing
 from serving.core.sleep import LEAST_S
 from serving.models import Node, Sleep
-from tests.factories import resealed
-from tests.sleep_setup import SYSTEM, Crowd, bring_up, let_go
+from tests.support.worlds.factories import resealed
+from tests.support.worlds.sleep_setup import SYSTEM, Crowd, bring_up, let_go
 
 pytestmark = pytest.mark.django_db
 

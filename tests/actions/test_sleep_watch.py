@@ -20,9 +20,9 @@ from serving.core.sleep import LEAST_S, MOST_S
 from serving.models import Deployment, Gateway, Route, RouteAck, Server
 from serving.ports import GatewayError
 from serving.queries.sleep import sleep_views
-from tests.factories import make_actor
-from tests.rollout_setup import stable_server
-from tests.sleep_setup import Night, add_gateway, asleep, bring_up, let_go, many, night  # noqa: F401
+from tests.support.worlds.factories import make_actor
+from tests.support.worlds.rollout_setup import stable_server
+from tests.support.worlds.sleep_setup import Night, add_gateway, asleep, bring_up, let_go, many, night  # noqa: F401
 
 pytestmark = pytest.mark.django_db
 

@@ -24,9 +24,18 @@ from serving.core.asleep import Asleep
 from serving.core.routes import admit
 from serving.core.sleep import LEAST_S, UNKNOWN_WAKE_S, SleepRule
 from serving.models import Deployment, Scale, Sleep
-from tests.factories import make_actor, make_environment, make_model
-from tests.rollout_setup import put, release_of, started
-from tests.sleep_setup import SYSTEM, Night, add_gateway, asleep, bring_up, let_go, night, scaled_by_a_person  # noqa: F401
+from tests.support.worlds.factories import make_actor, make_environment, make_model
+from tests.support.worlds.rollout_setup import put, release_of, started
+from tests.support.worlds.sleep_setup import (  # noqa: F401
+    SYSTEM,
+    Night,
+    add_gateway,
+    asleep,
+    bring_up,
+    let_go,
+    night,
+    scaled_by_a_person,
+)
 
 pytestmark = pytest.mark.django_db
 

@@ -19,7 +19,7 @@ from serving.actions.static_servers import list_server, remove_server
 from serving.agent.listed_servers import ListedServers
 from serving.models import Deployment, Environment, ListedServer, Node
 from serving.queries.static_servers import servers_of
-from tests.factories import RUNTIME, make_actor, make_admin, make_environment, make_node, make_release
+from tests.support.worlds.factories import RUNTIME, make_actor, make_admin, make_environment, make_node, make_release
 
 pytestmark = pytest.mark.django_db
 AGENT = Actor.system("agent")

@@ -18,7 +18,7 @@ from ledger.core.errors import Invalid, Refused, StateChanged
 from notifications.queries import webhooks_of
 from registry.queries import visible_models
 from rollouts.queries.approvals import approvers_of
-from tests.factories import events_of, make_model, make_team, make_user
+from tests.support.worlds.factories import events_of, make_model, make_team, make_user
 
 pytestmark = pytest.mark.django_db
 SYSTEM = Actor.system("test")

@@ -8,8 +8,8 @@ import pytest
 from accounts.core.access import Actor
 from registry.actions import change_model
 from registry.models import Release, ServedModel
-from tests.gate_setup import developer, model, release, stage  # noqa: F401
-from tests.lock_races import behind
+from tests.support.worlds.gate_setup import developer, model, release, stage  # noqa: F401
+from tests.support.worlds.lock_races import behind
 from validators import actions
 from validators.models import GateRun, Trace
 

@@ -17,8 +17,8 @@ from ledger.models import Event
 from registry.models import Blob, Release, ServedModel
 from registry.queries.gc_plan import present_plan
 from registry.storage import store
-from tests.factories import make_actor, make_model
-from tests.gate_setup import Stage, developer, model, release, stage, validated  # noqa: F401
+from tests.support.worlds.factories import make_actor, make_model
+from tests.support.worlds.gate_setup import Stage, developer, model, release, stage, validated  # noqa: F401
 from validators import actions
 from validators.core.load import arrivals
 from validators.core.verdict import Judgement, Verdict

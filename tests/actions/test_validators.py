@@ -17,9 +17,9 @@ from registry.core.attestations import GATES_TYPE
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from registry.signing import installation_keys
-from tests.factories import make_actor, make_environment, make_release
-from tests.gate_setup import Stage, developer, golden_lines, model, release, stage, validated  # noqa: F401
-from tests.registry_samples import verified_bundle
+from tests.support.worlds.factories import make_actor, make_environment, make_release
+from tests.support.worlds.gate_setup import Stage, developer, golden_lines, model, release, stage, validated  # noqa: F401
+from tests.support.worlds.registry_samples import verified_bundle
 from validators import actions, queries
 from validators.execution.run import ACTOR
 from validators.models import GateResult, GateRun, GoldenSet, Report

@@ -21,8 +21,8 @@ from serving.core.lifecycle import DeploymentState
 from serving.core.variants import Batching
 from serving.models import Deployment, Environment, Node, Server, Variant
 from serving.ports import LaunchError
-from tests.deployment_setup import QUICK, SYSTEM, Clock, World, clock, model, node, release, staging  # noqa: F401
-from tests.fakes.ports import FakeInferenceServer
+from tests.support.fakes.ports import FakeInferenceServer
+from tests.support.worlds.deployment_setup import QUICK, SYSTEM, Clock, World, clock, model, node, release, staging  # noqa: F401
 from validators.execution.gates.context import NotServed
 from validators.execution.variants import served
 

@@ -22,11 +22,19 @@ from serving.actions.sleeping import put_to_sleep, wake_model
 from serving.core.sleep import UNKNOWN_WAKE_S
 from serving.models import Deployment, Node, Scale
 from serving.queries.sleep import unplaced
-from tests.engine_rig import hear_everyone
-from tests.factories import make_actor, make_admin, make_deployment, make_environment, make_node, make_server, resealed
-from tests.rollout_setup import put, release_of, started
-from tests.rollout_story import AT_ONCE, began_earlier
-from tests.sleep_setup import (  # noqa: F401
+from tests.support.rigs.engine_rig import hear_everyone
+from tests.support.worlds.factories import (
+    make_actor,
+    make_admin,
+    make_deployment,
+    make_environment,
+    make_node,
+    make_server,
+    resealed,
+)
+from tests.support.worlds.rollout_setup import put, release_of, started
+from tests.support.worlds.rollout_story import AT_ONCE, began_earlier
+from tests.support.worlds.sleep_setup import (  # noqa: F401
     SYSTEM,
     Night,
     asleep,

@@ -23,9 +23,20 @@ from notifications.core.delivery import BACK_OFF_S, JITTER_FRAC, Outcome
 from notifications.dispatcher import outbound_message, rounds
 from notifications.models import Attempt, Delivery, Webhook
 from sluicegate.scheduler import look
-from tests.factories import make_model, make_team
-from tests.receiver import Receiver, hangs_up, never_ends, replies, says_nothing, trickles
-from tests.webhook_setup import ENGINE, S, _private, happen, move_clock, only, receiver, send_all, subscribe, waits_s  # noqa: F401
+from tests.support.servers.receiver import Receiver, hangs_up, never_ends, replies, says_nothing, trickles
+from tests.support.worlds.factories import make_model, make_team
+from tests.support.worlds.webhook_setup import (  # noqa: F401
+    ENGINE,
+    S,
+    _private,
+    happen,
+    move_clock,
+    only,
+    receiver,
+    send_all,
+    subscribe,
+    waits_s,
+)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # rounds of two senders, and receivers that wait
 

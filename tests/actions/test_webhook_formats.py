@@ -13,10 +13,10 @@ from ledger.models import Event
 from notifications import actions
 from notifications.dispatcher import outbound_message, rounds
 from notifications.models import Delivery, Webhook
-from tests.factories import make_actor, make_team
-from tests.notification_schemas import problems
-from tests.receiver import Receiver
-from tests.webhook_setup import ENGINE, S, _private, happen, move_clock, receiver, send_all  # noqa: F401
+from tests.support.house.notification_schemas import problems
+from tests.support.servers.receiver import Receiver
+from tests.support.worlds.factories import make_actor, make_team
+from tests.support.worlds.webhook_setup import ENGINE, S, _private, happen, move_clock, receiver, send_all  # noqa: F401
 
 pytestmark = pytest.mark.django_db
 KEY = "0123456789abcdef0123456789ABCDEF"

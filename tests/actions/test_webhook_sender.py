@@ -16,8 +16,8 @@ from ledger.core.errors import Invalid
 from notifications.adapters import webhook_sender
 from notifications.dispatcher import rounds
 from notifications.models import Webhook
-from tests.receiver import Receiver, hangs_up
-from tests.webhook_setup import ENGINE, S, _private, receiver, subscribe  # noqa: F401
+from tests.support.servers.receiver import Receiver, hangs_up
+from tests.support.worlds.webhook_setup import ENGINE, S, _private, receiver, subscribe  # noqa: F401
 
 pytestmark = pytest.mark.django_db
 

@@ -20,9 +20,20 @@ from notifications.actions import deliveries
 from notifications.dispatcher import outbound_message, rounds
 from notifications.models import Delivery, Webhook
 from notifications.queries import deliveries_of, get_delivery, get_webhook, webhooks_of
-from tests.factories import make_actor, make_model, make_team
-from tests.receiver import Receiver
-from tests.webhook_setup import ENGINE, S, _private, admin, happen, move_clock, only, receiver, send_all, subscribe  # noqa: F401
+from tests.support.servers.receiver import Receiver
+from tests.support.worlds.factories import make_actor, make_model, make_team
+from tests.support.worlds.webhook_setup import (  # noqa: F401
+    ENGINE,
+    S,
+    _private,
+    admin,
+    happen,
+    move_clock,
+    only,
+    receiver,
+    send_all,
+    subscribe,
+)
 
 pytestmark = pytest.mark.django_db
 

@@ -20,8 +20,8 @@ from notifications import actions
 from notifications.core.delivery import DeliveryState
 from notifications.dispatcher import rounds
 from notifications.models import Delivery, Webhook
-from tests.factories import make_actor, make_model, make_team
-from tests.mail_server import MailServer
+from tests.support.servers.mail_server import MailServer
+from tests.support.worlds.factories import make_actor, make_model, make_team
 
 pytestmark = pytest.mark.django_db
 ENGINE = Actor.system("engine")

@@ -20,7 +20,7 @@ from accounts.core.access import Actor
 from sluicegate.cli import exits, session
 from sluicegate.cli.main import main
 from sluicegate.client import Client
-from tests.model_files import onnx_file
+from tests.support.worlds.model_files import onnx_file
 
 GRAPH = onnx_file("graph one")
 IMAGE = f"local/triton@sha256:{'0' * 64}"

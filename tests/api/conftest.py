@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.api_schema import differences
+from tests.support.house.api_schema import differences
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def _answers_fit_the_schema(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def dev(api: Callable[..., Any]) -> Any:
     """A signed-in member of the model's team, whose model is there."""
     from accounts.actions import actor_for
-    from tests.registry_samples import person, served_model
+    from tests.support.worlds.registry_samples import person, served_model
 
     user = person("dev")
     served_model(actor_for(user))

@@ -22,11 +22,11 @@ from notifications.models import Delivery, Webhook
 from registry.models import Release
 from rollouts.models import Rollout
 from serving.models import Environment, Gateway
-from tests.factories import make_environment, make_model, make_node, make_release, make_team, make_user
-from tests.issuer import Issuer
-from tests.issuer_setup import configured, rule_for
-from tests.registry_samples import CONTRACT, release_yaml
-from tests.rollout_setup import OBJECTIVES, production, put, report_for, serves, started
+from tests.support.servers.issuer import Issuer
+from tests.support.worlds.factories import make_environment, make_model, make_node, make_release, make_team, make_user
+from tests.support.worlds.issuer_setup import configured, rule_for
+from tests.support.worlds.registry_samples import CONTRACT, release_yaml
+from tests.support.worlds.rollout_setup import OBJECTIVES, production, put, report_for, serves, started
 from validators.actions import request_gate_run
 from validators.models import GateRun, Report
 

@@ -24,9 +24,16 @@ from serving.models import Environment, Gateway
 from sluicegate.cli import exits, session
 from sluicegate.cli.main import main
 from sluicegate.client import Client
-from tests.factories import make_deployment, make_environment, make_node, make_server, make_team, make_user
-from tests.issuer import AUDIENCE, SECRET, Issuer
-from tests.rollout_setup import release_of, serves
+from tests.support.servers.issuer import AUDIENCE, SECRET, Issuer
+from tests.support.worlds.factories import (
+    make_deployment,
+    make_environment,
+    make_node,
+    make_server,
+    make_team,
+    make_user,
+)
+from tests.support.worlds.rollout_setup import release_of, serves
 
 pytestmark = pytest.mark.django_db
 Run = Callable[..., tuple[int, Any]]

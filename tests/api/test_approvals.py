@@ -8,8 +8,8 @@ from django.test import Client
 from accounts.core.access import Actor, Role
 from accounts.models import User
 from tests.actions.test_inbox import code_release
-from tests.factories import make_actor
-from tests.rollout_setup import awaiting
+from tests.support.worlds.factories import make_actor
+from tests.support.worlds.rollout_setup import awaiting
 
 pytestmark = pytest.mark.django_db
 

@@ -19,8 +19,8 @@ from sluicegate.cli.capacity import lines, prices, write_into
 from sluicegate.cli.errors import CommandError
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.core.test_capacity_plan import CAPACITY, COLD, LOAD
-from tests.factories import make_deployment, make_model, make_release, make_server, make_user
-from tests.rollout_setup import production, report_for, serves
+from tests.support.worlds.factories import make_deployment, make_model, make_release, make_server, make_user
+from tests.support.worlds.rollout_setup import production, report_for, serves
 from validators.models import Report
 from validators.queries import capacity
 from validators.queries.capacity import proven_per_s

@@ -19,8 +19,8 @@ from sluicegate.cli.main import main
 from sluicegate.client import Client
 from sluicegate.client.checks import NEEDS_SERVER
 from tests.api.cli_world import IMAGE, Run, model, model_file, release_folder, run, tokens  # noqa: F401 - fixtures
-from tests.factories import make_node
-from tests.model_files import onnx_file
+from tests.support.worlds.factories import make_node
+from tests.support.worlds.model_files import onnx_file
 
 pytestmark = pytest.mark.django_db
 OTHER = onnx_file(outputs=[("logits", "FP32", [-1, 2])])

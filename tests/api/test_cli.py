@@ -24,9 +24,9 @@ from sluicegate.cli.main import main
 from sluicegate.cli.model import proof_lines
 from sluicegate.client import Client
 from tests.api.cli_world import GRAPH, IMAGE, Run, model, model_file, release_folder, run, tokens  # noqa: F401  # fixtures
-from tests.factories import make_deployment, make_environment, make_node, make_release, make_server
-from tests.model_files import onnx_file
-from tests.rollout_setup import TOLD, proven_on, put, report_for, serves, started
+from tests.support.worlds.factories import make_deployment, make_environment, make_node, make_release, make_server
+from tests.support.worlds.model_files import onnx_file
+from tests.support.worlds.rollout_setup import TOLD, proven_on, put, report_for, serves, started
 from validators.models import GoldenSet
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another

@@ -22,7 +22,7 @@ from sluicegate.cli.errors import Unreachable
 from sluicegate.cli.main import main
 from sluicegate.client import Client
 from tests.api.cli_world import Run, model, release_folder, run, tokens  # noqa: F401  # fixtures
-from tests.model_files import onnx_file
+from tests.support.worlds.model_files import onnx_file
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 

@@ -20,8 +20,8 @@ from rollouts.models import Rollout
 from sluicegate.cli import exits, session
 from sluicegate.cli.main import main
 from sluicegate.client import Client
-from tests.factories import make_environment, make_model, make_release, make_user
-from tests.rollout_setup import OBJECTIVES, promoted, serves
+from tests.support.worlds.factories import make_environment, make_model, make_release, make_user
+from tests.support.worlds.rollout_setup import OBJECTIVES, promoted, serves
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 #: run("mia", "rollout", "list") → (exit code, what it printed: lines of people's text, or with --json the document)

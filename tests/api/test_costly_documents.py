@@ -16,8 +16,8 @@ from registry.actions import inspections, put_blob
 from registry.actions.inspections import inspect_files
 from registry.api import headers
 from registry.models import Inspection, ServedModel
-from tests.costly_documents import BODIES, CHECK, FILES_OF, MODEL, RAW, many_tensors, safetensors
-from tests.registry_samples import draft_with, put
+from tests.support.worlds.costly_documents import BODIES, CHECK, FILES_OF, MODEL, RAW, many_tensors, safetensors
+from tests.support.worlds.registry_samples import draft_with, put
 
 pytestmark = pytest.mark.django_db
 

@@ -16,9 +16,9 @@ from accounts.core.access import Actor
 from registry import actions
 from registry.models import Inspection, Release, ServedModel
 from registry.queries import release_diff
-from tests.factories import make_environment
-from tests.model_files import onnx_file, tokenizer_file
-from tests.registry_samples import draft_with, person, served_model, sha256
+from tests.support.worlds.factories import make_environment
+from tests.support.worlds.model_files import onnx_file, tokenizer_file
+from tests.support.worlds.registry_samples import draft_with, person, served_model, sha256
 from validators.core.compare import share_of
 from validators.models import GateResult, GateRun, Report
 

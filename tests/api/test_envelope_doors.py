@@ -17,8 +17,8 @@ from ledger.core.canonical import canonical_bytes, sha256_of
 from registry.models import Release, ServedModel
 from tests.api.cli_world import Run, model, run, tokens  # noqa: F401
 from tests.core.test_envelope_rows import DECLARED, DEFAULT, EVIDENCE, declaring
-from tests.factories import make_blob, make_environment, make_manifest, make_release
 from tests.pages.markup import squeezed
+from tests.support.worlds.factories import make_blob, make_environment, make_manifest, make_release
 from validators.actions import begin_gate_run, finish_gate_run, record_judgement, request_gate_run
 from validators.core.envelope import judged
 from validators.core.verdict import Judgement, Verdict

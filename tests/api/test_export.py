@@ -18,7 +18,7 @@ from registry.core import oms
 from registry.core.attestations import PROVENANCE_TYPE
 from sluicegate.cli import exits
 from tests.api.cli_world import Run, model, release_folder, run, tokens  # noqa: F401  # fixtures
-from tests.registry_samples import verified_bundle
+from tests.support.worlds.registry_samples import verified_bundle
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 STATED = {

@@ -20,9 +20,9 @@ from registry.queries import gpu_memory_estimate
 from serving.actions import ensure_deployment
 from serving.agent.hardware import hardware
 from serving.queries.node_fit import nodes_for, offering, why_refused
-from tests.factories import make_environment, make_node
-from tests.model_files import onnx_file, plan_file
-from tests.registry_samples import IMAGE, draft_with, person, served_model
+from tests.support.worlds.factories import make_environment, make_node
+from tests.support.worlds.model_files import onnx_file, plan_file
+from tests.support.worlds.registry_samples import IMAGE, draft_with, person, served_model
 
 pytestmark = pytest.mark.django_db
 URL = "/api/v1/models/sentiment/releases/r1/fit"

@@ -15,10 +15,10 @@ from accounts.actions import following, token_rules
 from accounts.core.access import Actor, Role
 from accounts.models import FollowedRun, Token, User
 from rollouts.models import Rollout
-from tests.factories import make_environment, make_model, make_node, make_release, make_user
-from tests.issuer import Issuer
-from tests.issuer_setup import configured, rule_for
-from tests.rollout_setup import OBJECTIVES, production, put, started
+from tests.support.servers.issuer import Issuer
+from tests.support.worlds.factories import make_environment, make_model, make_node, make_release, make_user
+from tests.support.worlds.issuer_setup import configured, rule_for
+from tests.support.worlds.rollout_setup import OBJECTIVES, production, put, started
 from validators.models import GateRun
 
 pytestmark = pytest.mark.django_db

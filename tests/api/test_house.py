@@ -24,9 +24,9 @@ from ledger.actions import append_event
 from ledger.core import errors
 from sluicegate.checks import refuse_unsafe_start
 from tests.api.problems import assert_problem
-from tests.api_schema import bare_objects
-from tests.architecture import sources
-from tests.factories import make_model, make_team, make_user
+from tests.support.house.api_schema import bare_objects
+from tests.support.house.architecture import sources
+from tests.support.worlds.factories import make_model, make_team, make_user
 
 pytestmark = pytest.mark.django_db
 ROOT = Path(__file__).resolve().parents[2]

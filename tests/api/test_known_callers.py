@@ -15,7 +15,7 @@ from accounts.core.access import Actor
 from accounts.core.addresses import API
 from sluicegate.front.rate_limits import RateLimits
 from sluicegate.live.readers import reader_of
-from tests.factories import make_user
+from tests.support.worlds.factories import make_user
 
 
 @pytest.mark.django_db(transaction=True)

@@ -17,8 +17,8 @@ from django.core.handlers.wsgi import WSGIHandler
 from sluicegate.cli import session
 from sluicegate.cli.main import main
 from sluicegate.client import Client
-from tests.issuer import AUDIENCE, Issuer
-from tests.issuer_setup import configured, rule_for
+from tests.support.servers.issuer import AUDIENCE, Issuer
+from tests.support.worlds.issuer_setup import configured, rule_for
 
 pytestmark = pytest.mark.django_db
 Run = Callable[..., tuple[int, Any]]

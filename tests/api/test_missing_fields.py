@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.api.test_route_roles import ASKS, World, _send, callers, world
-from tests.issuer import Issuer
+from tests.support.servers.issuer import Issuer
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 

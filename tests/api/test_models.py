@@ -9,7 +9,7 @@ import pytest
 from registry.models import ServedModel
 from sluicegate.api import FIXES
 from tests.api.registry_calls import counts, refused, send_json
-from tests.registry_samples import CONTRACT
+from tests.support.worlds.registry_samples import CONTRACT
 
 pytestmark = pytest.mark.django_db
 

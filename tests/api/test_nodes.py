@@ -8,7 +8,7 @@ from django.test import Client
 from accounts.core.access import Role
 from serving.models import Node
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
-from tests.factories import (
+from tests.support.worlds.factories import (
     make_deployment,
     make_server,
     make_user,

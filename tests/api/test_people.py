@@ -13,7 +13,7 @@ from accounts.models import User
 from sluicegate.cli import exits
 from tests.api.cli_world import Run, run, tokens  # noqa: F401  # fixtures
 from tests.api.problems import assert_problem
-from tests.factories import make_model, make_team, make_user
+from tests.support.worlds.factories import make_model, make_team, make_user
 
 # ruff: noqa: F811 - fixtures are named as they are used
 pytestmark = pytest.mark.django_db

@@ -20,7 +20,7 @@ from ledger.actions import events
 from ledger.core import errors
 from sluicegate.api import FIXES, OTHER_FIX, problem_handler
 from tests.api.problems import assert_problem
-from tests.factories import make_user
+from tests.support.worlds.factories import make_user
 
 pytestmark = pytest.mark.django_db
 Api = Callable[..., APIClient]

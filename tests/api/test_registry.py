@@ -17,9 +17,9 @@ from accounts.actions import actor_for, issue_token
 from accounts.core.access import Role
 from ledger.models import Event
 from tests.api.registry_calls import counts, refused, send_json
-from tests.factories import make_node, make_user
-from tests.model_files import onnx_file
-from tests.registry_samples import ONNX, announced, person, release_yaml, served_model, sha256
+from tests.support.worlds.factories import make_node, make_user
+from tests.support.worlds.model_files import onnx_file
+from tests.support.worlds.registry_samples import ONNX, announced, person, release_yaml, served_model, sha256
 
 pytestmark = pytest.mark.django_db
 Api = Callable[..., Any]

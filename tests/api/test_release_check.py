@@ -14,10 +14,10 @@ from accounts.actions import actor_for
 from ledger.models import Event
 from registry.models import Blob, Release, Upload
 from serving.models import Node
-from tests.factories import make_node
-from tests.model_files import plan_file
-from tests.registry_samples import CONTRACT, IMAGE, ONNX, person, served_model, sha256
-from tests.tiny_gguf import tiny_gguf
+from tests.support.worlds.factories import make_node
+from tests.support.worlds.model_files import plan_file
+from tests.support.worlds.registry_samples import CONTRACT, IMAGE, ONNX, person, served_model, sha256
+from tests.support.worlds.tiny_gguf import tiny_gguf
 
 pytestmark = pytest.mark.django_db
 

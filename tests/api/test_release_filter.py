@@ -11,7 +11,7 @@ import pytest
 from registry.core.release_filter import FIELDS, Condition, Operator, read_condition
 from registry.core.schema import Problem
 from registry.models import Release, ServedModel
-from tests.factories import make_environment, make_model, make_release, make_user
+from tests.support.worlds.factories import make_environment, make_model, make_release, make_user
 from validators.actions import begin_gate_run, finish_gate_run, record_judgement, request_gate_run
 from validators.core.gate_diff import METRICS, metrics_of
 from validators.core.verdict import Judgement, Verdict

@@ -12,7 +12,7 @@ from accounts.actions import actor_for
 from accounts.core.access import Role
 from registry.models import Release
 from tests.api.registry_calls import send_json
-from tests.registry_samples import ONNX, announced, person, release_yaml, served_model
+from tests.support.worlds.registry_samples import ONNX, announced, person, release_yaml, served_model
 
 pytestmark = pytest.mark.django_db
 Api = Callable[..., Any]

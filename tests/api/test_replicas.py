@@ -15,9 +15,9 @@ from registry.models import Release
 from serving.core.admission import Proof
 from serving.models import Deployment, Route, Scale
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
-from tests.factories import make_deployment, make_model, make_release, make_server, make_user
 from tests.pages.test_model_tabs import HOSTILE, signed_in
-from tests.rollout_setup import production, serves
+from tests.support.worlds.factories import make_deployment, make_model, make_release, make_server, make_user
+from tests.support.worlds.rollout_setup import production, serves
 
 pytestmark = pytest.mark.django_db
 URL = "/api/v1/models/sentiment/releases/r1/replicas"

@@ -9,8 +9,8 @@ from django.test import Client
 
 from accounts.core.access import Role
 from registry.models import Release
-from tests.factories import make_model, make_release, make_team, make_user
-from tests.rollout_setup import put, serves, started
+from tests.support.worlds.factories import make_model, make_release, make_team, make_user
+from tests.support.worlds.rollout_setup import put, serves, started
 
 pytestmark = pytest.mark.django_db
 HERE = "/api/v1/models/sentiment/releases"

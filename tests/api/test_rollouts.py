@@ -18,8 +18,8 @@ from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord
 from rollouts.models import Observation, Rollout
 from serving.actions.routes import set_route
 from serving.models import Environment
-from tests.factories import make_environment, make_model, make_release, make_team, make_user
-from tests.rollout_setup import report_for
+from tests.support.worlds.factories import make_environment, make_model, make_release, make_team, make_user
+from tests.support.worlds.rollout_setup import report_for
 
 pytestmark = pytest.mark.django_db
 

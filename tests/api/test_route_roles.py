@@ -15,13 +15,13 @@ from django.db import transaction
 from django.test import Client
 
 from accounts.core.access import MAY, Role, Verb
-from tests import access_matrix
 from tests.api.route_world import DATA, MODEL, OURS, Caller, World, callers, upload_body, world
-from tests.api_schema import SCHEMA
-from tests.factories import OBJECTIVES, RUNTIME
-from tests.issuer import Issuer
-from tests.issuer_setup import GITHUB_RULE
-from tests.registry_samples import release_yaml
+from tests.support.house import access_matrix
+from tests.support.house.api_schema import SCHEMA
+from tests.support.servers.issuer import Issuer
+from tests.support.worlds.factories import OBJECTIVES, RUNTIME
+from tests.support.worlds.issuer_setup import GITHUB_RULE
+from tests.support.worlds.registry_samples import release_yaml
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # every operation by every caller
 

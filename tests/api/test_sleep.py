@@ -15,7 +15,8 @@ from registry.models import Release
 from serving.core.sleep import LEAST_S, UNKNOWN_WAKE_S
 from serving.models import Sleep
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
-from tests.factories import (
+from tests.pages.test_model_tabs import HOSTILE, signed_in
+from tests.support.worlds.factories import (
     make_deployment,
     make_environment,
     make_model,
@@ -24,8 +25,7 @@ from tests.factories import (
     make_user,
     resealed,
 )
-from tests.pages.test_model_tabs import HOSTILE, signed_in
-from tests.rollout_setup import production, serves
+from tests.support.worlds.rollout_setup import production, serves
 
 pytestmark = pytest.mark.django_db
 URL = "/api/v1/models/sentiment/sleep"

@@ -18,7 +18,7 @@ from serving.actions.routes import set_route
 from serving.core.buckets import TENANT_EDGES_US
 from serving.ports import GatewayCounters, TenantCounters
 from tests.api.registry_calls import refused, send_json
-from tests.factories import make_environment, make_release
+from tests.support.worlds.factories import make_environment, make_release
 
 pytestmark = pytest.mark.django_db
 POLICY = {"tenants": {"header": "x-tenant", "named": {"acme": {"requests_per_s": 20}}, "others": {"requests_per_s": 5}}}

@@ -19,9 +19,9 @@ from accounts.models import Issuer as IssuerRow
 from accounts.models import Token, TokenRule, UsedIdToken
 from ledger.core.errors import Invalid
 from ledger.models import Event
-from tests.factories import make_model, make_team, make_user
-from tests.issuer import GITLAB, Issuer, claims_of, signed_with_public_key, unsigned
-from tests.issuer_setup import GITHUB_RULE, SYSTEM, configured, rule_for
+from tests.support.servers.issuer import GITLAB, Issuer, claims_of, signed_with_public_key, unsigned
+from tests.support.worlds.factories import make_model, make_team, make_user
+from tests.support.worlds.issuer_setup import GITHUB_RULE, SYSTEM, configured, rule_for
 
 pytestmark = pytest.mark.django_db
 

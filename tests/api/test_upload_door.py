@@ -16,9 +16,9 @@ import registry.tasks  # noqa: F401 - registers the handlers of its jobs
 from accounts.api.credentials import Unknown
 from sluicegate.front.bodies import BodyMiddleware
 from sluicegate.front.uploads import UploadMiddleware
-from tests.registry_samples import sha256
-from tests.upload_setup import DATA, PART, dev, draft, refused, small_parts  # noqa: F401
-from tests.uploading import begin, pieces, put, sign, some_bytes
+from tests.support.worlds.registry_samples import sha256
+from tests.support.worlds.upload_setup import DATA, PART, dev, draft, refused, small_parts  # noqa: F401
+from tests.support.worlds.uploading import begin, pieces, put, sign, some_bytes
 
 pytestmark = pytest.mark.django_db
 

@@ -15,9 +15,9 @@ from ledger.models import Event
 from registry import actions
 from registry.core.uploads import PartTicket
 from registry.models import Blob, Release, ReleaseFile, Upload
-from tests.registry_samples import ONNX, announced, sha256
-from tests.upload_setup import DATA, PART, dev, draft, leftovers, refused, small_parts, stored  # noqa: F401
-from tests.uploading import begin, complete, pieces, put, send, sign, some_bytes, upload
+from tests.support.worlds.registry_samples import ONNX, announced, sha256
+from tests.support.worlds.upload_setup import DATA, PART, dev, draft, leftovers, refused, small_parts, stored  # noqa: F401
+from tests.support.worlds.uploading import begin, complete, pieces, put, send, sign, some_bytes, upload
 
 pytestmark = pytest.mark.django_db
 

@@ -16,10 +16,10 @@ from ledger.models import Job
 from registry import actions
 from registry.models import Blob, ReleaseFile, Upload
 from registry.storage import adapter
-from tests.factories import make_user
-from tests.registry_samples import ONNX, announced, release_yaml, served_model, sha256
-from tests.upload_setup import DATA, PART, Api, dev, draft, leftovers, refused, small_parts, stored  # noqa: F401
-from tests.uploading import begin, complete, pieces, put, send, sign, some_bytes, upload
+from tests.support.worlds.factories import make_user
+from tests.support.worlds.registry_samples import ONNX, announced, release_yaml, served_model, sha256
+from tests.support.worlds.upload_setup import DATA, PART, Api, dev, draft, leftovers, refused, small_parts, stored  # noqa: F401
+from tests.support.worlds.uploading import begin, complete, pieces, put, send, sign, some_bytes, upload
 
 pytestmark = pytest.mark.django_db
 

@@ -11,8 +11,8 @@ import pytest
 from accounts.core.access import Role
 from accounts.models import User
 from registry.models import ServedModel
-from tests.factories import make_environment, make_model, make_node, make_release, make_user
-from tests.rollout_setup import TOLD, proven_on
+from tests.support.worlds.factories import make_environment, make_model, make_node, make_release, make_user
+from tests.support.worlds.rollout_setup import TOLD, proven_on
 from validators.actions import begin_gate_run, finish_gate_run, record_judgement
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict

@@ -15,8 +15,8 @@ from ledger.actions import append_event
 from ledger.models import Event
 from notifications.dispatcher import rounds
 from notifications.models import Webhook
-from tests.factories import make_model, make_team, make_user
-from tests.receiver import Receiver
+from tests.support.servers.receiver import Receiver
+from tests.support.worlds.factories import make_model, make_team, make_user
 
 pytestmark = pytest.mark.django_db
 Api = Callable[..., APIClient]

@@ -18,8 +18,8 @@ from accounts.core.access import Role
 from sluicegate.cli import exits, session
 from sluicegate.cli.main import main
 from sluicegate.client import Client
-from tests.factories import make_model, make_team, make_user
-from tests.receiver import Receiver
+from tests.support.servers.receiver import Receiver
+from tests.support.worlds.factories import make_model, make_team, make_user
 
 pytestmark = pytest.mark.django_db
 Run = Callable[..., tuple[int, Any]]

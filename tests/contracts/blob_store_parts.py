@@ -15,7 +15,7 @@ from ledger.core.errors import DomainError
 from registry.core.uploads import PartTicket
 from registry.storage import CHUNK_BYTES, BlobStore, FolderStore, SignedPart
 from registry.storage.s3 import S3Store, bucket_of
-from tests.s3_rig import ACCESS_KEY, SECRET_KEY, SeaweedFS
+from tests.support.rigs.s3_rig import ACCESS_KEY, SECRET_KEY, SeaweedFS
 
 MAX_BYTES = 3 * CHUNK_BYTES
 PART = 5 * 2**20  # the least that S3 allows

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.s3_rig import SeaweedFS
+from tests.support.rigs.s3_rig import SeaweedFS
 
 if TYPE_CHECKING:  # Django is not set up yet
     from registry.storage import BlobStore

@@ -17,7 +17,7 @@ from registry.storage.blobs import adapter
 from registry.storage.mapped import pieces
 from registry.storage.s3 import S3Store
 from tests.contracts.blob_store_parts import MAX_BYTES, digest, s3_store
-from tests.s3_rig import ACCESS_KEY, SECRET_KEY, SeaweedFS
+from tests.support.rigs.s3_rig import ACCESS_KEY, SECRET_KEY, SeaweedFS
 
 
 class Stream:

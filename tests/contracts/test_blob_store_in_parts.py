@@ -17,7 +17,7 @@ from ledger.core.errors import DomainError, Invalid, NotFound, Unavailable
 from registry.core.uploads import PartTicket
 from registry.storage import BlobStore, FolderStore
 from tests.contracts.blob_store_parts import MAX_BYTES, PART, UPLOAD, Parts, digest, s3_store, send
-from tests.s3_rig import SeaweedFS
+from tests.support.rigs.s3_rig import SeaweedFS
 
 
 @pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 2 * PART, 2 * PART + 12345])

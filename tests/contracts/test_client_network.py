@@ -13,8 +13,8 @@ import pytest
 from sluicegate.cli import exits
 from sluicegate.cli.main import main
 from sluicegate.client import Client, Unreachable, Untrusted
-from tests.certificates import Authority
-from tests.secure_server import Proxy, SecureServer
+from tests.support.rigs.certificates import Authority
+from tests.support.servers.secure_server import Proxy, SecureServer
 
 NAMES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SLUICEGATE_CA_FILE", "SLUICEGATE_URL")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

@@ -22,7 +22,7 @@ from serving.agent.node_agent import facts
 from serving.agent.sandbox import spec as specs
 from serving.agent.sandbox.spec import SECCOMP
 from serving.core.containment import Containment
-from tests.sandbox_rig import NOBODY, ordinary_python
+from tests.support.rigs.sandbox_rig import NOBODY, ordinary_python
 
 pytestmark = pytest.mark.root_too  # root runs servers in other ways
 

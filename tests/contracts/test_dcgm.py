@@ -9,7 +9,7 @@ import pytest
 from serving.adapters.dcgm import read_dcgm
 from serving.adapters.prometheus import Prometheus
 from tests.core.test_dcgm import NODE, PAGE, is_told_right
-from tests.prometheus_rig import PrometheusProcess, prometheus_process
+from tests.support.rigs.prometheus_rig import PrometheusProcess, prometheus_process
 
 pytestmark = pytest.mark.real("prometheus")
 

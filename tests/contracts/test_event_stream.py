@@ -25,10 +25,10 @@ from ledger.queries import head_seq
 from rollouts.models import Rollout
 from sluicegate.front import streams
 from sluicegate.live import hub, stream, watcher
-from tests.factories import make_admin, make_model, make_team, make_user
-from tests.rollout_setup import with_stable
-from tests.stream_rig import Rig, cookie_of, streaming, until
-from tests.web_rig import serving
+from tests.support.rigs.stream_rig import Rig, cookie_of, streaming, until
+from tests.support.rigs.web_rig import serving
+from tests.support.worlds.factories import make_admin, make_model, make_team, make_user
+from tests.support.worlds.rollout_setup import with_stable
 
 pytestmark = [pytest.mark.real("postgres"), pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 SYSTEM = Actor.system("engine")

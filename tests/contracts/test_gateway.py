@@ -18,8 +18,8 @@ from serving.core.asleep import Asleep
 from serving.core.buckets import EDGES_US, SIZE_EDGES
 from serving.core.request_limits import Limits
 from serving.ports import ArmCounters, GatewayCounters
-from tests.fakes.gateway import FakeGateway
-from tests.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
+from tests.support.fakes.gateway import FakeGateway
+from tests.support.rigs.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
 
 STABLE, CANDIDATE = Rig.STABLE, Rig.CANDIDATE
 LIMITS = Limits(timeout_s=6.0, attempt_timeout_s=0.75)

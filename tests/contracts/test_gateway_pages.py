@@ -17,8 +17,8 @@ import pytest
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.core.request_limits import Limits
 from serving.ports import GatewayError
-from tests.fakes.gateway import FakeGateway, envoy_page
-from tests.gateway_rig import MODEL, Rig
+from tests.support.fakes.gateway import FakeGateway, envoy_page
+from tests.support.rigs.gateway_rig import MODEL, Rig
 
 STABLE, CANDIDATE = Rig.STABLE, Rig.CANDIDATE
 LIMITS = Limits(timeout_s=6.0, attempt_timeout_s=0.75)

@@ -16,9 +16,9 @@ import pytest
 
 from ledger.adapters.linux_processes import children_of, is_running, started_at_ticks
 from serving.ports import HTTP, PreparedRequests
-from tests.gateway_rig import wait_until
-from tests.stub_requests import backend, requests  # noqa: F401
-from tests.stub_server import Backend
+from tests.support.rigs.gateway_rig import wait_until
+from tests.support.servers.stub_requests import backend, requests  # noqa: F401
+from tests.support.servers.stub_server import Backend
 from validators.core.load import Attempt
 from validators.execution.runners import generators, load
 from validators.execution.runners.generators import GeneratorLost, Generators

@@ -24,12 +24,12 @@ from serving.core.health import Probe
 from serving.ports import GRPC, HTTP, Inference, InferenceError, InferenceServer, TensorSpec
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
-from tests.fakes.ports import FakeInferenceServer, FakeModel
-from tests.gateway_rig import wait_until
-from tests.kserve_rig import kserve
-from tests.mlserver_rig import mlserver
-from tests.other_server import OtherServer
-from tests.triton_rig import local_launcher
+from tests.support.fakes.ports import FakeInferenceServer, FakeModel
+from tests.support.rigs.gateway_rig import wait_until
+from tests.support.rigs.kserve_rig import kserve
+from tests.support.rigs.mlserver_rig import mlserver
+from tests.support.rigs.triton_rig import local_launcher
+from tests.support.servers.other_server import OtherServer
 from validators.core.stages import stages_between
 
 #: What is not Triton, and what starts one with a model.

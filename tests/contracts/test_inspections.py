@@ -13,7 +13,7 @@ from registry.core.formats import inspect
 from registry.queries.file_headers import RangedReader
 from registry.storage import BlobStore, FolderStore
 from tests.contracts.blob_store_parts import s3_store
-from tests.model_files import gguf_file, onnx_file, safetensors_file
+from tests.support.worlds.model_files import gguf_file, onnx_file, safetensors_file
 
 LARGEST = 64 << 20
 MANY = [(f"layers.{i}.weight", "FP32", [1024, 256]) for i in range(24)]

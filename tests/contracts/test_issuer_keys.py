@@ -15,7 +15,7 @@ from accounts.adapters.id_tokens import BadIdToken, issuer_named_in, verified_cl
 from accounts.adapters.issuer_http import IssuerUnreachable, get_json, url_problem
 from accounts.adapters.issuer_keys import IssuerAway, IssuerCache
 from ledger.adapters import outbound
-from tests.issuer import AUDIENCE, Issuer, claims_of, new_key, signed_with_public_key, unsigned
+from tests.support.servers.issuer import AUDIENCE, Issuer, claims_of, new_key, signed_with_public_key, unsigned
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from serving.adapters.triton_control import TritonControl
 from serving.ports import GRPC, HTTP, InferenceError
 from tests.contracts import serving_models as made
-from tests.kserve_rig import kserve
-from tests.other_server import HOST, OtherServer
+from tests.support.rigs.kserve_rig import kserve
+from tests.support.servers.other_server import HOST, OtherServer
 
 pytestmark = [pytest.mark.real("kserve"), pytest.mark.shows("server:kserve")]
 ONES = np.ones((1, 4), np.float32)

@@ -15,7 +15,7 @@ from serving.agent.launcher import LocalLauncher
 from serving.ports import LaunchError
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
-from tests.triton_rig import local_launcher, refusal
+from tests.support.rigs.triton_rig import local_launcher, refusal
 
 pytestmark = pytest.mark.real("triton")
 

@@ -31,7 +31,7 @@ from serving.core.containment import of_facts
 from serving.ports import LaunchError, RunningServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs
-from tests.triton_rig import local_launcher, refusal, start
+from tests.support.rigs.triton_rig import local_launcher, refusal, start
 
 pytestmark = [pytest.mark.real("triton"), pytest.mark.shows("platform:local"), pytest.mark.root_too]
 

@@ -19,9 +19,9 @@ from serving.core.static_servers import REQUEST
 from serving.ports import LaunchError, RunningServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
-from tests.gateway_rig import wait_until
-from tests.static_rig import owner
-from tests.triton_rig import local_launcher
+from tests.support.rigs.gateway_rig import wait_until
+from tests.support.rigs.static_rig import owner
+from tests.support.rigs.triton_rig import local_launcher
 
 pytestmark = pytest.mark.real("triton")
 STATIC = pytest.mark.shows("platform:static")

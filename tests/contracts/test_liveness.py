@@ -18,9 +18,9 @@ from serving.adapters.triton import TritonServer
 from serving.ports import InferenceServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs
-from tests.kserve_rig import kserve
-from tests.mlserver_rig import mlserver
-from tests.triton_rig import local_launcher, start
+from tests.support.rigs.kserve_rig import kserve
+from tests.support.rigs.mlserver_rig import mlserver
+from tests.support.rigs.triton_rig import local_launcher, start
 
 OTHERS = {"mlserver": mlserver, "kserve": kserve}
 MODEL = "misbehaving"

@@ -21,9 +21,9 @@ from cryptography.x509.oid import NameOID
 
 from serving.adapters.prometheus import Prometheus
 from serving.ports import CounterQuery, CounterSample, ExternalMetrics, MetricsError
-from tests.fakes.ports import FakeMetrics
-from tests.faulty_proxy import FaultyProxy, faulty_proxy
-from tests.prometheus_rig import PrometheusProcess, prometheus_process
+from tests.support.fakes.ports import FakeMetrics
+from tests.support.rigs.prometheus_rig import PrometheusProcess, prometheus_process
+from tests.support.servers.faulty_proxy import FaultyProxy, faulty_proxy
 
 BAD, TOTAL = "orders_failed_total", "orders_total"
 

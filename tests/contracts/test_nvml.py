@@ -10,7 +10,7 @@ import pytest
 
 from serving.agent.gpu_reader import MOST_XIDS, GpuReader
 from serving.core.gpu import Gpu, GpuReading, Xid, faults, reading_of
-from tests.fakes.nvml import RECORDINGS, RecordedLibrary, record, replayed
+from tests.support.fakes.nvml import RECORDINGS, RecordedLibrary, record, replayed
 
 EVERY = sorted(path.stem for path in RECORDINGS.glob("*.json"))
 _TOLD = {one.name for one in fields(Gpu)} - {"uuid", "name", "parent_uuid", "lost", "unknown", "xids_since_s"}

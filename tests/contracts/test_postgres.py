@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from sluicegate.stack.postgres import Postgres
-from tests.other_user import STRANGER
-from tests.postgres_rig import first_started, keep_data, state_folder
+from tests.support.rigs.other_user import STRANGER
+from tests.support.rigs.postgres_rig import first_started, keep_data, state_folder
 
 pytestmark = pytest.mark.root_too  # root runs servers in other ways
 

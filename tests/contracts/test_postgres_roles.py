@@ -22,7 +22,7 @@ from psycopg import errors, sql
 from sluicegate.stack import child
 from sluicegate.stack.postgres import Postgres, installation
 from sluicegate.stack.postgres_roles import OWNER, SERVICE
-from tests.postgres_rig import first_started, keep_data, state_folder
+from tests.support.rigs.postgres_rig import first_started, keep_data, state_folder
 
 pytestmark = pytest.mark.timeout(600)  # some start PostgreSQL and Django half a dozen times
 SECRET = "pbkdf2_sha256$1000000$a-hash-that-no-log-may-hold"

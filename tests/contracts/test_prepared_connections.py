@@ -14,7 +14,7 @@ import pytest
 
 from serving.adapters.triton_requests import opened, parcel_of
 from serving.ports import HTTP, InferenceError, PreparedRequests
-from tests.gateway_rig import wait_until
+from tests.support.rigs.gateway_rig import wait_until
 
 HOST = "127.0.0.1"
 

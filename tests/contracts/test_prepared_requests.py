@@ -12,8 +12,8 @@ import pytest
 
 from serving.adapters.triton_requests import parcel_of
 from serving.ports import HTTP, InferenceError, PreparedRequests
-from tests.stub_requests import backend, requests  # noqa: F401
-from tests.stub_server import FULL, Backend
+from tests.support.servers.stub_requests import backend, requests  # noqa: F401
+from tests.support.servers.stub_server import FULL, Backend
 
 
 @pytest.mark.parametrize(

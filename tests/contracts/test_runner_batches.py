@@ -19,7 +19,7 @@ from serving.adapters.triton import TritonServer
 from serving.ports import InferenceError
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
-from tests.triton_rig import local_launcher
+from tests.support.rigs.triton_rig import local_launcher
 
 pytestmark = [pytest.mark.real("triton"), pytest.mark.shows("backend:triton/onnxruntime")]
 

@@ -20,7 +20,7 @@ from serving.agent import warmup
 from serving.ports import HTTP, InferenceError
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
-from tests.triton_rig import local_launcher
+from tests.support.rigs.triton_rig import local_launcher
 from validators.core.contract import compare_answer, compare_declared, tensors_of
 
 pytestmark = [pytest.mark.real("triton", "onnx"), pytest.mark.shows("backend:triton/onnxruntime")]

@@ -14,7 +14,7 @@ import pytest
 from serving.agent import containment
 from serving.agent.sandbox import spec as specs
 from serving.agent.sandbox.spec import NAMESPACES, PROC, USER
-from tests.sandbox_rig import BOUNDS, MIB, Ground, expected, ground
+from tests.support.rigs.sandbox_rig import BOUNDS, MIB, Ground, expected, ground
 
 #: Every way that an agent may choose, and whether root starts it.
 WAYS = {

@@ -13,8 +13,8 @@ from notifications.adapters import webhook_sender
 from notifications.core.delivery import Outcome
 from registry.storage.s3 import S3Store, ca_bundle
 from serving.adapters.prometheus import Prometheus
-from tests.certificates import Authority
-from tests.secure_server import Proxy, SecureServer
+from tests.support.rigs.certificates import Authority
+from tests.support.servers.secure_server import Proxy, SecureServer
 
 HOST = "hooks.test"  # no name service knows it: only the proxy does
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

@@ -20,7 +20,7 @@ from ledger.adapters.linux_processes import is_running, started_at_ticks
 from serving.agent import containment, scratch, server_log, server_shim, shim_record
 from serving.agent.log_tail import end_of
 from serving.agent.sandbox.spec import ENVIRONMENT, LANDLOCK, SECCOMP, Bounds
-from tests.sandbox_rig import NOBODY, ordinary_python
+from tests.support.rigs.sandbox_rig import NOBODY, ordinary_python
 
 pytestmark = pytest.mark.root_too  # root runs servers in other ways
 

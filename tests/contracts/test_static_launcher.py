@@ -24,12 +24,12 @@ from serving.core.static_servers import NOTHING, REQUEST, StaticServer
 from serving.ports import LaunchError, RunningServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
-from tests.gateway_rig import wait_until
-from tests.kserve_rig import kserve
-from tests.mlserver_rig import mlserver
-from tests.other_server import OtherServer
-from tests.other_user import everything_in
-from tests.static_rig import HOST, Owner, owner
+from tests.support.rigs.gateway_rig import wait_until
+from tests.support.rigs.kserve_rig import kserve
+from tests.support.rigs.mlserver_rig import mlserver
+from tests.support.rigs.other_user import everything_in
+from tests.support.rigs.static_rig import HOST, Owner, owner
+from tests.support.servers.other_server import OtherServer
 
 pytestmark = [pytest.mark.real("triton"), pytest.mark.shows("platform:static", "server:triton")]
 

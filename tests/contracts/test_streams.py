@@ -19,8 +19,8 @@ from serving.adapters.triton_streams import joined
 from serving.ports import InferenceError, InferenceServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
-from tests.fakes.ports import FakeInferenceServer, FakeModel
-from tests.triton_rig import local_launcher
+from tests.support.fakes.ports import FakeInferenceServer, FakeModel
+from tests.support.rigs.triton_rig import local_launcher
 from validators.execution.runners.generators import Generators
 from validators.execution.runners.load import drive
 

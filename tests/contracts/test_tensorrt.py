@@ -21,9 +21,9 @@ from registry.core.formats.window import Window
 from serving.adapters import cuda, tensorrt
 from serving.adapters.cuda import Cuda, CudaError
 from serving.adapters.onnx_reference import GraphError, OnnxReference
-from tests.fakes.cuda import FakeCudaLibrary
-from tests.golden_models import INPUTS, embedding_graph
-from tests.tensorrt_rig import fake_tensorrt, use_rtx
+from tests.support.fakes.cuda import FakeCudaLibrary
+from tests.support.rigs.tensorrt_rig import fake_tensorrt, use_rtx
+from tests.support.worlds.golden_models import INPUTS, embedding_graph
 
 pytestmark = pytest.mark.real("onnx")
 PROFILE = (InputProfile("x", (1, INPUTS), (4, INPUTS), (8, INPUTS)),)
@@ -213,7 +213,7 @@ def test_a_plan_for_later_versions_needs_leave_to_run_its_own_code(here: Here, g
 
 
 def test_options_and_number_formats_reach_the_builder(library: FakeCudaLibrary, graph: Path) -> None:
-    from tests.fakes import tensorrt as fake
+    from tests.support.fakes import tensorrt as fake
 
     build(graph, PROFILE, PLAIN)
     assert fake.built == {"flags": {fake.BuilderFlag.TF32}, "level": 0, "network": 0b10}
@@ -235,7 +235,7 @@ def test_options_and_number_formats_reach_the_builder(library: FakeCudaLibrary, 
 def test_what_this_machine_cannot_do_is_told_with_the_logs_words(
     library: FakeCudaLibrary, graph: Path, monkeypatch: pytest.MonkeyPatch, fails: str, says: str
 ) -> None:
-    from tests.fakes import tensorrt as fake
+    from tests.support.fakes import tensorrt as fake
 
     def whole() -> None:
         with Cuda() as device, tensorrt.Plan(build(graph, PROFILE, PLAIN), device) as loaded:
@@ -308,7 +308,7 @@ def test_a_tensor_that_numpy_has_no_type_for_is_not_compared(library: FakeCudaLi
 def test_a_tensor_that_holds_a_shape_is_not_compared(
     library: FakeCudaLibrary, graph: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.fakes import tensorrt as fake
+    from tests.support.fakes import tensorrt as fake
 
     monkeypatch.setattr(fake, "shape_tensors", {"y"})
     with Cuda() as device:
@@ -353,7 +353,7 @@ def test_a_module_that_cannot_be_used_is_not_available(
 ) -> None:
     import sys
 
-    from tests.fakes import tensorrt as fake
+    from tests.support.fakes import tensorrt as fake
 
     monkeypatch.setattr(fake, "__version__", "8.6.1")
     assert "TensorRT 8.6.1 is older than 10" in str(refusal(tensorrt.load, tensorrt.TensorRTError))

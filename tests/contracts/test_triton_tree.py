@@ -12,7 +12,7 @@ from registry.core.triton_tree import tree_of
 from serving.adapters.triton import TritonServer
 from serving.agent import model_repository
 from tests.contracts.serving_models import MemoryBlobs, launch_spec, manifest, serving
-from tests.triton_rig import local_launcher
+from tests.support.rigs.triton_rig import local_launcher
 
 CODE = b"""
 import numpy as np

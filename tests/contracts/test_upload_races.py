@@ -16,9 +16,9 @@ from accounts.core.access import Actor
 from registry import actions
 from registry.models import Blob, ReleaseFile, Upload
 from registry.storage import adapter
-from tests.registry_samples import person, release_yaml, served_model, sha256
-from tests.s3_rig import ACCESS_KEY, SECRET_KEY
-from tests.uploading import begin, complete, send, some_bytes
+from tests.support.rigs.s3_rig import ACCESS_KEY, SECRET_KEY
+from tests.support.worlds.registry_samples import person, release_yaml, served_model, sha256
+from tests.support.worlds.uploading import begin, complete, send, some_bytes
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
 CLIENTS = 24

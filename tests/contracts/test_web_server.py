@@ -17,8 +17,8 @@ import uvicorn
 from django.db import connection
 
 from sluicegate import web_server
-from tests.gateway_rig import free_port
-from tests.upload_rig import Installation
+from tests.support.rigs.gateway_rig import free_port
+from tests.support.rigs.upload_rig import Installation
 
 WORKS = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 

@@ -15,7 +15,7 @@ from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk, walk
 from rollouts.core.rules.all_failing import CHANCE, SILENT_FOR_S, AllFailing, is_silent
 from rollouts.core.rules.servers_gone import CandidateServers
-from tests.snapshots import keeping
+from tests.support.worlds.snapshots import keeping
 
 #: Guards that nothing can breach, so that only the hard rule speaks.
 DEAF = {"indicator": "errors", "max_frac": 1.0, "roll_back_over": {"ratio": 100, "plus_frac": 1.0}}

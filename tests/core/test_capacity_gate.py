@@ -11,7 +11,7 @@ import pytest
 from benchmarks.capacity import one_queue
 from serving.ports import InferenceError
 from tests.core.test_gate_progress import SERVING, context
-from tests.fakes.ports import FakeInferenceServer, FakeModel
+from tests.support.fakes.ports import FakeInferenceServer, FakeModel
 from validators.core.load import Attempt, Floats
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict

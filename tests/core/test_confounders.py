@@ -17,7 +17,7 @@ from rollouts.core.policy_schema import parse_policy
 from rollouts.core.request_mix import Mix, mix_of
 from rollouts.core.snapshot import Snapshot
 from tests.core.test_decide import ALONE, OBJECTIVES, POLICY, STEPS, judged, snapshot
-from tests.snapshots import changed
+from tests.support.worlds.snapshots import changed
 
 S = RolloutState
 WORSE: dict[str, Any] = {"bad_candidate": 60, "log_e_worse": 30.0}

@@ -20,7 +20,7 @@ from rollouts.core.policy_schema import parse_policy
 from rollouts.core.rules.confounders import is_split_off
 from rollouts.core.rules.servers_gone import CandidateServers
 from rollouts.core.snapshot import Snapshot
-from tests.snapshots import changed, make_snapshot
+from tests.support.worlds.snapshots import changed, make_snapshot
 
 S = RolloutState
 OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.02}}

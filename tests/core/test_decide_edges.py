@@ -14,7 +14,7 @@ from rollouts.core.lifecycle import FINAL, RolloutState
 from tests.core.test_confounders import SHADOWED, shadowing
 from tests.core.test_decide import ALONE, POLICY, judged, snapshot
 from tests.core.test_rollback_rules import HALF
-from tests.snapshots import changed
+from tests.support.worlds.snapshots import changed
 
 S = RolloutState
 

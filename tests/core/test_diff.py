@@ -20,8 +20,8 @@ from registry.core.formats.tokenizers import read
 from registry.core.manifest import File, build
 from registry.core.spec import parse_spec
 from registry.core.tokenizer import difference, is_same
-from tests.model_files import gguf_file, onnx_file, safetensors_file, tokenizer_file
-from tests.registry_samples import release_yaml, sha256
+from tests.support.worlds.model_files import gguf_file, onnx_file, safetensors_file, tokenizer_file
+from tests.support.worlds.registry_samples import release_yaml, sha256
 
 
 def manifest(files: dict[str, bytes], changes: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from rollouts.core.rules.lost_counts import LostCounts
 from rollouts.core.rules.servers_gone import CandidateServers
 from rollouts.core.rules.warm_up import WarmUp
 from tests.core.test_engine_state import seeing
-from tests.snapshots import keeping
+from tests.support.worlds.snapshots import keeping
 
 POLICY = parse_policy({"guards": [{"indicator": "errors"}]})
 NOTHING = Counts()

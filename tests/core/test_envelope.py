@@ -11,7 +11,7 @@ from registry.core.contract import OBJECTIVES
 from registry.core.envelope import ENVELOPE
 from registry.core.schema import ListOf, Object, Record
 from registry.core.spec import DOCUMENT, parse_spec, read_spec
-from tests.registry_samples import release_yaml
+from tests.support.worlds.registry_samples import release_yaml
 
 GPU = {"serving.instance_group": [{"kind": "gpu", "count": 2}]}
 FULL: dict[str, Any] = {

@@ -15,7 +15,7 @@ from rollouts.core.rules.stable_gone import StableServers
 from rollouts.core.snapshot import Desired, Identity, Observed, People
 from rollouts.core.tick import Tick
 from tests.core.test_decide import POLICY
-from tests.snapshots import keeping
+from tests.support.worlds.snapshots import keeping
 
 S = RolloutState
 AT = 1_000.0

@@ -11,7 +11,7 @@ import pytest
 from registry.core.file_rules import code_files, format_problems, path_problems, role_of, set_problems
 from registry.core.formats import inspect
 from registry.core.lifecycle import FileRole
-from tests.model_files import gguf_file, onnx_file, plan_file, safetensors_file, tokenizer_file
+from tests.support.worlds.model_files import gguf_file, onnx_file, plan_file, safetensors_file, tokenizer_file
 
 DOC = Path(__file__).parents[2] / "docs" / "release-folder.md"
 JSON, TEXT, PIECES = b'{"a": 1}', "<s> 年 0.5\n{% if x %}".encode(), b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02"

@@ -11,8 +11,8 @@ import pytest
 from registry.core.file_lint import external_data, lint, weights_bytes
 from registry.core.formats import inspect
 from registry.core.spec import parse_spec
-from tests.model_files import gguf_file, onnx_file, plan_file, safetensors_file, tokenizer_file
-from tests.registry_samples import release_yaml
+from tests.support.worlds.model_files import gguf_file, onnx_file, plan_file, safetensors_file, tokenizer_file
+from tests.support.worlds.registry_samples import release_yaml
 
 ONE_TEXT = [{"name": "text", "data_type": "BYTES", "dims": [1]}]
 IDS = [("input_ids", "INT64", [-1, -1]), ("attention_mask", "INT64", [-1, -1])]

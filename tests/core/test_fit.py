@@ -14,7 +14,7 @@ from registry.core.gpu_memory import MemoryEstimate, MemoryPart
 from registry.core.gpu_names import capability_of, sku
 from registry.core.node_facts import NodeFacts, from_agent, from_labels
 from registry.core.spec import parse_spec
-from tests.registry_samples import release_yaml
+from tests.support.worlds.registry_samples import release_yaml
 
 LABELS = {
     "nvidia.com/gpu.product": "NVIDIA-L4",

@@ -13,8 +13,8 @@ from registry.core.folder_rules import added_part
 from registry.core.formats import inspect
 from registry.core.release_check import Candidate, ModelTerms, check
 from registry.core.schema import Problem
-from tests.model_files import onnx_file
-from tests.registry_samples import release_yaml
+from tests.support.worlds.model_files import onnx_file
+from tests.support.worlds.registry_samples import release_yaml
 
 #: More than this many rounds is a circle: every release here has fewer mistakes.
 MOST_ROUNDS = 8

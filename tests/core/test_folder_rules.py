@@ -13,7 +13,7 @@ import pytest
 from registry.core.folder_rules import WORDS, MemberKind, added_part, arrange, for_pages
 from sluicegate.cli.archives import unpacked
 from sluicegate.client.folder import ReleaseFolder, read_folder
-from tests.folder_members import ADDED, MEMBERS, SENT, listed
+from tests.support.worlds.folder_members import ADDED, MEMBERS, SENT, listed
 
 
 @pytest.mark.parametrize("path", ADDED)

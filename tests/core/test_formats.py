@@ -19,7 +19,7 @@ from notifications.core import formats
 from notifications.core.formats import RESOLVES, WAKES, WebhookFormat, body_in, mrkdwn, verbs_for
 from notifications.core.note import EXAMPLE, note_of, note_of_test
 from notifications.core.webhook import body_of
-from tests.notification_schemas import TEAMS_BYTES, problems
+from tests.support.house.notification_schemas import TEAMS_BYTES, problems
 
 KEY = "0123456789abcdef0123456789ABCDEF"
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from registry.core.formats import inspect
 from registry.core.formats import onnx as reader
-from tests.model_files import onnx_file
+from tests.support.worlds.model_files import onnx_file
 
 OUT = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
 #: Names that differ between ONNX and the Open Inference Protocol.

@@ -18,7 +18,7 @@ from registry.core.formats.findings import Malformed
 from registry.core.formats.pickles import HIDDEN
 from registry.core.formats.window import Window
 from registry.core.formats.zipped import ZipEntry, data_start, members, stored
-from tests.model_files import plan_file, rtx_plan_file
+from tests.support.worlds.model_files import plan_file, rtx_plan_file
 
 
 def window(data: bytes) -> Window:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.ports import FakeInferenceServer, FakeModel
+from tests.support.fakes.ports import FakeInferenceServer, FakeModel
 from validators.core.full_server import Burst
 from validators.core.golden_set import GoldenItem
 from validators.core.load import Attempt

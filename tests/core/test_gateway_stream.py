@@ -11,7 +11,7 @@ from serving.control_plane.received import StreamAck
 from serving.control_plane.snapshot import compile_listeners, compile_table
 from serving.control_plane.stream import ACK_TIMEOUT_S, GRACE_S, OLDER_CONNECTIONS, RETRY_S, STUCK_S
 from serving.core.routes import RoutingTable
-from tests.gateway_peer import B, C, Peer, route, snapshot
+from tests.support.servers.gateway_peer import B, C, Peer, route, snapshot
 
 
 def test_clusters_come_before_the_listener_and_the_routes_come_last() -> None:

@@ -11,7 +11,7 @@ from serving.control_plane.protos import ENDPOINTS, SCOPE
 from serving.control_plane.snapshot import Snapshot
 from serving.control_plane.stream import ACK_TIMEOUT_S, RETRY_S
 from serving.core.routes import Endpoint
-from tests.gateway_peer import A, Peer, route, snapshot
+from tests.support.servers.gateway_peer import A, Peer, route, snapshot
 
 
 def test_a_rollback_waits_for_few_of_a_thousand_other_routes() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from serving.ports import InferenceError
-from tests.fakes.ports import FakeInferenceServer, FakeModel
+from tests.support.fakes.ports import FakeInferenceServer, FakeModel
 from validators.core.golden_set import GoldenItem
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict

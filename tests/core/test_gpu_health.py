@@ -11,7 +11,7 @@ import pytest
 from ledger.core.errors import Invalid
 from serving.agent.gpu_reader import GpuReader
 from serving.core.gpu import Gpu, GpuProcess, GpuReading, Xid, with_servers
-from tests.fakes.nvml import replayed
+from tests.support.fakes.nvml import replayed
 from validators.core.gpu_checks import CHECKS, Watch, Window, window_of
 from validators.core.gpu_health import MOST_GPUS, counts, judge_gpu
 from validators.core.policy import parse_policy

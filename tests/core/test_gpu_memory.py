@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper
 from registry.core.formats import inspect
 from registry.core.formats.onnx_liveness import MOST_TERMS, Node, activations
 from registry.core.gpu_memory import MemoryEstimate, MemoryPart, estimate
-from tests.model_files import gguf_file, plan_file, safetensors_file, tokenizer_file, torchscript_file
+from tests.support.worlds.model_files import gguf_file, plan_file, safetensors_file, tokenizer_file, torchscript_file
 
 MIB = 1 << 20
 GPU = [{"kind": "gpu", "count": 1}]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.test_gate_progress import SERVING, context
-from tests.fakes.ports import FakeInferenceServer, FakeModel, FakeRequests
+from tests.support.fakes.ports import FakeInferenceServer, FakeModel, FakeRequests
 from validators.core.full_server import Burst
 from validators.core.load import Attempt
 from validators.core.policy import parse_policy

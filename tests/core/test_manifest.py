@@ -13,7 +13,7 @@ from registry.core import manifest
 from registry.core.file_rules import role_of
 from registry.core.manifest import File
 from registry.core.spec import parse_spec
-from tests.registry_samples import release_yaml, sha256
+from tests.support.worlds.registry_samples import release_yaml, sha256
 
 PATHS = [
     "artifact/model.onnx",

@@ -20,7 +20,7 @@ from rollouts.core.rules.replica_differs import ReplicaDiffers
 from rollouts.core.snapshot import Desired, Observed
 from tests.core.test_all_failing import Ticks, last
 from tests.core.test_all_failing import walked as walked_by
-from tests.snapshots import keeping
+from tests.support.worlds.snapshots import keeping
 
 #: Evidence that never convicts, so that only this rule speaks: a stable that fails now and then is no reason for it to be silent.
 SLOW_TO_CONVICT = {"alpha_roll_back": 1e-12}

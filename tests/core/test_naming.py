@@ -1,4 +1,4 @@
-"""What `python -m tests.architecture` counts about names, tried on names."""
+"""What `python -m tests.support.house.architecture` counts about names, tried on names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.naming import ROOT, duplicate_classes, retired_in, retired_words
+from tests.support.house.naming import ROOT, duplicate_classes, retired_in, retired_words
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.overload import Row, misses
 from serving.ports import ArmCounters
-from tests.overload_rig import Call
+from tests.support.rigs.overload_rig import Call
 
 #: Ten seconds at twice a capacity of ten a second: half is answered, half is shed; then seven a second, all answered.
 BURST = [Call(at / 20, 0.1, 200) if at % 2 else Call(at / 20, 0.002, 429, True) for at in range(200)]

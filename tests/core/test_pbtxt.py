@@ -16,7 +16,7 @@ from registry.core.pbtxt import FieldPosition, places, render
 from registry.core.pbtxt_advice import ADVICE
 from registry.core.serving import DATA_TYPES
 from registry.core.spec import parse_spec
-from tests.registry_samples import release_yaml
+from tests.support.worlds.registry_samples import release_yaml
 
 SPEC = parse_spec(release_yaml())
 AGREES = 'name: "sentiment"\nbackend: "onnxruntime"\nmax_batch_size: 16\n'

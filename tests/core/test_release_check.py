@@ -18,8 +18,8 @@ from registry.core.located import TextPlace, in_document, place_of
 from registry.core.release_check import Candidate, ModelTerms, check
 from registry.core.schema import Problem
 from registry.core.spec import parse_spec
-from tests.model_files import onnx_file
-from tests.registry_samples import CONTRACT, ONNX, release_yaml, sha256
+from tests.support.worlds.model_files import onnx_file
+from tests.support.worlds.registry_samples import CONTRACT, ONNX, release_yaml, sha256
 
 JSON = st.recursive(
     st.none()

@@ -8,7 +8,7 @@ import pytest
 
 from sluicegate.client.checks import NEEDS_SERVER, judge
 from sluicegate.client.folder import read_folder
-from tests.release_folders import CASES, Case
+from tests.support.worlds.release_folders import CASES, Case
 
 
 @pytest.mark.parametrize(

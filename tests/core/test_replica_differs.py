@@ -28,7 +28,7 @@ from rollouts.core.rules.replica_differs import SETTLES_S, CandidateTallies, Eje
 from rollouts.core.snapshot import Desired, Identity, Observed
 from rollouts.core.step_evidence import Evidence, Part
 from tests.core.test_decide import ALONE, BREACHES, OBJECTIVES, POLICY, judged, snapshot
-from tests.snapshots import keeping, seen
+from tests.support.worlds.snapshots import keeping, seen
 
 S = RolloutState
 ONE_IS_BAD = {"a:1": ReplicaTally(0, 300), "b:1": ReplicaTally(90, 300)}

@@ -18,7 +18,7 @@ from rollouts.core.shortage import shortage_at
 from rollouts.core.snapshot import Identity
 from serving.core.replicas import share_of
 from tests.core.test_decide import BREACHES, POLICY, snapshot
-from tests.snapshots import changed
+from tests.support.worlds.snapshots import changed
 
 S = RolloutState
 WHO = Identity(candidate_name="r2", stable_name="r1")

@@ -22,7 +22,7 @@ from rollouts.core.rules.warm_up import COLD_ATTEMPTS, COLD_S, WarmUp
 from rollouts.core.snapshot import Observed
 from rollouts.core.tick_history import rows_of
 from tests.core.test_decide import judged, snapshot
-from tests.snapshots import keeping
+from tests.support.worlds.snapshots import keeping
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "rollouts" / "core" / "rules"

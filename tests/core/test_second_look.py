@@ -25,7 +25,7 @@ from rollouts.core.rules.servers_gone import CandidateServers
 from rollouts.core.snapshot import Desired, Identity, Observed, Snapshot
 from tests.core.test_decide import OBJECTIVES, STEPS, judged
 from tests.core.test_decide import snapshot as plain_snapshot
-from tests.snapshots import keeping
+from tests.support.worlds.snapshots import keeping
 
 S = RolloutState
 LOOKS = {"looks": 2, "after_s": 60, "alpha_second": 0.05}

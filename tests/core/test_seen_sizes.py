@@ -13,7 +13,7 @@ from rollouts.core.request_mix import classes_of
 from serving.core.buckets import SIZE_EDGES
 from serving.core.made_up import made_up_item
 from tests.core.test_gate_progress import TEXT, context
-from tests.fakes.ports import FakeInferenceServer, FakeModel
+from tests.support.fakes.ports import FakeInferenceServer, FakeModel
 from validators.core.contract import tensors_of
 from validators.core.explain import explain
 from validators.core.golden_set import GoldenItem

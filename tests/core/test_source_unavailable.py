@@ -15,7 +15,7 @@ from rollouts.core.policy import Source
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.snapshot import Snapshot
 from tests.core.test_decide import judged, snapshot
-from tests.snapshots import changed
+from tests.support.worlds.snapshots import changed
 
 S = RolloutState
 EXTERNAL = {

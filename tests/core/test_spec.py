@@ -13,7 +13,7 @@ from ledger.core.errors import Invalid
 from registry.core.contract import read_settings
 from registry.core.serving import against_contract
 from registry.core.spec import DOCUMENT, parse_spec, read_spec
-from tests.registry_samples import CONTRACT, IMAGE, release_yaml
+from tests.support.worlds.registry_samples import CONTRACT, IMAGE, release_yaml
 
 
 def mistakes(changes: dict[str, Any]) -> dict[str, tuple[str, str]]:

@@ -17,7 +17,7 @@ from rollouts.core.policy import OnUndecided, Policy, WhenStableIsGone
 from rollouts.core.rules.stable_gone import StableServers, is_absent
 from rollouts.core.snapshot import Observed
 from tests.core.test_decide import ALONE, POLICY, judged, snapshot
-from tests.snapshots import changed
+from tests.support.worlds.snapshots import changed
 
 S = RolloutState
 REPLACE = replace(POLICY, when_stable_is_gone=WhenStableIsGone.REPLACE)

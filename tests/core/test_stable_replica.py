@@ -24,7 +24,7 @@ from rollouts.core.rules.stable_replica import StableReplica, StableTallies, dou
 from rollouts.core.snapshot import Desired, Identity
 from rollouts.core.step_evidence import Evidence, Part
 from tests.core.test_decide import BREACHES, POLICY, judged, snapshot
-from tests.snapshots import keeping, seen
+from tests.support.worlds.snapshots import keeping, seen
 
 S = RolloutState
 ONE_IS_BAD = {"a:1": ReplicaTally(1, 500), "b:1": ReplicaTally(30, 500), "c:1": ReplicaTally(0, 500)}

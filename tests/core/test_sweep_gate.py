@@ -13,7 +13,7 @@ import pytest
 from serving.core.variants import Batching
 from serving.ports import InferenceServer
 from tests.core.test_gate_progress import SERVING, context
-from tests.fakes.ports import FakeInferenceServer, FakeModel
+from tests.support.fakes.ports import FakeInferenceServer, FakeModel
 from validators.core.load import Attempt, Floats
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict

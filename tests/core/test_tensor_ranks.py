@@ -15,7 +15,7 @@ from registry.core.serving import against_contract, sent_dims
 from registry.core.spec import Spec, parse_spec
 from serving.agent import warmup
 from serving.core.static_servers import differences
-from tests.registry_samples import release_yaml
+from tests.support.worlds.registry_samples import release_yaml
 from validators.core.contract import compare_answer, tensors_of
 from validators.core.inputs import item_arrays, stack
 

@@ -13,7 +13,7 @@ from rollouts.core.lifecycle import RolloutState
 from rollouts.core.tick import FREELY_RECORDED, WARNED_WITHIN_S, Outcome, Tick, outcome_of
 from rollouts.core.tick_history import BLOCK_ROWS, OpenSegment, TickContext, TickRecord
 from tests.core.test_decide import snapshot
-from tests.snapshots import changed
+from tests.support.worlds.snapshots import changed
 
 NOW = 1_772_323_200.0
 

@@ -7,8 +7,8 @@ import pytest
 from serving.adapters import envoy_bootstrap
 from serving.control_plane import listener, virtual_hosts
 from serving.core.request_limits import LONGEST_S, Limits, limits_stated
-from tests import time_limits
-from tests.time_limits import APART, FOLLOWING, PAGE
+from tests.support.house import time_limits
+from tests.support.house.time_limits import APART, FOLLOWING, PAGE
 
 TIMES_S = (1, 2, 5, 9.9, 10, 10.1, 30, 59, 60, 61, 299, 300, 301, 590, 599, 600)
 

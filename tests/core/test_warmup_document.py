@@ -12,7 +12,7 @@ import yaml
 from registry.core.spec import Spec, parse_spec
 from serving.agent import warmup
 from serving.core.made_up import SHARES, made_up_items
-from tests.registry_samples import release_yaml
+from tests.support.worlds.registry_samples import release_yaml
 from validators.core.contract import tensors_of
 
 DOC = (Path(__file__).parents[2] / "docs" / "warmup.md").read_text()

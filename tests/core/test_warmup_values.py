@@ -15,7 +15,7 @@ from registry.core.serving import DATA_TYPES
 from registry.core.spec import read_spec
 from registry.core.warmup_values import sent_shape, value_problem
 from serving.agent.warmup import array
-from tests.registry_samples import release_yaml
+from tests.support.worlds.registry_samples import release_yaml
 
 IN_RANGE: dict[str, list[Any]] = {
     "BOOL": [True, False], "BYTES": ["", "warm", "日本語"], "FP16": [0, -65504, 1.5], "FP32": [3.4e38, -1, 0.1],

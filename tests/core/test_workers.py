@@ -150,6 +150,6 @@ def test_stores_that_were_named_are_for_one_process(monkeypatch: pytest.MonkeyPa
 
 
 def test_every_file_that_is_named_is_there() -> None:
-    from tests.parts import ROOT
+    from tests.support.rigs.parts import ROOT
 
     assert [file for file in (*ALONE, *QUIET, *workers.FIRST) if not (ROOT / file).exists()] == []

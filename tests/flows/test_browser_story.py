@@ -25,7 +25,6 @@ import yaml
 from playwright.sync_api import Browser, Download, Page, Route, expect
 
 from sluicegate.stack import Stack, running
-from tests import browser_rig
 from tests.flows.tiny import (
     ENVIRONMENT,
     MODEL,
@@ -36,7 +35,8 @@ from tests.flows.tiny import (
     password_of,
     write_release,
 )
-from tests.uploading import some_bytes
+from tests.support.rigs import browser_rig
+from tests.support.worlds.uploading import some_bytes
 
 pytestmark = [
     pytest.mark.real("chromium", "envoy", "triton", "onnx"),

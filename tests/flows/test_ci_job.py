@@ -15,9 +15,9 @@ from registry.models import Release, ServedModel
 from rollouts import actions as rollouts
 from rollouts.models import Rollout
 from serving.models import Environment
-from tests.ci_job_rig import JOBS, SYSTEM, Shop, shop, until
-from tests.factories import make_admin, make_release
-from tests.rollout_setup import production
+from tests.support.rigs.ci_job_rig import JOBS, SYSTEM, Shop, shop, until
+from tests.support.worlds.factories import make_admin, make_release
+from tests.support.worlds.rollout_setup import production
 from validators.models import GateRun
 
 pytestmark = [

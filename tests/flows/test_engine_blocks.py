@@ -16,8 +16,8 @@ from rollouts.core.replay import replay
 from rollouts.core.tick_history import BLOCK_ROWS, OpenSegment, rows_in, rows_of
 from rollouts.engine.timings import EngineLimits
 from rollouts.models import DecisionRecord, Observation, Rollout
-from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.rollout_crowd import World
+from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.support.worlds.rollout_crowd import World
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -16,11 +16,11 @@ from registry.core.spec import read_spec
 from serving.adapters import tensorrt
 from sluicegate.cli.main import main
 from sluicegate.client.folder import read_folder
-from tests.fakes.cuda import FakeCudaLibrary
-from tests.golden_models import INPUTS, OUTPUTS, embedding_graph
-from tests.model_files import plan_file
-from tests.registry_samples import release_yaml
-from tests.tensorrt_rig import fake_tensorrt
+from tests.support.fakes.cuda import FakeCudaLibrary
+from tests.support.rigs.tensorrt_rig import fake_tensorrt
+from tests.support.worlds.golden_models import INPUTS, OUTPUTS, embedding_graph
+from tests.support.worlds.model_files import plan_file
+from tests.support.worlds.registry_samples import release_yaml
 
 pytestmark = pytest.mark.real("onnx")
 CHANGES: dict[str, Any] = {
@@ -67,7 +67,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def fault(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> None:
-    from tests.fakes import tensorrt as fake
+    from tests.support.fakes import tensorrt as fake
 
     monkeypatch.setattr(fake, "fault", spoil)
 
@@ -113,7 +113,7 @@ def test_a_plan_that_passes_is_put_into_the_folder_with_what_it_was_built_for(
 def test_what_the_envelope_asks_of_the_plan_is_what_is_built(
     here: FakeCudaLibrary, folder: Path, engine: dict[str, Any], flags: set[str], level: str
 ) -> None:
-    from tests.fakes import tensorrt as fake
+    from tests.support.fakes import tensorrt as fake
 
     write(folder, {"envelope": {"accelerator": {"vendor": "nvidia"}, "engine": engine}})
     assert main(["engine", "build", str(folder)]) == 0
@@ -256,7 +256,7 @@ def test_what_breaks_is_unknown_with_the_logs_words(
     fails: str,
     says: str,
 ) -> None:
-    from tests.fakes import tensorrt as fake
+    from tests.support.fakes import tensorrt as fake
 
     monkeypatch.setattr(fake, "refuses_to", {fails})
     code, found = told(capsys, "build", folder)

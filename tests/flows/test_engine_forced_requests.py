@@ -10,8 +10,8 @@ from rollouts import actions
 from rollouts.models import Rollout
 from rollouts.queries import view_of
 from serving.models import Environment
-from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.rollout_story import Story
+from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.support.worlds.rollout_story import Story
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -14,10 +14,10 @@ from django.utils import timezone
 from rollouts.core.engine_state import EngineState
 from rollouts.engine.gateway_counters import CounterReaders
 from rollouts.models import DecisionRecord
-from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.gateway_rig import wait_until
-from tests.rollout_crowd import HANGS_S, World
-from tests.telemetry_world import SECONDS
+from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.support.rigs.gateway_rig import wait_until
+from tests.support.worlds.rollout_crowd import HANGS_S, World
+from tests.support.worlds.telemetry_world import SECONDS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 #: A turn that waited for a gateway would last at least `HANGS_S`; one that does not, no longer than this on any machine.

@@ -13,8 +13,8 @@ from rollouts.core.rules.verdicts import FAILING_OVER_S
 from rollouts.engine import loop
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
-from tests.fakes.gateway import FakeGateway
-from tests.gateway_rig import wait_until
+from tests.support.fakes.gateway import FakeGateway
+from tests.support.rigs.gateway_rig import wait_until
 
 TIMINGS = EngineTimings()
 

@@ -19,9 +19,9 @@ from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.replay import replayed
 from rollouts.queries.undo_window import is_open
 from serving.models import Deployment
-from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.factories import make_actor, make_release, make_user
-from tests.rollout_story import AT_ONCE, POLICY, Story
+from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.support.worlds.factories import make_actor, make_release, make_user
+from tests.support.worlds.rollout_story import AT_ONCE, POLICY, Story
 from validators.queries.seen_sizes import seen_sizes
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -16,7 +16,7 @@ from django.db import connection
 from ledger.models import Lease
 from serving.actions import notify_routes
 from sluicegate.settings import BASE_DIR
-from tests.gateway_rig import wait_until
+from tests.support.rigs.gateway_rig import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]  # engines start while others do
 #: No machine is so slow that a lease runs out, or a tick is due, within the time that something is waited for.

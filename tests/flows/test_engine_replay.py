@@ -11,7 +11,7 @@ from rollouts.core.replay import replay
 from rollouts.core.tick_history import rows_in
 from rollouts.models import DecisionRecord
 from rollouts.queries.replay import history_of, replayed
-from tests.telemetry_world import SECONDS, World
+from tests.support.worlds.telemetry_world import SECONDS, World
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -22,11 +22,11 @@ from serving.models import Deployment, Node, Route, Scale, Server
 from serving.queries.admission import admissions_of
 from serving.queries.answering import HEARD_WITHIN
 from tests.core.test_capacity_plan import CAPACITY
-from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.factories import make_node, make_server, resealed
 from tests.flows.test_engine_people import act, turns
-from tests.rollout_setup import report_for
-from tests.rollout_story import Story
+from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.support.worlds.factories import make_node, make_server, resealed
+from tests.support.worlds.rollout_setup import report_for
+from tests.support.worlds.rollout_story import Story
 
 pytestmark = pytest.mark.django_db(transaction=True)
 AGENT = Actor.system("agent:local")

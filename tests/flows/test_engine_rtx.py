@@ -18,12 +18,12 @@ from registry.core.spec import parse_spec
 from serving.adapters import cuda, tensorrt
 from serving.adapters.cuda import CudaError
 from sluicegate.cli.main import main
-from tests.fakes.cuda import FakeCudaLibrary
 from tests.flows.test_engine_commands import CHANGES, files, told
-from tests.golden_models import INPUTS, embedding_graph
-from tests.parts import absent
-from tests.registry_samples import release_yaml
-from tests.tensorrt_rig import use_rtx
+from tests.support.fakes.cuda import FakeCudaLibrary
+from tests.support.rigs.parts import absent
+from tests.support.rigs.tensorrt_rig import use_rtx
+from tests.support.worlds.golden_models import INPUTS, embedding_graph
+from tests.support.worlds.registry_samples import release_yaml
 
 pytestmark = pytest.mark.real("tensorrt-rtx", "onnx")
 #: The sentence of a machine without a driver, whatever this machine has.

@@ -15,10 +15,10 @@ from rollouts.engine import rollback
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import view_of
 from serving.models import Deployment, Server
-from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.factories import make_admin
-from tests.gateway_rig import wait_until
-from tests.rollout_story import Story
+from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.support.rigs.gateway_rig import wait_until
+from tests.support.worlds.factories import make_admin
+from tests.support.worlds.rollout_story import Story
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LOOKS = {"looks": 2, "after_s": 0, "alpha_second": 0.05}

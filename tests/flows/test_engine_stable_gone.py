@@ -22,9 +22,9 @@ from rollouts.queries.release_usage import is_in_use, release_usages
 from rollouts.queries.rollout_view import view_of
 from rollouts.queries.target import target_of
 from serving.models import Deployment, Node, Server
-from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.factories import make_actor, make_release
-from tests.rollout_story import AT_ONCE, Story, began_earlier
+from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.support.worlds.factories import make_actor, make_release
+from tests.support.worlds.rollout_story import AT_ONCE, Story, began_earlier
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -20,9 +20,9 @@ from rollouts.queries.replay import history_of
 from serving.control_plane import store
 from serving.models import Deployment, Gateway, Node, Scale, Server
 from serving.ports import GatewayError, HostCounts
-from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.factories import make_deployment, make_node, make_server
-from tests.rollout_story import Story
+from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.support.worlds.factories import make_deployment, make_node, make_server
+from tests.support.worlds.rollout_story import Story
 
 pytestmark = pytest.mark.django_db(transaction=True)
 CODE = "replica_differs"

@@ -22,10 +22,10 @@ from rollouts.engine import loop as engine_module
 from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries import view_of
 from serving.models import Deployment, Environment, Server
-from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.factories import make_model, make_release
-from tests.gateway_rig import wait_until
-from tests.rollout_story import AT_ONCE, OBJECTIVES, POLICY, Story, began_earlier
+from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.support.rigs.gateway_rig import wait_until
+from tests.support.worlds.factories import make_model, make_release
+from tests.support.worlds.rollout_story import AT_ONCE, OBJECTIVES, POLICY, Story, began_earlier
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

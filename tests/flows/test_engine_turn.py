@@ -27,8 +27,8 @@ from rollouts.engine.timings import EngineLimits
 from rollouts.models import DecisionRecord, Rollout
 from serving.control_plane import store
 from serving.models import Deployment, Gateway, Route, Server
-from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.rollout_crowd import AT_ONCE, World
+from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.support.worlds.rollout_crowd import AT_ONCE, World
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -23,7 +23,7 @@ import pytest
 from sluicegate.client import Client
 from sluicegate.stack import Stack, running
 from tests.flows.tiny import ENVIRONMENT, FAILS_ON_LARGE, Shop, Users, model_document
-from tests.other_user import trespasses
+from tests.support.rigs.other_user import trespasses
 
 pytestmark = [pytest.mark.real("envoy", "triton", "curl", "jq"), pytest.mark.timeout(1200)]
 #: Everything that is ours and may die at any moment. The gateway and the servers are what users reach: see tests/real.

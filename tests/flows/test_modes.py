@@ -15,7 +15,7 @@ from ledger.adapters.files import write_whole
 from sluicegate.stack.machine import Options
 from sluicegate.stack.modes import tighten
 from sluicegate.stack.run import EXIT_INFRASTRUCTURE, up
-from tests.other_user import STRANGER, as_stranger
+from tests.support.rigs.other_user import STRANGER, as_stranger
 
 
 def mode(path: Path) -> int:

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from sluicegate.stack import install
-from tests.certificates import Authority
+from tests.support.rigs.certificates import Authority
 
 pytestmark = pytest.mark.slow
 

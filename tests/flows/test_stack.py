@@ -27,7 +27,7 @@ from ledger.adapters.deadline_http import DeadlineConnection
 from sluicegate.stack import Stack, running
 from sluicegate.stack.sockets import make_folder, remove_folder
 from sluicegate.stack.tcp_ports import is_bound_by, is_free
-from tests.other_user import as_stranger, everything_in, trespasses
+from tests.support.rigs.other_user import as_stranger, everything_in, trespasses
 
 pytestmark = [pytest.mark.real("postgres", "valkey", "envoy"), pytest.mark.timeout(900)]
 #: What a stack that was told to stop takes away.

@@ -14,7 +14,7 @@ from ledger.models import Event
 from rollouts import actions
 from rollouts.models import DecisionRecord
 from serving.models import Server
-from tests.telemetry_world import BAD, SECONDS, TOTAL, World
+from tests.support.worlds.telemetry_world import BAD, SECONDS, TOTAL, World
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

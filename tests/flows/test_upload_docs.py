@@ -21,10 +21,10 @@ from django.db import connection
 from accounts.actions import actor_for, issue_token
 from registry.models import Blob, Release, Upload
 from registry.storage import adapter
-from tests.registry_samples import person, served_model, sha256
-from tests.s3_rig import ACCESS_KEY, SECRET_KEY, SeaweedFS
-from tests.upload_rig import PART_BYTES, ROOT, Installation, write_release
-from tests.uploading import some_bytes
+from tests.support.rigs.s3_rig import ACCESS_KEY, SECRET_KEY, SeaweedFS
+from tests.support.rigs.upload_rig import PART_BYTES, ROOT, Installation, write_release
+from tests.support.worlds.registry_samples import person, served_model, sha256
+from tests.support.worlds.uploading import some_bytes
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

@@ -36,10 +36,10 @@ from registry.storage import FolderStore, ReceivedPart, adapter
 from registry.storage.folder import PartWriter
 from registry.storage.s3 import S3Store
 from tests.kills.process import fork
-from tests.registry_samples import person, release_yaml, served_model, sha256
-from tests.s3_rig import ACCESS_KEY, SECRET_KEY, SeaweedFS
-from tests.upload_rig import PART_BYTES, Installation, write_release
-from tests.uploading import complete, put, some_bytes
+from tests.support.rigs.s3_rig import ACCESS_KEY, SECRET_KEY, SeaweedFS
+from tests.support.rigs.upload_rig import PART_BYTES, Installation, write_release
+from tests.support.worlds.registry_samples import person, release_yaml, served_model, sha256
+from tests.support.worlds.uploading import complete, put, some_bytes
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("valkey", "postgres"), pytest.mark.timeout(900)]
 SAMPLE = 12

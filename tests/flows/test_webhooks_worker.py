@@ -26,7 +26,7 @@ from notifications import actions
 from notifications.core.delivery import OPEN, DeliveryState
 from notifications.models import Delivery
 from sluicegate.scheduler import look
-from tests.receiver import Receiver, reply
+from tests.support.servers.receiver import Receiver, reply
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("valkey", "postgres")]
 ROOT = Path(__file__).resolve().parents[2]

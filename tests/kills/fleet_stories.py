@@ -14,7 +14,7 @@ from registry.models import Release
 from serving.actions.replicas import scale_release
 from serving.actions.routes import set_route
 from serving.models import Environment, Node
-from tests.factories import make_environment, make_model, make_release, resealed
+from tests.support.worlds.factories import make_environment, make_model, make_release, resealed
 
 PEOPLE = Actor.system("test")
 #: Of each replica. The first node has the most room to spare, so that what goes where is the same each time.

@@ -16,7 +16,6 @@ from accounts.actions import issue_token
 from accounts.models import User
 from ledger.models import Event
 from serving.models import Deployment, Gateway, Scale
-from tests.factories import make_admin
 from tests.kills import databases, fleet_checks
 from tests.kills.agent_runs import Tended
 from tests.kills.campaign import Played
@@ -26,6 +25,7 @@ from tests.kills.fleet_stories import FleetStory
 from tests.kills.points import Point, Points, sites_in
 from tests.kills.process import Child, fork
 from tests.kills.stories import ADMIN, person
+from tests.support.worlds.factories import make_admin
 
 #: A frozen one's transaction is ended by then: sooner than who is asked next gives up waiting for its locks.
 LET_GO_S = 1.5

@@ -23,8 +23,8 @@ from django.db import connections
 from serving.control_plane import change_listener
 from serving.models import Route, RouteAck
 from serving.ports import GatewayCounters
-from tests.fakes.gateway import FakeGateway, envoy_page
 from tests.kills.process import Child, fork
+from tests.support.fakes.gateway import FakeGateway, envoy_page
 
 NAME = "gateway-1"
 BEAT_S = 1.0

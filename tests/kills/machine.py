@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from serving.ports import LaunchError, LaunchSpec, RunningServer
-from tests.factories import RUNTIME
-from tests.fakes.ports import FakeInferenceServer, FakeModel
+from tests.support.fakes.ports import FakeInferenceServer, FakeModel
+from tests.support.worlds.factories import RUNTIME
 
 RUNS = "runs"
 #: Above every real process id.

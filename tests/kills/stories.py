@@ -18,7 +18,8 @@ from rollouts.core.lifecycle import FINAL
 from rollouts.models import DecisionRecord, ProbeTally, Rollout
 from serving.actions.routes import set_route
 from serving.models import Deployment, Environment, Gateway
-from tests.factories import (
+from tests.kills.gateway import NAME, RunningGateway
+from tests.support.worlds.factories import (
     make_admin,
     make_deployment,
     make_environment,
@@ -27,7 +28,6 @@ from tests.factories import (
     make_release,
     make_server,
 )
-from tests.kills.gateway import NAME, RunningGateway
 
 ADMIN, MANAGER = "kills-admin", "kills-manager"
 OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.01}}

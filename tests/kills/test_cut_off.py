@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from ledger.adapters.linux_processes import children_of
-from tests.gateway_rig import wait_until
 from tests.kills import campaign
 from tests.kills.__main__ import _handful, _interrupted, _said
 from tests.kills.campaign import Played
 from tests.kills.points import Point
 from tests.kills.process import fork
+from tests.support.rigs.gateway_rig import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -19,13 +19,13 @@ from serving.adapters.envoy_counters import EnvoyCounters
 from serving.core.buckets import EDGES_US
 from serving.ports import GatewayCounters
 from sluicegate.settings import BASE_DIR
-from tests.factories import make_deployment, make_server
-from tests.gateway_rig import wait_until
 from tests.kills import campaign, checks, gateway, victims
 from tests.kills.__main__ import _campaign, _handful, _said
 from tests.kills.fleet_checks import Seen, broken_lives, look, unsettled, wrong_now
 from tests.kills.machine import RUNS, Machine
 from tests.kills.points import AFTER, BEFORE, LASTING, Point, late_in, written_by
+from tests.support.rigs.gateway_rig import wait_until
+from tests.support.worlds.factories import make_deployment, make_server
 
 #: The first of them waits for all campaigns: three minutes where nothing else runs.
 pytestmark = pytest.mark.timeout(1800)

@@ -9,8 +9,8 @@ from serving.agent.timings import AgentTimings
 from serving.agent.variants import VariantReconciler
 from serving.models import Variant
 from serving.queries import live_variants
-from tests.factories import RUNTIME
-from tests.fakes.ports import Compute, FakeLauncher, FakeModel
+from tests.support.fakes.ports import Compute, FakeLauncher, FakeModel
+from tests.support.worlds.factories import RUNTIME
 
 #: Whoever is not wanted any more is gone after some looks of the agent; a busy machine may take its time.
 GONE_WITHIN_S = 20.0

@@ -18,7 +18,6 @@ from accounts.models import User
 from registry.models import ServedModel
 from rollouts import actions
 from rollouts.models import Rollout
-from tests.factories import make_release
 from tests.kills import checks, databases
 from tests.kills.campaign import Played
 from tests.kills.engine_runs import Telling
@@ -26,6 +25,7 @@ from tests.kills.points import Point, Points, sites_in
 from tests.kills.process import Child, fork
 from tests.kills.stage import Stage
 from tests.kills.stories import BUSY, MANAGER, QUIET, Story, person, policy
+from tests.support.worlds.factories import make_release
 
 LONGEST_S = 60.0
 #: What a verb that was done already is answered: the version moved on, or the state did.

@@ -30,7 +30,16 @@ from serving.agent.gpu_reader import GpuReader
 from serving.core.gpu import GpuReading, with_servers
 from serving.core.use import Reading, Use
 from serving.models import Deployment, Server, Variant
-from tests.factories import (
+from tests.kills import checks, databases
+from tests.kills.campaign import Played
+from tests.kills.points import Point, Points, sites_in
+from tests.kills.process import Child, fork
+from tests.kills.stage import Stage
+from tests.kills.stories import ADMIN, serve
+from tests.kills.variant_agent import VariantAgent
+from tests.support.fakes.nvml import replayed
+from tests.support.fakes.ports import FakeInferenceServer, FakeModel
+from tests.support.worlds.factories import (
     make_admin,
     make_blob,
     make_environment,
@@ -39,16 +48,7 @@ from tests.factories import (
     make_node,
     make_release,
 )
-from tests.fakes.nvml import replayed
-from tests.fakes.ports import FakeInferenceServer, FakeModel
-from tests.gate_setup import LoadClock
-from tests.kills import checks, databases
-from tests.kills.campaign import Played
-from tests.kills.points import Point, Points, sites_in
-from tests.kills.process import Child, fork
-from tests.kills.stage import Stage
-from tests.kills.stories import ADMIN, serve
-from tests.kills.variant_agent import VariantAgent
+from tests.support.worlds.gate_setup import LoadClock
 from validators import actions
 from validators.models import GateResult
 

@@ -25,7 +25,6 @@ from rollouts.core.engine_state import EngineState
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import Rollout
-from tests.fakes.gateway import FakeGateway
 from tests.migrations.old_database import (
     Rows,
     broken_references,
@@ -36,6 +35,7 @@ from tests.migrations.old_database import (
     primary_key,
     read_rows,
 )
+from tests.support.fakes.gateway import FakeGateway
 
 
 @dataclass(frozen=True)

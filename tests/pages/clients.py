@@ -11,7 +11,7 @@ from django.test import Client
 from accounts.actions import actor_for
 from accounts.models import User
 from registry.models import ServedModel
-from tests.registry_samples import person, served_model
+from tests.support.worlds.registry_samples import person, served_model
 
 
 def signed_in(user: Any) -> Client:

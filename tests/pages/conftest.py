@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import browser_rig
-from tests.browser_rig import new_context, sign_in
+from tests.support.rigs import browser_rig
+from tests.support.rigs.browser_rig import new_context, sign_in
 
 if TYPE_CHECKING:  # Playwright may be absent, and Django is not set up yet
     from playwright.sync_api import Browser, BrowserContext, Page
 
-    from tests.web_rig import WebServer
+    from tests.support.rigs.web_rig import WebServer
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture
 def web(transactional_db: Any) -> Iterator[WebServer]:
     """The real web server, with streams, on this test's database."""
-    from tests.web_rig import serving
+    from tests.support.rigs.web_rig import serving
 
     with serving() as server:
         yield server

@@ -16,10 +16,10 @@ from accounts import actions as accounts
 from accounts.core.access import EVERY_TEAM, Actor, Role
 from accounts.models import User
 from ledger.models import Event
-from tests import access_matrix
 from tests.api.route_world import MODEL, OURS, THEIRS, World, world
-from tests.factories import make_user
-from tests.issuer import Issuer
+from tests.support.house import access_matrix
+from tests.support.servers.issuer import Issuer
+from tests.support.worlds.factories import make_user
 from web.urls import urlpatterns
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # every page by everybody

@@ -14,10 +14,10 @@ from registry.models import Release
 from rollouts.models import Approval, Rollout
 from rollouts.queries.approvals import pinned_by
 from tests.actions.test_inbox import code_release
-from tests.factories import make_user
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import HOSTILE, MOST_QUERIES, queries_of, signed_in
-from tests.rollout_setup import awaiting
+from tests.support.worlds.factories import make_user
+from tests.support.worlds.rollout_setup import awaiting
 
 pytestmark = pytest.mark.django_db
 

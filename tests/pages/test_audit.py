@@ -23,9 +23,9 @@ from ledger.actions import append_event
 from ledger.models import Event, Job
 from ledger.queries.chain_verification import link_of
 from registry.models import Release
-from tests.factories import make_model, make_release, make_team, make_user
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import HOSTILE, MOST_QUERIES, queries_of, signed_in
+from tests.support.worlds.factories import make_model, make_release, make_team, make_user
 from web.pages import audit_export
 from web.streams import in_threads
 
@@ -100,7 +100,7 @@ def found_by(user: User, **query: str) -> list[str]:
 def test_what_a_page_shows_can_be_looked_for(
     admin: User, release: Release, query: dict[str, str], wanted: set[str] | None
 ) -> None:
-    from tests.factories import make_environment
+    from tests.support.worlds.factories import make_environment
 
     make_environment("production")
     found = found_by(admin, **query)

@@ -14,9 +14,9 @@ from django.urls import reverse
 
 from accounts.core.access import Role
 from serving.models import Node
-from tests.factories import make_deployment, make_model, make_release, make_server, make_user
-from tests.page_world import addresses, asked_for_more, page_world
-from tests.rollout_setup import OBJECTIVES, TOLD, production, report_for, serves
+from tests.support.worlds.factories import make_deployment, make_model, make_release, make_server, make_user
+from tests.support.worlds.page_world import addresses, asked_for_more, page_world
+from tests.support.worlds.rollout_setup import OBJECTIVES, TOLD, production, report_for, serves
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 

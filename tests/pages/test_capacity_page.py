@@ -10,9 +10,9 @@ from accounts.core.access import Role
 from registry.models import Release
 from serving.models import Scale
 from tests.core.test_capacity_plan import CAPACITY, COLD, LOAD
-from tests.factories import make_deployment, make_model, make_release, make_server, make_user
 from tests.pages.markup import squeezed
-from tests.rollout_setup import production, report_for, serves
+from tests.support.worlds.factories import make_deployment, make_model, make_release, make_server, make_user
+from tests.support.worlds.rollout_setup import production, report_for, serves
 
 pytestmark = pytest.mark.django_db
 

@@ -12,10 +12,10 @@ from accounts.models import User
 from registry.actions import comment_on, resolve_comment
 from registry.models import Release, ReviewComment
 from registry.queries.reviews import CommentCount, comment_counts
-from tests.factories import make_actor, make_release, make_user
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import signed_in
-from tests.rollout_setup import awaiting
+from tests.support.worlds.factories import make_actor, make_release, make_user
+from tests.support.worlds.rollout_setup import awaiting
 
 pytestmark = pytest.mark.django_db
 

@@ -18,11 +18,11 @@ from registry import actions
 from registry.models import Release, ReviewComment
 from rollouts.actions import start_rollout
 from rollouts.models import Approval, Rollout
-from tests.factories import make_environment, make_team, make_user
-from tests.model_files import onnx_file, tokenizer_file
 from tests.pages.markup import squeezed
-from tests.registry_samples import draft_with, served_model
-from tests.rollout_setup import report_for, serves
+from tests.support.worlds.factories import make_environment, make_team, make_user
+from tests.support.worlds.model_files import onnx_file, tokenizer_file
+from tests.support.worlds.registry_samples import draft_with, served_model
+from tests.support.worlds.rollout_setup import report_for, serves
 from validators.actions import add_golden_set
 from validators.models import GateResult, Report
 

@@ -9,8 +9,8 @@ from django.db import InterfaceError, InternalError, OperationalError, connectio
 from django.urls import reverse
 from psycopg.errors import DeadlockDetected, IdleInTransactionSessionTimeout, LockNotAvailable, ReadOnlySqlTransaction
 
-from tests.factories import make_user
 from tests.pages.clients import signed_in
+from tests.support.worlds.factories import make_user
 
 pytestmark = pytest.mark.django_db
 

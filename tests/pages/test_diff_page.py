@@ -10,9 +10,9 @@ from accounts.core.access import Actor
 from registry import actions
 from registry.models import Release
 from serving.actions.routes import set_route
-from tests.factories import make_environment
-from tests.model_files import onnx_file, tokenizer_file
-from tests.registry_samples import draft_with, person, served_model
+from tests.support.worlds.factories import make_environment
+from tests.support.worlds.model_files import onnx_file, tokenizer_file
+from tests.support.worlds.registry_samples import draft_with, person, served_model
 
 pytestmark = pytest.mark.django_db
 

@@ -15,9 +15,9 @@ from accounts.actions import actor_for
 from accounts.core.access import Role
 from registry import actions
 from registry.models import Release
-from tests.factories import make_user
 from tests.pages.clients import dev, signed_in  # noqa: F401  # a fixture
-from tests.registry_samples import ONNX, announced, person, put, release_yaml, sha256
+from tests.support.worlds.factories import make_user
+from tests.support.worlds.registry_samples import ONNX, announced, person, put, release_yaml, sha256
 
 pytestmark = pytest.mark.django_db
 

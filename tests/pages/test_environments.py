@@ -14,7 +14,7 @@ from django.utils import timezone
 from ledger.models import Event
 from rollouts.core.freeze import FreezeWindow, Stretch, stretches
 from serving.models import Deployment, Environment, Sleep
-from tests.factories import (
+from tests.support.worlds.factories import (
     make_deployment,
     make_environment,
     make_model,
@@ -24,7 +24,7 @@ from tests.factories import (
     make_team,
     make_user,
 )
-from tests.rollout_setup import OBJECTIVES, production, release_of, serves, started
+from tests.support.worlds.rollout_setup import OBJECTIVES, production, release_of, serves, started
 
 pytestmark = pytest.mark.django_db
 PAGE = "/settings/environments/"

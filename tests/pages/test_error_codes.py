@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from tests.error_codes import OF_FRAMEWORKS, raised_codes
+from tests.support.house.error_codes import OF_FRAMEWORKS, raised_codes
 from web.error_codes import error_codes
 
 pytestmark = pytest.mark.slow  # every file is parsed

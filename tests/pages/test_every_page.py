@@ -14,10 +14,10 @@ from playwright.sync_api import Page
 from accounts.models import Issuer
 from ledger.models import Event
 from registry.core.lifecycle import ReleaseState
-from tests.factories import make_node, make_release, make_server, make_user
-from tests.page_world import SYSTEM
-from tests.rollout_setup import promoted, report_for, slow_request, with_stable
-from tests.webhook_setup import subscribe
+from tests.support.worlds.factories import make_node, make_release, make_server, make_user
+from tests.support.worlds.page_world import SYSTEM
+from tests.support.worlds.rollout_setup import promoted, report_for, slow_request, with_stable
+from tests.support.worlds.webhook_setup import subscribe
 from validators.actions import add_trace
 from web.urls import urlpatterns
 

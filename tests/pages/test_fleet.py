@@ -17,7 +17,9 @@ from registry.adapters.capability_evidence import capabilities
 from serving.models import Deployment, Node, Server, Sleep
 from serving.queries.fleet import fleet_of
 from serving.queries.model_memory import memory_of_models
-from tests.factories import (
+from tests.pages.markup import squeezed
+from tests.pages.test_model_tabs import HOSTILE, MOST_QUERIES, queries_of, signed_in
+from tests.support.worlds.factories import (
     make_admin,
     make_deployment,
     make_environment,
@@ -29,8 +31,6 @@ from tests.factories import (
     make_user,
     resealed,
 )
-from tests.pages.markup import squeezed
-from tests.pages.test_model_tabs import HOSTILE, MOST_QUERIES, queries_of, signed_in
 
 pytestmark = pytest.mark.django_db
 SYSTEM = Actor.system("test")

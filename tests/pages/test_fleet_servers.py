@@ -17,11 +17,18 @@ from registry.queries.signature_state import wrong_signatures
 from serving.agent.node_agent import Agent
 from serving.models import Server
 from serving.queries.fleet import attested
-from tests.factories import make_deployment, make_environment, make_release, make_server, make_team, make_user
-from tests.model_files import onnx_file
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import signed_in
-from tests.registry_samples import draft_with, served_model
+from tests.support.worlds.factories import (
+    make_deployment,
+    make_environment,
+    make_release,
+    make_server,
+    make_team,
+    make_user,
+)
+from tests.support.worlds.model_files import onnx_file
+from tests.support.worlds.registry_samples import draft_with, served_model
 
 pytestmark = pytest.mark.django_db
 SYSTEM = Actor.system("tests")

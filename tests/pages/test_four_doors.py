@@ -18,11 +18,11 @@ from registry.core.folder_rules import added_part, arrange
 from registry.models import Release
 from sluicegate.cli import exits
 from sluicegate.cli.main import main
-from tests.folder_members import MEMBERS
 from tests.pages.upload_browser import Person, database_url
-from tests.registry_samples import CONTRACT, person, served_model
-from tests.release_folders import CASES, Case
-from tests.upload_rig import Installation
+from tests.support.rigs.upload_rig import Installation
+from tests.support.worlds.folder_members import MEMBERS
+from tests.support.worlds.registry_samples import CONTRACT, person, served_model
+from tests.support.worlds.release_folders import CASES, Case
 
 pytestmark = [
     pytest.mark.real("chromium", "postgres", "valkey"),

@@ -15,7 +15,8 @@ from accounts.core.access import Actor, Role
 from registry.models import Release
 from serving.actions import keep_log
 from serving.models import ServerLog
-from tests.factories import (
+from tests.pages.markup import squeezed
+from tests.support.worlds.factories import (
     make_deployment,
     make_environment,
     make_model,
@@ -24,7 +25,6 @@ from tests.factories import (
     make_team,
     make_user,
 )
-from tests.pages.markup import squeezed
 from validators.core.load import LATENCY_EDGES_MS
 from validators.models import GateResult, GateRun
 from web.pages.gate_plots import batch_plot, capacity_plot, latency_plot, stage_plot

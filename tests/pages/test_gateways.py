@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from serving.models import Environment, Gateway
-from tests.factories import make_environment, make_user
+from tests.support.worlds.factories import make_environment, make_user
 
 pytestmark = pytest.mark.django_db
 GIVEN = {"name": "eu-2", "http_url": "http://127.0.0.1:8000", "grpc_address": "127.0.0.1:8000"}

@@ -15,10 +15,10 @@ from django.utils import timezone
 from accounts.core.access import Role
 from ledger.core.canonical import sha256_of
 from registry.models import Blob, ServedModel
-from tests.factories import make_user
 from tests.pages.clients import dev, send_file, signed_in  # noqa: F401  # a fixture
 from tests.pages.markup import squeezed
-from tests.registry_samples import person
+from tests.support.worlds.factories import make_user
+from tests.support.worlds.registry_samples import person
 from validators.core.certify import caught
 from validators.core.compare import share_of
 from validators.core.policy import parse_policy

@@ -17,12 +17,12 @@ from serving.core.gpu import GpuReading
 from serving.models import Node
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.core.test_gpu_health import judged
-from tests.factories import make_node, make_user
-from tests.fakes.nvml import replayed
 from tests.pages.gallery import hardware
 from tests.pages.markup import squeezed
 from tests.pages.test_gate_run_page import judge, member, running, shown  # noqa: F401
 from tests.pages.test_model_tabs import HOSTILE, signed_in
+from tests.support.fakes.nvml import replayed
+from tests.support.worlds.factories import make_node, make_user
 from validators.models import GateResult, GateRun
 
 pytestmark = pytest.mark.django_db

@@ -18,10 +18,10 @@ from registry.models import ServedModel
 from rollouts.actions.retiring import remove_environment
 from rollouts.queries.serving_history import moves_of
 from serving.actions.routes import set_route
-from tests.factories import make_admin, make_model, make_release, make_team, make_user
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import HOSTILE, MOST_QUERIES, queries_of, signed_in
-from tests.rollout_setup import production
+from tests.support.worlds.factories import make_admin, make_model, make_release, make_team, make_user
+from tests.support.worlds.rollout_setup import production
 
 pytestmark = pytest.mark.django_db
 

@@ -18,9 +18,9 @@ from accounts.actions.token_rules import create_role_rule, delete_role_rule
 from accounts.models import Identity, Membership, Token, User
 from accounts.models import Issuer as IssuerRow
 from ledger.models import Event
-from tests.factories import make_team, make_user
-from tests.issuer import CLIENT, Issuer, new_key, return_path
-from tests.issuer_setup import SYSTEM, configured
+from tests.support.servers.issuer import CLIENT, Issuer, new_key, return_path
+from tests.support.worlds.factories import make_team, make_user
+from tests.support.worlds.issuer_setup import SYSTEM, configured
 
 pytestmark = pytest.mark.django_db
 
@@ -300,7 +300,7 @@ class TestOut:
         assert sign_in(Client(), issuer, row, then)["Location"] == "/"
 
     def test_the_secret_is_nowhere(self, issuer: Issuer, row: IssuerRow) -> None:
-        from tests.issuer import SECRET
+        from tests.support.servers.issuer import SECRET
 
         assert SECRET not in row.client_secret and SECRET not in str(
             list(Event.objects.values_list("facts", flat=True))

@@ -14,9 +14,9 @@ from django.test.utils import CaptureQueriesContext
 from accounts.actions.issuers import prepare_identity
 from accounts.models import Identity, RoleRule, TokenRule
 from accounts.models import Issuer as IssuerRow
-from tests.factories import make_user
-from tests.issuer import SECRET, Issuer
-from tests.issuer_setup import GITHUB_RULE, SYSTEM, configured, rule_for
+from tests.support.servers.issuer import SECRET, Issuer
+from tests.support.worlds.factories import make_user
+from tests.support.worlds.issuer_setup import GITHUB_RULE, SYSTEM, configured, rule_for
 
 pytestmark = pytest.mark.django_db
 MARKUP = "<b>x</b>"

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from accounts.core.access import Actor
 from serving.actions.deployments import ensure_deployment, register_node
 from serving.models import Deployment, Environment
-from tests.factories import RUNTIME, make_environment, make_release, make_user
+from tests.support.worlds.factories import RUNTIME, make_environment, make_release, make_user
 
 pytestmark = pytest.mark.django_db
 ADDRESS = "/api/v1/environments/production/servers"

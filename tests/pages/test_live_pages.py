@@ -14,11 +14,11 @@ from accounts.core.access import Role
 from accounts.models import User
 from rollouts import actions
 from rollouts.models import Rollout
-from tests.browser_rig import WITHIN_MS
-from tests.factories import make_admin, make_user
-from tests.gateway_rig import wait_until
-from tests.rollout_setup import put, with_stable
-from tests.web_rig import WebServer
+from tests.support.rigs.browser_rig import WITHIN_MS
+from tests.support.rigs.gateway_rig import wait_until
+from tests.support.rigs.web_rig import WebServer
+from tests.support.worlds.factories import make_admin, make_user
+from tests.support.worlds.rollout_setup import put, with_stable
 
 pytestmark = [pytest.mark.real("chromium"), pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 expect.set_options(timeout=WITHIN_MS)

@@ -12,8 +12,8 @@ from accounts.core.access import Role
 from ledger.models import Event
 from notifications.actions.deliveries import people_row
 from notifications.models import Delivery, MailChoice
-from tests.factories import make_user
 from tests.pages.clients import signed_in
+from tests.support.worlds.factories import make_user
 
 pytestmark = pytest.mark.django_db
 

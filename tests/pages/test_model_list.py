@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from accounts.core.access import Role
 from registry.models import ServedModel
-from tests.factories import make_model, make_release, make_team, make_user
-from tests.rollout_setup import production, put, serves, started
+from tests.support.worlds.factories import make_model, make_release, make_team, make_user
+from tests.support.worlds.rollout_setup import production, put, serves, started
 
 pytestmark = pytest.mark.django_db
 

@@ -13,10 +13,10 @@ from accounts.core.access import Role
 from accounts.models import User
 from registry.actions.aliases import set_alias
 from registry.models import Alias
-from tests.factories import make_admin, make_model, make_release, make_team, make_user
 from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
-from tests.rollout_setup import report_for, with_stable
+from tests.support.worlds.factories import make_admin, make_model, make_release, make_team, make_user
+from tests.support.worlds.rollout_setup import report_for, with_stable
 
 pytestmark = pytest.mark.django_db
 TABS = (

@@ -11,7 +11,7 @@ from accounts.core.access import Role
 from ledger.core.errors import Invalid
 from registry.actions import change_model
 from registry.models import ServedModel
-from tests.factories import make_admin, make_user
+from tests.support.worlds.factories import make_admin, make_user
 
 pytestmark = pytest.mark.django_db
 TEXT = """\

@@ -20,9 +20,9 @@ from ledger.actions import append_event
 from ledger.queries import head_seq
 from rollouts import actions
 from rollouts.models import Rollout
-from tests.browser_rig import WITHIN_MS
-from tests.factories import make_model, make_user
-from tests.rollout_setup import OBJECTIVES, awaiting, production, release_of, serves, with_stable
+from tests.support.rigs.browser_rig import WITHIN_MS
+from tests.support.worlds.factories import make_model, make_user
+from tests.support.worlds.rollout_setup import OBJECTIVES, awaiting, production, release_of, serves, with_stable
 from web.pages import notices as page
 
 ENGINE = Actor.system("engine")

@@ -21,9 +21,9 @@ from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import AATestRecord
 from serving.models import Node
 from serving.queries.reporting import REPORTS_WITHIN
-from tests.browser_rig import GOOD, GREEN, TEXT, WITHIN_MS
-from tests.factories import make_deployment, make_model, make_release, make_server, make_team, make_user
-from tests.rollout_setup import OBJECTIVES, production, promoted, serves
+from tests.support.rigs.browser_rig import GOOD, GREEN, TEXT, WITHIN_MS
+from tests.support.worlds.factories import make_deployment, make_model, make_release, make_server, make_team, make_user
+from tests.support.worlds.rollout_setup import OBJECTIVES, production, promoted, serves
 
 pytestmark = [pytest.mark.real("chromium"), pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 expect.set_options(timeout=WITHIN_MS)

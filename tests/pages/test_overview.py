@@ -21,7 +21,9 @@ from rollouts.models import AATestRecord, Rollout
 from rollouts.queries.places import places_of
 from serving.actions.routes import set_route
 from serving.models import Node, Route, Server, Sleep
-from tests.factories import (
+from tests.pages.clients import signed_in
+from tests.pages.markup import squeezed
+from tests.support.worlds.factories import (
     make_admin,
     make_deployment,
     make_environment,
@@ -31,9 +33,7 @@ from tests.factories import (
     make_team,
     make_user,
 )
-from tests.pages.clients import signed_in
-from tests.pages.markup import squeezed
-from tests.rollout_setup import awaiting, production, promoted, put, serves, with_stable
+from tests.support.worlds.rollout_setup import awaiting, production, promoted, put, serves, with_stable
 from web.pages import overview
 
 pytestmark = pytest.mark.django_db

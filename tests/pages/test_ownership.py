@@ -20,8 +20,8 @@ from registry.core.ownership import contacts_of
 from registry.models import ServedModel
 from rollouts import actions
 from rollouts.core.lifecycle import RolloutState
-from tests.factories import make_model, make_release, make_team, make_user
-from tests.rollout_setup import OBJECTIVES, put, serves, started
+from tests.support.worlds.factories import make_model, make_release, make_team, make_user
+from tests.support.worlds.rollout_setup import OBJECTIVES, put, serves, started
 
 pytestmark = pytest.mark.django_db
 SYSTEM = Actor.system("test")

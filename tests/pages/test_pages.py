@@ -21,9 +21,9 @@ from rollouts.core.policy_schema import parse_policy
 from rollouts.models import DecisionRecord, Rollout
 from serving.actions.routes import set_route
 from serving.models import Environment
-from tests.factories import make_environment, make_model, make_node, make_release, make_team, make_user
 from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
+from tests.support.worlds.factories import make_environment, make_model, make_node, make_release, make_team, make_user
 from validators.models import GateRun
 
 pytestmark = pytest.mark.django_db

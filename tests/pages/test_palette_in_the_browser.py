@@ -8,10 +8,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from accounts.core.access import Role
-from tests.browser_rig import WITHIN_MS
-from tests.factories import make_user
-from tests.rollout_setup import with_stable
-from tests.web_rig import WebServer
+from tests.support.rigs.browser_rig import WITHIN_MS
+from tests.support.rigs.web_rig import WebServer
+from tests.support.worlds.factories import make_user
+from tests.support.worlds.rollout_setup import with_stable
 
 pytestmark = [pytest.mark.real("chromium"), pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 expect.set_options(timeout=WITHIN_MS)

@@ -12,8 +12,8 @@ from django.urls import reverse
 from accounts import actions
 from accounts.core.access import EVERY_TEAM, Actor, Role, scope_from
 from accounts.models import Membership, Team, Token, User, UserSession
-from tests.factories import make_team, make_user
 from tests.pages.clients import signed_in
+from tests.support.worlds.factories import make_team, make_user
 
 pytestmark = pytest.mark.django_db
 SYSTEM = Actor.system("test")

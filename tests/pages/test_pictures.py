@@ -14,14 +14,14 @@ from django.urls import reverse
 from playwright.sync_api import Page
 
 from accounts.models import User
-from tests.factories import make_user
-from tests.page_world import addresses as addresses_of_many
-from tests.page_world import page_world
 from tests.pages.gallery.faults import steps
 from tests.pages.gallery.faults import take as lead
 from tests.pages.gallery.world import Gallery, everybody_is_heard, gallery
 from tests.pages.pictures import DOCS, FOLDER, ONLY, SCHEME, WIDTH, WORLD, WORLDS, contact_sheet, packed
 from tests.pages.test_every_page import NO_PAGES, addresses, made
+from tests.support.worlds.factories import make_user
+from tests.support.worlds.page_world import addresses as addresses_of_many
+from tests.support.worlds.page_world import page_world
 from web.pages import rollouts as rollouts_page
 
 pytestmark = [

@@ -17,8 +17,8 @@ from accounts.core.access import Actor, Role
 from ledger.models import Event
 from registry.actions import change_model
 from registry.models import ServedModel
-from tests.factories import make_model, make_team, make_user
-from tests.rollout_setup import OBJECTIVES, production, with_stable
+from tests.support.worlds.factories import make_model, make_team, make_user
+from tests.support.worlds.rollout_setup import OBJECTIVES, production, with_stable
 
 pytestmark = pytest.mark.django_db
 SYSTEM = Actor.system("test")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser_rig import WITHIN_MS
 from tests.pages.test_in_the_browser import Pages, manager, see
-from tests.rollout_setup import with_stable
+from tests.support.rigs.browser_rig import WITHIN_MS
+from tests.support.worlds.rollout_setup import with_stable
 
 pytestmark = [pytest.mark.real("chromium"), pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 expect.set_options(timeout=WITHIN_MS)

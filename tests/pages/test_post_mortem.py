@@ -15,10 +15,10 @@ from accounts.models import User
 from ledger.models import Event
 from notifications.models import Delivery, Webhook
 from rollouts.models import Rollout
-from tests.factories import make_user
 from tests.pages.markup import squeezed
-from tests.rollout_setup import put, with_stable
-from tests.rollout_story import Story
+from tests.support.worlds.factories import make_user
+from tests.support.worlds.rollout_setup import put, with_stable
+from tests.support.worlds.rollout_story import Story
 from web.post_mortem import markdown_of, post_mortem_of
 
 pytestmark = pytest.mark.django_db

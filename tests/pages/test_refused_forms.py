@@ -10,9 +10,9 @@ from django.test import Client
 from django.urls import reverse
 from playwright.sync_api import Page, expect
 
-from tests.browser_rig import WITHIN_MS
-from tests.factories import make_user
 from tests.pages.clients import signed_in
+from tests.support.rigs.browser_rig import WITHIN_MS
+from tests.support.worlds.factories import make_user
 
 pytestmark = pytest.mark.django_db
 

@@ -14,10 +14,10 @@ from accounts.core.access import Role
 from registry.actions import write_note
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
-from tests import factories
-from tests.factories import make_admin, make_blob, make_model, make_release, make_team, make_user
-from tests.page_world import copies
-from tests.rollout_setup import put, report_for, serves, started
+from tests.support.worlds import factories
+from tests.support.worlds.factories import make_admin, make_blob, make_model, make_release, make_team, make_user
+from tests.support.worlds.page_world import copies
+from tests.support.worlds.rollout_setup import put, report_for, serves, started
 from validators.models import Measurement
 from web.pages import release_list
 

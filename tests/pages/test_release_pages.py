@@ -13,11 +13,11 @@ from accounts.actions import actor_for
 from accounts.core.access import Actor, Role
 from registry import actions
 from registry.models import Release
-from tests.factories import make_deployment, make_environment, make_node, make_team, make_user
-from tests.model_files import onnx_file
 from tests.pages.markup import squeezed
-from tests.registry_samples import draft_with, served_model
-from tests.rollout_setup import TOLD, proven_on, put, report_for, serves, started
+from tests.support.worlds.factories import make_deployment, make_environment, make_node, make_team, make_user
+from tests.support.worlds.model_files import onnx_file
+from tests.support.worlds.registry_samples import draft_with, served_model
+from tests.support.worlds.rollout_setup import TOLD, proven_on, put, report_for, serves, started
 from validators.models import GateResult, GateRun
 
 pytestmark = pytest.mark.django_db

@@ -16,10 +16,10 @@ from serving.models import Deployment, Node, Server
 from serving.queries.replicas import replica_plans
 from serving.queries.reporting import REPORTS_WITHIN
 from tests.actions.test_replicas import AGENT, scale
-from tests.factories import make_node, make_user
 from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
-from tests.rollout_setup import stable_server
+from tests.support.worlds.factories import make_node, make_user
+from tests.support.worlds.rollout_setup import stable_server
 
 pytestmark = pytest.mark.django_db
 

@@ -19,9 +19,18 @@ from rollouts.queries import view_of
 from rollouts.queries.rolled_back import rolled_back_before
 from serving.models import Environment, Route
 from sluicegate.cli.rollout import _Printed, status_line, status_lines
-from tests.factories import make_admin, make_user
 from tests.pages.markup import squeezed
-from tests.rollout_setup import awaiting, production, promoted, put, release_of, report_for, serves, with_stable
+from tests.support.worlds.factories import make_admin, make_user
+from tests.support.worlds.rollout_setup import (
+    awaiting,
+    production,
+    promoted,
+    put,
+    release_of,
+    report_for,
+    serves,
+    with_stable,
+)
 
 pytestmark = pytest.mark.django_db
 

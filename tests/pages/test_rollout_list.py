@@ -13,10 +13,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from rollouts.models import Rollout
-from tests.factories import make_model, make_release, make_user
 from tests.pages.markup import squeezed
-from tests.rollout_setup import OBJECTIVES, production
-from tests.rollout_story import Story
+from tests.support.worlds.factories import make_model, make_release, make_user
+from tests.support.worlds.rollout_setup import OBJECTIVES, production
+from tests.support.worlds.rollout_story import Story
 from web.listing import Filter
 from web.pages.rollout_list import MOST_ROWS
 

@@ -22,9 +22,9 @@ from rollouts.models import Mismatch, Rollout
 from rollouts.queries import view_of
 from serving.models import Route
 from sluicegate.cli.rollout import status_lines
-from tests.factories import make_actor, make_model, make_release, make_user
 from tests.pages.markup import squeezed
-from tests.rollout_setup import (
+from tests.support.worlds.factories import make_actor, make_model, make_release, make_user
+from tests.support.worlds.rollout_setup import (
     OBJECTIVES,
     awaiting,
     frozen_now,
@@ -37,7 +37,7 @@ from tests.rollout_setup import (
     started,
     with_stable,
 )
-from tests.rollout_story import Story
+from tests.support.worlds.rollout_story import Story
 from web.pages import rollouts as rollouts_page
 
 pytestmark = pytest.mark.django_db

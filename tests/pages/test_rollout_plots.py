@@ -16,10 +16,10 @@ from accounts.models import User
 from rollouts.core.replay import ReplayedRollout
 from rollouts.models import Approval, LatencyWindow, Rollout
 from rollouts.queries.timeline import MOST_RECOMPUTED, moments_of
-from tests.factories import make_user
 from tests.pages.markup import squeezed
-from tests.rollout_setup import with_stable
-from tests.rollout_story import Story
+from tests.support.worlds.factories import make_user
+from tests.support.worlds.rollout_setup import with_stable
+from tests.support.worlds.rollout_story import Story
 from web.kept import forget_all
 from web.pages.rollout_log import after, log_of
 from web.pages.rollout_plots import RolloutPlots, plots_of

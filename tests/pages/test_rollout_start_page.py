@@ -11,10 +11,10 @@ from django.urls import reverse
 
 from registry.models import Release
 from rollouts.models import Rollout
-from tests.factories import make_model, make_release, make_user
-from tests.page_world import copies
 from tests.pages.markup import squeezed
-from tests.rollout_setup import OBJECTIVES, production, put, serves, started
+from tests.support.worlds.factories import make_model, make_release, make_user
+from tests.support.worlds.page_world import copies
+from tests.support.worlds.rollout_setup import OBJECTIVES, production, put, serves, started
 from web.pages.policy_form import from_fields
 
 pytestmark = pytest.mark.django_db

@@ -12,8 +12,8 @@ from accounts.core.access import Role
 from accounts.models import User
 from registry.models import Release
 from registry.queries.search import by_digest
-from tests.factories import make_model, make_release, make_team, make_user
-from tests.rollout_setup import report_for, with_stable
+from tests.support.worlds.factories import make_model, make_release, make_team, make_user
+from tests.support.worlds.rollout_setup import report_for, with_stable
 from web.search import MOST_HITS
 
 pytestmark = pytest.mark.django_db

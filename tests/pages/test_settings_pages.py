@@ -23,8 +23,8 @@ from registry.models import Attestation, Blob, StoragePlan
 from registry.signing import installation_keys
 from registry.storage import adapter
 from serving.models import Gateway, Node, Route, RouteAck
-from tests.factories import make_environment, make_model, make_node, make_release, make_team, make_user
-from tests.rollout_setup import OBJECTIVES, put, serves, started
+from tests.support.worlds.factories import make_environment, make_model, make_node, make_release, make_team, make_user
+from tests.support.worlds.rollout_setup import OBJECTIVES, put, serves, started
 
 pytestmark = pytest.mark.django_db
 WELL = {"broker": Answer(True, "answers"), "prometheus": Answer(None, "none is configured")}

@@ -15,8 +15,8 @@ from django.urls import reverse
 from ledger.adapters.shortage import shortage
 from registry.api import parts
 from sluicegate.front.uploads import UploadMiddleware
-from tests.factories import make_user
 from tests.pages.clients import signed_in
+from tests.support.worlds.factories import make_user
 from web.pages import session
 
 pytestmark = pytest.mark.django_db

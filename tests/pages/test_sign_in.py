@@ -15,7 +15,7 @@ from django.utils import timezone
 from accounts import actions
 from accounts.core.throttle import LIMITS, TallyKind
 from ledger.core.errors import Refused
-from tests.factories import make_user
+from tests.support.worlds.factories import make_user
 from web.security_headers import CONTENT_SECURITY_POLICY
 
 pytestmark = pytest.mark.django_db

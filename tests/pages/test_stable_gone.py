@@ -11,9 +11,9 @@ from rollouts.models import Rollout
 from rollouts.queries.rollout_view import view_of
 from serving.models import Server
 from sluicegate.cli.rollout import status_lines
-from tests.factories import make_deployment, make_server, make_user
 from tests.pages.test_rollout_pages import page_of, press, signed_in
-from tests.rollout_setup import awaiting, put, with_stable
+from tests.support.worlds.factories import make_deployment, make_server, make_user
+from tests.support.worlds.rollout_setup import awaiting, put, with_stable
 
 pytestmark = pytest.mark.django_db
 NONE = "There is no rollback target: r1 has no serving server."

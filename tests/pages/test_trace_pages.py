@@ -13,11 +13,11 @@ from django.test.utils import CaptureQueriesContext
 from accounts.core.access import Role
 from ledger.models import Event
 from registry.models import ServedModel
-from tests.factories import make_release, make_user
 from tests.pages.clients import dev, send_file, signed_in  # noqa: F401  # a fixture
 from tests.pages.markup import squeezed
-from tests.registry_samples import person
-from tests.rollout_setup import report_for
+from tests.support.worlds.factories import make_release, make_user
+from tests.support.worlds.registry_samples import person
+from tests.support.worlds.rollout_setup import report_for
 from validators.models import GateRun, Trace
 
 pytestmark = pytest.mark.django_db

@@ -17,9 +17,9 @@ from accounts.actions.token_rules import create_role_rule, delete_role_rule
 from accounts.models import Issuer as IssuerRow
 from accounts.models import Membership, RuleMembership, User, UserSession
 from ledger.models import Event
-from tests.factories import make_team, make_user
-from tests.issuer import Issuer, return_path
-from tests.issuer_setup import SYSTEM, configured
+from tests.support.servers.issuer import Issuer, return_path
+from tests.support.worlds.factories import make_team, make_user
+from tests.support.worlds.issuer_setup import SYSTEM, configured
 
 PASSWORD = "a long pass phrase"
 

@@ -21,12 +21,12 @@ from playwright.sync_api import Browser
 from accounts.actions import actor_for, issue_token
 from registry.models import Blob, Release, ServedModel, Upload
 from sluicegate.stack import child
-from tests.factories import make_environment
-from tests.model_files import onnx_file
 from tests.pages.upload_browser import Person, database_url
-from tests.registry_samples import ONNX, person, served_model, sha256
-from tests.upload_rig import PART_BYTES, Installation, write_release
-from tests.uploading import some_bytes
+from tests.support.rigs.upload_rig import PART_BYTES, Installation, write_release
+from tests.support.worlds.factories import make_environment
+from tests.support.worlds.model_files import onnx_file
+from tests.support.worlds.registry_samples import ONNX, person, served_model, sha256
+from tests.support.worlds.uploading import some_bytes
 from validators.models import GateRun
 
 pytestmark = [

@@ -12,8 +12,8 @@ from accounts.core.access import Role
 from registry import actions
 from registry.storage import cors
 from serving.models import Node
-from tests.factories import make_user
-from tests.registry_samples import IMAGE, announced, person, release_yaml, served_model
+from tests.support.worlds.factories import make_user
+from tests.support.worlds.registry_samples import IMAGE, announced, person, release_yaml, served_model
 
 pytestmark = pytest.mark.django_db
 

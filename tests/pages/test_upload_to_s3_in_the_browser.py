@@ -15,10 +15,10 @@ from accounts.actions import actor_for
 from registry.models import Blob, Release
 from registry.storage import cors
 from tests.pages.upload_browser import Person, database_url
-from tests.registry_samples import person, served_model, sha256
-from tests.s3_rig import ACCESS_KEY, BUCKET, SECRET_KEY, SeaweedFS
-from tests.upload_rig import PART_BYTES, Installation, write_release
-from tests.uploading import some_bytes
+from tests.support.rigs.s3_rig import ACCESS_KEY, BUCKET, SECRET_KEY, SeaweedFS
+from tests.support.rigs.upload_rig import PART_BYTES, Installation, write_release
+from tests.support.worlds.registry_samples import person, served_model, sha256
+from tests.support.worlds.uploading import some_bytes
 
 pytestmark = [
     pytest.mark.real("chromium", "postgres", "valkey", "s3"),

@@ -17,10 +17,10 @@ from notifications.actions import create_webhook
 from notifications.core.delivery import DeliveryState
 from notifications.dispatcher import rounds
 from notifications.models import Delivery, Webhook
-from tests.factories import make_model, make_team, make_user
 from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
-from tests.receiver import Receiver, replies
+from tests.support.servers.receiver import Receiver, replies
+from tests.support.worlds.factories import make_model, make_team, make_user
 
 pytestmark = pytest.mark.django_db
 

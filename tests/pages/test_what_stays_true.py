@@ -17,12 +17,12 @@ from accounts.models import User
 from rollouts.core.timeline import EvidenceAt, Moment
 from rollouts.models import AATestRecord, Rollout
 from rollouts.queries.timeline import to_go_ranges
-from tests.factories import make_user
 from tests.pages.markup import squeezed
 from tests.pages.test_access_of_pages import is_form
 from tests.pages.test_every_page import addresses, made
-from tests.rollout_setup import promoted, put, with_stable
-from tests.rollout_story import Story
+from tests.support.worlds.factories import make_user
+from tests.support.worlds.rollout_setup import promoted, put, with_stable
+from tests.support.worlds.rollout_story import Story
 from validators.models import GateRun
 from web.urls import urlpatterns
 

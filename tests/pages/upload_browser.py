@@ -9,8 +9,8 @@ from django.db import connection
 from playwright.sync_api import Browser
 
 from accounts.models import User
-from tests.browser_rig import drop, new_context, sign_in
-from tests.upload_rig import Installation
+from tests.support.rigs.browser_rig import drop, new_context, sign_in
+from tests.support.rigs.upload_rig import Installation
 
 
 def database_url() -> str:

@@ -36,7 +36,7 @@ from serving.core.variants import Batching
 from serving.models import Deployment, Environment, Node, Server, Variant
 from serving.ports import InferenceError
 from tests.contracts import serving_models as made
-from tests.triton_rig import kill_servers
+from tests.support.rigs.triton_rig import kill_servers
 from validators.execution.variants import served
 
 pytestmark = pytest.mark.real("triton")

@@ -11,7 +11,7 @@ import pytest
 
 from serving.core.request_limits import Limits
 from serving.core.routes import Arm, Endpoint
-from tests.gateway_rig import UNBOUNDED, Rig, grpc_infer, rig
+from tests.support.rigs.gateway_rig import UNBOUNDED, Rig, grpc_infer, rig
 
 pytestmark = pytest.mark.real("envoy")
 LATE = Limits(20.0, 0.2)

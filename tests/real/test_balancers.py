@@ -15,9 +15,9 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tests.balancer_rig import haproxy, nginx
-from tests.certificates import Authority
-from tests.gateway_rig import MODEL, Rig, grpc_infer, rig
+from tests.support.rigs.balancer_rig import haproxy, nginx
+from tests.support.rigs.certificates import Authority
+from tests.support.rigs.gateway_rig import MODEL, Rig, grpc_infer, rig
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(240)]
 INFER = f"/v2/models/{MODEL}/infer"

@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from serving.core.routes import Arm
-from tests.gateway_rig import MODEL, Rig, grpc_infer, rig
-from tests.hostile import GOOD, message, packed, raw, tensor, unpacked
+from tests.support.rigs.gateway_rig import MODEL, Rig, grpc_infer, rig
+from tests.support.servers.hostile import GOOD, message, packed, raw, tensor, unpacked
 
 pytestmark = pytest.mark.real("envoy")
 

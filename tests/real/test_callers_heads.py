@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serving.ports import ArmCounters
-from tests.gateway_rig import Rig, rig
+from tests.support.rigs.gateway_rig import Rig, rig
 
 pytestmark = pytest.mark.real("envoy")
 CALLS = 20

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.candidate_rig import Stage, stage
-from tests.candidates import CANDIDATES, Candidate
+from tests.support.rigs.candidate_rig import Stage, stage
+from tests.support.worlds.candidates import CANDIDATES, Candidate
 
 pytestmark = pytest.mark.real("triton", "onnx")
 CHOSEN = [one for one in CANDIDATES if one.in_tests and one.judge == "resources"]

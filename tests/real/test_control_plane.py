@@ -28,8 +28,8 @@ from serving.control_plane.plane import BLIND_AFTER_S, HEARTBEAT_S, POLL_S, RETR
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Environment, Gateway, Node, RequestExample, Route, RouteAck, Server
 from serving.queries.routes import Ack, acknowledged
-from tests.control_plane_rig import ControlPlaneProcess, Wire
-from tests.gateway_rig import MODEL, Backend, Envoy, Loop, Traffic, wait_until
+from tests.support.rigs.control_plane_rig import ControlPlaneProcess, Wire
+from tests.support.rigs.gateway_rig import MODEL, Backend, Envoy, Loop, Traffic, wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("envoy"), pytest.mark.timeout(300)]
 ENGINE = Actor.system("engine")

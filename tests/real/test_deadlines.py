@@ -14,9 +14,9 @@ from tritonclient.grpc import service_pb2
 from serving.agent.runtime_image import RUNNER
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
-from tests.gateway_rig import MODEL, wait_until
-from tests.overload_rig import MESSAGE, message
-from tests.triton_rig import local_launcher
+from tests.support.rigs.gateway_rig import MODEL, wait_until
+from tests.support.rigs.overload_rig import MESSAGE, message
+from tests.support.rigs.triton_rig import local_launcher
 
 pytestmark = pytest.mark.real("triton")
 HELD, GONE = 666.0, 8

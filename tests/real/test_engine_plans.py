@@ -26,11 +26,11 @@ from registry.core.engine_profile import InputProfile
 from registry.core.formats import HEAD_BYTES, inspect
 from registry.models import Release, ServedModel
 from serving.adapters import tensorrt
-from tests.factories import make_node
-from tests.golden_models import INPUTS, OUTPUTS, embedding_graph
-from tests.model_files import plan_file
-from tests.registry_samples import IMAGE, person, put, release_yaml, served_model, sha256
-from tests.tensorrt_rig import use_rtx
+from tests.support.rigs.tensorrt_rig import use_rtx
+from tests.support.worlds.factories import make_node
+from tests.support.worlds.golden_models import INPUTS, OUTPUTS, embedding_graph
+from tests.support.worlds.model_files import plan_file
+from tests.support.worlds.registry_samples import IMAGE, person, put, release_yaml, served_model, sha256
 
 pytestmark = [
     pytest.mark.real("tensorrt-rtx", "onnx"),

@@ -8,8 +8,8 @@ import pytest
 
 from rollouts.models import DecisionRecord
 from serving.adapters.prometheus import Prometheus
-from tests.prometheus_rig import PrometheusProcess, prometheus_process
-from tests.telemetry_world import SECONDS, World
+from tests.support.rigs.prometheus_rig import PrometheusProcess, prometheus_process
+from tests.support.worlds.telemetry_world import SECONDS, World
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("prometheus")]
 

@@ -18,7 +18,7 @@ from serving.agent.launcher import LocalLauncher
 from serving.core.variants import Batching
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
-from tests.triton_rig import local_launcher
+from tests.support.rigs.triton_rig import local_launcher
 from validators.core.golden_set import GoldenItem
 from validators.core.policy import parse_policy
 from validators.core.verdict import Verdict

@@ -20,7 +20,7 @@ from serving.control_plane.virtual_hosts import vhost
 from serving.core.request_limits import Limits
 from serving.core.routes import Arm, ModelRoute
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
-from tests.gateway_rig import MODEL, UNBOUNDED, Rig, Traffic, free_port, grpc_infer, rig, wait_until
+from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Rig, Traffic, free_port, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")
 STABLE, CANDIDATE = Rig.STABLE, Rig.CANDIDATE

@@ -13,7 +13,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.core.routes import Arm
-from tests.gateway_rig import FORCES, MODEL, Answer, Rig, grpc_infer, rig, wait_until
+from tests.support.rigs.gateway_rig import FORCES, MODEL, Answer, Rig, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")
 CANDIDATE = Rig.CANDIDATE

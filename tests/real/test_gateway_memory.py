@@ -16,9 +16,9 @@ import pytest
 
 from serving.adapters import envoy_bootstrap
 from serving.core.routes import REQUEST_BYTES, Arm
-from tests import gateway_rig
-from tests.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
-from tests.hostile import message, packed, raw
+from tests.support.rigs import gateway_rig
+from tests.support.rigs.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
+from tests.support.servers.hostile import message, packed, raw
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(300)]
 MIB = 2**20

@@ -26,8 +26,8 @@ from serving.control_plane.protos import CLUSTER, LISTENER, SCOPE
 from serving.control_plane.server import SERVICE
 from serving.core.addresses import CONTROL_PLANE_NAME, TlsFiles, gateway_identity
 from serving.ports import GatewayError
-from tests.certificates import Authority
-from tests.gateway_rig import MODEL, Rig, free_port, rig, wait_until
+from tests.support.rigs.certificates import Authority
+from tests.support.rigs.gateway_rig import MODEL, Rig, free_port, rig, wait_until
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(300)]
 

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from rollouts.core.counter_deltas import GIVEN_UP, TIMED, Counts, given_up_after
 from rollouts.engine.gateway_counters import _counts
 from serving.core.request_limits import Limits
-from tests.gateway_rig import MODEL, Rig, rig, wait_until
+from tests.support.rigs.gateway_rig import MODEL, Rig, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")
 #: Every caller waits longer than the first, and none as long as the second.

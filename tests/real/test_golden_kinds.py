@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from serving.adapters.triton import TritonServer
-from tests import golden_models
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
-from tests.triton_rig import local_launcher
+from tests.support.rigs.triton_rig import local_launcher
+from tests.support.worlds import golden_models
 from validators.core.golden_set import GoldenItem
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict

@@ -12,8 +12,8 @@ import pytest
 from serving import queries
 from serving.core.gpu import reading_of
 from serving.models import Deployment, Node
-from tests.factories import make_admin
 from tests.real.test_agent import Machine, database, eventually, machine  # noqa: F401
+from tests.support.worlds.factories import make_admin
 from validators.actions import request_gate_run
 from validators.execution.run import execute_gate_run
 from validators.models import GateRun
@@ -78,7 +78,7 @@ class Recorded:
     def __init__(self, machine: Machine, recording: str) -> None:
         self.machine, self._told = machine, machine.state / "gpus.json"
         machine.kill_agent()
-        machine.program = ["-m", "tests.recorded_gpus", recording, str(self._told)]
+        machine.program = ["-m", "tests.support.rigs.recorded_gpus", recording, str(self._told)]
         machine.start_agent()
         node = Node.objects.filter(name=machine.name)
         assert eventually(lambda: bool((read := reading_of(node.get().gpus)) and read.gpus))

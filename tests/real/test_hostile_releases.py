@@ -29,9 +29,9 @@ from serving.agent.sandbox.spec import LANDLOCK, NAMESPACES, SECCOMP
 from serving.core.containment import Containment
 from serving.ports import LaunchError, RunningServer
 from tests.contracts import serving_models as made
-from tests.sandbox_rig import NOBODY as ANOTHER_USER
-from tests.sandbox_rig import PROBES, expected, ordinary_python, system_v_memory
-from tests.triton_rig import end_at_once
+from tests.support.rigs.sandbox_rig import NOBODY as ANOTHER_USER
+from tests.support.rigs.sandbox_rig import PROBES, expected, ordinary_python, system_v_memory
+from tests.support.rigs.triton_rig import end_at_once
 
 pytestmark = [pytest.mark.real("triton"), pytest.mark.root_too]
 MODEL = "hostile"

@@ -32,10 +32,17 @@ from serving.control_plane import store
 from serving.core.request_limits import Limits
 from serving.core.routes import admit
 from serving.models import Gateway, Route
-from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
-from tests.gateway_rig import MODEL, Rig, rig, wait_until
-from tests.hostile import GOOD, OVER_HTTP, OverHttp, message, over_grpc, packed, raw, tensor
-from tests.hostile_rig import Servers, Tritons, told, tritons
+from tests.support.rigs.gateway_rig import MODEL, Rig, rig, wait_until
+from tests.support.rigs.hostile_rig import Servers, Tritons, told, tritons
+from tests.support.servers.hostile import GOOD, OVER_HTTP, OverHttp, message, over_grpc, packed, raw, tensor
+from tests.support.worlds.factories import (
+    make_admin,
+    make_deployment,
+    make_environment,
+    make_model,
+    make_release,
+    make_server,
+)
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

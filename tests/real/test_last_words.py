@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from serving import queries
-from tests.factories import make_admin
 from tests.real.test_agent import Machine, database, machine  # noqa: F401
+from tests.support.worlds.factories import make_admin
 from validators.actions import request_gate_run
 from validators.execution.last_words import MOST_LOG_BYTES
 from validators.execution.run import execute_gate_run

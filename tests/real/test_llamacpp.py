@@ -41,11 +41,11 @@ from serving.ports import ArmCounters, LaunchSpec, RunningServer
 from serving.servers import Client
 from serving.wiring import inference_server
 from tests.contracts.serving_models import VENV
-from tests.factories import make_admin, make_deployment, make_environment, make_server
-from tests.gateway_rig import Rig, rig, wait_until
-from tests.registry_samples import developer, put, served_model
-from tests.tiny_gguf import PLAIN_TEMPLATE, STRICT_TEMPLATE, tiny_gguf
-from tests.triton_rig import local_launcher
+from tests.support.rigs.gateway_rig import Rig, rig, wait_until
+from tests.support.rigs.triton_rig import local_launcher
+from tests.support.worlds.factories import make_admin, make_deployment, make_environment, make_server
+from tests.support.worlds.registry_samples import developer, put, served_model
+from tests.support.worlds.tiny_gguf import PLAIN_TEMPLATE, STRICT_TEMPLATE, tiny_gguf
 from validators.core.policy import parse_policy
 from validators.core.verdict import Verdict
 from validators.execution.gates import GateContext, run_gate

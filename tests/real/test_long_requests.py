@@ -13,7 +13,7 @@ import pytest
 from serving.adapters.linux_connections import open_connections
 from serving.control_plane import listener, request_guard
 from serving.core.request_limits import Limits
-from tests.gateway_rig import Rig, grpc_infer, rig, wait_until
+from tests.support.rigs.gateway_rig import Rig, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")
 LONG_S = 4.0

@@ -25,7 +25,7 @@ from serving.control_plane.clusters import MAX_MIRRORED, MIRROR_TIMEOUT_S, PROBE
 from serving.core.addresses import Address
 from serving.core.request_limits import Limits
 from serving.core.routes import Arm, Prober
-from tests.gateway_rig import FORCES, MODEL, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
+from tests.support.rigs.gateway_rig import FORCES, MODEL, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(300)]
 

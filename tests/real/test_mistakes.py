@@ -19,8 +19,8 @@ from serving.core.routes import Arm, Endpoint
 from serving.ports import ArmCounters
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
-from tests.gateway_rig import FORCES, MODEL, Answer, Rig, rig
-from tests.triton_rig import local_launcher
+from tests.support.rigs.gateway_rig import FORCES, MODEL, Answer, Rig, rig
+from tests.support.rigs.triton_rig import local_launcher
 
 pytestmark = [pytest.mark.real("envoy", "triton"), pytest.mark.timeout(300)]
 CANDIDATE = Rig.CANDIDATE

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from serving.ports import ArmCounters
-from tests.gateway_rig import MODEL
-from tests.hostile import OVER_HTTP, over_grpc
-from tests.hostile_rig import Servers, servers, told
-from tests.odd_requests import in_a_hurry, over_http1, over_http2
+from tests.support.rigs.gateway_rig import MODEL
+from tests.support.rigs.hostile_rig import Servers, servers, told
+from tests.support.servers.hostile import OVER_HTTP, over_grpc
+from tests.support.servers.odd_requests import in_a_hurry, over_http1, over_http2
 
 pytestmark = [pytest.mark.real("envoy", "triton"), pytest.mark.timeout(600)]
 #: So many shapes are sent before the counts are read.

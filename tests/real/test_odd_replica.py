@@ -15,8 +15,8 @@ from serving.adapters.envoy_hosts import EnvoyHosts
 from serving.core.request_limits import Limits
 from serving.core.routes import Arm, digest12
 from serving.ports import GatewayError, HostCounts
-from tests.gateway_rig import MODEL, UNBOUNDED, Rig, grpc_infer, rig, wait_until
-from tests.stub_server import Backend
+from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Rig, grpc_infer, rig, wait_until
+from tests.support.servers.stub_server import Backend
 
 pytestmark = pytest.mark.real("envoy")
 

@@ -14,8 +14,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from serving.core.asleep import PREPARING_AGAIN_S, Asleep
 from serving.core.routes import Endpoint, ModelRoute
 from tests.contracts.serving_models import VENV
-from tests.echo_rig import MODEL, echo, stable
-from tests.gateway_rig import Rig, rig
+from tests.support.rigs.echo_rig import MODEL, echo, stable
+from tests.support.rigs.gateway_rig import Rig, rig
 
 pytestmark = [pytest.mark.real("triton", "envoy", "onnx"), pytest.mark.timeout(300)]
 

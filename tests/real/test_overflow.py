@@ -19,7 +19,7 @@ import pytest
 from serving.core.request_limits import Limits
 from serving.core.routes import Arm
 from serving.ports import ArmCounters
-from tests.gateway_rig import MODEL, UNBOUNDED, Answer, Backend, Rig, grpc_infer, rig, wait_until
+from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Answer, Backend, Rig, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")
 STABLE, CANDIDATE = Rig.STABLE, Rig.CANDIDATE

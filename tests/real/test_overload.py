@@ -10,8 +10,8 @@ import pytest
 
 from serving.core.request_limits import Limits
 from serving.core.routes import Arm
-from tests.gateway_rig import Rig, rig
-from tests.overload_rig import METASTABLE, Call, closed_loop, open_loop, triton
+from tests.support.rigs.gateway_rig import Rig, rig
+from tests.support.rigs.overload_rig import METASTABLE, Call, closed_loop, open_loop, triton
 
 pytestmark = [pytest.mark.real("envoy", "triton"), pytest.mark.timeout(150)]
 #: Generous: an answer takes 17 ms, and a queue that never empties makes everybody wait until they give up.

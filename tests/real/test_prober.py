@@ -39,9 +39,9 @@ from serving.core.routes import Arm, Endpoint, Prober
 from serving.models import Route
 from serving.ports import RunningServer
 from tests.contracts import serving_models as made
-from tests.factories import make_actor, make_deployment, make_environment, make_model, make_server
-from tests.gateway_rig import Rig, rig, wait_until
-from tests.triton_rig import local_launcher
+from tests.support.rigs.gateway_rig import Rig, rig, wait_until
+from tests.support.rigs.triton_rig import local_launcher
+from tests.support.worlds.factories import make_actor, make_deployment, make_environment, make_model, make_server
 from validators.actions import add_golden_set, draft_golden_set, forget_old_requests
 from validators.models import KeptRequest
 from validators.queries import golden_items

@@ -35,8 +35,8 @@ from serving.agent.timings import AgentTimings
 from serving.models import Deployment, Environment, Node, Route
 from serving.ports import InferenceError, RunningServer
 from tests.contracts import serving_models as made
-from tests.gateway_rig import wait_until
-from tests.triton_rig import end_at_once
+from tests.support.rigs.gateway_rig import wait_until
+from tests.support.rigs.triton_rig import end_at_once
 
 pytestmark = [pytest.mark.real("triton"), pytest.mark.django_db]
 SYSTEM = Actor.system("agent:here")

@@ -21,9 +21,9 @@ from serving.control_plane.kept import SnapshotFile
 from serving.control_plane.protos import SCOPE
 from serving.control_plane.server import AdsServer, GatewayIdentity
 from serving.core.addresses import TlsFiles
-from tests.certificates import Authority
-from tests.gateway_rig import Plane, Rig, Traffic, free_port, rig, wait_until
-from tests.stub_server import Loop
+from tests.support.rigs.certificates import Authority
+from tests.support.rigs.gateway_rig import Plane, Rig, Traffic, free_port, rig, wait_until
+from tests.support.servers.stub_server import Loop
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(300)]
 

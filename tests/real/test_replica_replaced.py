@@ -34,11 +34,11 @@ from serving.models import Deployment, Gateway, Scale
 from serving.ports import LaunchSpec, RunningServer
 from serving.queries.deployments import answering_servers
 from tests.contracts.serving_models import serving
-from tests.engine_rig import ROOM, _no_waiting, hear_everyone  # noqa: F401 - one moment with failures is proof
-from tests.factories import RUNTIME, make_admin, make_environment, make_model, make_release, resealed
-from tests.fakes.ports import FakeLauncher, FakeModel
-from tests.gateway_rig import MODEL, Rig, rig
-from tests.stub_server import Backend
+from tests.support.fakes.ports import FakeLauncher, FakeModel
+from tests.support.rigs.engine_rig import ROOM, _no_waiting, hear_everyone  # noqa: F401 - one moment with failures is proof
+from tests.support.rigs.gateway_rig import MODEL, Rig, rig
+from tests.support.servers.stub_server import Backend
+from tests.support.worlds.factories import RUNTIME, make_admin, make_environment, make_model, make_release, resealed
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("envoy"), pytest.mark.timeout(600)]
 SYSTEM = Actor.system("test")

@@ -10,8 +10,8 @@ import pytest
 
 from serving.core.request_limits import Limits
 from serving.core.routes import Arm
-from tests.gateway_rig import UNBOUNDED, Rig, Traffic, rig
-from tests.stub_server import Backend
+from tests.support.rigs.gateway_rig import UNBOUNDED, Rig, Traffic, rig
+from tests.support.servers.stub_server import Backend
 
 pytestmark = pytest.mark.real("envoy")
 LIMITS = Limits(timeout_s=10.0, attempt_timeout_s=2.0)

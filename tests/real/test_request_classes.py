@@ -18,7 +18,7 @@ from serving.core.request_limits import Limits
 from serving.core.routes import Arm
 from serving.core.tenants import Quota, Tenants
 from serving.ports import TenantCounters
-from tests.gateway_rig import KEY, Rig, Traffic, grpc_infer, rig, wait_until
+from tests.support.rigs.gateway_rig import KEY, Rig, Traffic, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")
 #: Callers of these tests come from this machine.

@@ -11,9 +11,20 @@ import pytest
 
 from serving.core.routes import Arm
 from serving.ports import ArmCounters
-from tests.gateway_rig import MODEL, Rig
-from tests.hostile import FOUR, GOOD, OVER_HTTP, OverHttp, good_message, message, over_grpc, packed, raw, tensor
-from tests.hostile_rig import METHOD, Servers, servers, told
+from tests.support.rigs.gateway_rig import MODEL, Rig
+from tests.support.rigs.hostile_rig import METHOD, Servers, servers, told
+from tests.support.servers.hostile import (
+    FOUR,
+    GOOD,
+    OVER_HTTP,
+    OverHttp,
+    good_message,
+    message,
+    over_grpc,
+    packed,
+    raw,
+    tensor,
+)
 
 pytestmark = [pytest.mark.real("envoy", "triton"), pytest.mark.timeout(300)]
 TIMES = 3

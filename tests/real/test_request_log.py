@@ -12,7 +12,7 @@ import pytest
 
 from serving.control_plane.request_log import FAILED, SLOW, LoggedRequest
 from serving.core.request_limits import Limits
-from tests.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
+from tests.support.rigs.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")
 LIMITS = Limits(timeout_s=6.0, attempt_timeout_s=0.8)

@@ -23,8 +23,8 @@ from serving.agent import runtime_image
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from serving.ports import InferenceError, LaunchSpec
-from tests import sentiment_candidates
-from tests.triton_rig import end_at_once
+from tests.support.rigs.triton_rig import end_at_once
+from tests.support.worlds import sentiment_candidates
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE, VENV = ROOT / "examples" / "sentiment", ROOT / ".venv-serving"

@@ -23,9 +23,9 @@ from serving.core.request_limits import Limits
 from serving.core.routes import digest12
 from serving.core.sleep import LEAST_S, SleepRule
 from serving.models import Deployment, Server, Sleep
-from tests.gateway_rig import FORCES, MODEL, Envoy, Rig, Traffic, rig, wait_until
 from tests.real.test_agent import SYSTEM, Machine, database, machine, processes_under  # noqa: F401
 from tests.real.test_static_servers import BODY, Product, gateway  # noqa: F401
+from tests.support.rigs.gateway_rig import FORCES, MODEL, Envoy, Rig, Traffic, rig, wait_until
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(600)]
 

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from serving.control_plane import listener, request_guard
-from tests.gateway_rig import MODEL, Rig, rig
+from tests.support.rigs.gateway_rig import MODEL, Rig, rig
 
 pytestmark = pytest.mark.real("envoy")
 HEAD_S, REQUEST_S = 1, 2

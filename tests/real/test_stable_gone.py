@@ -13,10 +13,10 @@ from serving.control_plane import store
 from serving.models import Deployment, Gateway
 from serving.ports import LaunchError, LaunchSpec, RunningServer
 from sluicegate.cli.rollout import status_lines
-from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.factories import make_admin
-from tests.gateway_rig import Rig
 from tests.real.test_replica_replaced import REQUESTS, Site, Stubs, nodes  # noqa: F401 - the nodes are a fixture
+from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.support.rigs.gateway_rig import Rig
+from tests.support.worlds.factories import make_admin
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("envoy"), pytest.mark.timeout(600)]
 STAGE = {"min_s": 0, "min_samples": 40, "deadline_s": 100_000}

@@ -6,10 +6,10 @@ import pytest
 
 from rollouts.models import DecisionRecord
 from serving.models import Deployment
-from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.gateway_rig import Rig
 from tests.real.test_replica_replaced import POLICY, Site, Stubs, nodes  # noqa: F401 - the nodes are a fixture
-from tests.stub_server import Backend
+from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.support.rigs.gateway_rig import Rig
+from tests.support.servers.stub_server import Backend
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("envoy"), pytest.mark.timeout(600)]
 CODE = "replica_differs"

@@ -21,9 +21,9 @@ from serving.core.request_limits import Limits
 from serving.core.routes import Arm, Endpoint
 from serving.ports import ArmCounters
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
-from tests.gateway_rig import MODEL, UNBOUNDED, Backend, Rig, Traffic, grpc_infer, rig, wait_until
-from tests.overload_rig import BODY, MESSAGE, Model, manifest
-from tests.triton_rig import local_launcher
+from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Backend, Rig, Traffic, grpc_infer, rig, wait_until
+from tests.support.rigs.overload_rig import BODY, MESSAGE, Model, manifest
+from tests.support.rigs.triton_rig import local_launcher
 
 pytestmark = pytest.mark.real("envoy")
 STABLE, CANDIDATE = Rig.STABLE, Rig.CANDIDATE

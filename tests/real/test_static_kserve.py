@@ -16,12 +16,12 @@ from serving.core.static_servers import NOTHING, REQUEST
 from serving.models import Deployment, Node, Server
 from serving.queries.fleet import fleet_of
 from tests.contracts import serving_models as made
-from tests.factories import make_admin
-from tests.gateway_rig import Envoy, wait_until
-from tests.kserve_rig import kserve
-from tests.other_server import OtherServer
 from tests.real.test_agent import database, eventually  # noqa: F401
 from tests.real.test_static_servers import Product, Users, gateway, listed, server_of, static_production, tended  # noqa: F401
+from tests.support.rigs.gateway_rig import Envoy, wait_until
+from tests.support.rigs.kserve_rig import kserve
+from tests.support.servers.other_server import OtherServer
+from tests.support.worlds.factories import make_admin
 
 pytestmark = [pytest.mark.real("kserve", "envoy"), pytest.mark.shows("server:kserve"), pytest.mark.timeout(600)]
 

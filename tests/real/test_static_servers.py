@@ -38,10 +38,10 @@ from serving.models import Deployment, Environment, ListedServer, Node, Server
 from serving.queries.fleet import fleet_of
 from serving.queries.routes import acknowledged
 from tests.contracts import serving_models as made
-from tests.factories import make_admin
-from tests.gateway_rig import Envoy, free_port, wait_until
 from tests.real.test_agent import Machine, ask, database, eventually  # noqa: F401
-from tests.static_rig import HOST, Owner, owner
+from tests.support.rigs.gateway_rig import Envoy, free_port, wait_until
+from tests.support.rigs.static_rig import HOST, Owner, owner
+from tests.support.worlds.factories import make_admin
 
 pytestmark = [pytest.mark.real("triton", "envoy"), pytest.mark.timeout(600)]
 SYSTEM = Actor.system("test")

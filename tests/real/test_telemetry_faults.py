@@ -24,10 +24,17 @@ from serving.actions.gateways import register_gateway
 from serving.actions.routes import set_route
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.ports import GatewayCounters, GatewayError
-from tests.control_plane_rig import ControlPlaneProcess, Wire
-from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
-from tests.faulty_proxy import FaultyProxy, faulty_proxy
-from tests.gateway_rig import MODEL, Backend, Envoy, Loop, Rig, Traffic, rig, wait_until
+from tests.support.rigs.control_plane_rig import ControlPlaneProcess, Wire
+from tests.support.rigs.gateway_rig import MODEL, Backend, Envoy, Loop, Rig, Traffic, rig, wait_until
+from tests.support.servers.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.support.worlds.factories import (
+    make_admin,
+    make_deployment,
+    make_environment,
+    make_model,
+    make_release,
+    make_server,
+)
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(240)]
 

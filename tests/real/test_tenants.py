@@ -12,7 +12,7 @@ import pytest
 
 from serving.core.tenants import Quota, Tenants
 from serving.ports import TenantCounters
-from tests.gateway_rig import FORCES, Rig, grpc_infer, rig
+from tests.support.rigs.gateway_rig import FORCES, Rig, grpc_infer, rig
 
 pytestmark = [pytest.mark.real("envoy")]
 #: Buckets that do not fill again while a test lasts: what passes is what a bucket holds, however busy the machine is.

@@ -13,8 +13,8 @@ import pytest
 import tritonclient.grpc as client
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from tests.echo_rig import BATCH, MODEL, TYPES, echo, stable
-from tests.gateway_rig import Rig
+from tests.support.rigs.echo_rig import BATCH, MODEL, TYPES, echo, stable
+from tests.support.rigs.gateway_rig import Rig
 
 pytestmark = [pytest.mark.real("triton", "envoy", "onnx"), pytest.mark.timeout(300)]
 Arrays = dict[str, np.ndarray[Any, Any]]

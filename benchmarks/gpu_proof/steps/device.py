@@ -170,7 +170,7 @@ def _area(gpus: Sequence[Gpu], at: Sequence[float]) -> float:
 
 def recordings(scene: Scene) -> Outcome:
     """Recordings at idle and under load, each replayed under the reader. Tests replay them from tests/recordings/nvml."""
-    from tests.fakes import nvml
+    from tests.support.fakes import nvml
 
     folder, seconds = scene.config.out.parent / f"{scene.config.out.stem}-recordings", int(scene.seconds(6, 3))
     idle = nvml.record(max(2, seconds))
@@ -188,7 +188,7 @@ def recordings(scene: Scene) -> Outcome:
 
 def write_recording(path: Path, frames: list[dict[str, Any]]) -> dict[str, Any]:
     """Writes the recording, replays it from the file, and asserts that each frame has a reading with a GPU and the recorded name."""
-    from tests.fakes import nvml
+    from tests.support.fakes import nvml
 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"says": "Recorded on a real GPU.", "frames": frames}, indent=1) + "\n")

@@ -13,8 +13,8 @@ from registry.models import Release, ServedModel
 from serving.agent.gpu_reader import GpuReader
 from serving.models import Environment, Node
 from tests.core.test_gpu_health import judged as judged_gpu
-from tests.fakes.nvml import replayed
 from tests.pages.gallery.releases import SYSTEM, gate_run
+from tests.support.fakes.nvml import replayed
 from validators.actions.gate_runs import record_judgement
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict

@@ -17,8 +17,8 @@ from ledger.core.canonical import sha256_of
 from registry import actions
 from registry.models import Release, ServedModel
 from serving.models import Environment
-from tests.model_files import onnx_file, tokenizer_file
-from tests.registry_samples import draft_with
+from tests.support.worlds.model_files import onnx_file, tokenizer_file
+from tests.support.worlds.registry_samples import draft_with
 from validators.actions import add_golden_set
 from validators.actions.gate_runs import finish_gate_run, record_judgement
 from validators.core import envelope

@@ -15,9 +15,9 @@ from rollouts.engine.timings import EngineTimings
 from rollouts.models import Rollout
 from serving.actions.routes import set_route
 from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server
-from tests.engine_rig import ROOM, hear_everyone
-from tests.fakes.gateway import FakeGateway
 from tests.pages.gallery.clock import StoryClock
+from tests.support.fakes.gateway import FakeGateway
+from tests.support.rigs.engine_rig import ROOM, hear_everyone
 
 AT_ONCE = EngineTimings(zero_poll_for_s=0.0, gone_over_s=0.0, effects_share=ROOM)
 
@@ -91,7 +91,7 @@ class Traffic:
         return rollout
 
     def behave(self, release: Release, **how: Any) -> None:
-        """How its server answers from now on: see `tests.fakes.gateway.Behaviour`."""
+        """How its server answers from now on: see `tests.support.fakes.gateway.Behaviour`."""
         self.gateway.set_arm(release.digest or "", **how)
 
     def refuse(self, model: ServedModel, why: str) -> None:

@@ -21,7 +21,6 @@ from rollouts.actions import roll_back
 from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import AATestRecord, Rollout
 from serving.models import Environment, Gateway, Node, Route
-from tests.factories import make_environment, make_team, make_user
 from tests.pages.gallery.clock import StoryClock
 from tests.pages.gallery.hardware import SILENT, SILENT_S, gpus_are_read, requests_are_kept, watched_run
 from tests.pages.gallery.releases import (
@@ -37,6 +36,7 @@ from tests.pages.gallery.releases import (
     pushed,
 )
 from tests.pages.gallery.rollouts import Traffic
+from tests.support.worlds.factories import make_environment, make_team, make_user
 from validators.core.policy import parse_policy
 from validators.models import GateResult, GateRun
 

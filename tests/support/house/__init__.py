@@ -1,0 +1,1 @@
+"""Counts and tables about the code itself."""

@@ -1,0 +1,124 @@
+"""A real Prometheus for tests, and an exporter that it scrapes several times a second."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import http.server
+import json
+import math
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from tests.support.rigs.gateway_rig import free_port, wait_until
+from tests.support.rigs.parts import prometheus
+
+SCRAPE_S = 0.1
+
+
+class Exporter:
+    """Exposes what it is told to, as `/metrics`. `is_down` makes scrapes fail."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self.is_down = False
+        self.scrapes = 0
+        owner = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                owner.scrapes += 1
+                body = owner.page().encode()
+                self.send_response(500 if owner.is_down else 200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None: ...
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def page(self) -> str:
+        lines = []
+        for (metric, labels), value in list(self.values.items()):
+            said = {math.inf: "+Inf", -math.inf: "-Inf"}.get(value, "NaN" if math.isnan(value) else repr(value))
+            named = ",".join(f'{name}="{text}"' for name, text in labels)
+            lines.append(f"{metric}{{{named}}} {said}\n")
+        return "".join(lines)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class PrometheusProcess:
+    """Prometheus with its data in `folder`; it may be stopped and started again on the same port and data."""
+
+    def __init__(self, folder: Path, exporter: Exporter) -> None:
+        self.folder, self.exporter, self.port = folder, exporter, free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        job = {"job_name": "signals", "static_configs": [{"targets": [f"127.0.0.1:{exporter.port}"]}]}
+        told = {"global": {"scrape_interval": f"{SCRAPE_S * 1000:.0f}ms"}, "scrape_configs": [job]}
+        (folder / "prometheus.yml").write_text(json.dumps(told))
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        argv = [
+            str(prometheus()),
+            f"--config.file={self.folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={self.folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+            "--log.level=warn",
+        ]
+        with (self.folder / "prometheus.log").open("ab") as log:
+            self._process = subprocess.Popen(argv, stdout=log, stderr=log)
+        wait_until(lambda: self._get("/-/ready") == 200, "Prometheus to be ready")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(60)
+            self._process = None
+
+    def scraped(self) -> None:
+        """Waits until what the exporter says now has been read, and can be asked for."""
+        seen = self.exporter.scrapes
+        wait_until(lambda: self.exporter.scrapes >= seen + 2, "the first is written once the second begins")
+
+    def has(self, query: str) -> bool:
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(line):
+            line.request("GET", f"/api/v1/query?query={quote(query)}")
+            return bool(json.load(line.getresponse())["data"]["result"])
+
+    def _get(self, path: str) -> int:
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(line), contextlib.suppress(OSError):
+            line.request("GET", path)
+            return line.getresponse().status
+        return 0
+
+
+@contextlib.contextmanager
+def prometheus_process(folder: Path) -> Iterator[PrometheusProcess]:
+    exporter = Exporter()
+    process = PrometheusProcess(folder, exporter)
+    try:
+        process.start()
+        yield process
+    finally:
+        process.stop()
+        exporter.close()

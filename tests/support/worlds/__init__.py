@@ -1,0 +1,1 @@
+"""Rows, files and requests as tests need them."""
