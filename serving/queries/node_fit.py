@@ -157,8 +157,8 @@ def draft_fits(spec: Spec, plan: Mapping[str, Any]) -> DraftFits:
 def next_node(release: Release) -> Node | None:
     """The node that a new deployment is given: one that its envelope fits before others, then machines before listed servers, and
     the last heard of first."""
-    known = with_listing(nodes()).order_by(LAST_HEARD_OF)
-    free = sorted(known, key=lambda node: node.listed_in is not None)
+    is_machine = ExpressionWrapper(Q(listing=None), BooleanField())
+    free = nodes().order_by(is_machine.desc(), LAST_HEARD_OF)
     return next(iter(nodes_for(release, free)), None)
 
 

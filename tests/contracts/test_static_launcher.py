@@ -286,7 +286,8 @@ def test_nothing_of_this_machine_is_told_of_theirs(theirs: Owner, blobs: MemoryB
     assert set(told) == {"containment", "static"} and told["containment"]["tier"] == "unknown"
     assert told["static"] == {"address": str(theirs.at), "loads": REQUEST}
     theirs.kill()
-    assert "missing" in facts(launcher_for(theirs.at, blobs, tmp_path, REQUEST))
+    launcher = launcher_for(theirs.at, blobs, tmp_path, REQUEST)
+    assert launcher.runtimes() == [] and "missing" in facts(launcher)
 
 
 @pytest.fixture(
