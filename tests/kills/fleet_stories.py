@@ -29,7 +29,6 @@ class Fleet(Protocol):
     def cut_off(self, node: str) -> None:
         """Nothing is heard of the node any more; its servers run on."""
 
-
     def back(self, node: str) -> None:
         """Its agent is started."""
 
