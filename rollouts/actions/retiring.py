@@ -21,6 +21,7 @@ from serving.actions import drain_deployment, ensure_deployment
 from serving.actions.gateways import remove_gateway
 from serving.actions.placing import hold_rooms
 from serving.actions.routes import lock_routes, notify_routes, refuse_retired
+from serving.actions.static_servers import remove_server
 from serving.core.reasons import LONGEST_REASON
 from serving.models import Deployment, Environment
 from serving.queries.deployments import live_deployments
@@ -66,6 +67,7 @@ def remove_environment(
     """
     found = _locked(actor, environment, expected_version, reason)
     plan = _plan(found)
+    hold_rooms()
     releases = {one.release for one in _staying(found)}
     lock_routes(found, *releases)  # and their deployments and gateways, before the first event
     gateways = list(found.gateways.order_by("name").select_for_update(no_key=True))
@@ -76,6 +78,8 @@ def remove_environment(
     for gateway in gateways:
         remove_gateway(actor=actor, gateway=gateway, reason=why)
     if plan.is_deleted:
+        for name in found.listed_servers.order_by("pk").values_list("pk", flat=True):
+            remove_server(actor=actor, environment=found, name=name, reason=why)
         found.delete()
     else:
         found.scales.all().delete()
@@ -143,7 +147,7 @@ def _plan(environment: Environment) -> Removal:
         if is_deleted
         else f"{slug} is retired: nothing is deployed or rolled out there any more. Its history, evidence and log stay, and its name."
     )
-    return Removal(slug, is_deleted, (first, *what_goes(environment)))
+    return Removal(slug, is_deleted, (first, *what_goes(environment, is_deleted=is_deleted)))
 
 
 def _staying(environment: Environment) -> list[Deployment]:

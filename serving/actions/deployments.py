@@ -63,8 +63,7 @@ def ensure_deployment(
     """A live deployment of the release in the environment, made if there was none, tried again if it had failed. A new one is placed on
     no node that `but` names.
 
-    Of several replicas the newest: the others come and go by themselves (`serving.actions.replicas`). What nobody wants on a lost node
-    is as if it were gone.
+    Of several replicas the newest: the others come and go by themselves (`serving.actions.replicas`).
 
     Raises:
         Refused: the actor may not, or the release carries code that no release manager waived.
@@ -309,21 +308,32 @@ def end_server(*, actor: Actor, server: Server, reason: str) -> None:
 
 
 def register_node(
-    *, actor: Actor, name: str, runtimes: list[dict[str, Any]], facts: dict[str, Any], is_listed: bool = False
+    *,
+    actor: Actor,
+    name: str,
+    runtimes: list[dict[str, Any]],
+    facts: dict[str, Any],
+    listed_at: datetime | None = None,
 ) -> Node:
-    """Returns the node by this name, seen now, with its new runtimes and facts. An event records the first time.
+    """Returns the node by this name, seen now, with its new runtimes and facts. An event records the first time, and the return of
+    a node that was removed.
 
-    Raises Refused: `is_listed` and no environment lists such a server, or the other way round.
+    Args:
+        listed_at: when the listing was made that the agent acts for; None for a machine's agent.
+
+    Raises Refused: there is no such listing, or a machine has the name of a listed server.
     """
     require(actor, Verb.ADMINISTER, "")
     with transaction.atomic():
         found = Node.objects.select_for_update(no_key=True).filter(name=name).first()
-        if ListedServer.objects.filter(pk=name).exists() != is_listed:
-            says = "is listed by no environment" if is_listed else "is the name of a server that an environment lists"
-            raise Refused("server_not_listed" if is_listed else "server_listed", f"{name} {says}.", node=name)
+        if ListedServer.objects.filter(pk=name).values_list("listed_at", flat=True).first() != listed_at:
+            if listed_at is None:
+                says = f"{name} is the name of a server that an environment lists."
+                raise Refused("server_listed", says, node=name)
+            raise Refused("server_not_listed", f"{name} was removed from its list, or listed anew.", node=name)
         told = {"runtimes": runtimes, "facts": facts, "seen_at": timezone.now(), "removed_at": None}
         node, is_new = Node.objects.update_or_create(name=name, defaults=told)
-        if is_new or (found is not None and found.seen_at is None):
+        if is_new or (found is not None and (found.seen_at is None or found.removed_at is not None)):
             images = sorted({runtime["image"] for runtime in runtimes})
             append_event(
                 verb=EventVerb.NODE_REGISTERED,

@@ -18,9 +18,9 @@ from serving.actions.placing import hold_rooms
 from serving.actions.routes import lock_open
 from serving.core.addresses import why_not_served_at
 from serving.core.platforms import Platform
-from serving.core.static_servers import NOTHING, StaticServer, mistakes
+from serving.core.static_servers import NOTHING, StaticServer, mistakes, share_files
 from serving.models import Environment, ListedServer, Node
-from serving.queries.deployments import live_deployments
+from serving.queries.deployments import live_deployments, nodes
 from serving.queries.static_servers import listed_server
 
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,58}[A-Za-z0-9_])?")
@@ -46,7 +46,7 @@ def list_server(
         loads: how releases get there (`serving.core.static_servers`).
         kind: the name that the server must state; empty for any.
 
-    Raises Refused, Invalid, StateChanged (the environment is retired; the name or the address is taken).
+    Raises Refused, Invalid, StateChanged (the environment is retired; the name, the address or the folder is taken).
     """
     require(actor, Verb.ADMINISTER, EVERY_TEAM)
     at = _checked(name, address, loads, runtime, kind)
@@ -58,7 +58,7 @@ def list_server(
             f"sluicegate api PATCH /environments/{environment.slug} platform=static --if-match {environment.version}",
         )
     hold_rooms()
-    _refuse_taken(name, at)
+    _refuse_taken(name, at, loads)
     again: dict[str, Any] = {
         "runtimes": [],
         "facts": {},
@@ -128,8 +128,8 @@ def _checked(name: str, address: str, loads: str, runtime: str, kind: str) -> St
     return at
 
 
-def _refuse_taken(name: str, at: StaticServer) -> None:
-    if Node.objects.filter(name=name, removed_at=None).exists():
+def _refuse_taken(name: str, at: StaticServer, loads: str) -> None:
+    if nodes().filter(name=name).exists() or live_deployments().filter(node=name).exists():
         raise StateChanged("server_listed", f"{name} is the name of another server or machine. Choose another name.")
     ports = (at.http_port, at.grpc_port)
     same = Q(host=at.host) & (Q(http_port__in=ports) | Q(grpc_port__in=ports))
@@ -141,6 +141,14 @@ def _refuse_taken(name: str, at: StaticServer) -> None:
             "first, or name another.",
             server=taken.node_id,
         )
+    for other in ListedServer.objects.order_by("pk"):
+        if share_files(loads, other.loads):
+            raise StateChanged(
+                "server_listed",
+                f"{other.node_id} has the model repository {other.loads}, so {loads} would mix the releases of two servers. "
+                "Give each server a folder of its own.",
+                server=other.node_id,
+            )
 
 
 def _tell(verb: EventVerb, row: ListedServer, actor: Actor, reason: str = "") -> None:

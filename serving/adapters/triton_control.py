@@ -7,7 +7,7 @@ Source: Triton's model repository extension, `config` and `file:` parameters of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 
 from google.protobuf import json_format, text_format
 from tritonclient import grpc as triton_grpc
@@ -21,31 +21,30 @@ from serving.ports import InferenceError
 _STAMP = "sluicegate_server"
 _ANSWER_S = 5.0
 _VERSION_S = 3.0
+_LONGEST_NAME = 100
+
+
+class About(NamedTuple):
+    """`tells_configuration`: whether it returns a model's configuration, and so the stamp in it."""
+
+    name: str
+    version: str
+    tells_configuration: bool
 
 
 class TritonControl:
-    """Safe to use from several threads."""
+    """Safe to use from several threads. The channel closes with the object."""
 
     def __init__(self, host: str, grpc_port: int) -> None:
         self._client = triton_grpc.InferenceServerClient(f"{host}:{grpc_port}", channel_args=CHANNEL)
 
-    def close(self) -> None:
-        self._client.close()
-
-    def version(self) -> tuple[str, str]:
-        """The server's name and version. Raises InferenceError."""
-        told = self._metadata()
-        return str(told.name), str(told.version)
-
-    def tells_configuration(self) -> bool:
-        """Whether it tells a model's configuration, and so the stamp in it. Raises InferenceError."""
-        return "model_configuration" in self._metadata().extensions
-
-    def _metadata(self) -> Any:
+    def about(self) -> About:
+        """Returns what the server states of itself. Raises InferenceError."""
         try:
-            return self._client.get_server_metadata(client_timeout=_VERSION_S)
+            told = self._client.get_server_metadata(client_timeout=_VERSION_S)
         except InferenceServerException as error:
             raise _error(error) from error
+        return About(_plain(told.name), _plain(told.version), "model_configuration" in told.extensions)
 
     def serves(self, model: str, *, within_s: float = _ANSWER_S) -> bool:
         """Whether it is ready to answer for the model. Raises InferenceError: `unreachable`, `timeout`."""
@@ -88,6 +87,11 @@ class TritonControl:
             self._client.unload_model(model, client_timeout=timeout_s)
         except InferenceServerException as error:
             raise _error(error) from error
+
+
+def _plain(text: str) -> str:
+    """The text as PostgreSQL stores it, which is without NUL, and at a name's length."""
+    return text.replace("\x00", "")[:_LONGEST_NAME]
 
 
 def _error(error: InferenceServerException) -> InferenceError:

@@ -12,7 +12,9 @@ import logging
 import os
 import platform
 import threading
+import time
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,7 +60,7 @@ class Agent:
         connect: a client for a running server.
         drift_check_every_s: how often the files of its servers are compared with what was sealed; 0 for never.
         blobs: the node's copies of files; None if the launcher keeps none.
-        is_listed: it acts for a server that an environment lists.
+        listed_at: when the server was listed that it acts for; None for the agent of a machine.
     """
 
     def __init__(
@@ -72,12 +74,12 @@ class Agent:
         drift_check_every_s: float = 0.0,
         gpus: GpuMeter | None = None,
         blobs: BlobCache | None = None,
-        is_listed: bool = False,
+        listed_at: datetime | None = None,
     ) -> None:
         self._node, self._servers, self._launcher, self._connect = node, servers, launcher, connect
         self._pace, self._drift_check_every_s = pace or AgentTimings(), drift_check_every_s
         self._actor = Actor.system(f"agent:{node}")
-        self._gpus, self._blobs, self._is_listed = gpus or GpuMeter(), blobs, is_listed
+        self._gpus, self._blobs, self._listed_at = gpus or GpuMeter(), blobs, listed_at
         self._turned_away = ""  # why it may not act for its node now
         self._threads: dict[str, threading.Thread] = {}
         self._stop = threading.Event()
@@ -98,28 +100,34 @@ class Agent:
                 threading.Thread(target=self._check_drift_of_all, name="drift", daemon=True).start()
             for read in (self._read_servers, self._read_gpus) if self._launcher.runs_here else ():
                 self._begin(read)
-            has_swept, beat_in_s = False, 0.0
-            while not self._stop.is_set():
-                try:
-                    if beat_in_s <= 0:
-                        self._beat()
-                        beat_in_s = BEAT_EVERY_S
-                    if not self._turned_away and not has_swept:
-                        self._sweep()
-                        has_swept = True
-                        if self._blobs is not None:
-                            self._begin(self._keep_stable)
-                    if not self._turned_away:
-                        self._dispatch()
-                except _STORE_TROUBLE as error:
-                    _wait_for_store(error)
-                except OSError as error:  # such as no free file descriptor; servers go on without the agent
-                    log.warning("node %s: %s; it is tried again", self._node, error)
-                self._stop.wait(LOOK_EVERY_S)
-                beat_in_s -= LOOK_EVERY_S
-            for thread in self._threads.values():
-                thread.join(timeout=self._pace.probe_timeout + 2)
-        connection.close()
+            try:
+                self._work()
+            finally:
+                self._stop.set()  # also after an error: another agent may begin
+                for thread in self._threads.values():
+                    thread.join(timeout=self._pace.probe_timeout + 2)
+                connection.close()
+
+    def _work(self) -> None:
+        has_swept, beat_at = False, time.monotonic()
+        while not self._stop.is_set():
+            now = time.monotonic()
+            try:
+                if now >= beat_at:
+                    self._beat()
+                    beat_at = now + BEAT_EVERY_S
+                if not self._turned_away and not has_swept:
+                    self._sweep()
+                    has_swept = True
+                    if self._blobs is not None:
+                        self._begin(self._keep_stable)
+                if not self._turned_away:
+                    self._dispatch()
+            except _STORE_TROUBLE as error:
+                _wait_for_store(error)
+            except OSError as error:  # such as no free file descriptor; servers go on without the agent
+                log.warning("node %s: %s; it is tried again", self._node, error)
+            self._stop.wait(LOOK_EVERY_S)
 
     def _take(self, handle: int) -> bool:
         """Waits until no other agent manages these servers. False when stopped meanwhile."""
@@ -157,9 +165,9 @@ class Agent:
                 raise
         runtimes, told = self._told
         actions.register_node(
-            actor=self._actor, name=self._node, runtimes=runtimes, facts=told, is_listed=self._is_listed
+            actor=self._actor, name=self._node, runtimes=runtimes, facts=told, listed_at=self._listed_at
         )
-        of_machine = () if self._is_listed else (self._measure, self._place)
+        of_machine = (self._measure, self._place) if self._listed_at is None else ()
         for chore in (*of_machine, self._launcher.stop_left, self._drain):
             try:
                 chore()

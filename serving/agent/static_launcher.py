@@ -24,7 +24,7 @@ from ledger.adapters.files import write_whole
 from registry.core.file_rules import code_files
 from registry.core.kinds import tells_live
 from serving.adapters.triton import TritonServer
-from serving.adapters.triton_control import TritonControl
+from serving.adapters.triton_control import About, TritonControl
 from serving.agent import model_repository, shim_record
 from serving.agent.health_check import require_sockets
 from serving.core.containment import Containment, not_contained
@@ -71,6 +71,7 @@ class StaticLauncher:
         self._allows_uncontained_code = allows_uncontained_code
         self._control = TritonControl(server.host, server.grpc_port)
         self._kind, self._listed_kind = "", kind
+        self._missing = ""  # why `runtimes` was empty when it was last asked
         self._left: set[Path] = set()  # folders of releases that could not be unloaded
         #: By model: held by whoever gives the server a release of it, or takes one away.
         self._changing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -94,22 +95,22 @@ class StaticLauncher:
         return {"tier": "unknown", "says": says, "allows_uncontained_code": allows}
 
     def runtimes(self) -> list[dict[str, Any]]:
-        """Empty while the server does not answer, or cannot be given anything; `missing()` then says why."""
+        """Empty while the server does not answer, or cannot be given anything; `missing()` then returns why. Asks the server once."""
         try:
-            if self._why_not_given():
-                return []
-            name, version = self._control.version()
-            self._kind = name
-        except InferenceError:
+            about = self._control.about()
+            self._missing = self._why_not_given(about)
+        except InferenceError as error:
+            self._missing = self._away(error)
+        if self._missing:
             return []
+        self._kind = about.name
         backends = sorted(model_repository.SERVER_BACKENDS)
-        return [{"image": self._runtime, "server": name, "backends": backends, "versions": {name: version}}]
+        versions = {about.name: about.version}
+        return [{"image": self._runtime, "server": about.name, "backends": backends, "versions": versions}]
 
     def missing(self) -> str:
-        try:
-            return self._why_not_given()
-        except InferenceError as error:
-            return self._away(error)
+        """Why `runtimes()` was empty when it was last called."""
+        return self._missing
 
     def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path:
         """A new name, which is the model's stamp there."""
@@ -249,7 +250,7 @@ class StaticLauncher:
 
     def _check_server(self, spec: LaunchSpec) -> None:
         """Raises InferenceError where it does not answer, LaunchError where it is not to be used for this release."""
-        if why := self._why_not_given():
+        if why := self._why_not_given(self._control.about()):
             raise LaunchError("load_failed", why)
         if self._loads == NOTHING:
             self._check_ambiguity(spec)
@@ -261,12 +262,12 @@ class StaticLauncher:
             )
         return None
 
-    def _why_not_given(self) -> str:
-        """Returns why the server cannot be used as it is listed, or an empty string. Raises InferenceError."""
-        name, version = self._control.version()
+    def _why_not_given(self, about: About) -> str:
+        """Returns why the server cannot be used as it is listed, or an empty string."""
+        name, version, tells_configuration = about
         if self._listed_kind not in ("", name):
             return f"{self.server} is {name} {version}, and is listed as {self._listed_kind}. List it with kind={name}."
-        if self._loads == NOTHING or self._control.tells_configuration():
+        if self._loads == NOTHING or tells_configuration:
             return ""
         return (
             f"{self.server} is {name} {version}, which tells no model's configuration, so that what was loaded from here could "

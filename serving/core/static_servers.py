@@ -66,6 +66,12 @@ def _is_below(folder: str, root: str) -> bool:
     )
 
 
+def share_files(one: str, other: str) -> bool:
+    """Whether two values of `loads` are the same folder, or one folder lies in the other."""
+    is_folder = one.startswith("/") and other.startswith("/")
+    return is_folder and (f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/"))
+
+
 def differences(serving: Mapping[str, Any], inputs: Sequence[Stated], outputs: Sequence[Stated]) -> list[str]:
     """How what a server states contradicts a release's `serving`, a sentence each.
 

@@ -9,6 +9,7 @@ class PortError(Exception):
     REASONS: frozenset[str] = frozenset()
 
     def __init__(self, reason: str, message: str) -> None:
+        message = message.replace("\x00", "")  # PostgreSQL stores no NUL, and the other side may send one
         super().__init__(message)
         self.reason = reason
         self.message = message

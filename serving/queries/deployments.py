@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import F, QuerySet
+from django.conf import settings
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.expressions import RawSQL
+from django.utils import timezone
 
 from ledger.core.errors import NotFound
 from registry.models import Release
@@ -16,6 +18,8 @@ from registry.queries.releases import LARGE
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.platforms import Platform
 from serving.models import Deployment, Environment, Gateway, Node, Route, Server, ServerLog
+
+FORGOTTEN_AFTER: Final = timedelta(days=1)
 
 
 def get_environment(slug: str) -> Environment:
@@ -154,8 +158,12 @@ def open_to(environment: Environment, among: Iterable[Node]) -> list[Node]:
 
 
 def nodes() -> QuerySet[Node]:
-    """By name, without those that were removed."""
-    return Node.objects.filter(removed_at=None).order_by("name")
+    """By name. Servers that were removed are left out, and so is another machine that was silent for a day and is to run nothing: its
+    agent's next report brings it back."""
+    wanted = Deployment.objects.filter(node=OuterRef("pk"), state__in=sorted(LIVE), is_wanted=True)
+    reported = Q(seen_at__gte=timezone.now() - FORGOTTEN_AFTER)
+    known = Q(name=settings.NODE_NAME) | Q(listing__isnull=False) | reported | Exists(wanted)
+    return Node.objects.filter(known, removed_at=None).order_by("name")
 
 
 def among(ids: Iterable[object], kind: str = "bigint") -> RawSQL:

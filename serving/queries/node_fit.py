@@ -155,8 +155,10 @@ def draft_fits(spec: Spec, plan: Mapping[str, Any]) -> DraftFits:
 
 
 def next_node(release: Release) -> Node | None:
-    """The node that a new deployment is given: one that its envelope fits before others, the last heard of first."""
-    free = Node.objects.filter(removed_at=None).order_by(LAST_HEARD_OF)
+    """The node that a new deployment is given: one that its envelope fits before others, then machines before listed servers, and
+    the last heard of first."""
+    is_machine = ExpressionWrapper(Q(listing=None), BooleanField())
+    free = nodes().order_by(is_machine.desc(), LAST_HEARD_OF)
     return next(iter(nodes_for(release, free)), None)
 
 

@@ -16,7 +16,7 @@ from serving.core.containment import Containment, may_run_code, not_contained, o
 from serving.core.gpu import reading_of
 from serving.core.placement import Choice, Claim, Device, Spot, choose, claim_of, demand_of
 from serving.models import Environment, Node
-from serving.queries.deployments import live_deployments, open_to, with_listing
+from serving.queries.deployments import live_deployments, nodes, open_to, with_listing
 from serving.queries.fleet import SILENT_AFTER
 from serving.queries.node_fit import LAST_HEARD_OF, offering
 
@@ -69,14 +69,14 @@ def is_silent(node: Node) -> bool:
 
 def fleet_now() -> Fleet:
     """Two queries."""
-    nodes = tuple(with_listing(Node.objects.filter(removed_at=None)).order_by(LAST_HEARD_OF))
+    known = tuple(with_listing(nodes()).order_by(LAST_HEARD_OF))
     held: dict[str, list[_Occupant]] = {}
     columns = ("node_id", "claim", "release_id", "environment_id", "is_wanted", "drain_asked_at", "release__model_id")
     for node, claim, release, environment, is_wanted, asked, model in live_deployments().values_list(*columns):
         is_staying = is_wanted and asked is None
         one = _Occupant(claim_of(claim), release, environment, is_staying, model, is_going=not is_wanted)
         held.setdefault(node, []).append(one)
-    return Fleet(nodes, held)
+    return Fleet(known, held)
 
 
 def place_for(release: Release, environment: Environment, fleet: Fleet, *, but: Iterable[str] = ()) -> Choice:

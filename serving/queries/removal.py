@@ -8,7 +8,7 @@ from django.db.models import Count, ForeignObjectRel, QuerySet
 
 from ledger.queries import clock
 from serving.core.gateway_standing import SEEN_WITHIN_S
-from serving.models import Environment, Gateway
+from serving.models import Environment, Gateway, ListedServer
 from serving.queries.deployments import live_deployments
 
 #: Where gates run unless somebody names another environment.
@@ -16,9 +16,10 @@ GATES_RUN_IN = "staging"
 
 
 def has_history(environment: Environment) -> bool:
-    """Whether anything but a gateway names it: what was deployed, rolled out, measured or asked for there."""
+    """Whether anything but a gateway or a listed server names it: what was deployed, rolled out, measured or asked for there."""
     fields = Environment._meta.get_fields(include_hidden=True)  # those without a name of their own among them
-    relations = (one for one in fields if isinstance(one, ForeignObjectRel) and one.related_model is not Gateway)
+    kept = (Gateway, ListedServer)
+    relations = (one for one in fields if isinstance(one, ForeignObjectRel) and one.related_model not in kept)
     return any(one.related_model._default_manager.filter(**{one.field.name: environment}).exists() for one in relations)
 
 
@@ -28,8 +29,8 @@ def gateways_that_speak(environment: Environment) -> list[str]:
     return list(gateways_of(environment).filter(seen_at__gte=since).values_list("name", flat=True))
 
 
-def what_goes(environment: Environment) -> list[str]:
-    """What goes with it, as sentences: the servers of each release, and silent gateways."""
+def what_goes(environment: Environment, *, is_deleted: bool) -> list[str]:
+    """Returns sentences: which servers of each release and which silent gateways go with it, and what becomes of listed servers."""
     rows = (
         live_deployments()
         .filter(environment=environment, is_wanted=True)
@@ -42,7 +43,19 @@ def what_goes(environment: Environment) -> list[str]:
         for one in counted
     ]
     names = gateways_of(environment).values_list("name", flat=True)
-    return [*servers, *(f"Gateway {name}, which is silent, is taken off the list." for name in names)]
+    listed = environment.listed_servers.order_by("pk").values_list("pk", flat=True)
+    return [
+        *servers,
+        *(f"Gateway {name}, which is silent, is taken off the list." for name in names),
+        *(_fate(environment, name, is_deleted) for name in listed),
+    ]
+
+
+def _fate(environment: Environment, name: str, is_deleted: bool) -> str:
+    if is_deleted:
+        return f"Server {name} is taken off the list."
+    remove = f"sluicegate api POST /environments/{environment.slug}/servers/{name}/remove"
+    return f"Server {name} stays listed, for a return of {environment.slug}. Remove it with: {remove}"
 
 
 def gateways_of(environment: Environment) -> QuerySet[Gateway]:

@@ -1,8 +1,8 @@
 """Which servers are known to answer: the one rule that the overview, a model's page, the fleet and the event stream share.
 
-A server counts as answering only while the agent of its node reports. A silent agent is no proof that its servers died: pages show
-them as lost and name the agent. Nor is it one that a server gave no right answer lately, but no page shows that one as healthy. The
-engine and the agents keep longer limits of their own before they change anything.
+A server counts as answering only while the agent of its node reports. A silent agent is no proof that its servers died: pages leave
+them out of that count and name the agent. Nor is it one that a server gave no right answer lately, but no page shows that one as
+healthy. The engine and the agents keep longer limits of their own before they change anything.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from django.utils import timezone
 from serving.core.lifecycle import DeploymentState
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Node, Route, Server, Sleep
+from serving.queries.deployments import nodes
 
 #: An agent reports every 2.5 s (`serving.agent.node_agent.BEAT_EVERY_S`). Pages call a node silent after two missed reports.
 REPORTS_WITHIN: Final = timedelta(seconds=7)
@@ -55,7 +56,7 @@ def on_reporting(since: Any, prefix: str = "") -> Q:
 def silent_nodes() -> list[tuple[str, bool]]:
     """(node, whether it reports) of every node on the list. One query."""
     since = reports_since()
-    rows = Node.objects.filter(removed_at=None).values_list("name", "seen_at")
+    rows = nodes().values_list("name", "seen_at")
     return [(name, seen is not None and seen >= since) for name, seen in rows]
 
 

@@ -7,21 +7,24 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Exists, OuterRef, QuerySet
 
 from accounts.core.access import Actor
 from ledger.core.errors import NotFound
 from ledger.queries import clock
 from registry.queries import visible_models
+from serving.core.addresses import why_not_served_at
 from serving.core.lifecycle import DeploymentState
+from serving.core.static_servers import mistakes
 from serving.models import Deployment, Environment, ListedServer
 from serving.queries.deployments import live_deployments
 from serving.queries.reporting import is_reporting
 
 
 class ServerState(StrEnum):
-    """`waiting`: no agent has looked at it yet · `silent`: the agent does not report · `unusable`: it does not answer, or takes nothing
-    · `loading`: a release is being brought up or taken out · `serving` · `free`."""
+    """`waiting`: no agent has looked at it yet · `silent`: the agent does not report · `unusable`: it does not answer, takes nothing, or
+    lies outside today's settings · `loading`: a release is being brought up or taken out · `serving` · `free`."""
 
     WAITING = "waiting"
     SILENT = "silent"
@@ -53,6 +56,12 @@ def listed_servers() -> QuerySet[ListedServer]:
     return ListedServer.objects.select_related("node", "environment").order_by("node_id")
 
 
+def why_out_of_bounds(server: ListedServer) -> str:
+    """Returns why today's settings do not allow the server, as a sentence; empty if they do."""
+    wrong = [why for _, why in mistakes(server.loads, server.runtime, root=settings.STATIC_FOLDER)]
+    return why_not_served_at(server.host, settings.PRIVATE_NETWORKS) or " ".join(wrong)
+
+
 def listed_server(environment: Environment, name: str) -> ListedServer:
     """Raises NotFound."""
     found = listed_servers().filter(environment=environment, pk=name).first()
@@ -81,6 +90,8 @@ def _view(row: ListedServer, held: list[Any], now: datetime) -> ServerView:
 
 def _state(row: ListedServer, held: list[Deployment], mine: list[Deployment], now: datetime) -> tuple[ServerState, str]:
     node = row.node
+    if why := why_out_of_bounds(row):
+        return ServerState.UNUSABLE, f"{why} Until then the agent leaves this server alone."
     if node.seen_at is None:
         return ServerState.WAITING, "No agent has looked at it yet. Start one if none runs: manage.py agent"
     if not is_reporting(node, now):

@@ -23,9 +23,10 @@ from serving.actions.gateways import register_gateway
 from serving.actions.replicas import continue_placing, scale_release
 from serving.actions.routes import set_route
 from serving.actions.sleeping import rule_sleep
+from serving.actions.static_servers import list_server, remove_server
 from serving.control_plane import store
 from serving.core.sleep import SleepRule
-from serving.models import Deployment, Environment, Gateway, Scale, Sleep
+from serving.models import Deployment, Environment, Gateway, ListedServer, Scale, Sleep
 from serving.queries import all_environments, environment_titles, get_environment
 from serving.queries.stable_files import stable_blobs
 from tests.support.worlds.factories import (
@@ -76,6 +77,28 @@ def test_one_in_which_nothing_ran_is_deleted_with_its_silent_gateway_and_its_nam
     create_environment(actor=make_admin(), slug="canary")
     with pytest.raises(NotFound, match="deleted meanwhile"):
         remove(environment)
+
+
+def listed(environment: Environment) -> None:
+    Environment.objects.filter(pk=environment.pk).update(platform="static")
+    image = make_node().runtimes[0]["image"]
+    address = "127.0.0.1:8000:8001"
+    list_server(actor=make_admin(), environment=environment, name="theirs", address=address, runtime=image)
+
+
+def test_a_deleted_one_lists_no_server_and_a_retired_one_keeps_its_list_for_its_return() -> None:
+    environment = make_environment("canary")
+    listed(environment)
+    plan = remove(environment)
+    assert plan.is_deleted and plan.says[1] == "Server theirs is taken off the list."
+    assert not ListedServer.objects.exists() and Event.objects.filter(verb="environment.server_removed").exists()
+
+    served()
+    listed(production())
+    plan = remove(production())
+    assert not plan.is_deleted and "Server theirs stays listed, for a return of production." in plan.says[-1]
+    remove_server(actor=make_admin(), environment=production(), name="theirs")  # as the plan states
+    assert not ListedServer.objects.exists()
 
 
 def test_one_that_served_is_retired_once_somebody_says_that_its_servers_may_go() -> None:

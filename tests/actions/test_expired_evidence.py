@@ -16,7 +16,9 @@ from registry.core.attestations import GATES_TYPE
 from registry.models import Release, ServedModel
 from rollouts import actions as rollouts
 from rollouts.actions.preview import preview_rollout
+from serving.actions.static_servers import list_server
 from serving.models import Deployment, Environment, Node
+from serving.queries.node_fit import next_node
 from tests.support.worlds.factories import make_admin, make_deployment, make_environment, make_node, make_release
 from tests.support.worlds.gate_setup import (
     POLICY,
@@ -139,6 +141,17 @@ def test_the_node_that_serves_it_there_counts_before_the_one_that_a_new_deployme
     deployment.node = other
     deployment.save()
     assert "node other has Xeon" in str(warned(release, production))
+
+
+def test_a_machine_comes_before_a_listed_server_with_its_image(release: Release) -> None:
+    canary = make_environment("canary", platform="static")
+    image = make_node().runtimes[0]["image"]
+    address = "127.0.0.1:8000:8001"
+    list_server(actor=make_admin(), environment=canary, name="theirs", address=address, runtime=image)
+    Node.objects.filter(name="theirs").update(runtimes=make_node().runtimes, seen_at=timezone.now())
+    assert getattr(next_node(release), "name", "") == "local"
+    Node.objects.filter(name="local").update(removed_at=timezone.now())
+    assert getattr(next_node(release), "name", "") == "theirs"  # a release that was sealed for such servers
 
 
 def test_without_a_node_for_its_image_nobody_can_tell_where_it_will_serve(

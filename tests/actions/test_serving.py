@@ -97,8 +97,8 @@ def test_code_goes_to_the_node_that_shuts_it_in(model: ServedModel, staging: Env
 
 def test_what_code_may_do_is_told_for_every_node_that_it_could_run_on(model: ServedModel, node: Node) -> None:
     Node.objects.filter(pk=node.pk).update(facts=UNCONTAINED)
-    Node.objects.create(name="old", runtimes=[RUNTIME])  # its agent tells nothing yet
-    Node.objects.create(name="other", runtimes=[])
+    Node.objects.create(name="old", runtimes=[RUNTIME], seen_at=timezone.now())  # its agent tells nothing yet
+    Node.objects.create(name="other", runtimes=[], seen_at=timezone.now())
     local, old = code_runs_of(sealed(model, code=True))
     assert (local.node, local.containment, local.may_run) == ("local", "seccomp", False)
     assert local.says.startswith("This code will run with the service's rights")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,13 +17,27 @@ from accounts.core.access import Actor
 from ledger.core.errors import Invalid, NotFound, Refused, StateChanged, Unavailable
 from ledger.models import Event
 from registry.models import Release
+from serving import wiring
 from serving.actions.deployments import ensure_deployment, register_node
 from serving.actions.environments import change_environment
 from serving.actions.static_servers import list_server, remove_server
+from serving.agent import listed_servers, node_agent
 from serving.agent.listed_servers import ListedServers
+from serving.agent.node_agent import Agent, facts
+from serving.management.commands.agent import _agent_of
 from serving.models import Deployment, Environment, ListedServer, Node
+from serving.ports import InferenceError
+from serving.queries.reporting import REPORTS_WITHIN
 from serving.queries.static_servers import servers_of
-from tests.support.worlds.factories import RUNTIME, make_actor, make_admin, make_environment, make_node, make_release
+from tests.support.worlds.factories import (
+    RUNTIME,
+    make_actor,
+    make_admin,
+    make_deployment,
+    make_environment,
+    make_node,
+    make_release,
+)
 
 pytestmark = pytest.mark.django_db
 AGENT = Actor.system("agent")
@@ -37,10 +55,11 @@ def listed(environment: Environment, name: str = "theirs", port: int = 8000, **o
     return list_server(environment=environment, **said)
 
 
-def reached(name: str = "theirs", **facts: Any) -> None:
+def reached(name: str = "theirs", listed_at: datetime | None = None, **facts: Any) -> None:
     told = {"static": {"address": "127.0.0.1:8000:8001", "loads": "request"}, **facts}
     runtimes = [] if "missing" in facts else TOLD
-    register_node(actor=AGENT, name=name, runtimes=runtimes, facts=told, is_listed=True)
+    listed_at = listed_at or ListedServer.objects.get(pk=name).listed_at
+    register_node(actor=AGENT, name=name, runtimes=runtimes, facts=told, listed_at=listed_at)
 
 
 def deploy(release: Release, environment: Environment) -> Deployment:
@@ -109,6 +128,38 @@ def test_a_name_and_an_address_are_of_one_server(production: Environment) -> Non
             listed(environment, name, port)
         assert caught.value.code == "server_listed"
     assert ListedServer.objects.count() == 1
+    make_deployment()
+    Node.objects.filter(name="local").update(removed_at=timezone.now())
+    with pytest.raises(StateChanged, match="local is the name of another"):  # its deployment is not gone
+        listed(production, "local", 9000)
+
+
+def test_each_server_has_a_model_repository_of_its_own(production: Environment, settings: Any) -> None:
+    settings.STATIC_FOLDER = "/srv/models"
+    listed(production, "a", 8000, loads="/srv/models/a")
+    other = make_environment("canary", platform="static")
+    for loads in ("/srv/models/a", "/srv/models/a/b"):
+        with pytest.raises(StateChanged, match="a has the model repository /srv/models/a") as caught:
+            listed(other, "b", 9000, loads=loads)
+        assert caught.value.code == "server_listed"
+    listed(other, "b", 9000, loads="/srv/models/ab")
+
+
+def test_a_server_outside_of_todays_settings_is_left_alone(production: Environment, settings: Any) -> None:
+    settings.PRIVATE_NETWORKS, settings.STATIC_FOLDER = ["10.20.0.0/16"], "/srv/models"
+    listed(production, "a", address="10.20.0.7:8000:8001")
+    listed(production, "b", 9000, loads="/srv/models/b")
+    reached("a")
+    made: list[str] = []
+    tended = ListedServers(lambda server: made.append(server.node_id) or _Agent(server))  # type: ignore
+    tended.look()
+    assert made == ["a", "b"]
+    settings.PRIVATE_NETWORKS, settings.STATIC_FOLDER = [], ""
+    tended.look()
+    assert not tended._agents and made == ["a", "b"]
+    a, b = servers_of(make_admin(), production)
+    assert a.state == b.state == "unusable"
+    assert "SLUICEGATE_PRIVATE_NETWORKS" in a.says and "SLUICEGATE_STATIC_FOLDER, which is not set" in b.says
 
 
 def test_only_an_administrator_lists_and_only_where_the_platform_is_static(production: Environment) -> None:
@@ -122,7 +173,7 @@ def test_only_an_administrator_lists_and_only_where_the_platform_is_static(produ
 
 
 def test_a_server_is_removed_once_it_has_no_release_and_its_name_is_free_again(production: Environment) -> None:
-    listed(production)
+    first = listed(production)
     reached()
     deployment = deploy(make_release(), production)
     with pytest.raises(StateChanged, match="theirs has model-") as caught:
@@ -134,11 +185,13 @@ def test_a_server_is_removed_once_it_has_no_release_and_its_name_is_free_again(p
         remove_server(actor=make_admin(), environment=production, name="theirs")
     assert servers_of(make_admin(), production) == []
     with pytest.raises(Refused) as refused:  # its agent may not know yet
-        reached()
+        reached(listed_at=first.listed_at)
     assert refused.value.code == "server_not_listed" and Node.objects.get(name="theirs").removed_at is not None
     with pytest.raises(Unavailable):
         deploy(make_release(), production)
     listed(production, port=9000)
+    with pytest.raises(Refused):  # the agent of the first address
+        reached(listed_at=first.listed_at)
     assert state_of(production)[0] == "waiting"
     assert list(Event.objects.filter(subject_type="environment").values_list("verb", flat=True).order_by("seq")) == [
         "environment.server_listed", "environment.server_removed", "environment.server_listed",
@@ -226,3 +279,108 @@ def test_each_listed_server_has_one_agent_while_it_is_listed(production: Environ
     assert at() == [9000, 7000] and len(made) == 3
     tended._end(list(tended._agents))
     assert all(one.is_over.is_set() for one in made)
+
+
+class _Broken(_Agent):
+    def run(self) -> None:
+        raise ValueError("a bug")
+
+
+def test_an_agent_that_ends_by_an_error_is_followed_by_another(
+    production: Environment, caplog: pytest.LogCaptureFixture
+) -> None:
+    made: list[_Agent] = []
+
+    def make(server: ListedServer) -> Any:
+        if server.node_id == "a" and len(made) < 3:
+            made.append(_Agent(server))
+            raise OSError("no space left")
+        made.append((_Broken if len(made) < 2 else _Agent)(server))
+        return made[-1]
+
+    listed(production, "a", 8000)
+    listed(production, "b", 9000)
+    tended = ListedServers(make)
+    tended.look()  # a gets none, and the agent of b ends
+    for _, thread in tended._agents.values():
+        thread.join(10)
+    assert "a bug" in caplog.text and "a gets no agent" in caplog.text
+    tended.look()
+    tended.look()
+    assert sorted(key[0] for key, (_, thread) in tended._agents.items() if thread.is_alive()) == ["a", "b"]
+    tended._end(list(tended._agents))
+
+
+def test_the_list_is_read_again_after_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    tended, looks = ListedServers(lambda server: _Agent(server)), list[int]()  # type: ignore
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) == 2:
+            tended.stop()
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(tended, "look", look)
+    monkeypatch.setattr(listed_servers, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(listed_servers, "connection", SimpleNamespace(close=lambda: None))
+    tended.run()
+    assert len(looks) == 2
+
+
+class _Asked:
+    """Stands for the client of a server whose name has a NUL."""
+
+    def __init__(self) -> None:
+        self.asks = 0
+
+    def get_server_metadata(self, **_: Any) -> Any:
+        self.asks += 1
+        return SimpleNamespace(name="tri\x00ton" + "n" * 200, version="2\x00", extensions=["model_configuration"])
+
+
+def test_a_heartbeat_asks_the_server_once_and_stores_what_it_states(production: Environment, tmp_path: Path) -> None:
+    server, client = listed(production, loads="nothing"), _Asked()
+    launcher = wiring.static_launcher(server, wiring.blob_cache(server))
+    launcher._control._client = client
+    runtimes, told = launcher.runtimes(), facts(launcher)
+    assert client.asks == 1 and "missing" not in told
+    register_node(actor=AGENT, name="theirs", runtimes=runtimes, facts=told, listed_at=server.listed_at)
+    assert Node.objects.get(name="theirs").runtimes[0]["server"] == "triton" + "n" * 94
+    assert str(InferenceError("rejected", "un\x00known")) == "unknown"
+
+
+def test_a_slow_server_is_reported_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now, beats = [0.0], list[float]()
+    agent = Agent(node="a", servers=tmp_path, launcher=None, connect=None)  # type: ignore
+
+    def pass_by(seconds: float) -> None:
+        now[0] += seconds
+
+    def beat() -> None:
+        pass_by(4.0)  # a look that ends by its time limit, and a second for what was left there
+        beats.append(now[0])
+        if len(beats) == 4:
+            agent.stop()
+
+    monkeypatch.setattr(node_agent, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for name, does in {"_beat": beat, "_sweep": lambda: None, "_dispatch": lambda: None}.items():
+        monkeypatch.setattr(agent, name, does)
+    monkeypatch.setattr(agent._stop, "wait", pass_by)
+    agent._work()
+    assert max(after - before for before, after in pairwise(beats)) < REPORTS_WITHIN.total_seconds() - 2
+
+
+def test_copies_of_files_are_kept_where_the_agent_loads_them(production: Environment) -> None:
+    assert _agent_of(listed(production, "a", 8000))._blobs is not None
+    assert _agent_of(listed(production, "b", 9000, loads="nothing"))._blobs is None
+
+
+def test_the_channel_to_a_server_closes_with_its_agent(production: Environment) -> None:
+    agent, closed = _agent_of(listed(production)), list[int]()
+    launcher: Any = agent._launcher
+    client = launcher._control._client
+    client._channel.close()
+    client._channel = SimpleNamespace(close=lambda: closed.append(1))
+    del agent, launcher, client
+    gc.collect()
+    assert closed == [1]

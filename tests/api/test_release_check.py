@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from django.utils import timezone
 
 from accounts.actions import actor_for
 from ledger.models import Event
@@ -193,7 +194,7 @@ def test_hostile_names_are_each_told(dev: Any) -> None:
 def test_what_the_nodes_offer_is_listed(dev: Any) -> None:
     own = {"image": IMAGE, "server": "triton", "backends": ["onnxruntime"], "versions": {}}
     for name in ("n1", "n2"):
-        Node.objects.create(name=name, runtimes=[own], facts={}, seen_at="2026-01-01T00:00:00Z")
+        Node.objects.create(name=name, runtimes=[own], facts={}, seen_at=timezone.now())
     body = check(dev, TEXT).json()
     assert body["runtimes"] == [
         {"image": IMAGE, "server": "triton", "backends": ["onnxruntime"], "nodes": ["n1", "n2"]}

@@ -111,7 +111,8 @@ def test_runtimes_tell_which_node_has_them(client: Client, deployed: Server) -> 
 
 def test_each_runtime_has_the_states_of_its_server_and_backends(client: Client, deployed: Server) -> None:
     states = {row["id"]: row["state"] for row in read(client, "capabilities")["results"]}
-    Node.objects.create(name="own", runtimes=[{**RUNTIME, "server": "acme", "backends": ["python"]}])
+    runtimes = [{**RUNTIME, "server": "acme", "backends": ["python"]}]
+    Node.objects.create(name="own", runtimes=runtimes, seen_at=timezone.now())
     local, own = sorted(read(client, "runtimes")["results"], key=lambda runtime: runtime["node"])
     assert local["states"]["server"] == states["server:triton"]
     assert local["states"]["backends"] == {name: states[f"backend:triton/{name}"] for name in RUNTIME["backends"]}

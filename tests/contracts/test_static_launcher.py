@@ -200,7 +200,7 @@ def test_a_server_that_went_and_came_back_has_lost_what_it_was_given(
     error = refusal(launcher, made.doubling(blobs))
     assert error.reason == "not_ready"  # what may pass
     theirs.start()
-    wait_until(lambda: launcher.missing() == "", "its connection is tried anew")
+    wait_until(launcher.runtimes, "its connection is tried anew")
     wait_until(lambda: not launcher.is_alive(running), "it has it no more")
     again = loaded(launcher, made.doubling(blobs))
     assert answers(theirs.at) and launcher.is_alive(again) and not launcher.is_alive(running)
@@ -239,7 +239,7 @@ def test_what_is_given_to_the_server_anew_is_not_unloaded_for_what_was_left(
     running = loaded(launcher, made.doubling(blobs))
     with theirs.away():
         launcher.stop(running, grace_s=1)
-    wait_until(lambda: launcher.missing() == "", "it answers again")
+    wait_until(launcher.runtimes, "it answers again")
     again = loaded(launcher, made.doubling(blobs))
     launcher.stop_left()
     assert launcher.is_alive(again) and answers(theirs.at) and not running.folder.exists()
@@ -286,7 +286,8 @@ def test_nothing_of_this_machine_is_told_of_theirs(theirs: Owner, blobs: MemoryB
     assert set(told) == {"containment", "static"} and told["containment"]["tier"] == "unknown"
     assert told["static"] == {"address": str(theirs.at), "loads": REQUEST}
     theirs.kill()
-    assert "missing" in facts(launcher_for(theirs.at, blobs, tmp_path, REQUEST))
+    launcher = launcher_for(theirs.at, blobs, tmp_path, REQUEST)
+    assert launcher.runtimes() == [] and "missing" in facts(launcher)
 
 
 @pytest.fixture(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serving.core.containment import may_run_code
-from serving.core.static_servers import NOTHING, REQUEST, StaticServer, differences, mistakes
+from serving.core.static_servers import NOTHING, REQUEST, StaticServer, differences, mistakes, share_files
 
 SETTINGS = str(Path(__file__).resolve().parents[2] / "sluicegate" / "settings.py")
 RUNTIME = f"company/triton@sha256:{'a' * 64}"
@@ -47,6 +47,13 @@ def test_no_folder_beside_the_shared_one_is_written_to(loads: str) -> None:
     assert field == "loads"
     ((field, says),) = mistakes("/srv/models/one", RUNTIME, root="")
     assert field == "loads" and "SLUICEGATE_STATIC_FOLDER, which is not set" in says
+
+
+def test_two_folders_share_files_if_one_is_or_contains_the_other() -> None:
+    for one, other in (("/srv/a", "/srv/a"), ("/srv/a", "/srv/a/b")):
+        assert share_files(one, other) and share_files(other, one)
+    for one, other in (("/srv/a", "/srv/ab"), (NOTHING, NOTHING), (REQUEST, REQUEST), (REQUEST, "/srv/a")):
+        assert not share_files(one, other) and not share_files(other, one)
 
 
 @pytest.mark.parametrize(

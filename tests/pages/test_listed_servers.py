@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from accounts.core.access import Actor
 from serving.actions.deployments import ensure_deployment, register_node
-from serving.models import Deployment, Environment
+from serving.models import Deployment, Environment, ListedServer
 from tests.support.worlds.factories import RUNTIME, make_environment, make_release, make_user
 
 pytestmark = pytest.mark.django_db
@@ -51,7 +51,8 @@ def test_a_server_is_listed_shown_and_removed(root: Client) -> None:
     added = root.post(ADDRESS, said, content_type="application/json")
     assert added.status_code == 201 and (added.json()["state"], added.json()["kind"]) == ("waiting", "")
     assert "No agent has looked at it yet" in page(root)
-    register_node(actor=AGENT, name="triton-7", runtimes=TOLD, facts={"static": {}}, is_listed=True)
+    listed_at = ListedServer.objects.get().listed_at
+    register_node(actor=AGENT, name="triton-7", runtimes=TOLD, facts={"static": {}}, listed_at=listed_at)
     release = make_release()
     ensure_deployment(
         actor=AGENT, release=release, environment=Environment.objects.get(),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from accounts.actions import actor_for
 from accounts.core.access import Role
@@ -28,7 +29,7 @@ def test_it_begins_with_the_contract_and_a_runtime_that_is_offered() -> None:
     user = person("dev")
     served_model(actor_for(user))
     own = {"image": IMAGE, "server": "triton", "backends": ["onnxruntime"], "versions": {}}
-    Node.objects.create(name="n1", runtimes=[own], facts={}, seen_at="2026-01-01T00:00:00Z")
+    Node.objects.create(name="n1", runtimes=[own], facts={}, seen_at=timezone.now())
     text = page(user).text
     assert f"image: {IMAGE}" in text and "name: probabilities" in text and 'data-at-once="3"' in text
     assert "sluicegate push DIR --model sentiment" in text  # without JavaScript

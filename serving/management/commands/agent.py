@@ -16,6 +16,7 @@ from serving.agent.gpu_meter import GpuMeter
 from serving.agent.launcher import FOUND_OUT_S
 from serving.agent.listed_servers import ListedServers
 from serving.agent.node_agent import Agent
+from serving.core.static_servers import NOTHING
 from serving.models import ListedServer
 
 
@@ -69,6 +70,6 @@ def _agent_of(server: ListedServer) -> Agent:
         servers=launcher.servers,
         launcher=launcher,
         connect=wiring.connect,
-        blobs=blobs,
-        is_listed=True,
+        blobs=None if server.loads == NOTHING else blobs,
+        listed_at=server.listed_at,
     )
