@@ -119,11 +119,6 @@ def test_a_request_is_one_text() -> None:
         assert caught.value.reason == "rejected"
 
 
-REFUSED_TEMPLATE = (
-    r"Unable to generate parser for this template. Automatic parser generation failed: \n------------\nWhile executing"
-)
-
-
 @pytest.mark.parametrize(
     ("status", "said", "expected"),
     [
@@ -132,12 +127,7 @@ REFUSED_TEMPLATE = (
         (501, "This server does not support embeddings.", 400),
         (500, "Compute error.", 500),
         (500, "the model says: image input is not supported", 500),
-        (400, REFUSED_TEMPLATE + " CallExpression", 500),  # the release's own chat template
-        (
-            400,
-            "Unable to generate parser for this template. Automatic parser generation failed: JSON schema error",
-            400,
-        ),
+        (400, "Unable to generate parser for this template. Automatic", 400),  # a caller may be to blame
         (503, "Loading model", 503),
     ],
 )

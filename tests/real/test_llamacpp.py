@@ -226,15 +226,15 @@ def test_a_release_is_sealed_proven_and_promoted(shop: Shop) -> None:
     assert Route.objects.get().stable_id == candidate.pk
 
 
-def test_a_candidate_whose_chat_template_refuses_users_chats_is_rolled_back_and_no_user_sees_it(shop: Shop) -> None:
-    """llama.cpp answers 400, as if the caller were to blame. Stable answers the same request."""
+def test_a_candidate_whose_chat_template_refuses_users_chats_is_rolled_back(shop: Shop) -> None:
+    """The answer is 400, which stable gives to fewer callers. No other chat fails."""
     stable, candidate = shop.push(), shop.push(template=STRICT_TEMPLATE)
     for release in (stable, candidate):
         shop.serve(release)[1].close()
     shop.begin(stable, candidate)
     shop.until("rolled_back", [PLAIN, REPEATED] * 20)
-    assert DecisionRecord.objects.get(action="roll_back").facts["guard"] == "errors"
-    assert set(shop.statuses) == {200}
+    assert DecisionRecord.objects.get(action="roll_back").facts["guard"] == "refused"
+    assert set(shop.statuses) == {200, 400} and shop.counted(candidate).failed == 0
     route = Route.objects.get()
     assert (route.stable_id, route.candidate_id) == (stable.pk, None)
 
@@ -261,12 +261,13 @@ MISTAKES = {
     ),
     "more than the context": (chat("a" * 2000), 400),
     "a number that is none": (chat(max_tokens="a"), 400),
+    "roles that the template refuses": (REPEATED, 400),
     "65 levels": (chat(json.loads("[" * 65 + "]" * 65)), 400),
 }
 
 
 def test_the_body_names_the_model_and_callers_mistakes_are_no_releases(shop: Shop) -> None:
-    stable = shop.push()
+    stable = shop.push(template=STRICT_TEMPLATE)
     shop.serve(stable)[1].close()
     shop.route(stable)
     assert {name: shop.ask(body)[0] for name, (body, _) in MISTAKES.items()} == {
@@ -274,7 +275,7 @@ def test_the_body_names_the_model_and_callers_mistakes_are_no_releases(shop: Sho
     }
     assert shop.ask(b"{", **{"x-sluicegate-model": MODEL})[0] == 400
     before = shop.counted(stable)
-    assert (before.routed, before.decided, before.failed, before.timed) == (0, 0, 0, 0) and before.refused == 6
+    assert (before.routed, before.decided, before.failed, before.timed) == (0, 0, 0, 0) and before.refused == 7
     status, body = shop.ask(chat(response_format=SHAPE))
     assert status == 200 and json.loads(body)["model"] == MODEL
     status, body = shop.ask(chat(stream=True))
