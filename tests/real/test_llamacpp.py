@@ -287,6 +287,22 @@ def test_the_body_names_the_model_and_callers_mistakes_are_no_releases(shop: Sho
     assert (counted.failed, counted.decided) == (0, 3)
 
 
+def test_members_of_a_body_are_read_as_the_server_reads_them(shop: Shop) -> None:
+    stable = shop.push()
+    shop.serve(stable)[1].close()
+    shop.route(stable)
+    plain, host = chat(stream=True), {"Host": MODEL}
+    for wanted, spelt in ((b'"stream"', rb'"str\u0065am"'), (b'"model"', rb'"mod\u0065l"'), (b"chatter", rb"ch\u0061tter")):
+        status, body = shop.ask(plain.replace(wanted, spelt))
+        assert status == 200 and body.startswith(b"data: "), spelt
+    shop.parts.envoy.flushed()
+    page = shop.parts.envoy.admin("/stats?usedonly&filter=^sli.request").splitlines()
+    assert page and all(".entry.stream." in line for line in page)
+    for unknown in ("x" * 600, "x" * 100_000, "chatter.2", "ch\u00e4tter"):
+        assert shop.ask(chat(model=unknown), **host)[0] == 404
+    assert shop.ask(chat(model=None), **host)[0] == 200
+
+
 def test_a_stream_that_ends_with_its_server_is_charged_to_the_release(shop: Shop) -> None:
     stable = shop.push()
     running, client = shop.serve(stable)

@@ -42,6 +42,7 @@ LLAMACPP: Final = ServerKind(
     backends={"gguf": Backend("artifact/model.gguf", runs_as="llama.cpp", runner="llamacpp_server.py")},
     calls=Calls(
         inference={HTTP: _PATH},
+        words="POST to /v1/chat/completions and /v1/completions, and ready",
         stream={HTTP: _PATH},
         names=("/v1/completions", "/v1/chat/completions"),
     ),
