@@ -358,6 +358,22 @@ def test_callers_of_a_text_model_without_a_server_are_told_to_come_back(path: st
         assert "retry-after" in [add["header"]["key"] for add in first["response_headers_to_add"]]
 
 
+@pytest.mark.parametrize(
+    ("kind", "path", "statuses"),
+    [
+        ("triton", "/v2/models/m/infer", [415, 405]),
+        ("triton", "/v2/models/m/config", [415]),
+        ("llamacpp", "/v1/completions", [415, 405]),
+    ],
+)
+def test_a_content_type_of_grpc_is_refused_before_the_method(kind: str, path: str, statuses: list[int]) -> None:
+    routes = vhost(route(dataclasses.replace(A, kind=kind), None, 0))["routes"]
+    refused = [one for one in routes if "direct_response" in one and "safe_regex" in one["match"]]
+    assert [
+        one["direct_response"]["status"] for one in refused if re.search(one["match"]["safe_regex"]["regex"], path)
+    ] == statuses
+
+
 def test_what_a_server_answered_is_tried_again_and_what_broke_is_not() -> None:
     for one in vhost(route(), forced_key="key")["routes"]:
         policy = one.get("route", {}).get("retry_policy")

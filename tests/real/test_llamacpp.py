@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from registry import actions as registry_actions
+from registry.core.kinds import spoken_by
 from registry.core.kinds.llamacpp import LLAMACPP
 from registry.models import Release
 from registry.storage import store as blob_store
@@ -204,7 +205,7 @@ def judged(gate: str, release: Release, client: Client) -> Any:
     context = GateContext(
         model=MODEL, release=release.name, serving=manifest["serving"], envelope=manifest["envelope"], contract={},
         policy=GATES, server=client, timings={"fetch_s": 0.1, "load_s": 1.0, "warmup_s": 0.1},
-        progress=lambda done, total: None, items=(),
+        progress=lambda done, total: None, items=(), speaks=spoken_by(manifest),
     )  # fmt: skip
     return run_gate(gate, context)
 
@@ -282,7 +283,10 @@ def test_the_body_names_the_model_and_callers_mistakes_are_no_releases(shop: Sho
     assert status == 200 and body.startswith(b"data: ") and body.rstrip().endswith(b"data: [DONE]")
     assert shop.ask(b'{"model": "chatter", "prompt": "hi", "max_tokens": 1}', "/v1/completions")[0] == 200
     assert shop.parts.envoy.http(f"/v2/models/{MODEL}/ready", method="GET").status == 200
-    assert shop.ask(b"{}", f"/v2/models/{MODEL}/infer")[0] in (404, 501)
+    for path, told in ((f"/v2/models/{MODEL}/infer", 404), ("/v1/embeddings", 501), ("/v1/models", 501)):
+        status, body = shop.ask(b"{}", path)
+        assert status == told and b"/v1/chat/completions" in body, path
+    assert shop.ask(chat(), **{"content-type": "application/grpc-web"})[0] == 415
     counted = shop.counted(stable)
     assert (counted.failed, counted.decided) == (0, 3)
 
