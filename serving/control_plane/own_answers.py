@@ -7,7 +7,7 @@
     Health/Check without a name                     -                      SERVING, NOT_SERVING if drained
     Health/Check with a model's name                -                      SERVING, NOT_SERVING without a server
     ready of a model without a server               503                    ready: false
-    a call of servers' that is not offered          501                    UNIMPLEMENTED 12
+    a call that is not offered, or below /v1/       501                    UNIMPLEMENTED 12
     another path                                    404                    UNIMPLEMENTED 12
 
 Source: the Open Inference Protocol v2, and gRPC's health checking protocol.
@@ -37,7 +37,7 @@ DRAINED = "/drained"
 #: Paths that ask whether the gateway takes requests. HAProxy and most clouds ask `/` by default.
 ASKS_READY = ("/", READY_PATH, f"{_SERVICE}ServerReady", HEALTH_CHECK)
 #: Match of the HTTP question whether a model is ready.
-READY_OF_MODEL = {"safe_regex": {"regex": r"^/v2/models/[^/]+(/versions/[^/]+)?/ready$"}}
+READY_OF_MODEL: dict[str, Any] = {"safe_regex": {"regex": r"^/v2/models/[^/]+(/versions/[^/]+)?/ready$"}}
 #: Name of these routes: no model's requests are counted under it.
 OWN_ANSWER = "own_answer"
 
@@ -49,7 +49,7 @@ _YES, _NO, _NOT_SERVING = b"\x08\x01", b"\x08\x00", b"\x08\x02"
 #: Extensions of the protocol that a request to a model may use here.
 _EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "parameters", "statistics")
 
-#: Calls of servers' that change or show a server as a whole. A release is loaded and unloaded by its rollout.
+#: Calls that change or show a server as a whole. A release is loaded and unloaded by its rollout.
 _NOT_OFFERED_PATHS = (
     r"^/v2/(repository/.*|logging|trace/setting|models/stats)$",
     r"^/v2/(system|cuda)sharedmemory(/.*)?$",

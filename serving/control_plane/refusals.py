@@ -39,8 +39,8 @@ def grpc_refusal(
 
 
 def wrong_calls(calls: Calls) -> list[dict[str, Any]]:
-    """Returns routes that refuse inference over HTTP by another method than POST, and calls over HTTP with a content type of
-    gRPC. They stand behind the routes of good calls.
+    """Returns routes that refuse calls over HTTP with a content type of gRPC, and inference by
+    another method than POST. They stand behind the routes of good calls.
     """
     is_grpc = {"name": "content-type", "string_match": {"prefix": "application/grpc", "ignore_case": True}}
     by_grpc = ", or call inference.GRPCInferenceService by gRPC" if GRPC in calls.protocols else ""

@@ -57,8 +57,8 @@ end
 local TRUE = "^%s*true"
 local MODEL_BYTES = 512
 
--- Notes the members `model` and `stream` of the document (`told`), whose name ends before `after`. A text that names no model
--- is the name of an unknown one.
+-- Notes the members `model` and `stream` of the document (`told`), whose name ends before `after`.
+-- A text that names no model is the name of an unknown one.
 local function note_member(told, name, text, after)
   if name == "model" then
     local value = match(text, '^%s*"([^"]*)"', after)

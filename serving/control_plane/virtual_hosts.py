@@ -202,7 +202,7 @@ _OF_MODELS = ("/inference.GRPCInferenceService/Model", HEALTH_OF_MODEL)
 def unknown_model_vhost() -> dict[str, Any]:
     """Where requests go whose model has no routes: the request guard gives them the name `UNKNOWN_MODEL`."""
     message = f"no such model here; name it in the path, in the body's member `model`, or in the header {MODEL_HEADER}"
-    unknown = {"name": "unknown_model", "direct_response": not_found(message)}
+    unknown: dict[str, Any] = {"name": "unknown_model", "direct_response": not_found(message)}
     return {
         "name": "unknown_model",
         "domains": ["*"],
@@ -212,7 +212,11 @@ def unknown_model_vhost() -> dict[str, Any]:
             *(grpc_refusal({"prefix": path}, message, name="unknown_model") for path in _OF_MODELS),
             grpc_refusal({"prefix": "/"}, NOT_OFFERED, name="not_offered", grpc_status=GRPC_UNIMPLEMENTED),
             *({"match": {"path": path}, **unknown} for path in NAMING_PATHS),
-            {"name": "not_offered", "match": {"prefix": "/v1/"}, "direct_response": {**not_found(NOT_OFFERED), "status": 501}},
+            {
+                "name": "not_offered",
+                "match": {"prefix": "/v1/"},
+                "direct_response": {**not_found(NOT_OFFERED), "status": 501},
+            },
             {"match": {"prefix": "/"}, **unknown},
         ],
         # While only its message says which model a gRPC request is for, it stands here: larger ones name it in the head.

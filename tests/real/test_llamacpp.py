@@ -296,7 +296,8 @@ def test_members_of_a_body_are_read_as_the_server_reads_them(shop: Shop) -> None
     shop.serve(stable)[1].close()
     shop.route(stable)
     plain, host = chat(stream=True), {"Host": MODEL}
-    for wanted, spelt in ((b'"stream"', rb'"str\u0065am"'), (b'"model"', rb'"mod\u0065l"'), (b"chatter", rb"ch\u0061tter")):
+    spellings = {b'"stream"': rb'"str\u0065am"', b'"model"': rb'"mod\u0065l"', b"chatter": rb"ch\u0061tter"}
+    for wanted, spelt in spellings.items():
         status, body = shop.ask(plain.replace(wanted, spelt))
         assert status == 200 and body.startswith(b"data: "), spelt
     shop.parts.envoy.flushed()

@@ -14,8 +14,8 @@ from registry.core.kinds.words import Words
 from registry.core.schema import Integer, Record, may
 
 _PATH: Final = r"^/v1/(chat/)?completions$"
-#: The server answers 500 to some requests that the model never sees. Its 400 stays: also if a release's chat template refuses
-#: the chat, which most templates do for some callers' mistakes.
+#: The server answers 500 to some requests that the model never sees. Its 400 stays, also if a
+#: release's chat template refuses the chat: most templates do so for some callers' mistakes.
 WORDS: Final = Words(
     opens=tuple(f'{{"error":{{"code":{status},"message":"' for status in (400, 500, 501)),
     mistakes=(
