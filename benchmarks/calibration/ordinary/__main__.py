@@ -51,7 +51,7 @@ class Limit:
     rolled_back: float | None = None
     promoted: float | None = None
     promoted_after_s: float | None = None  # the median
-    closed_s: tuple[float, float] | None = None  # nothing opens from when until when, after the first step began
+    closed_s: tuple[float, float] | None = None  # no stage should open from when until when, after the first step began
     found_s: float | None = None  # of `found` of the runs, from the fault's onset
     found: float = 0.95
 
