@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.control_plane.calls import NAMING_PATHS, as_servers_want, match_of, offered
+from serving.control_plane.calls import as_servers_want, match_of, offered
 from serving.control_plane.clusters import NAMESPACE, NOT_ACCEPTED_S, PROBER_CLUSTER, rest_name, stream_entry_name
 from serving.control_plane.forced import FORCED_KEY_HEADER, RELEASE_HEADER, forced_routes
 from serving.control_plane.overflow import HANDED_ON, drawn_metadata, draws_candidate, room_header
 from serving.control_plane.own_answers import (
-    HEALTH_OF_MODEL,
-    NOT_OFFERED,
     READY_OF_MODEL,
-    gateway_routes,
     model_routes,
     not_offered,
 )
 from serving.control_plane.refusals import (
     GRPC_NOT_FOUND,
     GRPC_UNIMPLEMENTED,
-    grpc_refusal,
-    not_found,
     refusals,
     wrong_calls,
 )
 from serving.control_plane.request_classes import of_class
-from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, incoming_route, model_metadata
+from serving.control_plane.request_guard import incoming_route, model_metadata
 from serving.control_plane.request_log import SLOW_AFTER
 from serving.control_plane.response_filters import attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
@@ -33,7 +28,7 @@ from serving.core.asleep import Asleep
 from serving.core.outcomes import GRPC, GRPC_FAILURES, HTTP, Purpose, route_name
 from serving.core.request_classes import Pool
 from serving.core.request_limits import LONGEST_S
-from serving.core.routes import REQUEST_BYTES, ModelRoute
+from serving.core.routes import ModelRoute
 
 ROUTE_CONFIG = "gateway"
 #: On a mirrored request: the number of the route that it was split by.
@@ -189,39 +184,6 @@ def _routes(route: ModelRoute, forced_key: str) -> list[dict[str, Any]]:
         *wrong_calls(calls),
         *refusals({}, why, name="not_offered", grpc_status=GRPC_UNIMPLEMENTED),
     ]
-
-
-#: Every gateway has it, so that none is ever sent an empty first answer, which would keep its port shut for 15 s.
-UNKNOWN = vhost_name(UNKNOWN_MODEL)
-
-
-#: gRPC calls that name a model.
-_OF_MODELS = ("/inference.GRPCInferenceService/Model", HEALTH_OF_MODEL)
-
-
-def unknown_model_vhost() -> dict[str, Any]:
-    """Where requests go whose model has no routes: the request guard gives them the name `UNKNOWN_MODEL`."""
-    message = f"no such model here; name it in the path, in the body's member `model`, or in the header {MODEL_HEADER}"
-    unknown: dict[str, Any] = {"name": "unknown_model", "direct_response": not_found(message)}
-    return {
-        "name": "unknown_model",
-        "domains": ["*"],
-        "routes": [
-            incoming_route(),
-            *gateway_routes(),
-            *(grpc_refusal({"prefix": path}, message, name="unknown_model") for path in _OF_MODELS),
-            grpc_refusal({"prefix": "/"}, NOT_OFFERED, name="not_offered", grpc_status=GRPC_UNIMPLEMENTED),
-            *({"match": {"path": path}, **unknown} for path in NAMING_PATHS),
-            {
-                "name": "not_offered",
-                "match": {"prefix": "/v1/"},
-                "direct_response": {**not_found(NOT_OFFERED), "status": 501},
-            },
-            {"match": {"prefix": "/"}, **unknown},
-        ],
-        # While only its message says which model a gRPC request is for, it stands here: larger ones name it in the head.
-        "request_body_buffer_limit": str(REQUEST_BYTES),
-    }
 
 
 def _sleeps(route: ModelRoute, asleep: Asleep, protocol: str, match: dict[str, Any]) -> dict[str, Any]:
