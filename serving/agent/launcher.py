@@ -105,16 +105,16 @@ class LocalLauncher:
         return [one for one in self._environments() if isinstance(one, dict)]
 
     def missing(self) -> str:
-        """Why serving environments are of no use here, or an empty string."""
+        """Why serving environments cannot be used here, or an empty string."""
         return " ".join(one for one in self._environments() if isinstance(one, str))
 
     def _environments(self) -> list[dict[str, Any] | str]:
-        """Returns `_described` of each kind that has a folder, or of the default kind if none has."""
+        """Returns `_described` of each kind that has a folder, or of the default kind if there is no such folder."""
         here = [kind for kind in KINDS.values() if os.path.exists(runtime_image.venv_of(self._venv, kind))]
         return [self._described(kind) for kind in here or [KINDS[DEFAULT]]]
 
     def _described(self, kind: ServerKind) -> dict[str, Any] | str:
-        """Returns the runtime image of a kind's serving environment, or why there is none."""
+        """Returns the runtime image of a kind's serving environment, or why it cannot be used."""
         try:
             return runtime_image.describe(runtime_image.venv_of(self._venv, kind), kind)
         except runtime_image.RuntimeMissing as error:

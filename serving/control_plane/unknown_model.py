@@ -11,7 +11,7 @@ from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, inc
 from serving.control_plane.virtual_hosts import vhost_name
 from serving.core.routes import REQUEST_BYTES
 
-#: Every gateway has it, so that none is ever sent an empty first answer, which would keep its port shut for 15 s.
+#: Every gateway has these routes: an empty first answer would keep its port shut for 15 s.
 UNKNOWN = vhost_name(UNKNOWN_MODEL)
 
 
@@ -20,7 +20,7 @@ _OF_MODELS = ("/inference.GRPCInferenceService/Model", HEALTH_OF_MODEL)
 
 
 def unknown_model_vhost() -> dict[str, Any]:
-    """Where requests go whose model has no routes: the request guard gives them the name `UNKNOWN_MODEL`."""
+    """Returns the host of requests that the request guard gives the name `UNKNOWN_MODEL`."""
     message = f"no such model here; name it in the path, in the body's member `model`, or in the header {MODEL_HEADER}"
     unknown: dict[str, Any] = {"name": "unknown_model", "direct_response": not_found(message)}
     return {
@@ -39,6 +39,6 @@ def unknown_model_vhost() -> dict[str, Any]:
             },
             {"match": {"prefix": "/"}, **unknown},
         ],
-        # While only its message says which model a gRPC request is for, it stands here: larger ones name it in the head.
+        # A gRPC request is held here until its message names its model; a larger one names it in the head.
         "request_body_buffer_limit": str(REQUEST_BYTES),
     }
