@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from registry.core.kinds import KINDS
 from serving.agent.model_repository import placed
 
 
 def test_a_config_that_came_along_is_not_placed_beside_the_one_that_is_written() -> None:
     paths = ["artifact/model.onnx", "artifact/config.pbtxt", "config.pbtxt", "tokenizer/vocab.txt"]
-    backend = KINDS["triton"].backends["onnxruntime"]
-    assert set(placed([{"path": path} for path in paths], "onnxruntime", backend, ())) == {
+    assert set(placed([{"path": path} for path in paths], "onnxruntime")) == {
         PurePosixPath("model.onnx"),
         PurePosixPath("tokenizer/vocab.txt"),
     }

@@ -128,9 +128,6 @@ class Tended(Stage):
         self.agents[node][-1].kill()
         self.away |= {node}
 
-    def await_given_up(self, node: str) -> None:
-        self._until(lambda seen: f"{node} gets traffic" if any(one.answers for one in seen if one.node == node) else "")
-
     def back(self, node: str) -> None:
         self.away -= {node}
         self._start(node)

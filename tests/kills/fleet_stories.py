@@ -29,9 +29,6 @@ class Fleet(Protocol):
     def cut_off(self, node: str) -> None:
         """Nothing is heard of the node any more; its servers run on."""
 
-    def await_given_up(self, node: str) -> None:
-        """Returns when no traffic is sent there any more."""
-
     def back(self, node: str) -> None:
         """Its agent is started."""
 
@@ -95,11 +92,10 @@ def lost(node: str) -> Callable[[Fleet], object]:
 
 
 def silent_for_long(node: str) -> Callable[[Fleet], object]:
-    """So long that it gets no more traffic."""
+    """Its servers keep their traffic meanwhile."""
 
     def act(fleet: Fleet) -> None:
         lost(node)(fleet)
-        fleet.await_given_up(node)
         fleet.back(node)
 
     return act

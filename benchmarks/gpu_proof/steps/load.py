@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -140,12 +141,17 @@ def resources(scene: Scene) -> Outcome:
     found = earlier.get("capacity") or capacity_of(served, scene.seconds(3, 1.5))
     policy = policy_of(found, scene.seconds(20, 6))
     policy["resources"]["max_soak_s"] = scene.seconds(20, 8)
-    context = served.context(policy, loaded={"answered": earlier["answered"]} if earlier.get("answered") else {})
+    loaded = {"answered": earlier["answered"]} if earlier.get("answered") else {}
+
+    def of(gate: str) -> Mapping[str, Any]:
+        return loaded if gate == "load" else {}
+
+    context = served.context(policy, earlier=of)
     good = run_gate("resources", context)
     small = {"host": {"memory_mib_min": 4}}
     if scene.is_gpu:
         small = {"accelerator": {"vendor": "nvidia", "memory_mib_peak_declared": 16}}
-    bad = run_gate("resources", served.context(policy, envelope=small, loaded=context.loaded))
+    bad = run_gate("resources", served.context(policy, envelope=small, earlier=of))
     return judged(good, bad, twin="an envelope that declares far less than it holds")
 
 

@@ -47,12 +47,14 @@ class Loop:
 
     def close(self) -> None:
         async def cancel_all() -> None:
-            tasks = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for _ in range(5):  # transports that were closed just now end in the next rounds of the loop
-                await asyncio.sleep(0)
+            for _ in range(2):
+                await asyncio.sleep(0.01)  # a handler that is cancelled before it begins closes nothing
+                tasks = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                for _ in range(5):  # transports that were closed just now end in the next rounds of the loop
+                    await asyncio.sleep(0)
 
         self.run(cancel_all())
         self.loop.call_soon_threadsafe(self.loop.stop)
