@@ -121,7 +121,11 @@ def why_nowhere(release: Release, environment: Environment, choice: Choice) -> D
 
 def _no_runtime(environment: Environment, name: str, wanted: Mapping[str, Any], free: Sequence[Node]) -> Unavailable:
     known = sorted({own["image"] for node in free for own in node.runtimes})
-    empty = [f" {node.name} runs nothing: {why}" for node in free if (why := node.facts.get("missing"))]
+    empty = [
+        f" {node.name} {'does not run every kind' if node.runtimes else 'runs nothing'}: {why}"
+        for node in free
+        if (why := node.facts.get("missing"))
+    ]
     says = f"{no_runtime(wanted, free)} Push the release for one of these, or start a node with that runtime."
     if not free and environment.platform == Platform.STATIC:
         says = (

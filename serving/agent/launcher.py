@@ -20,7 +20,7 @@ from typing import Any
 from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import is_running
 from registry.core.file_rules import code_files
-from registry.core.kinds import KINDS, SPOKEN, kind_of, spoken_by
+from registry.core.kinds import DEFAULT, KINDS, SPOKEN, kind_of, spoken_by
 from registry.core.kinds.kind import ServerKind
 from serving.adapters.linux_connections import open_connections
 from serving.agent import containment, model_repository, runtime_image, scratch, server_shim, shim_record
@@ -101,22 +101,24 @@ class LocalLauncher:
         return {}
 
     def runtimes(self) -> list[dict[str, Any]]:
-        """Images of the serving environments that are here; `missing()` returns why there is none."""
-        found = []
-        for kind in KINDS.values():
-            with contextlib.suppress(runtime_image.RuntimeMissing):
-                found.append(runtime_image.describe(runtime_image.venv_of(self._venv, kind), kind))
-        return found
+        """Images of the serving environments that are whole."""
+        return [one for one in self._environments() if isinstance(one, dict)]
 
     def missing(self) -> str:
-        """Why this node can run nothing, or an empty string."""
-        if self.runtimes():
-            return ""
+        """Why serving environments cannot be used here, or an empty string."""
+        return " ".join(one for one in self._environments() if isinstance(one, str))
+
+    def _environments(self) -> list[dict[str, Any] | str]:
+        """Returns `_described` of each kind that has a folder, or of the default kind if there is no such folder."""
+        here = [kind for kind in KINDS.values() if os.path.exists(runtime_image.venv_of(self._venv, kind))]
+        return [self._described(kind) for kind in here or [KINDS[DEFAULT]]]
+
+    def _described(self, kind: ServerKind) -> dict[str, Any] | str:
+        """Returns the runtime image of a kind's serving environment, or why it cannot be used."""
         try:
-            runtime_image.describe(self._venv)
+            return runtime_image.describe(runtime_image.venv_of(self._venv, kind), kind)
         except runtime_image.RuntimeMissing as error:
             return str(error)
-        return ""
 
     def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path:
         """A new name: the release, the deployment, and something that no other server ever had."""
@@ -238,15 +240,15 @@ class LocalLauncher:
         return ""
 
     def _check_runtime(self, spec: LaunchSpec) -> None:
-        wanted = spec.manifest["runtime"]["image"]
-        own = self.runtimes()
-        if not own:
-            raise LaunchError("runtime_mismatch", self.missing())
-        images = [one["image"] for one in own]
-        if wanted not in images:
+        runtime = spec.manifest["runtime"]
+        server, wanted = runtime.get("server", DEFAULT), runtime["image"]
+        own = self._described(KINDS[server]) if server in KINDS else f"This node knows no server kind {server}."
+        if isinstance(own, str):
+            raise LaunchError("runtime_mismatch", own)
+        if wanted != own["image"]:
             raise LaunchError(
                 "runtime_mismatch",
-                f"{spec.model} {spec.release_name} was sealed for the runtime {wanted}, and this node runs {' and '.join(images)}. "
+                f"{spec.model} {spec.release_name} was sealed for the runtime {wanted}, and this node runs {own['image']}. "
                 "Push the release again for this runtime, so that its gates run on it.",
             )
 

@@ -25,6 +25,8 @@ from registry.core.kinds.triton import TRITON
 
 _SERVING = Path(__file__).resolve().parents[1]
 RUNNER = _SERVING / "runner"
+#: How an environment is made.
+_HOW = "`make setup`; for a kind other than Triton see docs/server-kinds.md"
 
 
 class RuntimeMissing(Exception):
@@ -81,7 +83,7 @@ def environment(venv: Path) -> ServingEnvironment:
     site = next(iter(sorted((venv / "lib").glob("python3.*/site-packages"))), None)
     if site is None:
         raise RuntimeMissing(
-            f"There is no serving environment at {venv}; make it with `make setup`, or name another in SLUICEGATE_SERVING_VENV."
+            f"There is no serving environment at {venv}. Make it ({_HOW}), or name another in SLUICEGATE_SERVING_VENV."
         )
     return ServingEnvironment(venv, site)
 
@@ -93,7 +95,7 @@ def files_of(kind: ServerKind, found: ServingEnvironment) -> dict[str, Path]:
         path = next(iter(sorted(found.site.glob(pattern))), None)
         if path is None or not path.is_file():
             raise RuntimeMissing(
-                f"{found.site / pattern} is missing; install serving/{kind.image.lock} into {found.venv} again (`make setup`)."
+                f"{found.site / pattern} is missing; install serving/{kind.image.lock} into {found.venv} again ({_HOW})."
             )
         files[name] = path
     return files
@@ -101,6 +103,16 @@ def files_of(kind: ServerKind, found: ServingEnvironment) -> dict[str, Path]:
 
 def describe(venv: Path, kind: ServerKind = TRITON) -> dict[str, Any]:
     """{"image", "server", "backends", "versions"} of this environment. Raises RuntimeMissing."""
+    try:
+        return _described(venv, kind)
+    except (OSError, ValueError) as error:
+        raise RuntimeMissing(
+            f"The serving environment {venv} is damaged: {error}. Remove it and install serving/{kind.image.lock} "
+            f"into it again ({_HOW})."
+        ) from error
+
+
+def _described(venv: Path, kind: ServerKind) -> dict[str, Any]:
     image, found = kind.image, environment(venv)
     files = files_of(kind, found)
     lock = sha256_of((_SERVING / image.lock).read_bytes())
@@ -139,7 +151,7 @@ def _version(site: Path, package: str, lock: str) -> str:
     found = next(iter(site.glob(f"{package}-*.dist-info")), None)
     if found is None:
         raise RuntimeMissing(
-            f"{package} is not installed in the serving environment; install serving/{lock} into it (`make setup`)."
+            f"{package} is not installed in the serving environment; install serving/{lock} into it ({_HOW})."
         )
     return found.name.removeprefix(f"{package}-").removesuffix(".dist-info")
 

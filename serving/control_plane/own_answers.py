@@ -7,7 +7,7 @@
     Health/Check without a name                     -                      SERVING, NOT_SERVING if drained
     Health/Check with a model's name                -                      SERVING, NOT_SERVING without a server
     ready of a model without a server               503                    ready: false
-    a call of Triton's that is not offered          501                    UNIMPLEMENTED 12
+    a call that is not offered, or below /v1/       501                    UNIMPLEMENTED 12
     another path                                    404                    UNIMPLEMENTED 12
 
 Source: the Open Inference Protocol v2, and gRPC's health checking protocol.
@@ -19,6 +19,7 @@ import json
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from registry.core.kinds import KINDS
 from serving.adapters.envoy_own_answers import ANSWER_HEADER, ANSWERS_CLUSTER
 
 #: Where load balancers ask whether the gateway is to be given requests. Source: the Open Inference Protocol, "server ready".
@@ -35,6 +36,8 @@ ALL_STATISTICS = "/inference.GRPCInferenceService/StatisticsOfAll"
 DRAINED = "/drained"
 #: Paths that ask whether the gateway takes requests. HAProxy and most clouds ask `/` by default.
 ASKS_READY = ("/", READY_PATH, f"{_SERVICE}ServerReady", HEALTH_CHECK)
+#: Match of the HTTP question whether a model is ready.
+READY_OF_MODEL: dict[str, Any] = {"safe_regex": {"regex": r"^/v2/models/[^/]+(/versions/[^/]+)?/ready$"}}
 #: Name of these routes: no model's requests are counted under it.
 OWN_ANSWER = "own_answer"
 
@@ -46,16 +49,22 @@ _YES, _NO, _NOT_SERVING = b"\x08\x01", b"\x08\x00", b"\x08\x02"
 #: Extensions of the protocol that a request to a model may use here.
 _EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "parameters", "statistics")
 
-#: Calls of Triton's that change or show a server as a whole. A release is loaded and unloaded by its rollout.
+#: Calls that change or show a server as a whole. A release is loaded and unloaded by its rollout.
 _NOT_OFFERED_PATHS = (
     r"^/v2/(repository/.*|logging|trace/setting|models/stats)$",
     r"^/v2/(system|cuda)sharedmemory(/.*)?$",
     r"^/v2/models/[^/]+(/versions/[^/]+)?/trace/setting$",
 )
-NOT_OFFERED = (
-    "the gateway does not offer this call. It offers server live, ready and metadata, health checks, and of each model: "
-    "infer, generate, ready, metadata, config and statistics. Releases are loaded by rollouts"
-)
+
+
+def not_offered(of_models: str) -> str:
+    return (
+        "the gateway does not offer this call. It offers server live, ready and metadata, health checks, and of "
+        f"{of_models}. Releases are loaded by rollouts"
+    )
+
+
+NOT_OFFERED = not_offered("; ".join(f"models on {kind.name}: {kind.calls.words}" for kind in KINDS.values()))
 
 
 def gateway_routes() -> list[dict[str, Any]]:
@@ -89,12 +98,11 @@ def model_routes(model: str, *, is_ready: bool, asleep: str = "", asks_server: b
     health = grpc_answer(HEALTH_OF_MODEL, _YES if is_ready else _NOT_SERVING)
     if is_ready and asks_server:
         return [health]
-    ready = {"safe_regex": {"regex": r"^/v2/models/[^/]+(/versions/[^/]+)?/ready$"}}
     if is_ready:
-        return [health, grpc_answer(f"{_SERVICE}ModelReady", _YES), _plain_matching(ready, 200, "")]
+        return [health, grpc_answer(f"{_SERVICE}ModelReady", _YES), _plain_matching(READY_OF_MODEL, 200, "")]
     words = f"{model} is not ready: no server of it serves here"
     is_no = grpc_answer(f"{_SERVICE}ModelReady", _NO, name=asleep or OWN_ANSWER)
-    return [health, is_no, *([] if asleep else [_plain_matching(ready, 503, words)])]
+    return [health, is_no, *([] if asleep else [_plain_matching(READY_OF_MODEL, 503, words)])]
 
 
 def grpc_answer(path: str, message: bytes, *, name: str = OWN_ANSWER) -> dict[str, Any]:

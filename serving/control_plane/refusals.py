@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
+
+from registry.core.kinds.kind import GRPC, HTTP, Calls
 
 GRPC_NOT_FOUND, GRPC_PERMISSION_DENIED, GRPC_RESOURCE_EXHAUSTED, GRPC_UNIMPLEMENTED = 5, 7, 8, 12
 #: Name of routes that refuse a call in the place of its server.
@@ -37,17 +38,18 @@ def grpc_refusal(
     }
 
 
-def wrong_calls(paths: Iterable[str]) -> list[dict[str, Any]]:
-    """Returns routes that refuse inference over HTTP by another method than POST, or with a content type of gRPC. They stand
-    behind the routes of good calls. `paths`: regular expressions of inference calls.
+def wrong_calls(calls: Calls) -> list[dict[str, Any]]:
+    """Returns routes that refuse calls over HTTP with a content type of gRPC, and inference by
+    another method than POST. They stand behind the routes of good calls.
     """
     is_grpc = {"name": "content-type", "string_match": {"prefix": "application/grpc", "ignore_case": True}}
-    no_grpc = (
-        "this address takes JSON: send content-type: application/json, or call inference.GRPCInferenceService by gRPC"
-    )
+    by_grpc = ", or call inference.GRPCInferenceService by gRPC" if GRPC in calls.protocols else ""
+    no_grpc = f"this address takes JSON: send content-type: application/json{by_grpc}"
+    asked = dict.fromkeys((calls.inference[HTTP], calls.stream[HTTP]))
+    every = [*asked, *(path for protocol, path in calls.question.items() if protocol == HTTP)]
     return [
-        _refused({"prefix": "/v2/models/", "headers": [is_grpc]}, 415, no_grpc),
-        *(_refused({"safe_regex": {"regex": path}}, 405, "inference is asked for by POST") for path in paths),
+        *(_refused({"safe_regex": {"regex": path}, "headers": [is_grpc]}, 415, no_grpc) for path in every),
+        *(_refused({"safe_regex": {"regex": path}}, 405, "inference is asked for by POST") for path in asked),
     ]
 
 

@@ -35,24 +35,35 @@ local function listed(text, at)
   return claimed(sizes), sizes[1]
 end
 
--- The longest way to write "shape": each letter as \u00..
-local SPELT_OUT = 30
+-- The text of a JSON string, in which any letter may be written as \u00..
+local function unescaped(text)
+  return (gsub(text, "\\u00(%x%x)", function(code) return string.char(tonumber(code, 16)) end))
+end
+
+-- The longest way to write a name that is read here, which is `stream`.
+local SPELT_OUT = 36
+
+-- The name between the quotes at `from` and `to`; nil if it is too long to be read here.
+local function name_of(text, from, to, is_escaped)
+  if to - from - 1 > SPELT_OUT then return nil end
+  local name = sub(text, from + 1, to - 1)
+  return is_escaped and unescaped(name) or name
+end
 
 local function is_shape(text, from, to, is_escaped)
-  local length = to - from - 1
-  if is_escaped and length <= SPELT_OUT then
-    local plain = gsub(sub(text, from + 1, to - 1), "\\u00(%x%x)", function(code) return string.char(tonumber(code, 16)) end)
-    return plain == "shape"
-  end
-  return length == 5 and sub(text, from + 1, to - 1) == "shape"
+  return (is_escaped or to - from == 6) and name_of(text, from, to, is_escaped) == "shape"
 end
 
 local TRUE = "^%s*true"
+local MODEL_BYTES = 512
 
 -- Notes the members `model` and `stream` of the document (`told`), whose name ends before `after`.
+-- A text that names no model is the name of an unknown one.
 local function note_member(told, name, text, after)
   if name == "model" then
-    told.model = match(text, '^%s*"([%w_%-]*)"', after)
+    local value = match(text, '^%s*"([^"]*)"', after)
+    local is_short = value and #value <= MODEL_BYTES
+    told.model = value and (is_short and match(unescaped(value), "^[%w_%-]*$") or LIMITS.unknown_model)
   elseif name == "stream" then
     told.is_stream = match(text, TRUE, after) ~= nil
   end
@@ -89,7 +100,7 @@ local function json_fault(text, room, batch, told)
         names = names + 1
         if names > LIMITS.names then return "more than " .. LIMITS.names .. " names" end
         if told then
-          if depth == 1 then note_member(told, sub(text, from + 1, i - 1), text, after + 1) end
+          if depth == 1 then note_member(told, name_of(text, from, i, is_escaped), text, after + 1) end
         elseif depth == 3 and is_shape(text, from, i, is_escaped) then
           local more, first = listed(text, after + 1)
           if not more then return NO_SHAPE end

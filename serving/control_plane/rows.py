@@ -47,9 +47,9 @@ SELECT 'route', model.slug, route.environment_id, json_build_array(
   LEFT JOIN serving_sleep sleep ON sleep.environment_id = route.environment_id AND sleep.model_id = route.model_id
   LEFT JOIN servers ON servers.environment_id = route.environment_id AND servers.model_id = route.model_id
 UNION ALL
-SELECT 'preparing', slug, environment_id, json_build_array(slug, model_id, release, digest, state)::text, NULL
+SELECT 'preparing', slug, environment_id, json_build_array(slug, model_id, release_id, state)::text, NULL
   FROM (SELECT DISTINCT ON (deployment.environment_id, release.model_id) model.slug, deployment.environment_id, release.model_id,
-               'r' || release.number AS release, release.digest, deployment.state
+               deployment.release_id, deployment.state
           FROM serving_deployment deployment
           JOIN registry_release release ON release.id = deployment.release_id
           JOIN registry_servedmodel model ON model.id = release.model_id
@@ -119,8 +119,7 @@ class PreparingRow(NamedTuple):
     environment_id: int
     model: str
     model_id: int
-    release: str
-    digest: str
+    release_id: str
     state: str
 
 

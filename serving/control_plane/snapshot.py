@@ -11,7 +11,8 @@ from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
 from serving.control_plane.listener import listener
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE, Resource, resource
 from serving.control_plane.request_guard import UNKNOWN_MODEL
-from serving.control_plane.virtual_hosts import UNKNOWN, scope, unknown_model_vhost, vhost, vhost_name
+from serving.control_plane.unknown_model import UNKNOWN, unknown_model_vhost
+from serving.control_plane.virtual_hosts import scope, vhost, vhost_name
 from serving.core.routes import ModelRoute, RoutingTable
 
 #: A stream that is no more than so many snapshots behind is told what changed; a later one compares for itself.

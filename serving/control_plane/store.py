@@ -30,7 +30,15 @@ from serving.control_plane.model_settings import (
     tenants_of,
 )
 from serving.control_plane.request_log import LoggedRequest
-from serving.control_plane.rows import EnvironmentRow, GatewayRow, ModelRows, RouteRow, Servers, read_rows
+from serving.control_plane.rows import (
+    EnvironmentRow,
+    GatewayRow,
+    ModelRows,
+    PreparingRow,
+    RouteRow,
+    Servers,
+    read_rows,
+)
 from serving.control_plane.server import GatewayIdentity
 from serving.core.admission import Proof
 from serving.core.asleep import Asleep
@@ -70,6 +78,7 @@ class Loaded:
     """One consistent reading. `known` maps a digest to servers that live but do not serve, by environment; `made` has what came of
     each model's rows, for the next reading. `problems`, by environment: routes that could not be made, in whose place there is the last one
     that could, if there was one. `read_at`, by environment: what was committed by then is in it.
+    `preparing`: releases of models without a route, by id.
     """
 
     tables: dict[str, RoutingTable]
@@ -78,6 +87,7 @@ class Loaded:
     made: Mapping[ModelRows, Made] = field(default_factory=dict, repr=False)
     problems: Mapping[str, tuple[RouteProblem, ...]] = field(default_factory=dict)
     read_at: Mapping[str, datetime] = field(default_factory=dict)
+    preparing: Mapping[str, _Sealed] = field(default_factory=dict, repr=False)
 
 
 def load(last: Loaded | None = None) -> Loaded:
@@ -99,10 +109,11 @@ def load(last: Loaded | None = None) -> Loaded:
         models[where].append(one.route)
         if one.known:
             known[where].update(one.known)
+    preparing = _sealed({new.release_id for new in rows.preparing}, [last.preparing] if last else [])
     for new in rows.preparing:
-        if new.environment_id in premises:
-            route = ModelRoute.preparing(new.model, new.model_id, new.release, new.digest, DeploymentState(new.state))
-            models[new.environment_id].append(route)
+        release = preparing.get(new.release_id)
+        if release and new.environment_id in premises:
+            models[new.environment_id].append(_preparing(new, release))
     tables = {one.slug: _table(one, models[one.pk], problems[one.pk]) for one in rows.environments}
     return Loaded(
         tables,
@@ -111,7 +122,21 @@ def load(last: Loaded | None = None) -> Loaded:
         made,
         {one.slug: tuple(problems[one.pk]) for one in rows.environments},
         {one.slug: datetime.fromisoformat(one.read_at) for one in rows.environments},
+        preparing,
     )
+
+
+def _preparing(row: PreparingRow, release: _Sealed) -> ModelRoute:
+    of = release.bounds or bounds_of("")
+    arm = Arm(
+        release.name,
+        release.digest,
+        max_request_bytes=of.max_request_bytes,
+        has_streams=of.has_streams,
+        max_batch=of.max_batch,
+        kind=of.kind,
+    )
+    return ModelRoute.preparing(row.model, row.model_id, arm, DeploymentState(row.state))
 
 
 def _table(environment: EnvironmentRow, models: list[ModelRoute], problems: list[RouteProblem]) -> RoutingTable:
@@ -135,7 +160,7 @@ def _made(
     }
     named = {pk for row, _ in new.values() for pk in row.arms}
     forced = {pk for said, (_, servers) in new.items() if premises[said.environment_id][0] for pk in servers.ready}
-    releases = _sealed(named | forced, last) if new else {}
+    releases = _sealed(named | forced, [one.releases for one in last.values()]) if new else {}
     problems: defaultdict[int, list[RouteProblem]] = defaultdict(list)
     for said, (row, servers) in new.items():
         try:
@@ -158,9 +183,9 @@ class _Sealed(NamedTuple):
     bounds: RequestBounds | None
 
 
-def _sealed(wanted: Set[str], last: Mapping[ModelRows, Made]) -> dict[str, _Sealed]:
+def _sealed(wanted: Set[str], last: Iterable[Mapping[str, _Sealed]]) -> dict[str, _Sealed]:
     """By id; none that could be read in `last` is read again."""
-    known = {pk: release for one in last.values() for pk, release in one.releases.items() if pk in wanted}
+    known = {pk: release for one in last for pk, release in one.items() if pk in wanted}
     found = {pk: release for pk, release in known.items() if release.bounds is not None}
     for one in whole_releases({UUID(pk) for pk in wanted - found.keys()}).values():
         try:

@@ -8,17 +8,19 @@ from serving.control_plane.calls import as_servers_want, match_of, offered
 from serving.control_plane.clusters import NAMESPACE, NOT_ACCEPTED_S, PROBER_CLUSTER, rest_name, stream_entry_name
 from serving.control_plane.forced import FORCED_KEY_HEADER, RELEASE_HEADER, forced_routes
 from serving.control_plane.overflow import HANDED_ON, drawn_metadata, draws_candidate, room_header
-from serving.control_plane.own_answers import HEALTH_OF_MODEL, NOT_OFFERED, gateway_routes, model_routes
+from serving.control_plane.own_answers import (
+    READY_OF_MODEL,
+    model_routes,
+    not_offered,
+)
 from serving.control_plane.refusals import (
     GRPC_NOT_FOUND,
     GRPC_UNIMPLEMENTED,
-    grpc_refusal,
-    not_found,
     refusals,
     wrong_calls,
 )
 from serving.control_plane.request_classes import of_class
-from serving.control_plane.request_guard import MODEL_HEADER, UNKNOWN_MODEL, incoming_route, model_metadata
+from serving.control_plane.request_guard import incoming_route, model_metadata
 from serving.control_plane.request_log import SLOW_AFTER
 from serving.control_plane.response_filters import attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
@@ -26,7 +28,7 @@ from serving.core.asleep import Asleep
 from serving.core.outcomes import GRPC, GRPC_FAILURES, HTTP, Purpose, route_name
 from serving.core.request_classes import Pool
 from serving.core.request_limits import LONGEST_S
-from serving.core.routes import REQUEST_BYTES, ModelRoute
+from serving.core.routes import ModelRoute
 
 ROUTE_CONFIG = "gateway"
 #: On a mirrored request: the number of the route that it was split by.
@@ -166,7 +168,9 @@ def _routes(route: ModelRoute, forced_key: str) -> list[dict[str, Any]]:
     for protocol in calls.protocols:
         purposes = offered(calls, protocol, has_grpc_streams=route.has_streams)
         if route.asleep is not None:
-            routes += [_sleeps(route, route.asleep, protocol, asked) for asked in purposes]
+            matches = [match_of(calls, protocol, asked) for asked in purposes]
+            matches += [] if asks or protocol == GRPC else [READY_OF_MODEL]
+            routes += [_sleeps(route, route.asleep, protocol, match) for match in matches]
             continue
         for pool in reversed(route.pools):
             routes += _split(route, protocol, pool, Purpose.INFERENCE)
@@ -174,37 +178,15 @@ def _routes(route: ModelRoute, forced_key: str) -> list[dict[str, Any]]:
             routes.append(_stream(route, protocol))
         if Purpose.QUESTION in purposes:
             routes += _split(route, protocol, route.pools[0], Purpose.QUESTION)
-    routes += wrong_calls(dict.fromkeys((calls.inference[HTTP], calls.stream[HTTP])))
-    return [*routes, *refusals({}, NOT_OFFERED, name="not_offered", grpc_status=GRPC_UNIMPLEMENTED)]
+    why = not_offered(f"this model: {calls.words}")
+    return [
+        *routes,
+        *wrong_calls(calls),
+        *refusals({}, why, name="not_offered", grpc_status=GRPC_UNIMPLEMENTED),
+    ]
 
 
-#: Every gateway has it, so that none is ever sent an empty first answer, which would keep its port shut for 15 s.
-UNKNOWN = vhost_name(UNKNOWN_MODEL)
-
-
-#: gRPC calls that name a model.
-_OF_MODELS = ("/inference.GRPCInferenceService/Model", HEALTH_OF_MODEL)
-
-
-def unknown_model_vhost() -> dict[str, Any]:
-    """Where requests go whose model has no routes: the request guard gives them the name `UNKNOWN_MODEL`."""
-    message = f"no such model here; name it in the path, in the body's member `model`, or in the header {MODEL_HEADER}"
-    return {
-        "name": "unknown_model",
-        "domains": ["*"],
-        "routes": [
-            incoming_route(),
-            *gateway_routes(),
-            *(grpc_refusal({"prefix": path}, message, name="unknown_model") for path in _OF_MODELS),
-            grpc_refusal({"prefix": "/"}, NOT_OFFERED, name="not_offered", grpc_status=GRPC_UNIMPLEMENTED),
-            {"name": "unknown_model", "match": {"prefix": "/"}, "direct_response": not_found(message)},
-        ],
-        # While only its message says which model a gRPC request is for, it stands here: larger ones name it in the head.
-        "request_body_buffer_limit": str(REQUEST_BYTES),
-    }
-
-
-def _sleeps(route: ModelRoute, asleep: Asleep, protocol: str, asked: Purpose) -> dict[str, Any]:
+def _sleeps(route: ModelRoute, asleep: Asleep, protocol: str, match: dict[str, Any]) -> dict[str, Any]:
     """503 or UNAVAILABLE at once, and when to ask again. Its name is what such requests are counted by, apart from errors."""
     after_s, name = asleep.retry_after_s, _asleep_as(route) or ASLEEP
     then = f"it is being loaded; try again in {after_s} s" if after_s is not None else "somebody has to wake it"
@@ -219,7 +201,7 @@ def _sleeps(route: ModelRoute, asleep: Asleep, protocol: str, asked: Purpose) ->
     return {
         "name": name,
         "metadata": _label(route),
-        "match": match_of(route.calls, protocol, asked),
+        "match": match,
         "direct_response": {"status": 503, "body": {"inline_string": f"{name}: {words}"}},
         "response_headers_to_add": [
             {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}

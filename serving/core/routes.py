@@ -169,12 +169,12 @@ class ModelRoute:
 
     @classmethod
     def preparing(
-        cls, model: str, model_id: int, release: str, digest: str, state: DeploymentState = DeploymentState.LOADING
+        cls, model: str, model_id: int, arm: Arm, state: DeploymentState = DeploymentState.LOADING
     ) -> ModelRoute:
         """Of a model that has no route yet, whose newest release has a deployment in `state`. Its number is no route's."""
         after_s = None if state is DeploymentState.FAILED else PREPARING_AGAIN_S
         asleep = Asleep(after_s, is_preparing=True, is_loaded=state is DeploymentState.READY)
-        return cls(-model_id, model, 0, Arm(release, digest), asleep=asleep)
+        return cls(-model_id, model, 0, arm, asleep=asleep)
 
     @property
     def is_preparing(self) -> bool:

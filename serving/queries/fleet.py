@@ -84,7 +84,7 @@ class NodeView:
 
     @property
     def missing(self) -> str:
-        """Why nothing can be started there, as its agent says it; empty where something can."""
+        """Why a server kind, or all, cannot run there, as its agent reports it; or empty."""
         return str(self.node.facts.get("missing", ""))
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from registry.core.kinds import spoken
-from registry.core.kinds.texts import INTERFACES
 from serving.adapters.triton import TritonServer
 from serving.adapters.triton_requests import parcel_of
 from serving.ports import Tensors
@@ -23,12 +22,12 @@ def client_of(host: str, http_port: int, grpc_port: int, speaks: str) -> Client:
     return TextServer(host, http_port, *spoken(speaks))
 
 
-def request_bytes(model: str, inputs: Tensors, *, protocol: str, interface: str = "") -> int:
+def request_bytes(model: str, inputs: Tensors, *, protocol: str, speaks: str = "") -> int:
     """Bytes of the body of one request, without the frame of gRPC.
 
     Args:
-        interface: the release's `serving.interface`; empty for a server of tensors.
+        speaks: as of `client_of`.
     """
-    if interface:
-        return len(body_of(INTERFACES[interface], model, inputs))
+    if speaks:
+        return len(body_of(spoken(speaks)[1], model, inputs))
     return len(parcel_of(model, [inputs], protocol=protocol, host="", port=0).bodies[0])

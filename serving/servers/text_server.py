@@ -41,9 +41,14 @@ class TextServer:
     def why_not_loaded(self, model: str, *, control_secret: str) -> str | None:
         """None while the server still loads; empty once it has loaded. A server that cannot load ends itself.
 
-        Raises InferenceError.
+        A server that loads a large file on a busy machine may be late to answer. Raises InferenceError otherwise.
         """
-        status, _ = self._line.ask("GET", self._kind.health, b"", {}, timeout_s=_CONTROL_S)
+        try:
+            status, _ = self._line.ask("GET", self._kind.health, b"", {}, timeout_s=_CONTROL_S)
+        except InferenceError as error:
+            if error.reason != "timeout":
+                raise
+            return None
         return "" if status == OK else None
 
     def metadata(self, model: str) -> tuple[list[TensorSpec], list[TensorSpec]]:

@@ -417,6 +417,22 @@ def test_a_model_whose_first_release_is_being_loaded_is_known_without_a_route(wo
     assert [one.is_preparing for one in published(world).models] == [False]
 
 
+def test_what_a_release_that_is_being_prepared_declares_holds_for_its_callers(
+    world: World, django_assert_num_queries: Any
+) -> None:
+    document = {
+        "runtime": {"server": "llamacpp"},
+        "serving": {"interface": "chat"},
+        "envelope": {"limits": {"streaming": True, "max_request_bytes": LARGEST_REQUEST_BYTES}},
+    }
+    world.server(release(world.model, 4, json.dumps(document)), is_serving=False)
+    loaded = store.load()
+    (arm,) = (one.stable for one in loaded.tables[world.environment.slug].models)
+    assert (arm.kind, arm.has_streams, arm.max_request_bytes) == ("llamacpp", True, LARGEST_REQUEST_BYTES)
+    with django_assert_num_queries(1):
+        assert store.load(loaded).tables == loaded.tables
+
+
 def test_what_is_being_prepared_is_no_route_that_was_lost(world: World) -> None:
     """Gateways keep what they have if the database has lost its routes, though deployments are left in it."""
     world.route(0)

@@ -179,3 +179,6 @@ def test_every_refusal_says_what_to_do_next(release: Release, staging: Environme
     Node.objects.create(name="theirs", facts={"missing": "It does not answer."}, seen_at=timezone.now())
     with pytest.raises(DomainError, match="with that runtime. theirs runs nothing: It does not answer."):
         ensure(release, staging)
+    Node.objects.update(runtimes=[{"image": "local/other@sha256:" + "a" * 64, "backends": []}])
+    with pytest.raises(DomainError, match="theirs does not run every kind: It does not answer."):
+        ensure(release, staging)

@@ -123,6 +123,35 @@ def test_files_are_checked_while_they_are_written(tmp_path: Path, blobs: MemoryB
     assert not (tmp_path / "repository" / "doubling" / "1" / "model.onnx").exists()
 
 
+NO_CSV, NO_TEXT = b"xllamacpp/x.so,sha256=", b"\xff"
+
+
+@pytest.mark.parametrize("record", [None, NO_CSV, NO_TEXT])
+def test_a_damaged_environment_of_one_kind_takes_no_other_kind_away(
+    tmp_path: Path, blobs: MemoryBlobs, record: bytes | None
+) -> None:
+    venv, other = tmp_path / "venv", tmp_path / "venv-llamacpp"
+    venv.symlink_to(VENV)
+    site = other / "lib" / "python3.11" / "site-packages"
+    for path in ("xllamacpp/xllamacpp.x.so", "xllamacpp-1.dist-info/RECORD"):
+        (site / path).parent.mkdir(parents=True)
+        if "RECORD" not in path or record is not None:
+            (site / path).write_bytes(record or b"")
+    launcher = LocalLauncher(servers=tmp_path / "servers", venv=venv, blobs=BlobCache(tmp_path / "cache", blobs))
+    assert [one["server"] for one in launcher.runtimes()] == ["triton"]
+    assert str(other) in launcher.missing()
+
+    manifest = made.doubling(blobs)
+    for server, says in (("llamacpp", launcher.missing()), ("another", "no server kind another")):
+        manifest["runtime"]["server"] = server
+        error = refusal(launcher, manifest)
+        assert error.reason == "runtime_mismatch" and says in error.message
+
+    venv.unlink()
+    venv.mkdir()
+    assert launcher.runtimes() == [] and f"at {venv}" in launcher.missing() and str(other) in launcher.missing()
+
+
 # the runtime's digest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
 from serving.control_plane.virtual_hosts import vhost
 from serving.core.addresses import Address
+from serving.core.asleep import Asleep
 from serving.core.lifecycle import DeploymentState
 from serving.core.outcomes import is_failure
 from serving.core.request_limits import Limits
@@ -329,7 +331,7 @@ def test_grpc_streams_have_a_route_where_every_release_of_the_split_asks_for_the
 def test_callers_of_a_model_without_a_route_read_how_far_its_release_is(
     state: DeploymentState, words: str, retry_after: str | None
 ) -> None:
-    for one in vhost(ModelRoute.preparing("sentiment", 5, "r1", A.digest, state))["routes"]:
+    for one in vhost(ModelRoute.preparing("sentiment", 5, A, state))["routes"]:
         answer = one.get("direct_response", {})
         if one["name"] != "model_preparing" or answer.get("status") != 503:
             continue
@@ -340,6 +342,36 @@ def test_callers_of_a_model_without_a_route_read_how_far_its_release_is(
         break
     else:
         raise AssertionError("no answer for callers")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v2/models/chatter/ready"])
+def test_callers_of_a_text_model_without_a_server_are_told_to_come_back(path: str) -> None:
+    text = dataclasses.replace(A, kind="llamacpp")
+    for made in (
+        ModelRoute.preparing("chatter", 5, text),
+        dataclasses.replace(route(text, None, 0), asleep=Asleep(7)),
+    ):
+        routes = [one for one in vhost(made)["routes"] if "safe_regex" in one["match"]]
+        first = next(one for one in routes if re.search(one["match"]["safe_regex"]["regex"], path))
+        assert first["name"] in ("model_preparing", "model_asleep")
+        assert first["direct_response"]["status"] == 503
+        assert "retry-after" in [add["header"]["key"] for add in first["response_headers_to_add"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "statuses"),
+    [
+        ("triton", "/v2/models/m/infer", [415, 405]),
+        ("triton", "/v2/models/m/config", [415]),
+        ("llamacpp", "/v1/completions", [415, 405]),
+    ],
+)
+def test_a_content_type_of_grpc_is_refused_before_the_method(kind: str, path: str, statuses: list[int]) -> None:
+    routes = vhost(route(dataclasses.replace(A, kind=kind), None, 0))["routes"]
+    refused = [one for one in routes if "direct_response" in one and "safe_regex" in one["match"]]
+    assert [
+        one["direct_response"]["status"] for one in refused if re.search(one["match"]["safe_regex"]["regex"], path)
+    ] == statuses
 
 
 def test_what_a_server_answered_is_tried_again_and_what_broke_is_not() -> None:

@@ -182,7 +182,9 @@ def test_of_a_server_that_somebody_else_runs_nothing_is_said_to_be_known(admin: 
     assert "It takes nothing." not in page
     Node.objects.update(facts={"static": told, "missing": f"It takes nothing. {HOSTILE}"})
     page = page_of(admin)
-    assert "nothing</span> It takes nothing." in page and HOSTILE not in page
+    assert "not every kind</span> It takes nothing." in page and HOSTILE not in page
+    Node.objects.update(runtimes=[])
+    assert "nothing</span> It takes nothing." in page_of(admin)
 
 
 def test_what_each_model_holds_is_told_and_what_sleeps_stands_last(admin: User) -> None:

@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from registry import actions as registry_actions
+from registry.core.kinds import spoken_by
 from registry.core.kinds.llamacpp import LLAMACPP
 from registry.models import Release
 from registry.storage import store as blob_store
@@ -204,7 +205,7 @@ def judged(gate: str, release: Release, client: Client) -> Any:
     context = GateContext(
         model=MODEL, release=release.name, serving=manifest["serving"], envelope=manifest["envelope"], contract={},
         policy=GATES, server=client, timings={"fetch_s": 0.1, "load_s": 1.0, "warmup_s": 0.1},
-        progress=lambda done, total: None, items=(),
+        progress=lambda done, total: None, items=(), speaks=spoken_by(manifest),
     )  # fmt: skip
     return run_gate(gate, context)
 
@@ -226,15 +227,15 @@ def test_a_release_is_sealed_proven_and_promoted(shop: Shop) -> None:
     assert Route.objects.get().stable_id == candidate.pk
 
 
-def test_a_candidate_whose_chat_template_refuses_users_chats_is_rolled_back_and_no_user_sees_it(shop: Shop) -> None:
-    """llama.cpp answers 400, as if the caller were to blame. Stable answers the same request."""
+def test_a_candidate_whose_chat_template_refuses_users_chats_is_rolled_back(shop: Shop) -> None:
+    """The answer is 400, which stable gives to fewer callers. No other chat fails."""
     stable, candidate = shop.push(), shop.push(template=STRICT_TEMPLATE)
     for release in (stable, candidate):
         shop.serve(release)[1].close()
     shop.begin(stable, candidate)
     shop.until("rolled_back", [PLAIN, REPEATED] * 20)
-    assert DecisionRecord.objects.get(action="roll_back").facts["guard"] == "errors"
-    assert set(shop.statuses) == {200}
+    assert DecisionRecord.objects.get(action="roll_back").facts["guard"] == "refused"
+    assert set(shop.statuses) == {200, 400} and shop.counted(candidate).failed == 0
     route = Route.objects.get()
     assert (route.stable_id, route.candidate_id) == (stable.pk, None)
 
@@ -261,12 +262,13 @@ MISTAKES = {
     ),
     "more than the context": (chat("a" * 2000), 400),
     "a number that is none": (chat(max_tokens="a"), 400),
+    "roles that the template refuses": (REPEATED, 400),
     "65 levels": (chat(json.loads("[" * 65 + "]" * 65)), 400),
 }
 
 
 def test_the_body_names_the_model_and_callers_mistakes_are_no_releases(shop: Shop) -> None:
-    stable = shop.push()
+    stable = shop.push(template=STRICT_TEMPLATE)
     shop.serve(stable)[1].close()
     shop.route(stable)
     assert {name: shop.ask(body)[0] for name, (body, _) in MISTAKES.items()} == {
@@ -274,16 +276,36 @@ def test_the_body_names_the_model_and_callers_mistakes_are_no_releases(shop: Sho
     }
     assert shop.ask(b"{", **{"x-sluicegate-model": MODEL})[0] == 400
     before = shop.counted(stable)
-    assert (before.routed, before.decided, before.failed, before.timed) == (0, 0, 0, 0) and before.refused == 6
+    assert (before.routed, before.decided, before.failed, before.timed) == (0, 0, 0, 0) and before.refused == 7
     status, body = shop.ask(chat(response_format=SHAPE))
     assert status == 200 and json.loads(body)["model"] == MODEL
     status, body = shop.ask(chat(stream=True))
     assert status == 200 and body.startswith(b"data: ") and body.rstrip().endswith(b"data: [DONE]")
     assert shop.ask(b'{"model": "chatter", "prompt": "hi", "max_tokens": 1}', "/v1/completions")[0] == 200
     assert shop.parts.envoy.http(f"/v2/models/{MODEL}/ready", method="GET").status == 200
-    assert shop.ask(b"{}", f"/v2/models/{MODEL}/infer")[0] in (404, 501)
+    for path, told in ((f"/v2/models/{MODEL}/infer", 404), ("/v1/embeddings", 501), ("/v1/models", 501)):
+        status, body = shop.ask(b"{}", path)
+        assert status == told and b"/v1/chat/completions" in body, path
+    assert shop.ask(chat(), **{"content-type": "application/grpc-web"})[0] == 415
     counted = shop.counted(stable)
     assert (counted.failed, counted.decided) == (0, 3)
+
+
+def test_members_of_a_body_are_read_as_the_server_reads_them(shop: Shop) -> None:
+    stable = shop.push()
+    shop.serve(stable)[1].close()
+    shop.route(stable)
+    plain, host = chat(stream=True), {"Host": MODEL}
+    spellings = {b'"stream"': rb'"str\u0065am"', b'"model"': rb'"mod\u0065l"', b"chatter": rb"ch\u0061tter"}
+    for wanted, spelt in spellings.items():
+        status, body = shop.ask(plain.replace(wanted, spelt))
+        assert status == 200 and body.startswith(b"data: "), spelt
+    shop.parts.envoy.flushed()
+    page = shop.parts.envoy.admin("/stats?usedonly&filter=^sli.request").splitlines()
+    assert page and all(".entry.stream." in line for line in page)
+    for unknown in ("x" * 600, "x" * 100_000, "chatter.2", "ch\u00e4tter"):
+        assert shop.ask(chat(model=unknown), **host)[0] == 404
+    assert shop.ask(chat(model=None), **host)[0] == 200
 
 
 def test_a_stream_that_ends_with_its_server_is_charged_to_the_release(shop: Shop) -> None:

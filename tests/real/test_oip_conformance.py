@@ -12,7 +12,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.core.asleep import PREPARING_AGAIN_S, Asleep
-from serving.core.routes import Endpoint, ModelRoute
+from serving.core.routes import Arm, Endpoint, ModelRoute
 from tests.contracts.serving_models import VENV
 from tests.support.rigs.echo_rig import MODEL, echo, stable
 from tests.support.rigs.gateway_rig import Rig, rig
@@ -146,7 +146,7 @@ def test_a_model_without_a_server_is_not_ready_and_is_no_unknown_model(
 
 
 def test_callers_of_a_model_whose_first_release_is_prepared_read_so(gateway: Rig) -> None:
-    made = ModelRoute.preparing(MODEL, 5, "r1", Rig.STABLE)
+    made = ModelRoute.preparing(MODEL, 5, Arm("r1", Rig.STABLE))
     gateway.apply(None, **{name: getattr(made, name) for name in ("model", "stable", "asleep")})
     words = f"model_preparing: no release of {MODEL} has traffic here yet; r1 is being prepared. Try again in 10 s"
     answer = gateway.envoy.http(f"/v2/models/{MODEL}/infer")

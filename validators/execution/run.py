@@ -19,6 +19,7 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError
 from ledger.hooks.job_handlers import Beat
+from registry.core.kinds import spoken_by
 from registry.queries import manifest_of
 from serving.core.redaction import redacted
 from serving.models import Server
@@ -219,6 +220,7 @@ class _Run:
             server=server,
             timings=ready.deployment.timings,
             backend=self.manifest["runtime"]["backend"],
+            speaks=spoken_by(self.manifest),
             hardware=hardware_name(ready.deployment.node.facts, on_gpu=uses_gpu(self.manifest)),
             progress=self._progress(run, keep),
             say=partial(self._say, run),

@@ -34,13 +34,15 @@ class Backend:
 class Calls:
     """Paths that pass the gateway, as regular expressions by protocol.
 
-    Inference is evidence for a release; questions are not. Every other path would change the
-    server. Envoy refuses an expression of more than 100 instructions, so each is short.
+    Inference is evidence for a release; questions are not. Every other path changes the server or
+    shows all of it. Envoy refuses an expression of more than 100 instructions, so each is short.
+    `words`: the calls, for a caller who asked by another path.
     `names`: HTTP paths with the model's name in the body, in its member `model`. Such a body asks
     for a stream by its member `stream`, so that the paths of streams are the same.
     """
 
     inference: Mapping[str, str]
+    words: str
     stream: Mapping[str, str] = field(default_factory=dict)
     question: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()

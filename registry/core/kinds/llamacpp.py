@@ -14,17 +14,14 @@ from registry.core.kinds.words import Words
 from registry.core.schema import Integer, Record, may
 
 _PATH: Final = r"^/v1/(chat/)?completions$"
-#: The server answers 500 to some requests that the model never sees, and 400 to all chats that the release's own template
-#: refuses. Whether the caller or the template is to blame is seen where stable answers the same.
+#: The server answers 500 to some requests that the model never sees. Its 400 stays, also if a
+#: release's chat template refuses the chat: most templates do so for some callers' mistakes.
 WORDS: Final = Words(
     opens=tuple(f'{{"error":{{"code":{status},"message":"' for status in (400, 500, 501)),
     mistakes=(
         "image input is not supported", "audio input is not supported", "video input is not supported",
         "Failed to parse tools", "Failed to parse messages", "Failed to parse tool choice",
         "This server does not support",
-    ),
-    failures=(
-        r"Unable to generate parser for this template. Automatic parser generation failed: \n------------\nWhile executing",
     ),
 )  # fmt: skip
 OPTIONS: Final = Record(
@@ -45,6 +42,7 @@ LLAMACPP: Final = ServerKind(
     backends={"gguf": Backend("artifact/model.gguf", runs_as="llama.cpp", runner="llamacpp_server.py")},
     calls=Calls(
         inference={HTTP: _PATH},
+        words="POST to /v1/chat/completions and /v1/completions, and ready",
         stream={HTTP: _PATH},
         names=("/v1/completions", "/v1/chat/completions"),
     ),

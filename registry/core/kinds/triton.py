@@ -52,6 +52,7 @@ _MODEL_PATH: Final = r"^/v2/models/[^/]+(/versions/[^/]+)?"
 #: Never loading, tracing, logging or shared memory.
 CALLS: Final = Calls(
     inference={GRPC: rf"^{_SERVICE}ModelInfer$", HTTP: rf"{_MODEL_PATH}/(infer|generate)$"},
+    words="infer, generate, ready, metadata, config and statistics",
     question={
         GRPC: rf"^{_SERVICE}Model(Ready|Metadata|Config|Statistics)$",
         HTTP: rf"{_MODEL_PATH}(/(ready|config|stats))?$",

@@ -52,8 +52,8 @@ class Command(BaseCommand):
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        offered = launcher.runtimes()
-        self.stdout.write(f"agent of node {options['node']}: {offered[0]['image'] if offered else launcher.missing()}")
+        offered = [*(one["image"] for one in launcher.runtimes()), launcher.missing()]
+        self.stdout.write(f"agent of node {options['node']}: {' '.join(offered).strip()}")
         contained = launcher.containment(within_s=FOUND_OUT_S)
         self.stdout.write(f"containment {contained['tier']}. {contained['says']}")
         tending = threading.Thread(target=listed.run, name="listed-servers", daemon=True)

@@ -76,6 +76,7 @@ class GateContext:
     timings: Mapping[str, float]
     progress: Callable[[int, int], None]
     backend: str = ""  # of the release's runtime
+    speaks: str = ""  # protocol of the release's server: `registry.core.kinds.spoken_by`
     hardware: str = ""  # what the server computes on, by name; empty where nobody knows
     items: Sequence[GoldenItem] = ()
     baseline: Baseline | None = None
@@ -112,11 +113,6 @@ class GateContext:
     def queue_delay_ms(self) -> float:
         """Milliseconds for which the batcher may wait until a batch is full; 0 without one."""
         return float((self.serving.get("dynamic_batching") or {}).get("max_queue_delay_us") or 0) / 1000
-
-    @property
-    def interface(self) -> str:
-        """How a text model is asked; empty for a model of tensors."""
-        return self.serving.get("interface") or ""
 
     @property
     def has_batch_axis(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from registry.core.kinds.texts import INTERFACES
+from registry.core.kinds import spoken
 from validators.core.contract import batch_sizes, compare_answer, compare_declared, judge_contract, tensors_of
 from validators.core.edges import Edge, edges_of, judge_edges
 from validators.core.input_use import MOST_TRIED, judge_input_use
@@ -92,8 +92,8 @@ def _edges(
     context: GateContext, example: Arrays, limits: Mapping[str, Any], most: int
 ) -> tuple[tuple[Edge, ...], ByteEdges]:
     """All that are asked, and what is known of those by bytes."""
-    inputs, model, interface = context.inputs, context.model, context.interface
-    size_of = partial(contract_runner.gateway_bytes, model, interface=interface)
+    inputs, model, speaks = context.inputs, context.model, context.speaks
+    size_of = partial(contract_runner.gateway_bytes, model, speaks=speaks)
     by_bytes = byte_edges(inputs, example, limits, max_batch_size=most, size_of=size_of)
-    bodies = INTERFACES[interface].wrong(model) if interface else None
+    bodies = spoken(speaks)[1].wrong(model) if speaks else None
     return (*edges_of(inputs, example, limits, max_batch_size=most, bodies=bodies), *by_bytes.edges), by_bytes

@@ -72,4 +72,4 @@ def _of_class(context: GateContext, place: int, example: Arrays) -> Arrays | Non
 def _size_of(context: GateContext, item: Arrays) -> int:
     """Bytes of a request of this one item."""
     batch, protocol = stack([item], has_batch_axis=context.has_batch_axis), context.policy.of("load")["protocol"]
-    return request_bytes(context.model, batch, protocol=protocol, interface=context.interface)
+    return request_bytes(context.model, batch, protocol=protocol, speaks=context.speaks)

@@ -141,10 +141,10 @@ def try_inputs(
     return InputUse(state, tried, without, tuple(spelt[:1]))
 
 
-def gateway_bytes(model: str, inputs: Arrays, *, interface: str = "") -> int:
+def gateway_bytes(model: str, inputs: Arrays, *, speaks: str = "") -> int:
     """Bytes of the body of a request, over gRPC if the server has it, as gateways count them."""
-    frame = 0 if interface else _GRPC_FRAME_BYTES
-    return frame + request_bytes(model, inputs, protocol=GRPC, interface=interface)
+    frame = 0 if speaks else _GRPC_FRAME_BYTES
+    return frame + request_bytes(model, inputs, protocol=GRPC, speaks=speaks)
 
 
 def _failure(server: InferenceServer, model: str, inputs: Arrays, timeout_s: float) -> InferenceError | None:
