@@ -1,4 +1,4 @@
-"""The virtual host of requests whose model has no routes."""
+"""The virtual host of requests for models without routes."""
 
 from __future__ import annotations
 
