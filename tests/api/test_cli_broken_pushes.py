@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
@@ -71,10 +72,34 @@ def at_request(monkeypatch: pytest.MonkeyPatch, at: int, meanwhile: Callable[[],
     return asked
 
 
+def pause(monkeypatch: pytest.MonkeyPatch, run_jobs: Callable[[], int]) -> Callable[[float], None]:
+    """In place of a push's pauses: jobs run, and every part under way arrives. So no number of tries is too small."""
+    real, changed, under_way = Client.put_part, threading.Condition(), 0
+
+    def counted(self: Client, *arguments: Any, **named: Any) -> int:
+        nonlocal under_way
+        with changed:
+            under_way += 1
+        try:
+            return real(self, *arguments, **named)
+        finally:
+            with changed:
+                under_way -= 1
+                changed.notify_all()
+
+    def pausing(_: float) -> None:
+        run_jobs()
+        with changed:
+            assert changed.wait_for(lambda: not under_way, timeout=60)
+
+    monkeypatch.setattr(Client, "put_part", counted)
+    return pausing
+
+
 def folder_in_parts(folder: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, run_jobs: Callable[[], int]) -> Path:
     """A release folder with a file of three parts, which a worker must read; it reads while the command waits."""
     settings.UPLOAD_PART_BYTES = 1000
-    monkeypatch.setattr("sluicegate.client.uploads.time.sleep", lambda _: run_jobs())
+    monkeypatch.setattr("sluicegate.client.uploads.time.sleep", pause(monkeypatch, run_jobs))
     made = release_folder(folder, graph=onnx_file(folder.name))
     (made / "artifact" / "weights.data").write_bytes(folder.name.encode() * 300)
     return made
@@ -117,7 +142,7 @@ def test_a_push_that_ends_leaves_the_draft_to_another_that_goes_on_with_it(
     assert run("robot", "push", str(folder))[0] == 130
     assert len(asked) >= at
     [draft] = Release.objects.all()
-    monkeypatch.setattr("sluicegate.client.uploads.time.sleep", lambda _: run_jobs())
+    monkeypatch.setattr("sluicegate.client.uploads.time.sleep", pause(monkeypatch, run_jobs))
     assert run("robot", "push", str(folder))[1]["id"] == str(draft.pk)
 
 
