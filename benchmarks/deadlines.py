@@ -48,13 +48,13 @@ _INFER: Final = (
 
 @contextlib.contextmanager
 def server(folder: Path, backend: str, *, is_batched: bool) -> Iterator[Endpoint]:
-    """A real Triton with the model as code (`python`), or as a graph in the runner (`onnxruntime`)."""
+    """A real Triton with the model as code (`python`), or as a graph in the runner (`sluicegate-onnx`)."""
     blobs = MemoryBlobs()
     (folder / "servers").mkdir(parents=True)
     batching = {"preferred_batch_size": [], "max_queue_delay_us": 0} if is_batched else None
     files = {
         "python": {"artifact/model.py": python_model(str(TAKES_S))},
-        "onnxruntime": {"artifact/model.onnx": made.slow_graph(_turns())},
+        "sluicegate-onnx": {"artifact/model.onnx": made.slow_graph(_turns())},
     }
     own = made.serving(max_batch_size=1, dynamic_batching=batching)
     document = made.manifest(blobs, MODEL, files[backend], own, backend=backend)
@@ -156,7 +156,7 @@ def measure(parts: Rig, folder: Path, backend: str, *, is_batched: bool) -> dict
 
 
 def main() -> None:
-    kinds = [(backend, is_batched) for backend in ("python", "onnxruntime") for is_batched in (False, True)]
+    kinds = [(backend, is_batched) for backend in ("python", "sluicegate-onnx") for is_batched in (False, True)]
     columns = []
     for number, (backend, is_batched) in enumerate(kinds):
         with tempfile.TemporaryDirectory() as folder, rig(Path(folder)) as parts:

@@ -119,9 +119,13 @@ class World:
             os.kill(pid, signal.SIGKILL)
         self.killed_at = time.monotonic()
 
+    def pid(self, name: str) -> int:
+        """A process of the stack; of the two engines the one that leads."""
+        return self.stack.leading_engine() if name == "engine" else self.stack.pid_of(name)
+
     def pids(self, name: str) -> set[int]:
-        """A process of the stack; of PostgreSQL all."""
-        pid = self.stack.pid_of(name)
+        """The same; of PostgreSQL all its processes."""
+        pid = self.pid(name)
         return {pid} | (children_of(pid) if name == "postgres" else set())
 
 
@@ -131,7 +135,7 @@ Begins = Callable[[World], Iterator[None]]
 
 def kills(*names: str, frozen: str = "") -> Begins:
     def begin(world: World) -> Iterator[None]:
-        pids = [world.stack.pid_of(name) for name in names]
+        pids = [world.pid(name) for name in names]
         with contextmanager(freezes(frozen))(world) if frozen else contextlib.nullcontext():
             world.kill(pids)
             yield
@@ -199,7 +203,7 @@ def limits(name: str, of: int, spare: int) -> Begins:
     """Limits a process to its present open files or address space, plus `spare` files or KiB."""
 
     def begin(world: World) -> Iterator[None]:
-        pid = world.stack.pid_of(name)
+        pid = world.pid(name)
         if of == resource.RLIMIT_NOFILE:
             taken = {int(one.name) for one in Path(f"/proc/{pid}/fd").iterdir()}
             most = min(set(range(len(taken) + 1)) - taken) + spare  # a new file gets the first free number
@@ -235,25 +239,26 @@ class Fault:
 
 files, memory = resource.RLIMIT_NOFILE, resource.RLIMIT_AS
 FAULTS = (
-    Fault("kill -9 web", kills("web"), page_s=MOST_S["page"], known="slow starts"),
-    Fault("kill -9 engine and scheduler", kills("engine", "scheduler"), known="slow starts", leads=True),
-    Fault("kill -9 engine", kills("engine"), known="slow starts", leads=True),
-    Fault("kill -9 Envoy", kills("envoy")),
-    Fault("kill -9 Envoy, control plane frozen 10 s", kills("envoy", frozen="control_plane"), 10),
+    Fault("kill -9 web", kills("web"), page_s=MOST_S["page"]),
+    Fault("kill -9 engine and scheduler", kills("engine", "scheduler"), leads=True),
+    Fault("kill -9 engine", kills("engine"), leads=True),
+    Fault("kill -9 Envoy", kills("envoy"), known="the only gateway"),
+    Fault("kill -9 Envoy, control plane frozen 10 s", kills("envoy", frozen="control_plane"), 10,
+          known="the only gateway"),
     Fault("kill -9 node agent", kills("agent")),
     Fault("kill -9 control plane and relay", kills("control_plane", "relay")),
     Fault("kill -9 Valkey", kills("valkey")),
     Fault("kill -9 worker", kills("worker")),
     Fault("kill -9 postmaster", kills("postgres")),
-    Fault("kill -9 eight processes at once", kills(*EIGHT), page_s=MOST_S["page"], known="slow starts", leads=True),
-    Fault("SIGSTOP Envoy 5 s", freezes("envoy"), 5, known="shed backlog"),
+    Fault("kill -9 eight processes at once", kills(*EIGHT), page_s=MOST_S["page"], leads=True),
+    Fault("SIGSTOP Envoy 5 s", freezes("envoy"), 5, known="record 0049"),
     Fault("SIGSTOP PostgreSQL 20 s", freezes("postgres"), 20),
     Fault("SIGSTOP engine 20 s", freezes("engine"), 20),
     Fault("SIGSTOP node agent 45 s", freezes("agent"), 45),
     Fault("SIGSTOP Valkey 20 s", freezes("valkey"), 20),
     Fault("PostgreSQL fast shutdown", signals("postgres", signal.SIGINT)),
     Fault("kill -9 candidate's only server", kills_server(CANDIDATE), rollout="rolled_back", replaces=(CANDIDATE,)),
-    Fault("kill -9 stable's only server", kills_server(STABLE), replaces=(STABLE,), known="a dead stable"),
+    Fault("kill -9 stable's only server", kills_server(STABLE), replaces=(STABLE,)),
     Fault("FLUSHALL", flush),
     Fault("blobs read-only 15 s", read_only("blobs"), 15),
     Fault("servers read-only 15 s", read_only("servers"), 15),

@@ -44,6 +44,7 @@ from benchmarks.calibration.premises.scenario import Fault, Scenario  # noqa: E4
 from benchmarks.calibration.premises.walking import Ran, Run  # noqa: E402
 from benchmarks.calibration.traffic import EDGES_MS, SLOW, Latency  # noqa: E402
 from rollouts.core.counter_deltas import Reading  # noqa: E402
+from rollouts.core.rules.forced_calls import ForcedCalls  # noqa: E402
 from rollouts.engine.gateway_counters import _reading  # noqa: E402
 from serving.adapters.envoy_stats import Series, parse  # noqa: E402
 from tests.support.rigs.gateway_rig import FORCES, MODEL, Rig, wait_until  # noqa: E402
@@ -186,7 +187,9 @@ class Steered(Run):
     def _traffic(self, at: int) -> bool:
         is_followed = super()._traffic(at)
         gateway = next(iter(self.gateways.values()))
-        if self.rate_per_s is None:
+        if self.rate_per_s is None and self.engine.engine_state.of(ForcedCalls).are_refused:
+            self.world.slow_times = ()  # nobody waits behind a call that the gateway refuses
+        elif self.rate_per_s is None:
             self.asked[gateway.slot, 0] += at > 0 and at % EVERY_S == 1
         else:
             count = int(self.chance.poisson(self.rate_per_s))

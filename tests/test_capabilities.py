@@ -38,7 +38,7 @@ WORDS = {
     "gpu:mig": "MIG",
     "gpu:dcgm": "DCGM",
     "gpu:nvml": "NVML",
-    "backend:triton/onnxruntime-cuda": "CUDA",
+    "backend:triton/sluicegate-onnx-cuda": "CUDA",
     "backend:triton/pytorch": "PyTorch|`pytorch`",
     "platform:kubernetes": "Kubernetes",
     "server:tensorflow-serving": "TensorFlow Serving",

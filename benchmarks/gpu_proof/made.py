@@ -99,7 +99,7 @@ class Maker:
             "size_bytes": len(data),
         }
         return {
-            "schema": "sluicegate/manifest/v1",
+            "schema": "sluicegate/manifest/v2",
             "model": model,
             "files": [file],
             "runtime": {"image": self.image, "server": "triton", "backend": "python"},

@@ -105,7 +105,7 @@ class Declared:
             limits["max_input_dims"] = {name: self.largest[name] for name in sorted(free)}
         document = {
             "model": self.graph.name,
-            "runtime": {"image": image, "server": "triton", "backend": "onnxruntime"},
+            "runtime": {"image": image, "server": "triton", "backend": "sluicegate-onnx"},
             "serving": {
                 "max_batch_size": self.graph.batch,
                 "inputs": self.inputs,

@@ -58,7 +58,7 @@ def release_document(*, runtime: str, note: str, code: bool, precision: str) -> 
         provenance["git_commit"] = commit.stdout.strip()
     return {
         "model": "sentiment",
-        "runtime": {"image": runtime, "server": "triton", "backend": "python" if code else "onnxruntime"},
+        "runtime": {"image": runtime, "server": "triton", "backend": "python" if code else "sluicegate-onnx"},
         "serving": serving(code=code),
         "envelope": {
             # what a small and busy machine holds as well; `sluicegate release show` has the measurements beside it

@@ -98,14 +98,14 @@ CAPABILITIES: Final = (
     _without_code("server:ray-serve", "Ray Serve", "Its own protocol"),
     _without_code("server:vllm", "vLLM", "OpenAI's protocol"),
     Capability(
-        "backend:triton/onnxruntime",
+        "backend:triton/sluicegate-onnx",
         "ONNX Runtime",
         "The product's runner executes the graph on the CPU",
         part="triton",
         has_code=True,
     ),
     Capability(
-        "backend:triton/onnxruntime-cuda",
+        "backend:triton/sluicegate-onnx-cuda",
         "ONNX Runtime on CUDA",
         "The product's runner executes the graph with the CUDA provider",
         "Tests ran the refusal on a machine without CUDA",

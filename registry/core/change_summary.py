@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from accounts.core.quantities import size_text
+from registry.core.kinds import backend_of
 
 #: Names that one line holds.
 MOST_NAMES = 4
@@ -73,7 +74,7 @@ def _named(names: list[str]) -> str:
 
 def _image(manifest: Mapping[str, Any]) -> str:
     runtime = manifest.get("runtime") or {}
-    return f"{runtime.get('backend', 'unknown')} in {str(runtime.get('image', 'unknown'))[:60]}"
+    return f"{backend_of(manifest) or 'unknown'} in {str(runtime.get('image', 'unknown'))[:60]}"
 
 
 def _declared(envelope: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from registry.core.gpu_names import capability_of, version_parts
 from registry.core.schema import Problem
 
 _AT: Final = "envelope.engine"
-_ENGINE_OF: Final = {"tensorrt": "trt-plan", "onnxruntime": "onnx", "pytorch": "torchscript"}
+_ENGINE_OF: Final = {"tensorrt": "trt-plan", "sluicegate-onnx": "onnx", "pytorch": "torchscript"}
 
 
 def lint(envelope: Mapping[str, Any], serving: Mapping[str, Any], backend: str) -> list[Problem]:

@@ -16,7 +16,7 @@ SERVER_MIB: Final = 256
 #: Of a device, for what computing leaves on it: activations, the framework's own.
 DEVICE_SPARE_FRAC: Final = 0.25
 _STEP_MIB: Final = 64
-_ENGINES: Final = {"onnxruntime": "onnx", "tensorrt": "trt-plan", "pytorch": "torchscript", "python": "python"}
+_ENGINES: Final = {"sluicegate-onnx": "onnx", "tensorrt": "trt-plan", "pytorch": "torchscript", "python": "python"}
 #: Of most of the weights' bytes, as their headers name it.
 _PRECISIONS: Final = {
     "FP32": "fp32", "F32": "fp32", "FP16": "fp16", "F16": "fp16", "BF16": "bf16", "INT8": "int8", "I8": "int8",

@@ -50,7 +50,7 @@ def lint(
 ) -> list[Problem]:
     """Every contradiction. `files`: path → (size in bytes, the facts of `registry.core.formats`)."""
     problems = []
-    if backend == "onnxruntime" and BACKEND_FILES[backend] in files:
+    if backend == "sluicegate-onnx" and BACKEND_FILES[backend] in files:
         problems += _graph(serving, files[BACKEND_FILES[backend]][1], has_tokenizer=TOKENIZER in files)
     for path, (_, facts) in files.items():
         problems += _external(path, facts.get("external", {}), files)

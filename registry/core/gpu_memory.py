@@ -40,7 +40,7 @@ _ELEMENT_BYTES: Final = {
 #: llama.cpp keeps keys and values as F16 by default. Source: llama.cpp common/common.h, cache_type_k and cache_type_v.
 _GGUF_CACHE_BYTES: Final = 2
 _OWN_WORKSPACE: Final = {
-    "onnxruntime": "cuDNN and cuBLAS choose it while the graph runs",
+    "sluicegate-onnx": "cuDNN and cuBLAS choose it while the graph runs",
     "tensorrt": "a plan states none; declare envelope.engine.workspace_mib",
 }
 _CUDA_CONTEXT: Final = "the CUDA context and libraries, whose size depends on driver and device"
@@ -210,7 +210,7 @@ def _activations(asked: _Asked, files: Files) -> MemoryPart:
     if asked.backend == "python":
         return _cache(asked, files)
     facts = files.get(BACKEND_FILES[asked.backend], (0, {}))[1]
-    run = facts.get("activations") if asked.backend == "onnxruntime" else None
+    run = facts.get("activations") if asked.backend == "sluicegate-onnx" else None
     if run is not None:
         return _of_graph(asked, run, files[TOKENIZER][1] if TOKENIZER in files else None)
     return _in_and_out(asked)

@@ -10,7 +10,8 @@ from ledger.core.canonical import canonical_bytes, sha256_of
 from registry.core.lifecycle import FileRole
 from registry.core.spec import Spec
 
-SCHEMA = "sluicegate/manifest/v1"
+#: Manifests of v1 name the backend `sluicegate-onnx` `onnxruntime` (`registry.core.kinds.backend_of`).
+SCHEMA = "sluicegate/manifest/v2"
 
 
 @dataclass(frozen=True)

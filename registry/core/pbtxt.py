@@ -144,7 +144,12 @@ class Config:
         return "1:1"
 
 
-_BACKEND_OF = {"onnxruntime_onnx": "onnxruntime", "tensorrt_plan": "tensorrt", "pytorch_libtorch": "pytorch"}
+_BACKEND_OF = {
+    "onnxruntime_onnx": "sluicegate-onnx",
+    "onnxruntime": "sluicegate-onnx",
+    "tensorrt_plan": "tensorrt",
+    "pytorch_libtorch": "pytorch",
+}
 #: The words of `serving` → the field of Triton's ModelConfig that says the same, longest first.
 _THEIRS = {
     "queue_policy": "dynamic_batching[0].default_queue_policy[0]",

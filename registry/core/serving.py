@@ -236,7 +236,7 @@ def _names(serving: Mapping[str, Any], at: str) -> list[Problem]:
 def _data_types(serving: Mapping[str, Any], at: str, backend: str) -> list[Problem]:
     """BF16 tensors that cannot be served: numpy has no such type, in which agents warm up and the graph's runner works."""
     wheres = {"inputs": "no agent can warm it up"}
-    if backend == "onnxruntime":
+    if backend == "sluicegate-onnx":
         wheres["outputs"] = "the runtime cannot return it"
     return [
         Problem(
@@ -318,7 +318,7 @@ def _streams(serving: Mapping[str, Any], at: str, backend: str) -> list[Problem]
         for i, tensor in enumerate(serving.get("outputs", []))
         if tensor.get("data_type") not in ("BYTES", None)
     ]
-    if backend == "onnxruntime":
+    if backend == "sluicegate-onnx":
         says, fix = "a graph answers once, and cannot stream.", "Remove decoupled, or bring code (`backend: python`)."
         problems.append(Problem(f"{at}.decoupled", says, fix))
     return problems

@@ -42,6 +42,20 @@ class _Image:
         return _IMAGE.read(value, at, problems)
 
 
+_BACKEND = Text(one_of=BACKENDS, says="a known backend")
+
+
+class _Backend:
+    """One of BACKENDS. The old name of the graphs' runner is answered with its new one."""
+
+    def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
+        if value == "onnxruntime":
+            said = "'onnxruntime' is Triton's own backend, which no runtime here has."
+            problems.append(Problem(at, said, "Write sluicegate-onnx: it runs graphs with their tokenizer."))
+            return value
+        return _BACKEND.read(value, at, problems)
+
+
 _URL = Text(
     500,
     pattern=r"https?://\S+",
@@ -53,7 +67,7 @@ RUNTIME: Final = Record(
     {
         "image": need(_Image()),
         "server": may(Text(one_of=tuple(KINDS), says="a known server"), DEFAULT),
-        "backend": need(Text(one_of=BACKENDS, says="a known backend")),
+        "backend": need(_Backend()),
     }
 )
 PROVENANCE: Final = Record(

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from registry.core.file_rules import CONFIG_FILES
-from registry.core.kinds import kind_of
+from registry.core.kinds import backend_of, kind_of
 from registry.core.pbtxt import render
 
 
@@ -36,5 +36,5 @@ def tree_of(manifest: Mapping[str, Any], number: int) -> tuple[dict[str, str], d
         if target in placed:
             raise ValueError(f"{path} and {placed[target]} would be the same file; rename one and push again")
         placed[target] = path
-    config = render(manifest["serving"], model, backend=manifest["runtime"]["backend"])
+    config = render(manifest["serving"], model, backend=backend_of(manifest))
     return placed, {f"{model}/config.pbtxt": config}

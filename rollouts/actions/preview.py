@@ -15,6 +15,7 @@ from accounts.core.quantities import weight_text
 from ledger.core.errors import DomainError
 from registry.core.coupling import changed_parts
 from registry.core.coupling import warning as coupled
+from registry.core.kinds import runtime_of
 from registry.models import Release
 from registry.queries import manifest_of
 from rollouts.actions.start import (
@@ -248,7 +249,7 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         )
         return
     if node is None:
-        said = no_runtime(manifest_of(candidate)["runtime"], about)
+        said = no_runtime(runtime_of(manifest_of(candidate)), about)
         yield Warned(
             "no_node", "warning", f"{said} Nodes count that were heard of lately. Start one with that runtime."
         )

@@ -11,6 +11,7 @@ from django.db.models import F
 from accounts.core.access import Actor
 from ledger.actions import append_event
 from ledger.core.errors import DomainError, Refused, Unavailable
+from registry.core.kinds import runtime_of
 from registry.models import Release
 from registry.queries import manifest_of
 from serving.core.containment import Containment, may_run_code, not_contained, of_facts
@@ -82,7 +83,7 @@ def hold_rooms() -> None:
 
 def why_nowhere(release: Release, environment: Environment, choice: Choice) -> DomainError:
     """The error that says why no node took the release, and what to do."""
-    name, wanted = f"{release.model.slug} {release.name}", manifest_of(release)["runtime"]
+    name, wanted = f"{release.model.slug} {release.name}", runtime_of(manifest_of(release))
     every = with_listing(nodes()).order_by(F("seen_at").desc(nulls_last=True))
     free = open_to(environment, every)
     if fitting := nodes_for(release, free):

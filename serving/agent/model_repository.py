@@ -23,7 +23,7 @@ from tritonclient.grpc import model_config_pb2
 from ledger.core.canonical import digest_of
 from registry.core import pbtxt
 from registry.core.file_rules import CONFIG_FILES
-from registry.core.kinds import kind_of
+from registry.core.kinds import backend_of, kind_of
 from registry.core.kinds.kind import ServerKind
 from registry.core.kinds.triton import TRITON
 from serving.agent.blob_cache import DamagedBlob
@@ -51,7 +51,7 @@ def write(spec: LaunchSpec, blobs: Blobs, repository: Path) -> None:
             "digest_mismatch",
             f"The manifest of {spec.model} {spec.release_name} is not the one that {spec.digest} names; push the release again.",
         )
-    backend, runnable = spec.manifest["runtime"]["backend"], kind_of(spec.manifest).runnable
+    backend, runnable = backend_of(spec.manifest), kind_of(spec.manifest).runnable
     if backend not in runnable:
         raise LaunchError(
             "runtime_mismatch", f"This node cannot run the backend {backend!r}; it runs {', '.join(runnable)}."
@@ -71,7 +71,7 @@ def tree(manifest: dict[str, Any], model: str) -> dict[PurePosixPath, dict[str, 
 
     Raises LaunchError("bad_config").
     """
-    kind, name = kind_of(manifest), manifest["runtime"]["backend"]
+    kind, name = kind_of(manifest), backend_of(manifest)
     backend, folder, writes = kind.backends[name], PurePosixPath(kind.loads), kind.writes.get(name, ())
     files: dict[PurePosixPath, dict[str, Any] | bytes] = {
         folder / path: file for path, file in placed(manifest["files"], name, kind).items()

@@ -12,6 +12,7 @@ from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet, Su
 from registry.core.file_lint import plan_facts
 from registry.core.fit import SEVERITY, Fit, Reason, Verdict, fit
 from registry.core.gpu_memory import MemoryEstimate, asks_for_gpu
+from registry.core.kinds import backend_of, runtime_of
 from registry.core.node_facts import NodeFacts, from_agent, from_labels
 from registry.core.spec import Spec
 from registry.models import Release
@@ -34,20 +35,20 @@ class _Headers:
 
 
 def _fit_of(manifest: Mapping[str, Any], node: Node, headers: _Headers) -> Fit:
-    runtime = manifest["runtime"]
+    runtime = runtime_of(manifest)
     versions = next((own.get("versions") for own in node.runtimes if own.get("image") == runtime["image"]), None)
     facts = from_agent(node.facts, versions)
     return _fit(manifest, facts, headers)
 
 
 def _fit(manifest: Mapping[str, Any], facts: NodeFacts, headers: _Headers) -> Fit:
-    backend = manifest["runtime"]["backend"]
+    backend = backend_of(manifest)
     return fit(manifest["envelope"], facts, backend=backend, plan=headers.plan, estimate=headers.estimate)
 
 
 def _headers_in(manifest: Mapping[str, Any]) -> _Headers:
     """Of a sealed release, by the headers that were read at the seal. One query, if the release asks for a GPU."""
-    if not asks_for_gpu(manifest["runtime"]["backend"], manifest["serving"], manifest["envelope"]):
+    if not asks_for_gpu(backend_of(manifest), manifest["serving"], manifest["envelope"]):
         return _Headers()
     headers = headers_of_files(manifest["files"])
     return _Headers(plan_facts(headers), estimate_in(manifest, headers))
@@ -61,7 +62,7 @@ def fits_of(release: Release, among: Iterable[Node] | None = None) -> list[dict[
     return [
         {
             "node": node.name,
-            "has_runtime": _offers(node, manifest["runtime"]),
+            "has_runtime": _offers(node, runtime_of(manifest)),
             "seen_at": node.seen_at,
             "containment": str(of_facts(node.facts) or "unknown"),
             "contained": sentence_of(node.facts),
@@ -74,9 +75,9 @@ def fits_of(release: Release, among: Iterable[Node] | None = None) -> list[dict[
 def _with_runtime(manifest: Mapping[str, Any], node: Node, headers: _Headers) -> Fit:
     """The fit, which is no if the node does not offer the runtime image with the backend."""
     found = _fit_of(manifest, node, headers)
-    if _offers(node, manifest["runtime"]):
+    if _offers(node, runtime_of(manifest)):
         return found
-    why = f"The node does not offer {_runtime_text(manifest['runtime'])}; it offers {offers_of([node])}."
+    why = f"The node does not offer {_runtime_text(runtime_of(manifest))}; it offers {offers_of([node])}."
     return Fit(Verdict.NO, (Reason("runtime", Verdict.NO, why), *found.reasons), found.estimate)
 
 
@@ -104,7 +105,7 @@ def no_runtime(runtime: Mapping[str, Any], among: Iterable[Node]) -> str:
 def offering(release: Release, among: Iterable[Node]) -> list[tuple[Node, Fit]]:
     """Those of the nodes that offer the release's image and backend, each with its fit."""
     manifest = manifest_of(release)
-    free = [node for node in among if _offers(node, manifest["runtime"])]
+    free = [node for node in among if _offers(node, runtime_of(manifest))]
     headers = _headers_in(manifest) if free else _Headers()
     return [(node, _fit_of(manifest, node, headers)) for node in free]
 

@@ -24,7 +24,7 @@ def runtime_of(client: Client, *, within_s: float = 30.0) -> dict[str, Any]:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         for runtime in client.pages("/runtimes"):
-            if "onnxruntime" in runtime["backends"]:
+            if "sluicegate-onnx" in runtime["backends"]:
                 return runtime
         time.sleep(0.3)
     raise CommandError(

@@ -166,7 +166,7 @@ def test_a_release_that_is_called_by_other_paths_than_stable_is_refused() -> Non
 def test_a_coupled_change_names_its_parts() -> None:
     candidate = over_stable()
     assert "coupled_change" not in codes(candidate)  # the artifact alone
-    resealed(candidate, runtime={"image": "other@sha256:" + "b" * 64, "server": "triton", "backend": "onnxruntime"})
+    resealed(candidate, runtime={"image": "other@sha256:" + "b" * 64, "server": "triton", "backend": "sluicegate-onnx"})
     assert "changes artifact and runtime image at once against r1" in message(candidate, "coupled_change")
 
 

@@ -41,7 +41,7 @@ from tests.support.worlds.factories import (
 
 pytestmark = pytest.mark.django_db
 AGENT = Actor.system("agent")
-TOLD: list[dict[str, Any]] = [{"image": RUNTIME, "server": "triton", "backends": ["onnxruntime"], "versions": {}}]
+TOLD: list[dict[str, Any]] = [{"image": RUNTIME, "server": "triton", "backends": ["sluicegate-onnx"], "versions": {}}]
 
 
 @pytest.fixture

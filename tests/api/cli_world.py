@@ -87,7 +87,7 @@ def release_folder(folder: Path, *, graph: bytes = GRAPH, code: bool = False, **
         (folder / "artifact" / "model.py").write_text("class TritonPythonModel: ...\n")
     document = {
         "model": "sentiment",
-        "runtime": {"image": IMAGE, "server": "triton", "backend": "python" if code else "onnxruntime"},
+        "runtime": {"image": IMAGE, "server": "triton", "backend": "python" if code else "sluicegate-onnx"},
         "serving": {
             "max_batch_size": 16,
             "inputs": [{"name": "text", "data_type": "BYTES", "dims": [1]}],

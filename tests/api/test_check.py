@@ -112,12 +112,12 @@ def test_a_release_that_no_node_can_run_is_not_called_fine(run: Run, model: None
     folder = release_folder(tmp_path / "r1")
     code, told = run("ada", "check", str(folder))
     assert code == exits.OK and told["runs_nowhere"] == (
-        f"No node offers the image {IMAGE} with the backend onnxruntime; the nodes offer nothing."
+        f"No node offers the image {IMAGE} with the backend sluicegate-onnx; the nodes offer nothing."
     )
     make_node("a", runtimes=[{"image": IMAGE, "server": "triton", "backends": ["python"], "versions": {}}])
     last = run("ada", "check", str(folder), plain=True)[1].splitlines()[-1]
     assert "can be pushed, but not run: No node offers" in last and f"the nodes offer {IMAGE} (python)." in last
-    offers = {"image": IMAGE, "server": "triton", "backends": ["onnxruntime"], "versions": {}}
+    offers = {"image": IMAGE, "server": "triton", "backends": ["sluicegate-onnx"], "versions": {}}
     make_node("b", runtimes=[offers], facts={"gpus": []})
     assert run("ada", "check", str(folder), plain=True)[1].splitlines()[-1].endswith("is fine, as far as can be told.")
     document = yaml.safe_load((folder / "release.yaml").read_text())

@@ -143,7 +143,9 @@ def test_a_golden_set_is_checked_before_it_is_added(run: Run, model: None, tmp_p
 
 
 def test_a_wrong_release_yaml_names_every_mistake_and_leaves_nothing(run: Run, model: None, tmp_path: Path) -> None:
-    folder = release_folder(tmp_path / "one", runtime={"image": "triton:24.01", "backend": "onnxruntime"}, wishes={})
+    folder = release_folder(
+        tmp_path / "one", runtime={"image": "triton:24.01", "backend": "sluicegate-onnx"}, wishes={}
+    )
     code, told = run("robot", "push", str(folder))
     assert code == exits.REFUSED
     assert {e["field"] for e in told["errors"]} >= {"runtime.image", "wishes"}

@@ -65,7 +65,7 @@ def test_the_ml_bom_tells_what_was_measured() -> None:
     from registry.core.mlbom import make_bom
 
     manifest = {
-        "schema": "sluicegate/manifest/v1", "model": "m", "files": [], "envelope": {}, "provenance": {},
+        "schema": "sluicegate/manifest/v2", "model": "m", "files": [], "envelope": {}, "provenance": {},
         "runtime": {"image": "t@sha256:" + "a" * 64, "backend": "python"}, "serving": {"inputs": [], "outputs": []},
     }  # fmt: skip
     metrics = (
@@ -102,7 +102,7 @@ def test_triton_reads_the_tree(run: Run, pushed: dict[str, Any], tmp_path: Path)
     code, told = run("ada", "release", "export", "sentiment/r1", str(folder), "--triton")
     assert (code, told["files"]) == (exits.OK, 2)
     config = text_format.Parse((folder / "sentiment" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
-    assert (config.name, config.backend, config.max_batch_size) == ("sentiment", "onnxruntime", 16)
+    assert (config.name, config.backend, config.max_batch_size) == ("sentiment", "sluicegate-onnx", 16)
     assert [tensor.name for tensor in config.input] == ["text"]
     one = tmp_path / "one"
     assert (folder / "sentiment/1/model.onnx").read_bytes() == (one / "artifact/model.onnx").read_bytes()

@@ -26,7 +26,7 @@ from tests.support.worlds.registry_samples import IMAGE, draft_with, person, ser
 
 pytestmark = pytest.mark.django_db
 URL = "/api/v1/models/sentiment/releases/r1/fit"
-RUNTIME = {"image": IMAGE, "server": "triton", "backends": ["onnxruntime"], "versions": {"tensorrt": "10.3.0"}}
+RUNTIME = {"image": IMAGE, "server": "triton", "backends": ["sluicegate-onnx"], "versions": {"tensorrt": "10.3.0"}}
 GPU = {
     "serving.instance_group": [{"kind": "gpu", "count": 1}],
     "envelope.accelerator": {"vendor": "nvidia", "memory_mib_min": 8000},
@@ -61,7 +61,7 @@ def test_every_node_is_told(dev: Client, release: Release) -> None:
     }  # fmt: skip
     assert [one["field"] for one in told["plain"]["reasons"][:2]] == ["runtime", "accelerator.count"]
     assert told["silent"]["reasons"][0]["message"] == (
-        f"The node does not offer the image {IMAGE} with the backend onnxruntime; it offers {IMAGE} (python)."
+        f"The node does not offer the image {IMAGE} with the backend sluicegate-onnx; it offers {IMAGE} (python)."
     )
 
 

@@ -26,7 +26,7 @@ GOOD = """\
 model: sentiment
 runtime:
   image: {image}
-  backend: onnxruntime
+  backend: sluicegate-onnx
 serving:
   max_batch_size: 16
   inputs:
@@ -86,7 +86,7 @@ def test_a_text_release_is_fine_without_tensors(dev: Any) -> None:
 
 def test_the_digest_is_that_of_the_seal(dev: Any) -> None:
     files = [one("artifact/model.py", b"class TritonPythonModel: ...\n")]
-    document = yaml.safe_load(TEXT.replace("onnxruntime", "python"))
+    document = yaml.safe_load(TEXT.replace("sluicegate-onnx", "python"))
     told = check(dev, yaml.safe_dump(document), files).json()
     assert told["waivers_needed"] == ["code"] and told["problems"] == []
     listed = [{k: v for k, v in f.items() if k != "head"} for f in files]
@@ -192,12 +192,12 @@ def test_hostile_names_are_each_told(dev: Any) -> None:
 
 
 def test_what_the_nodes_offer_is_listed(dev: Any) -> None:
-    own = {"image": IMAGE, "server": "triton", "backends": ["onnxruntime"], "versions": {}}
+    own = {"image": IMAGE, "server": "triton", "backends": ["sluicegate-onnx"], "versions": {}}
     for name in ("n1", "n2"):
         Node.objects.create(name=name, runtimes=[own], facts={}, seen_at=timezone.now())
     body = check(dev, TEXT).json()
     assert body["runtimes"] == [
-        {"image": IMAGE, "server": "triton", "backends": ["onnxruntime"], "nodes": ["n1", "n2"]}
+        {"image": IMAGE, "server": "triton", "backends": ["sluicegate-onnx"], "nodes": ["n1", "n2"]}
     ]
     assert body["is_offered"] is True
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 RUNTIME = {
     "image": f"local/triton-onnx@sha256:{'a' * 64}",
     "server": "triton",
-    "backends": ["onnxruntime"],
+    "backends": ["sluicegate-onnx"],
     "versions": {"triton": "2.51.0"},
 }
 

@@ -208,12 +208,12 @@ def manifest(
     files: dict[str, bytes],
     own: dict[str, Any],
     *,
-    backend: str = "onnxruntime",
+    backend: str = "sluicegate-onnx",
     image: str = "",
 ) -> dict[str, Any]:
     roles = {"tokenizer": "tokenizer", "artifact": "artifact"}
     return {
-        "schema": "sluicegate/manifest/v1",
+        "schema": "sluicegate/manifest/v2",
         "model": model,
         "files": [
             {"path": path, "role": roles[path.partition("/")[0]], "sha256": blobs.put(data), "size_bytes": len(data)}

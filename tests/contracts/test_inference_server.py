@@ -36,7 +36,7 @@ from validators.core.stages import stages_between
 OTHERS = {"mlserver": mlserver, "kserve": kserve}
 #: Capabilities that the whole suite shows on each real server. The models on Triton are ONNX graphs and Python code.
 SHOWN = {
-    "triton": pytest.mark.shows("server:triton", "backend:triton/onnxruntime", "backend:triton/python"),
+    "triton": pytest.mark.shows("server:triton", "backend:triton/sluicegate-onnx", "backend:triton/python"),
     "mlserver": pytest.mark.shows("server:mlserver"),
     "kserve": pytest.mark.shows("server:kserve"),
 }

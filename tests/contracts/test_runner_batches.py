@@ -21,7 +21,7 @@ from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.triton_rig import local_launcher
 
-pytestmark = [pytest.mark.real("triton"), pytest.mark.shows("backend:triton/onnxruntime")]
+pytestmark = [pytest.mark.real("triton"), pytest.mark.shows("backend:triton/sluicegate-onnx")]
 
 
 @pytest.fixture

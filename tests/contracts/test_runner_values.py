@@ -23,7 +23,7 @@ from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.triton_rig import local_launcher
 from validators.core.contract import compare_answer, compare_declared, tensors_of
 
-pytestmark = [pytest.mark.real("triton", "onnx"), pytest.mark.shows("backend:triton/onnxruntime")]
+pytestmark = [pytest.mark.real("triton", "onnx"), pytest.mark.shows("backend:triton/sluicegate-onnx")]
 
 #: Data type → (ONNX's type, three values at the edges of the type).
 EDGES: dict[str, tuple[int, Any]] = {

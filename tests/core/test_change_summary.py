@@ -9,14 +9,14 @@ from registry.core.change_summary import summary_of
 
 def manifest(**over: Any) -> dict[str, Any]:
     files = [{"path": "artifact/model.onnx", "role": "artifact", "sha256": "a" * 64, "size_bytes": 2_000_000}]
-    runtime = {"image": "local@sha256:1", "server": "triton", "backend": "onnxruntime"}
+    runtime = {"image": "local@sha256:1", "server": "triton", "backend": "sluicegate-onnx"}
     return {"files": files, "runtime": runtime, "serving": {"max_batch_size": 16}, "envelope": {}, **over}
 
 
 def test_a_first_release_has_nothing_to_be_compared_with() -> None:
     files, runtime, envelope = summary_of(None, manifest(envelope={"memory_mib": 1}))
     assert files == "Files: 1, 1.9 MiB; there is nothing before to compare with."
-    assert runtime == "Runtime: onnxruntime in local@sha256:1." and envelope == "Envelope: declares memory_mib."
+    assert runtime == "Runtime: sluicegate-onnx in local@sha256:1." and envelope == "Envelope: declares memory_mib."
 
 
 def test_what_is_the_same_is_said_to_be() -> None:

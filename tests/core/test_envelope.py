@@ -127,7 +127,7 @@ def test_a_full_envelope_is_read_as_it_stands() -> None:
             "vendor is none",
         ),
         ({"runtime.backend": "tensorrt"}, "serving.instance_group", "runtime.backend tensorrt runs on a gpu only"),
-        ({"envelope.engine": {"type": "trt-plan"}}, "envelope.engine.type", "runtime.backend onnxruntime"),
+        ({"envelope.engine": {"type": "trt-plan"}}, "envelope.engine.type", "runtime.backend sluicegate-onnx"),
         ({"envelope.batching": {"max_batch_size": 16}}, "envelope.batching", "derived from serving"),
         ({"envelope.host.memory": 512}, "envelope.host.memory", "Was memory_mib_min meant"),
         (

@@ -14,7 +14,9 @@ INPUTS = [{"name": "ids", "data_type": "INT64", "dims": [-1, 8]}]
 SERVING: dict[str, Any] = {"max_batch_size": 4, "inputs": INPUTS, "instance_group": CPU, "queue_policy": None}
 
 
-def found(envelope: dict[str, Any], serving: dict[str, Any] = SERVING, backend: str = "onnxruntime") -> dict[str, str]:
+def found(
+    envelope: dict[str, Any], serving: dict[str, Any] = SERVING, backend: str = "sluicegate-onnx"
+) -> dict[str, str]:
     problems = lint(envelope, serving, backend)
     assert all(one.fix for one in problems)
     return {one.field.removeprefix("envelope."): f"{one.message} {one.fix}" for one in problems}
@@ -78,7 +80,7 @@ def test_a_version_must_lie_between_least_and_most(low: str, high: str, fits: bo
 
 
 @pytest.mark.parametrize(
-    ("backend", "engine"), [("tensorrt", "trt-plan"), ("onnxruntime", "onnx"), ("pytorch", "torchscript")]
+    ("backend", "engine"), [("tensorrt", "trt-plan"), ("sluicegate-onnx", "onnx"), ("pytorch", "torchscript")]
 )
 def test_each_backend_loads_its_own_kind_of_engine(backend: str, engine: str) -> None:
     serving = {**SERVING, "instance_group": GPU}

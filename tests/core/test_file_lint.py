@@ -159,12 +159,12 @@ def test_declared_room_is_enough_when_it_is_exact() -> None:
     """1 MiB of weights in 1 MiB of memory; of disk, everything counts."""
     exact = {"artifact/w.data": ((1 << 20), {})}
     spec = parse_spec(release_yaml({"envelope": {"host": {"memory_mib_min": 1, "disk_mib": 1}}}))
-    assert lint(spec.serving, spec.envelope, "onnxruntime", exact) == []
+    assert lint(spec.serving, spec.envelope, "sluicegate-onnx", exact) == []
     more = {"artifact/w.data": ((1 << 20) + 1, {})}
-    at = [problem.field for problem in lint(spec.serving, spec.envelope, "onnxruntime", more)]
+    at = [problem.field for problem in lint(spec.serving, spec.envelope, "sluicegate-onnx", more)]
     assert at == ["envelope.host.disk_mib", "envelope.host.memory_mib_min"]
     notes = {**exact, "tokenizer/tokenizer.json": (1, {}), "artifact/notes.txt": (5, {})}
-    assert [p.field for p in lint(spec.serving, spec.envelope, "onnxruntime", notes)] == ["envelope.host.disk_mib"]
+    assert [p.field for p in lint(spec.serving, spec.envelope, "sluicegate-onnx", notes)] == ["envelope.host.disk_mib"]
 
 
 @pytest.mark.parametrize(

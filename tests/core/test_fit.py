@@ -240,8 +240,8 @@ def test_a_runtime_tells_the_version_of_each_flavour() -> None:
 
 def test_a_plan_without_an_envelope_still_needs_a_device() -> None:
     assert fit({}, CPU_ONLY, backend="tensorrt").verdict == Verdict.NO
-    assert fit({}, CPU_ONLY, backend="onnxruntime").verdict == Verdict.YES
-    assert fit({"engine": {"type": "onnx"}}, CPU_ONLY, backend="onnxruntime").reasons == ()
+    assert fit({}, CPU_ONLY, backend="sluicegate-onnx").verdict == Verdict.YES
+    assert fit({"engine": {"type": "onnx"}}, CPU_ONLY, backend="sluicegate-onnx").reasons == ()
 
 
 def taking(weights_mib: int, *, certain: bool = True) -> MemoryEstimate:

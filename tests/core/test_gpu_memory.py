@@ -87,7 +87,7 @@ def one_node(name: str, kind: int, dims: list[int | str], out: list[int | str]) 
 
 def test_an_onnx_graph_holds_its_weights_and_its_largest_live_tensors() -> None:
     """Weights: 2 × 256 × 4096 × 4 bytes = 8 MiB. Live while Sin runs: x, h and s: 512 × (256 + 4096 + 4096) × 4 = 16.5 MiB."""
-    found = of("onnxruntime", serving(), artifact__model_onnx=graph())
+    found = of("sluicegate-onnx", serving(), artifact__model_onnx=graph())
     assert [(one.name, one.mib) for one in found.parts] == [
         ("weights", 8), ("activations", 17), ("workspace", None), ("runtime", None),
     ]  # fmt: skip
@@ -103,31 +103,31 @@ def test_an_onnx_graph_holds_its_weights_and_its_largest_live_tensors() -> None:
 
 def test_each_instance_has_a_session_of_its_own() -> None:
     """3 × 8 MiB and 3 × 16.5 MiB; with half of the batch 3 × 8.25 MiB."""
-    found = of("onnxruntime", serving(count=3), artifact__model_onnx=graph())
+    found = of("sluicegate-onnx", serving(count=3), artifact__model_onnx=graph())
     assert (mib_of(found, "weights"), mib_of(found, "activations"), found.certain_mib) == (24, 50, 24)
     assert "in each of 3 instances" in part(found, "weights").source
-    assert mib_of(of("onnxruntime", serving(256, 3), artifact__model_onnx=graph()), "activations") == 25
+    assert mib_of(of("sluicegate-onnx", serving(256, 3), artifact__model_onnx=graph()), "activations") == 25
 
 
 def test_a_graph_without_shapes_gives_a_lower_bound() -> None:
     """x and y alone: 512 × 2 × 256 × 4 bytes = 1 MiB."""
-    found = part(of("onnxruntime", serving(), artifact__model_onnx=graph(has_shapes=False)), "activations")
+    found = part(of("sluicegate-onnx", serving(), artifact__model_onnx=graph(has_shapes=False)), "activations")
     assert (found.mib, found.is_whole) == (1, False) and "2 of 4 tensors have no stated shape" in found.source
 
 
 def test_a_free_dimension_without_a_largest_size_is_unknown() -> None:
     free = serving(inputs=[{**X, "dims": [-1]}], outputs=[{**Y, "dims": [-1]}])
     model = one_node("x", 1, ["b", "s"], ["b", "s"])
-    found = part(of("onnxruntime", free, artifact__model_onnx=model), "activations")
+    found = part(of("sluicegate-onnx", free, artifact__model_onnx=model), "activations")
     assert found.mib is None and "no shape that the largest batch decides" in found.source
     limits = {"limits": {"max_input_dims": {"x": [1024]}}}
-    known = part(of("onnxruntime", free, limits, artifact__model_onnx=model), "activations")
+    known = part(of("sluicegate-onnx", free, limits, artifact__model_onnx=model), "activations")
     assert (known.mib, known.is_whole) == (4, True)  # 512 × 1024 × 2 × 4 bytes
     other = one_node("x", 1, ["b", "s"], ["b", "made_inside"])
-    partly = part(of("onnxruntime", free, limits, artifact__model_onnx=other), "activations")
+    partly = part(of("sluicegate-onnx", free, limits, artifact__model_onnx=other), "activations")
     assert (partly.mib, partly.is_whole) == (2, False) and "made_inside is unknown" in partly.source
     nameless = part(
-        of("onnxruntime", free, limits, artifact__model_onnx=one_node("x", 1, ["", ""], ["", 4])), "activations"
+        of("sluicegate-onnx", free, limits, artifact__model_onnx=one_node("x", 1, ["", ""], ["", 4])), "activations"
     )
     assert (nameless.mib, nameless.is_whole) == (2, False) and "1 of 2 tensors" in nameless.source
 
@@ -135,7 +135,7 @@ def test_a_free_dimension_without_a_largest_size_is_unknown() -> None:
 def test_a_graph_with_fixed_shapes_needs_no_batch() -> None:
     """4 × (256 + 4096 + 4096) × 4 bytes = 0.13 MiB."""
     fixed = serving(0, inputs=[{**X, "dims": [4, 256]}], outputs=[{**Y, "dims": [4, 256]}])
-    found = part(of("onnxruntime", fixed, artifact__model_onnx=graph(batch=4)), "activations")
+    found = part(of("sluicegate-onnx", fixed, artifact__model_onnx=graph(batch=4)), "activations")
     assert (found.mib, found.is_whole) == (1, True)
 
 
@@ -159,7 +159,7 @@ def test_a_tokenized_text_is_as_long_as_the_runner_lets_it_be(
     model = one_node("input_ids", 7, ["b", "s"], ["b", "s", 4096])
     words = tokenizer_file({"a": 0}, **({"truncation": {"max_length": cut}} if cut else {}))
     text = serving(16, inputs=[{"name": "text", "data_type": "BYTES", "dims": [1]}], parameters=parameters)
-    found = of("onnxruntime", text, artifact__model_onnx=model, tokenizer__tokenizer_json=words)
+    found = of("sluicegate-onnx", text, artifact__model_onnx=model, tokenizer__tokenizer_json=words)
     assert mib_of(found, "activations") == mib + 1  # the ids, 8 bytes each, are the part of a MiB above
 
 
@@ -251,22 +251,22 @@ def test_torchscript_weights_are_its_data_records() -> None:
 
 def test_a_release_that_asks_for_no_gpu_has_no_estimate() -> None:
     on_cpu = serving() | {"instance_group": [{"kind": "cpu", "count": 4}]}
-    assert estimate("onnxruntime", on_cpu, {}, {}) is None
-    assert estimate("onnxruntime", on_cpu, {"accelerator": {"vendor": "none"}}, {}) is None
-    asks = estimate("onnxruntime", on_cpu, {"accelerator": {"vendor": "nvidia"}}, {})
+    assert estimate("sluicegate-onnx", on_cpu, {}, {}) is None
+    assert estimate("sluicegate-onnx", on_cpu, {"accelerator": {"vendor": "none"}}, {}) is None
+    asks = estimate("sluicegate-onnx", on_cpu, {"accelerator": {"vendor": "nvidia"}}, {})
     assert asks is not None and asks.instances == 1 and mib_of(asks, "weights") is None
     assert estimate("tensorrt", on_cpu, {}, {}) is not None
 
 
 def test_files_whose_headers_were_not_read_count_by_their_size() -> None:
-    found = estimate("onnxruntime", serving(), {}, {"artifact/model.onnx": (5 * MIB, {})})
+    found = estimate("sluicegate-onnx", serving(), {}, {"artifact/model.onnx": (5 * MIB, {})})
     assert found is not None and mib_of(found, "weights") == 5 and "file sizes" in part(found, "weights").source
     assert not part(found, "activations").is_whole
 
 
 def test_hostile_sizes_are_unknown() -> None:
     facts: dict[str, Any] = {"weights_bytes": 2**53 - 1}
-    found = estimate("onnxruntime", serving(), {}, {"artifact/model.onnx": (100, facts)})
+    found = estimate("sluicegate-onnx", serving(), {}, {"artifact/model.onnx": (100, facts)})
     assert found is not None and mib_of(found, "weights") is None and found.certain_mib == 0
     assert "claim more bytes than the files hold" in part(found, "weights").source
     huge = serving(65_536, inputs=[{**X, "dims": [2**31 - 1, 2**31 - 1]}])
@@ -349,5 +349,5 @@ def test_any_graph_has_an_answer(shapes: dict[str, Any], nodes: list[Node]) -> N
     files: dict[str, tuple[int, dict[str, Any]]] = {
         "artifact/model.onnx": (4, {"weights_bytes": 4, "activations": run})
     }
-    found = estimate("onnxruntime", serving(), {}, files)
+    found = estimate("sluicegate-onnx", serving(), {}, files)
     assert found is not None and all(one.mib is None or one.mib >= 0 for one in found.parts)

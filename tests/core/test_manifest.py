@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from registry.core import manifest
 from registry.core.file_rules import role_of
+from registry.core.kinds import backend_of, runtime_of
 from registry.core.manifest import File
 from registry.core.spec import parse_spec
 from tests.support.worlds.registry_samples import release_yaml, sha256
@@ -76,7 +77,7 @@ def test_the_digest_is_the_sha256_of_the_text_and_the_text_holds_everything() ->
     text, digest = manifest.text_and_digest(parse_spec(release_yaml()), FILES)
     assert digest == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
     read = json.loads(text)
-    assert read["schema"] == "sluicegate/manifest/v1" and read["model"] == "sentiment"
+    assert read["schema"] == "sluicegate/manifest/v2" and read["model"] == "sentiment"
     assert [file["path"] for file in read["files"]] == sorted(PATHS)
     assert read["files"][0] == {
         "path": "artifact/deep/a.data",
@@ -90,4 +91,11 @@ def test_the_digest_is_the_sha256_of_the_text_and_the_text_holds_everything() ->
 def test_a_known_manifest_keeps_its_digest() -> None:
     """A change of this digest is a change of every release's identity: it needs a new schema name."""
     _, digest = manifest.text_and_digest(parse_spec(release_yaml()), FILES)
-    assert digest == "sha256:9b7fe8f3fc524ca56428b2c8eba9271121b5a390574b5296ed5767a281c6c960"
+    assert digest == "sha256:e9a4caf0fc6ed21c912480b12f374a5acdda844cd3b9df1b72e2c65b81366992"
+
+
+def test_a_manifest_of_the_first_schema_keeps_the_meaning_of_its_backend() -> None:
+    v1 = {"schema": "sluicegate/manifest/v1", "runtime": {"image": "one", "backend": "onnxruntime"}}
+    assert (backend_of(v1), runtime_of(v1)["backend"]) == ("sluicegate-onnx", "sluicegate-onnx")
+    assert backend_of({**v1, "schema": manifest.SCHEMA}) == "onnxruntime"
+    assert backend_of({**v1, "runtime": {"backend": "python"}}) == "python" and backend_of({}) == ""

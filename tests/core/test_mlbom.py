@@ -11,7 +11,7 @@ DIGEST = "sha256:" + "1" * 64
 MANIFEST: dict[str, Any] = {
     "model": "sentiment",
     "files": [{"path": "artifact/model.onnx", "role": "artifact", "sha256": "b" * 64, "size_bytes": 3}],
-    "runtime": {"image": "triton@sha256:" + "a" * 64, "backend": "onnxruntime"},
+    "runtime": {"image": "triton@sha256:" + "a" * 64, "backend": "sluicegate-onnx"},
     "serving": {
         "inputs": [{"name": "text", "data_type": "BYTES", "dims": [-1, 2]}],
         "outputs": [{"name": "p", "data_type": "FP32", "dims": [2]}],
@@ -91,7 +91,7 @@ def test_data_may_have_a_name_or_a_digest_alone() -> None:
 def test_properties_are_what_was_declared_by_path() -> None:
     properties = model_of(bom(STATED, Measured("accuracy", "frac", "higher", 0.9)))["properties"]
     assert [(one["name"].removeprefix("sluicegate:"), one["value"]) for one in properties] == [
-        ("backend", "onnxruntime"),
+        ("backend", "sluicegate-onnx"),
         ("git_commit", "4f2a9c1"),
         ("framework", "torch"),
         ("envelope.host.memory_mib_min", "512"),

@@ -133,7 +133,7 @@ def test_a_backend_needs_its_file(backend: str) -> None:
 
 
 def test_another_backends_file_is_a_hint() -> None:
-    (problem,) = backend_problems("onnxruntime", ["artifact/model.plan"])
+    (problem,) = backend_problems("sluicegate-onnx", ["artifact/model.plan"])
     assert "tensorrt" in problem.fix
 
 

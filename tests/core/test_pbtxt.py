@@ -19,7 +19,7 @@ from registry.core.spec import parse_spec
 from tests.support.worlds.registry_samples import release_yaml
 
 SPEC = parse_spec(release_yaml())
-AGREES = 'name: "sentiment"\nbackend: "onnxruntime"\nmax_batch_size: 16\n'
+AGREES = 'name: "sentiment"\nbackend: "sluicegate-onnx"\nmax_batch_size: 16\n'
 
 _NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_/.]{0,10}", fullmatch=True)
 _TENSORS = st.lists(
@@ -132,7 +132,7 @@ def test_a_bad_value_has_line_and_column(text: str, place: str, says: str) -> No
     [
         ("max_batch_size: 8", "1:1", "max_batch_size is 8, and serving.max_batch_size in release.yaml is 16"),
         ('name: "other"\nmax_batch_size: 16', "1:1", "not the model's name"),
-        ('max_batch_size: 16\nbackend: "python"', "2:1", "contradicts runtime.backend, which is onnxruntime"),
+        ('max_batch_size: 16\nbackend: "python"', "2:1", "contradicts runtime.backend, which is sluicegate-onnx"),
         ('max_batch_size: 16\nplatform: "tensorrt_plan"', "2:1", "platform 'tensorrt_plan' contradicts"),
         (
             'max_batch_size: 16\ninput [\n  {\n    name: "text"\n    data_type: TYPE_FP32\n    dims: [ 1 ]\n  }\n]',

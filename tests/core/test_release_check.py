@@ -145,7 +145,7 @@ def test_an_envelope_is_suggested_from_the_weights() -> None:
         "artifact/model.onnx": (1 << 30, {"tensors": [["w", "FP16", [8, 8]], ["b", "FP32", [8]]]}),
         "tokenizer/t.json": (9, {}),
     }
-    found = suggested(serving, "onnxruntime", files)
+    found = suggested(serving, "sluicegate-onnx", files)
     assert found["host"] == {"memory_mib_min": 2048 + 256, "disk_mib": 1024 + 64}
     assert found["accelerator"] == {"vendor": "nvidia", "count": 1, "memory_mib_min": 2560}
     assert found["engine"] == {"type": "onnx", "precision": "fp16"}

@@ -23,14 +23,14 @@ def file(path: str, sha256: str = A, size_bytes: Any = 1) -> dict[str, Any]:
 MODEL = file("artifact/model.onnx")
 
 
-def fields(files: list[Any], backend: str | None = "onnxruntime") -> dict[str, str]:
+def fields(files: list[Any], backend: str | None = "sluicegate-onnx") -> dict[str, str]:
     _, problems = read_files(files, backend, MOST)
     return {one.field: f"{one.message} {one.fix}" for one in problems}
 
 
 def test_announced_files_come_back_by_path_with_bare_digests() -> None:
     vocab = file("tokenizer/vocab.txt", f"sha256:{B}", 0)
-    read, problems = read_files([vocab, MODEL], "onnxruntime", MOST)
+    read, problems = read_files([vocab, MODEL], "sluicegate-onnx", MOST)
     assert problems == [] and read == [MODEL, {**vocab, "sha256": B}]
     assert bare_sha256(A) == bare_sha256(f"sha256:{A}") == A
 
@@ -64,7 +64,7 @@ def test_each_mistake_has_its_field(spoilt: Any, field: str) -> None:
 
 def test_the_backends_file_must_be_there_where_the_backend_is_known() -> None:
     other = [file("artifact/model.pt")]
-    assert list(fields(other)) == ["files"] and "onnxruntime loads artifact/model.onnx" in fields(other)["files"]
+    assert list(fields(other)) == ["files"] and "sluicegate-onnx loads artifact/model.onnx" in fields(other)["files"]
     assert fields(other, None) == {}
     assert list(fields([])) == ["files"] and read_files([], None, MOST) == ([], [])
 
@@ -112,7 +112,7 @@ def test_a_long_name_is_shown_short() -> None:
 
 def manifest(*paths: str) -> dict[str, Any]:
     serving = {"max_batch_size": 4, "inputs": [TENSOR], "outputs": [TENSOR], "dynamic_batching": None}
-    runtime = {"backend": "onnxruntime"}
+    runtime = {"backend": "sluicegate-onnx"}
     return {"model": "m", "files": [{"path": path} for path in paths], "serving": serving, "runtime": runtime}
 
 
@@ -122,7 +122,7 @@ def test_files_lie_in_the_directory_of_their_release() -> None:
     )
     assert placed == {"m/7/model.onnx": "artifact/model.onnx", "m/7/tokenizer/v.txt": "tokenizer/v.txt"}
     assert list(texts) == ["m/config.pbtxt"]
-    assert texts["m/config.pbtxt"].splitlines()[:3] == ['name: "m"', 'backend: "onnxruntime"', "max_batch_size: 4"]
+    assert texts["m/config.pbtxt"].splitlines()[:3] == ['name: "m"', 'backend: "sluicegate-onnx"', "max_batch_size: 4"]
 
 
 def test_two_files_that_would_be_one_are_refused() -> None:

@@ -43,14 +43,14 @@ def test_only_text_is_streamed_and_only_by_code() -> None:
     text = [{"name": "text", "data_type": "BYTES", "dims": [1]}]
     assert linted(outputs=text, decoupled=True) == linted(outputs=[TENSOR], decoupled=False) == {}
     assert "FP32 does not come in pieces" in linted(outputs=[*text, TENSOR], decoupled=True)["outputs[1].data_type"]
-    graph = lint({"outputs": text, "decoupled": True}, backend="onnxruntime")
+    graph = lint({"outputs": text, "decoupled": True}, backend="sluicegate-onnx")
     assert [one.field for one in graph] == ["serving.decoupled"]
     assert not lint({"outputs": text, "decoupled": True}, backend="python")
 
 
 @pytest.mark.parametrize(
     ("backend", "refused"),
-    [("onnxruntime", ["inputs[0].data_type", "outputs[0].data_type"]), ("python", ["inputs[0].data_type"])],
+    [("sluicegate-onnx", ["inputs[0].data_type", "outputs[0].data_type"]), ("python", ["inputs[0].data_type"])],
 )
 def test_bf16_is_refused_where_no_server_can_take_or_give_it(backend: str, refused: list[str]) -> None:
     tensors = [{**TENSOR, "data_type": "BF16"}]

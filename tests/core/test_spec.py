@@ -25,7 +25,7 @@ def mistakes(changes: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 def test_a_good_document_is_read_whole() -> None:
     spec = parse_spec(release_yaml())
-    assert (spec.model, spec.backend, spec.runtime["image"]) == ("sentiment", "onnxruntime", IMAGE)
+    assert (spec.model, spec.backend, spec.runtime["image"]) == ("sentiment", "sluicegate-onnx", IMAGE)
     assert spec.serving["warmup"] == [{"batch_size": 1, "inputs": {"text": "warm"}}]
     assert parse_spec(spec.as_json()) == spec
 
@@ -34,7 +34,7 @@ def test_defaults_are_filled_in_for_serving_and_never_for_the_envelope() -> None
     spec = parse_spec(
         {
             "model": "sentiment",
-            "runtime": {"image": IMAGE, "backend": "onnxruntime"},
+            "runtime": {"image": IMAGE, "backend": "sluicegate-onnx"},
             "serving": {"max_batch_size": 0, **CONTRACT},
         }
     )
@@ -63,7 +63,8 @@ def test_two_spellings_of_one_configuration_are_one() -> None:
         ({"runtime.image": "triton-local"}, "runtime.image", "names a tag (latest)", "triton-local@sha256:"),
         ({"runtime.image": "host:5000/triton"}, "runtime.image", "names a tag (latest)", "host:5000/triton@sha256:"),
         ({"runtime.image": "triton@sha256:12"}, "runtime.image", "not an image named by its digest", "64 hex digits"),
-        ({"runtime.backend": "onxruntime"}, "runtime.backend", "not a known backend", "Was onnxruntime meant"),
+        ({"runtime.backend": "onnxruntime"}, "runtime.backend", "Triton's own backend", "Write sluicegate-onnx"),
+        ({"runtime.backend": "sluicegate-onx"}, "runtime.backend", "not a known backend", "Was sluicegate-onnx meant"),
         (
             {"serving.inputs.0.data_type": "FLOAT99"},
             "serving.inputs[0].data_type",

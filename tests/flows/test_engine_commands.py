@@ -313,7 +313,7 @@ def test_without_tensorrt_it_is_unknown_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"runtime.backend": "onnxruntime", "envelope.engine": {}}, "names the backend onnxruntime"),
+        ({"runtime.backend": "sluicegate-onnx", "envelope.engine": {}}, "names the backend sluicegate-onnx"),
         ({"serving.max_batch_size": -1}, "serving.max_batch_size"),
         ({"serving.inputs": [{"name": "x", "data_type": "FP32", "dims": [-1]}]}, "a plan needs to know the largest"),
     ],

@@ -98,7 +98,7 @@ def write_release(
     (folder / "artifact" / name).write_bytes(data)
     document = {
         "model": model,
-        "runtime": {"image": image, "server": "triton", "backend": "python" if code else "onnxruntime"},
+        "runtime": {"image": image, "server": "triton", "backend": "python" if code else "sluicegate-onnx"},
         "serving": {**serving(), "warmup": [{"batch_size": 1, "inputs": {"x": [[1, 2, 3, 4]]}}]},
         "envelope": {"limits": {"max_concurrency": most_at_once}} if most_at_once else {},
         "provenance": {"notes": note},

@@ -41,7 +41,7 @@ class Machine:
         return {"memory_bytes": self.memory_mib << 20}
 
     def runtimes(self) -> list[dict[str, Any]]:
-        return [{"image": RUNTIME, "server": "triton", "backends": ["onnxruntime"], "versions": {}}]
+        return [{"image": RUNTIME, "server": "triton", "backends": ["sluicegate-onnx"], "versions": {}}]
 
     def missing(self) -> str:
         return ""

@@ -14,7 +14,7 @@ from tests.support.worlds.factories import RUNTIME, make_environment, make_relea
 
 pytestmark = pytest.mark.django_db
 ADDRESS = "/api/v1/environments/production/servers"
-TOLD = [{"image": RUNTIME, "server": "triton", "backends": ["onnxruntime"], "versions": {}}]
+TOLD = [{"image": RUNTIME, "server": "triton", "backends": ["sluicegate-onnx"], "versions": {}}]
 AGENT = Actor.system("agent")
 
 

@@ -332,7 +332,7 @@ def test_a_graph_larger_than_what_is_sent_tells_its_tensors(ada: Person, tmp_pat
     folder = write_release(tmp_path / "large", {"artifact/model.onnx": graph})
     ServedModel.objects.update(contract={})
     document = yaml.safe_load((folder / "release.yaml").read_text())
-    document["runtime"]["backend"] = "onnxruntime"
+    document["runtime"]["backend"] = "sluicegate-onnx"
     (folder / "release.yaml").write_text(yaml.safe_dump(document))
     ada.open()
     ada.choose(folder)
@@ -366,7 +366,7 @@ def test_a_release_without_code_begins_its_gates_at_once(ada: Person, workers: l
     folder = folder_of(tmp_path, **{"artifact/model.onnx": ONNX})
     (folder / "artifact" / "model.py").unlink()
     (folder / "release.yaml").write_text(
-        (folder / "release.yaml").read_text().replace("backend: python", "backend: onnxruntime")
+        (folder / "release.yaml").read_text().replace("backend: python", "backend: sluicegate-onnx")
     )
     ada.open()
     ada.drop(folder)

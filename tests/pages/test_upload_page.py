@@ -28,7 +28,7 @@ def page(user: Any, query: str = "", slug: str = "sentiment") -> Any:
 def test_it_begins_with_the_contract_and_a_runtime_that_is_offered() -> None:
     user = person("dev")
     served_model(actor_for(user))
-    own = {"image": IMAGE, "server": "triton", "backends": ["onnxruntime"], "versions": {}}
+    own = {"image": IMAGE, "server": "triton", "backends": ["sluicegate-onnx"], "versions": {}}
     Node.objects.create(name="n1", runtimes=[own], facts={}, seen_at=timezone.now())
     text = page(user).text
     assert f"image: {IMAGE}" in text and "name: probabilities" in text and 'data-at-once="3"' in text

@@ -38,7 +38,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
                 files = {f"artifact/model.{'py' if is_code else 'onnx'}": artifact}
                 if not is_code and own["inputs"][0]["data_type"] == "BYTES":
                     files["tokenizer/tokenizer.json"] = made.word_level_tokenizer()
-                manifest = made.manifest(blobs, model, files, own, backend="python" if is_code else "onnxruntime")
+                manifest = made.manifest(blobs, model, files, own, backend="python" if is_code else "sluicegate-onnx")
                 server = launcher.start(launch_spec(manifest, launcher.folder_for(1, model, "r1")))
                 launcher.await_loaded(server, model, timeout_s=60)
                 clients.append(TritonServer(server.host, server.http_port, server.grpc_port))

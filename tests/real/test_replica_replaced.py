@@ -70,7 +70,7 @@ class Stubs(FakeLauncher):
     """A node's launcher. Its servers answer the agent's probes as they should, and users as each backend is told to."""
 
     def __init__(self, parts: Rig, name: str) -> None:
-        runtime = {"image": RUNTIME, "server": "triton", "backends": ["onnxruntime"], "versions": {}}
+        runtime = {"image": RUNTIME, "server": "triton", "backends": ["sluicegate-onnx"], "versions": {}}
         super().__init__([runtime], lambda spec: FakeModel(spec.manifest["serving"], lambda arrays: {"y": arrays["x"]}))
         self.parts, self.name, self.backends = parts, name, dict[Path, Backend]()
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from registry.core.gpu_memory import asks_for_gpu
+from registry.core.kinds import backend_of
 from validators.core.gates import GATES, REPLAYING, WATCHED
 from validators.core.gates.gate import FACTS, OF_GPU
 from validators.core.telemetry import Knowledge, gpu_facts
@@ -65,7 +66,7 @@ def place_of(node: str | None, facts: Mapping[str, Any], image: str | None) -> d
 
 def uses_gpu(manifest: Mapping[str, Any]) -> bool:
     """Whether the release may compute on a GPU: its envelope, an instance group or its backend asks for one."""
-    backend = (manifest.get("runtime") or {}).get("backend", "")
+    backend = backend_of(manifest)
     return asks_for_gpu(backend, manifest["serving"], manifest.get("envelope") or {})
 
 

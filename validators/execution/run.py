@@ -19,7 +19,7 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError
 from ledger.hooks.job_handlers import Beat
-from registry.core.kinds import spoken_by
+from registry.core.kinds import backend_of, spoken_by
 from registry.queries import manifest_of
 from serving.core.redaction import redacted
 from serving.models import Server
@@ -219,7 +219,7 @@ class _Run:
             policy=self.policy,
             server=server,
             timings=ready.deployment.timings,
-            backend=self.manifest["runtime"]["backend"],
+            backend=backend_of(self.manifest),
             speaks=spoken_by(self.manifest),
             hardware=hardware_name(ready.deployment.node.facts, on_gpu=uses_gpu(self.manifest)),
             progress=self._progress(run, keep),

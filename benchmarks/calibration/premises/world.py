@@ -48,7 +48,7 @@ class World:
         )
         self._client = _client(rng, s.bad_client, s.horizon_s) if s.bad_client else {}
         self._before = dict(s.before)
-        self._slow_times = (
+        self.slow_times = (
             tuple(
                 tuple(one for one in s.slow_times if one.is_shared or one.is_of_stable == (arm == STABLE))
                 for arm in (0, 1)
@@ -124,8 +124,8 @@ class World:
             over = tuple(self._mean(one, arm, at, frac) for one in self._over)
         cold = self.scenario.cold
         share = cold.at(at - self.moved_at) if cold is not None and arm == CANDIDATE else 0.0
-        if self._slow_times:
-            share = 1 - (1 - share) * (1 - sum(self._share(one, at) for one in self._slow_times[arm]))
+        if self.slow_times:
+            share = 1 - (1 - share) * (1 - sum(self._share(one, at) for one in self.slow_times[arm]))
         if share:
             over = tuple(one + (1 - one) * share for one in over)
         found, left, within = [], ok, 1.0

@@ -25,6 +25,21 @@ def kind_of(manifest: Mapping[str, Any]) -> ServerKind:
     return KINDS[(manifest.get("runtime") or {}).get("server", DEFAULT)]
 
 
+#: Backends that manifests of an older schema name otherwise.
+_RENAMED: Final[Mapping[str, Mapping[str, str]]] = {"sluicegate/manifest/v1": {"onnxruntime": "sluicegate-onnx"}}
+
+
+def backend_of(manifest: Mapping[str, Any]) -> str:
+    """Returns the backend that runs a release, by its name today; "" if a manifest names none."""
+    named = str((manifest.get("runtime") or {}).get("backend", ""))
+    return _RENAMED.get(manifest.get("schema", ""), {}).get(named, named)
+
+
+def runtime_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a manifest's `runtime` with the backend's name of today. A release.yaml is read alike."""
+    return {**manifest["runtime"], "backend": backend_of(manifest)}
+
+
 def spoken_by(manifest: Mapping[str, Any]) -> str:
     """Returns the protocol of a release's server: `kind/interface`, or "" for the Open Inference Protocol."""
     interface = manifest["serving"].get("interface")

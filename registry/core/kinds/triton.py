@@ -131,7 +131,7 @@ TRITON: Final = ServerKind(
     name="triton",
     backends={
         # ONNX graphs run in this product's runner, which is a python model
-        "onnxruntime": Backend("artifact/model.onnx", runs_as="python", runner="onnx_runner.py"),
+        "sluicegate-onnx": Backend("artifact/model.onnx", runs_as="python", runner="onnx_runner.py"),
         "python": Backend("artifact/model.py", runs_as="python"),
         "pytorch": Backend("artifact/model.pt"),
         "tensorrt": Backend("artifact/model.plan"),
@@ -150,7 +150,7 @@ TRITON: Final = ServerKind(
     start=_start,
     exit_grace_s=_EXIT_TIMEOUT_S + 2.0,
     loads="1",
-    writes={"onnxruntime": ("model.py", "sluicegate.json"), "python": ("sluicegate.json",)},
+    writes={"sluicegate-onnx": ("model.py", "sluicegate.json"), "python": ("sluicegate.json",)},
     has_config=True,
     tells_live=True,
     # Even a process that was only stopped takes its whole server down with the next request once it goes on.

@@ -146,7 +146,7 @@ def _machines() -> None:
     runtime = {
         "image": IMAGE,
         "server": "triton",
-        "backends": ["onnxruntime", "python"],
+        "backends": ["sluicegate-onnx", "python"],
         "versions": {"triton": "2.51.0"},
     }
     facts = {

@@ -255,7 +255,9 @@ class Shop:
 def shop(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> Iterator[Shop]:
     """A team with a robot, a rule that gives tokens of 15 minutes, a model, a node, and a release folder of three parts."""
     settings.UPLOAD_PART_BYTES = PART_BYTES
-    make_node(facts=TOLD, runtimes=[{"image": IMAGE, "server": "triton", "backends": ["onnxruntime"], "versions": {}}])
+    make_node(
+        facts=TOLD, runtimes=[{"image": IMAGE, "server": "triton", "backends": ["sluicegate-onnx"], "versions": {}}]
+    )
     make_environment("staging", is_routed=False)
     make_environment("production", needs_passed_report=True)
     make_model(MODEL, team=make_team("search"), contract=CONTRACT, objectives=OBJECTIVES)
@@ -269,7 +271,7 @@ def shop(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> Iter
         yaml.safe_dump(
             {
                 "model": MODEL,
-                "runtime": {"image": IMAGE, "server": "triton", "backend": "onnxruntime"},
+                "runtime": {"image": IMAGE, "server": "triton", "backend": "sluicegate-onnx"},
                 "serving": {"max_batch_size": 16, **CONTRACT},
             }
         )

@@ -231,7 +231,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate("not a number", "NaN", numbers("not finite"), NUMBERS, "contract", "holds . NaN", in_tests=True),
     Candidate(
         "bad config.pbtxt", "a field that Triton does not know, in line 4",
-        with_config('name: "sentiment"\nbackend: "onnxruntime"\nmax_batch_size: 16\nbogus_field: 1\n'),
+        with_config('name: "sentiment"\nbackend: "sluicegate-onnx"\nmax_batch_size: 16\nbogus_field: 1\n'),
         NUMBERS, UPLOAD, "config.pbtxt:4:1", in_tests=True,
     ),
     Candidate(

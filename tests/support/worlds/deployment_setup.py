@@ -25,7 +25,7 @@ from tests.support.fakes import ports
 from tests.support.fakes.ports import FakeLauncher, FakeModel
 
 IMAGE = f"local/triton-onnx@sha256:{'a' * 64}"
-RUNTIME = {"image": IMAGE, "server": "triton", "backends": ["onnxruntime", "python"], "versions": {}}
+RUNTIME = {"image": IMAGE, "server": "triton", "backends": ["sluicegate-onnx", "python"], "versions": {}}
 SYSTEM = Actor.system("test")
 S = DeploymentState
 QUICK = AgentTimings(
@@ -101,12 +101,12 @@ def sealed(
 ) -> Release:
     number = next(_numbers)
     manifest = {
-        "schema": "sluicegate/manifest/v1",
+        "schema": "sluicegate/manifest/v2",
         "model": model.slug,
         "files": [],
         "envelope": {"limits": limits} if limits else {},
         "provenance": {"n": number},
-        "runtime": {"image": image, "server": "triton", "backend": "onnxruntime"},
+        "runtime": {"image": image, "server": "triton", "backend": "sluicegate-onnx"},
         "serving": {
             "max_batch_size": 8,
             "inputs": [{"name": "x", "data_type": "FP32", "dims": [4]}],

@@ -113,10 +113,10 @@ def make_release(
 
 def make_manifest(slug: str, blob: Blob) -> dict[str, Any]:
     return {
-        "schema": "sluicegate/manifest/v1",
+        "schema": "sluicegate/manifest/v2",
         "model": slug,
         "files": [{"path": "artifact/model.onnx", "role": "artifact", "sha256": blob.sha256, "size_bytes": blob.size_bytes}],
-        "runtime": {"image": RUNTIME, "server": "triton", "backend": "onnxruntime"},
+        "runtime": {"image": RUNTIME, "server": "triton", "backend": "sluicegate-onnx"},
         "serving": {
             "max_batch_size": 16, **CONTRACT, "dynamic_batching": {"preferred_batch_size": [4, 8], "max_queue_delay_us": 2000},
             "instance_group": [{"kind": "cpu", "count": 1}], "queue_policy": None, "warmup": [], "parameters": {},
@@ -147,7 +147,7 @@ def resealed(release: Release, **manifest: Any) -> Release:
 
 
 def make_node(name: str = "local", **over: Any) -> Node:
-    runtime = {"image": RUNTIME, "server": "triton", "backends": ["onnxruntime", "python"], "versions": {}}
+    runtime = {"image": RUNTIME, "server": "triton", "backends": ["sluicegate-onnx", "python"], "versions": {}}
     return Node.objects.get_or_create(name=name, defaults={"runtimes": [runtime], "seen_at": timezone.now(), **over})[0]
 
 

@@ -26,7 +26,7 @@ CONTRACT: dict[str, Any] = {
 }
 _SPEC: dict[str, Any] = {
     "model": "sentiment",
-    "runtime": {"image": IMAGE, "server": "triton", "backend": "onnxruntime"},
+    "runtime": {"image": IMAGE, "server": "triton", "backend": "sluicegate-onnx"},
     "serving": {
         "max_batch_size": 16,
         **CONTRACT,

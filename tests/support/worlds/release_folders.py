@@ -51,7 +51,7 @@ class Case:
     def document(self) -> str:
         made: dict[str, Any] = {
             "model": self.model,
-            "runtime": {"image": IMAGE, "server": "triton", "backend": "onnxruntime"},
+            "runtime": {"image": IMAGE, "server": "triton", "backend": "sluicegate-onnx"},
             "serving": SERVING,
         }
         made = json.loads(json.dumps(made))
