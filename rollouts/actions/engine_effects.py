@@ -28,12 +28,10 @@ from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.room import proofs_for
 from rollouts.queries.stable_odd import stable_odd_of
 from rollouts.queries.undo_window import aborted_take_overs, expired_undo_windows
-from serving.actions import ensure_deployment
-from serving.actions.replacing import replace_replica, set_aside_replica
-from serving.actions.replicas import scale_release
 from serving.actions.routes import lock_routes, set_route
-from serving.models import Deployment, Route
-from serving.queries.answering import deployment_by_name
+from serving.models import Route
+from serving.queries.endpoints import replica_at
+from serving.targets import platform_of
 
 S = RolloutState
 
@@ -142,55 +140,47 @@ def write_route(
 
 
 @transaction.atomic
-def ask_for_candidate(rollout: Rollout, *, fence: int) -> Deployment:
-    """The candidate's deployment, asked for unless it is there. Raises what `ensure_deployment` does, and StateChanged.
+def ask_for_candidate(rollout: Rollout, *, fence: int) -> None:
+    """Asks for a replica of the candidate unless it has one. Raises what `Platform.start` does, and StateChanged.
 
-    Not for a rollout that was cancelled meanwhile: nothing would drain the deployment again.
+    Not for a rollout that was cancelled meanwhile: nothing would drain the replica again.
     """
     lock_as_read(rollout, fence)
-    return ensure_deployment(
-        actor=ENGINE,
-        release=rollout.candidate,
-        environment=rollout.environment,
-        reason=f"Rollout {rollout.pk} prepares it.",
-    )
+    reason = f"Rollout {rollout.pk} prepares it."
+    platform_of(rollout.environment).start(rollout.candidate, rollout.environment, actor=ENGINE, reason=reason)
 
 
 @transaction.atomic
 def ask_for_replicas(rollout: Rollout, replicas: int, weight_bp: int, *, fence: int) -> None:
-    """So many servers of the candidate are to be, for this weight. Raises what `scale_release` does, and StateChanged."""
+    """So many servers of the candidate are to be, for this weight. Raises what `Platform.scale` does, and StateChanged."""
     lock_as_read(rollout, fence)
     reason = f"Rollout {rollout.pk} goes to {weight_text(weight_bp)} next, if that is proven."
-    scale_release(
-        actor=ENGINE,
-        release=rollout.candidate,
-        environment=rollout.environment,
-        replicas=replicas,
-        reason=reason,
-    )
+    where = rollout.environment
+    platform_of(where).scale(rollout.candidate, where, replicas, actor=ENGINE, reason=reason)
 
 
 @transaction.atomic
 def set_replica_aside(rollout: Rollout, name: str, *, fence: int) -> None:
-    """The candidate's replica by this name (`server_names`) gets no more traffic. Raises as `set_aside_replica`, and StateChanged."""
+    """The candidate's replica by this name (`names_of`) gets no more traffic. Raises as `Platform.set_aside`, and StateChanged."""
     lock_as_read(rollout, fence)
-    found = deployment_by_name(rollout.candidate_id, rollout.environment_id, name)
+    found = replica_at(rollout.candidate_id, rollout.environment_id, name)
     if found is not None:
         reason = f"Rollout {rollout.pk}: it fails where the other replicas do not."
-        set_aside_replica(actor=ENGINE, deployment=found, reason=reason)
+        platform_of(rollout.environment).set_aside(found.replica, actor=ENGINE, reason=reason)
 
 
 @transaction.atomic
 def replace_stable_replica(rollout: Rollout, odd: StableReplica, *, fence: int) -> None:
     """Another in the place of stable's odd replica, which answers until then, or gets no more traffic. Nothing, where it runs no more.
-    Raises as `replace_replica`, and StateChanged."""
+    Raises as `Platform.replace`, and StateChanged."""
     lock_as_read(rollout, fence)
     found = stable_odd_of(rollout, odd)
     if found:
         reason = (
             f"Rollout {rollout.pk}: it fails where the other replicas do not, and the candidate is compared with it."
         )
-        replace_replica(actor=ENGINE, deployment=found, reason=reason, set_aside=odd.is_aside)
+        platform = platform_of(rollout.environment)
+        platform.replace(found.replica, actor=ENGINE, reason=reason, set_aside=odd.is_aside)
 
 
 def lock_as_read(rollout: Rollout, fence: int) -> None:

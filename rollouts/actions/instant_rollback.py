@@ -30,11 +30,11 @@ from rollouts.queries.undo_window import (
     release_before,
     serves,
 )
-from serving.actions import release_deployment
 from serving.actions.routes import lock_open, lock_routes, set_route
 from serving.models import Environment
-from serving.queries import ready_server
+from serving.queries.endpoints import answers
 from serving.queries.routes import acknowledged, route_of
+from serving.targets import platform_of
 
 S = RolloutState
 _ACTIVE = sorted(state.value for state in ACTIVE)
@@ -134,7 +134,7 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
         raise _nothing(model, environment, f"{last.candidate.name} was the first release there.")
     if last.state == S.REVERTED or not serves(last):
         raise _nothing(model, environment, f"{last.candidate.name} does not serve any more: it was taken back already.")
-    if ready_server(before, environment) is None:
+    if not answers(before.pk, environment.pk):
         if is_aborted:
             why = f"{before.name} has no serving server yet. All traffic goes back to it once it answers again."
             raise _nothing(model, environment, why)
@@ -186,7 +186,7 @@ def _nothing(model: ServedModel, environment: Environment, why: str, *, release:
     where = "" if environment.slug == "production" else f" --environment {environment.slug}"
     start = f"`sluicegate rollout start {model.slug}/{release}{where}` moves the traffic"
     route = route_of(model, environment)
-    if route is not None and ready_server(route.stable, environment) is None:
+    if route is not None and not answers(route.stable_id, environment.pk):
         start += f"; {route.stable.name} has no serving server, so a release manager may then give it all traffic by `rollout promote`"
     return NotFound("no_active_rollout", f"No rollout of {model.slug} is active in {environment.slug}. {why} {start}.")
 
@@ -206,6 +206,6 @@ def drain_reverted(rollout: Rollout) -> None:
             raise Again(_RETRY_S, f"Not every gateway has acknowledged the rollback from {candidate.name} yet.")
         actor, reason = Actor.system("rollouts"), f"Taken back: {rollout.reason}"
         try:
-            release_deployment(actor=actor, release=candidate, environment=environment, reason=reason)
+            platform_of(environment).stop(candidate, environment, actor=actor, reason=reason)
         except DomainError as error:  # a server that stays warm costs memory, and nothing else
             raise Again(_RETRY_S, error.message) from error

@@ -32,7 +32,7 @@ from rollouts.models import Rollout
 from rollouts.queries.approvals import ahead_of
 from rollouts.queries.target import is_stable_gone
 from serving.actions.routes import lock_routes, set_route
-from serving.queries import ready_server
+from serving.queries.endpoints import answers
 
 S = RolloutState
 _FORWARD = frozenset({S.SHADOWING, S.SHIFTING, S.BAKING})
@@ -275,7 +275,7 @@ def begin_rollback(
 ) -> Rollout:
     """Weight 0 and no copies, in the route and in the row. `why` is a sentence. In a transaction that holds the row."""
     displaced = rollout.displaced
-    if rollout.stable is None and displaced is not None and ready_server(displaced, rollout.environment) is not None:
+    if rollout.stable is None and displaced is not None and answers(displaced.pk, rollout.environment_id):
         rollout.stable = displaced  # it answers again
     if rollout.stable:
         said = f"Rolling back to {rollout.stable.name}, by {actor.name}: {why}"

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, may, require
 from accounts.core.quantities import weight_text
 from ledger.core.errors import DomainError
 from registry.core.coupling import changed_parts
 from registry.core.coupling import warning as coupled
-from registry.core.kinds import runtime_of
 from registry.models import Release
 from registry.queries import manifest_of
 from rollouts.actions.start import (
@@ -48,18 +45,20 @@ from rollouts.queries.target import who_replaces
 from rollouts.queries.traffic import Traffic, supposed
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Environment
-from serving.queries import live_deployments
-from serving.queries.node_fit import Places, no_runtime, nodes_for, places_for, why_refused
-from serving.queries.placement import most_that_fit
+from serving.queries.node_fit import Places, places_for
 from serving.queries.routes import WarmRoute, warm_route
 from serving.queries.sleep import sleep_of
+from serving.targets import platform_of
 from serving.wiring import external_metrics
 from validators.queries import closest_report
 from validators.queries.entry import advice_of
 from validators.queries.expiry import expired_of
 
-#: A node that was silent for longer takes no deployment.
-NODE_SEEN_WITHIN = timedelta(seconds=60)
+#: What helps where a release would run nowhere, by the code of `serving.targets.port.Forecast`.
+_REMEDIES = {
+    "does_not_fit": "Add a node that it fits, or correct its envelope in a new release.",
+    "no_node": "Nodes count that were heard of lately. Start one with that runtime.",
+}
 #: For the queries of one guard together: someone waits for the answer.
 CHECK_TIMEOUT_S = 2.0
 #: Codes of refusals that a preview says in words of its own.
@@ -239,31 +238,17 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         yield _of_cold(asked, stable)
     if not candidate.manifest:
         return
-    since = timezone.now() - NODE_SEEN_WITHIN
-    about = [one for one in asked.places.free if one.seen_at is not None and one.seen_at >= since]
-    node = next(iter(nodes_for(candidate, about)), None)
-    if node is None and (refusing := why_refused(candidate, about)):
-        said = f"{candidate.name} fits no node with its runtime: {' '.join(refusing)}"
-        yield Warned(
-            "does_not_fit", "warning", f"{said} Add a node that it fits, or correct its envelope in a new release."
-        )
-        return
-    if node is None:
-        said = no_runtime(runtime_of(manifest_of(candidate)), about)
-        yield Warned(
-            "no_node", "warning", f"{said} Nodes count that were heard of lately. Start one with that runtime."
-        )
+    forecast = platform_of(asked.environment).forecast(candidate, asked.environment)
+    if forecast.beside is None:
+        yield Warned(forecast.code, "warning", f"{forecast.why} {_REMEDIES[forecast.code]}")
         return
     if stable is not None:
         yield from _of_replicas(asked)
-    held = {
-        f"{one.release.model.slug} {one.release.name}": manifest_of(one.release)["envelope"]
-        for one in live_deployments().filter(node=node, is_wanted=True).defer(None)
-    }
-    held[f"{candidate.model.slug} {candidate.name}"] = manifest_of(candidate)["envelope"]
-    why = shortage(node.facts, held)
+    machine, held = forecast.beside
+    own = {f"{candidate.model.slug} {candidate.name}": manifest_of(candidate)["envelope"]}
+    why = shortage(machine.facts, {**held, **own})
     if why:
-        said = f"Node {node.name} may not hold the candidate beside what it must keep: {why}."
+        said = f"Node {machine.name} may not hold the candidate beside what it must keep: {why}."
         yield Warned("no_capacity_for_rollback", "warning", f"{said} Free room, or add a node.")
 
 
@@ -298,7 +283,7 @@ def _of_replicas(asked: _Asked) -> Iterator[Warned]:
         said = f"{candidate.name} will have one server{till}: should that have a bad spell, it cannot be told from a fault of the release"
         yield Warned("one_server", "note", f"{said}, and the release is taken back. Two servers would tell.")
     needed = room.needed_at(FULL_BP)
-    if needed == 1 or (fit := most_that_fit(candidate, environment, needed)) >= needed:
+    if needed == 1 or (fit := platform_of(environment).most_that_fit(candidate, environment, needed)) >= needed:
         return
     stop = next(weight_bp for weight_bp in weights if room.needed_at(weight_bp) > fit)
     said = f"{weight_text(stop)} needs {room.needed_at(stop)} servers of {candidate.name}, and the nodes have room for {fit}"

@@ -17,16 +17,13 @@ from ledger.core.errors import Invalid
 from ledger.core.verbs import EventVerb
 from registry.actions.releases import lock_release
 from rollouts.queries.removal import obstacles
-from serving.actions import drain_deployment, ensure_deployment
 from serving.actions.gateways import remove_gateway
-from serving.actions.placing import hold_rooms
 from serving.actions.routes import lock_routes, notify_routes, refuse_retired
-from serving.actions.static_servers import remove_server
 from serving.core.reasons import LONGEST_REASON
-from serving.models import Deployment, Environment
-from serving.queries.deployments import live_deployments
-from serving.queries.removal import has_history, what_goes
+from serving.models import Environment
+from serving.queries.removal import has_history
 from serving.queries.routes import every_route
+from serving.targets import platform_of
 
 
 @dataclass(frozen=True)
@@ -67,19 +64,15 @@ def remove_environment(
     """
     found = _locked(actor, environment, expected_version, reason)
     plan = _plan(found)
-    hold_rooms()
-    releases = {one.release for one in _staying(found)}
-    lock_routes(found, *releases)  # and their deployments and gateways, before the first event
+    platform = platform_of(found)
+    releases = platform.hold(found)  # and the gateways, before the first event
     gateways = list(found.gateways.order_by("name").select_for_update(no_key=True))
     plans.require_read(plan.says, plan.plan_digest, plan_digest, is_confirmed=is_confirmed or not releases)
     why = reason.strip() or f"{found.slug} is taken out of use."
-    for one in _staying(found):
-        drain_deployment(actor=actor, deployment=one, reason=why, is_spare=True)
+    platform.clear(found, actor=actor, reason=why, is_deleted=plan.is_deleted)
     for gateway in gateways:
         remove_gateway(actor=actor, gateway=gateway, reason=why)
     if plan.is_deleted:
-        for name in found.listed_servers.order_by("pk").values_list("pk", flat=True):
-            remove_server(actor=actor, environment=found, name=name, reason=why)
         found.delete()
     else:
         found.scales.all().delete()
@@ -102,7 +95,7 @@ def restore_environment(
 ) -> Environment:
     """The retired environment in use again, with a server asked for of each release that was stable there. Idempotent.
 
-    Raises Refused, Stale, NotFound, and what `ensure_deployment` does: a release was retired meanwhile, is still being taken out, or has
+    Raises Refused, Stale, NotFound, and what `Platform.start` does: a release was retired meanwhile, is still being taken out, or has
     no room. Its gateways are registered anew.
     """
     require(actor, Verb.ADMINISTER, EVERY_TEAM)
@@ -113,13 +106,13 @@ def restore_environment(
     _check_reason(reason)
     if found.retired_at is None:
         return found
-    hold_rooms()  # and the deployments, before the first event
-    lock_routes(found, *(route.stable for route in every_route().filter(environment=found)))
+    platform = platform_of(found)
+    platform.hold(found, *(route.stable for route in every_route().filter(environment=found)))  # before the first event
     found.retired_at, found.retired_by, found.retire_reason = None, "", ""
     _save(found)
     why = reason.strip() or f"{found.slug} is in use again."
     for route in every_route().filter(environment=found):
-        ensure_deployment(actor=actor, release=route.stable, environment=found, reason=why)
+        platform.start(route.stable, found, actor=actor, reason=why)
     _tell(EventVerb.ENVIRONMENT_RESTORED, found, actor, reason, ())
     return found
 
@@ -147,11 +140,9 @@ def _plan(environment: Environment) -> Removal:
         if is_deleted
         else f"{slug} is retired: nothing is deployed or rolled out there any more. Its history, evidence and log stay, and its name."
     )
-    return Removal(slug, is_deleted, (first, *what_goes(environment, is_deleted=is_deleted)))
-
-
-def _staying(environment: Environment) -> list[Deployment]:
-    return list(live_deployments().filter(environment=environment, is_wanted=True).order_by("pk"))
+    return Removal(
+        slug, is_deleted, (first, *platform_of(environment).plan_clearing(environment, is_deleted=is_deleted))
+    )
 
 
 def _save(environment: Environment) -> None:

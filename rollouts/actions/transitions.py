@@ -15,8 +15,8 @@ from registry.models import Release
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import FINAL, MOVES, RolloutState
 from rollouts.models import DecisionRecord, Rollout
-from serving.actions import release_deployment
 from serving.actions.routes import lock_routes, refuse_forced, set_route
+from serving.targets import platform_of
 
 S = RolloutState
 #: Where somebody may have to be called: the event says whom, for mails and webhooks.
@@ -126,7 +126,7 @@ def drain_release(rollout: Rollout, release: Release, *, actor: Actor, reason: s
     rollout.
     """
     try:
-        release_deployment(actor=actor, release=release, environment=rollout.environment, reason=reason)
+        platform_of(rollout.environment).stop(release, rollout.environment, actor=actor, reason=reason)
     except DomainError as error:
         record(
             rollout,

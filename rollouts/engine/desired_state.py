@@ -13,7 +13,7 @@ from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.rules.forced_calls import ForcedCalls
 from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.models import Rollout
-from serving.core.lifecycle import DeploymentState
+from serving.core.endpoints import EndpointState
 from serving.models import Route
 from serving.queries.routes import Ack, acknowledged
 from serving.queries.sleep import sleep_of
@@ -72,23 +72,26 @@ def _is_as_desired(route: Route, rollout: Rollout, state: EngineState) -> bool:
 
 def _ensure_deployment(entry: RolloutEntry, world: WorldState) -> DesiredState:
     rollout, asked_at = entry.rollout, entry.engine_state.asked_at
-    deployment = world.deployments.get(entry.places[0])
+    standing = world.serving_at(entry.places[0])
     is_retry_due = asked_at is None or world.at - asked_at >= RETRY_S
-    has_failed = deployment is not None and deployment.state == DeploymentState.FAILED
-    failure = f"Its last try failed: {deployment.reason}" if deployment is not None and has_failed else ""
-    if deployment is None or not deployment.is_wanted or (has_failed and is_retry_due):
+    has_failed = standing.state is EndpointState.FAILED
+    failure = f"Its last try failed: {standing.why}" if has_failed else ""
+    if not standing.is_wanted or (has_failed and is_retry_due):
         if problem := _why_after_stable(entry, world):
             return DesiredState(
                 asked_at=asked_at, deployment_problem=problem, load_failure=failure, is_stable_asleep=True
             )
         asked_at = world.at
         try:
-            deployment = ask_for_candidate(rollout, fence=world.fence)
+            ask_for_candidate(rollout, fence=world.fence)
         except DomainError as error:
             return DesiredState(asked_at=asked_at, deployment_problem=error.message, load_failure=failure)
-    if deployment.state == DeploymentState.FAILED:
+        has_failed = False
+    if has_failed:
         return DesiredState(asked_at=asked_at, deployment_problem=failure, load_failure=failure)
     problem = _why_after_stable(entry, world)
+    if not problem and standing.state is EndpointState.PENDING:
+        return DesiredState(asked_at=asked_at, deployment_problem=standing.why)
     return DesiredState(
         asked_at=asked_at, deployment_problem=problem, load_failure=failure, is_stable_asleep=bool(problem)
     )
@@ -98,7 +101,7 @@ def _why_after_stable(entry: RolloutEntry, world: WorldState) -> str:
     """Why the candidate is not asked for yet, or waits, as sentences; empty where it needs not. Where stable sleeps its server is placed
     first: the candidate could take its room, and then neither would ever answer."""
     rollout, place = entry.rollout, entry.places[1]
-    if rollout.stable is None or place is None or place in world.serving:
+    if rollout.stable is None or place is None or world.serving_at(place).is_wanted:
         return ""
     sleep = sleep_of(rollout.environment_id, rollout.model_id)
     if sleep is None:

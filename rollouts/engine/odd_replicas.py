@@ -23,7 +23,7 @@ from rollouts.models import Rollout
 from rollouts.queries.room import proven_rates
 from serving.models import Gateway
 from serving.ports import GatewayError, HostCounters, HostCounts
-from serving.queries.answering import server_names
+from serving.queries.endpoints import names_of
 
 log = structlog.get_logger(__name__)
 #: By gateway, and there by host and port.
@@ -73,7 +73,7 @@ def _tallies(
     hosts: HostCounters, rollout: Rollout, gateways: Sequence[Gateway], wait_s: float
 ) -> dict[str, ReplicaTally]:
     """Of each of the candidate's servers, by its name."""
-    names = server_names(rollout.candidate_id, rollout.environment_id)
+    names = names_of(rollout.candidate_id, rollout.environment_id)
     found: dict[str, HostCounts] = defaultdict(HostCounts)
     for told in counted_by_server(hosts, rollout.model.slug, rollout.candidate, gateways, wait_s).values():
         for address, counts in told.items():

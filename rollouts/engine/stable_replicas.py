@@ -23,7 +23,7 @@ from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.queries.room import proven_rates
 from serving.models import Gateway
 from serving.ports import HostCounters, HostCounts
-from serving.queries.answering import deployments_by_name, server_names
+from serving.queries.endpoints import names_of, running
 
 log = structlog.get_logger(__name__)
 #: Another in the place of the odd one is asked for again this often, where none was to be had; and a gateway that did not tell, too.
@@ -121,7 +121,7 @@ class StableReplicas:
                 return None
             begun.looks, begun.looked_at = begun.looks + 1, world.at
             entry.proven = entry.proven or proven_rates(entry.rollout)
-            deployments = deployments_by_name(rollout.stable.pk, rollout.environment_id)
+            deployments = {one.name: one.replica for one in running(rollout.stable.pk, rollout.environment_id)}
         except Exception:  # a rollout does not stand still for it
             log.error("stable_replicas_not_told", rollout=rollout.pk, traceback=traceback.format_exc())
             return None
@@ -152,7 +152,7 @@ def _read(entry: RolloutEntry, gateways: Sequence[Gateway], hosts: HostCounters)
 def tallies_since(before: ByGateway, now: ByGateway, release: UUID, environment: int) -> dict[str, ReplicaTally]:
     """Of each of the release's servers that run, by its name, as far as gateways told both times. One that began to count anew has all
     that it tells."""
-    names = server_names(release, environment)
+    names = names_of(release, environment)
     found: dict[str, HostCounts] = defaultdict(HostCounts)
     for gateway in now.keys() & before.keys():
         for address, counts in now[gateway].items():

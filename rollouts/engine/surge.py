@@ -7,7 +7,8 @@ from rollouts.actions.engine_effects import ask_for_replicas
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.room import Room, weight_ahead
 from rollouts.engine.world import RolloutEntry, SurgeAsk, WorldState
-from serving.actions.replicas import why_not_placed
+from rollouts.models import Rollout
+from serving.targets import platform_of
 
 #: Servers that do not come are asked about again this often.
 RETRY_S = 10.0
@@ -19,9 +20,9 @@ def ensure_replicas(entry: RolloutEntry, world: WorldState) -> None:
     For the end of a turn: a rollback waits for nobody here. What cannot be had is told by the next tick, and raises nothing.
     """
     rollout, place = entry.rollout, entry.places[0]
-    if place not in world.serving:
-        return  # its first server is not placed yet
     serving = world.serving_at(place)
+    if not serving.is_wanted:
+        return  # its first server is not placed yet
     whole = entry.places[1] or entry.displaced
     stable = world.serving_at(whole) if whole is not None else serving
     weight_bp = weight_ahead(entry.policy, RolloutState(rollout.state), rollout.step_index)
@@ -37,6 +38,10 @@ def ensure_replicas(entry: RolloutEntry, world: WorldState) -> None:
         if serving.wanted < needed:
             ask_for_replicas(rollout, needed, weight_bp, fence=world.fence)
         elif asked is not None:
-            entry.surge = SurgeAsk(needed, world.at, why_not_placed(rollout.candidate, rollout.environment))
+            entry.surge = SurgeAsk(needed, world.at, _why_waiting(rollout))
     except DomainError as error:
         entry.surge = SurgeAsk(needed, world.at, error.message)
+
+
+def _why_waiting(rollout: Rollout) -> str:
+    return platform_of(rollout.environment).why_waiting(rollout.candidate, rollout.environment)

@@ -24,7 +24,7 @@ from rollouts.queries.prober_tallies import STALE_S
 from rollouts.queries.room import proven_rates
 from rollouts.queries.stable_odd import stable_odd_of
 from serving.core.hardware import difference as hardware_difference
-from serving.queries.answering import Serving
+from serving.queries.endpoints import Standing
 
 S = RolloutState
 
@@ -79,7 +79,7 @@ def _observed(
     world: WorldState,
     counters: CounterSnapshot,
     desired: DesiredState,
-    serving: tuple[Serving, Serving],
+    serving: tuple[Standing, Standing],
     source_problems: Mapping[str, str],
 ) -> Observed:
     rollout, at, began_at = entry.rollout, world.at, entry.history.began_at
@@ -101,7 +101,7 @@ def _observed(
         displaced_servers=world.serving_at(entry.displaced).count,
         server_since=serving[0].newest_at,
         digest_mismatch=_digest_mismatch(rollout, world, serving[0]),
-        hardware=_hardware(rollout, world, serving),
+        hardware=_hardware(rollout, serving),
         problem=str(counters.problem),
         problem_sentence=counters.sentence,
         source_problems=source_problems,
@@ -115,12 +115,12 @@ def _observed(
     )
 
 
-def _is_replacing(entry: RolloutEntry, candidate: Serving) -> bool:
+def _is_replacing(entry: RolloutEntry, candidate: Standing) -> bool:
     aside = entry.engine_state.of(ReplicaDiffers)
     return bool(aside.replica) and candidate.count < min(aside.servers, candidate.wanted)
 
 
-def _is_stable_replacing(entry: RolloutEntry, stable: Serving) -> bool:
+def _is_stable_replacing(entry: RolloutEntry, stable: Standing) -> bool:
     """Looks for the odd replica only while the rollout is held for it."""
     odd, rollout = entry.engine_state.of(StableReplica), entry.rollout
     if not odd.replica or odd.is_renewed or rollout.stable_id is None:
@@ -130,7 +130,7 @@ def _is_stable_replacing(entry: RolloutEntry, stable: Serving) -> bool:
     return answers or stable.count < min(odd.servers, stable.wanted)
 
 
-def _room(entry: RolloutEntry, serving: tuple[Serving, Serving]) -> Room:
+def _room(entry: RolloutEntry, serving: tuple[Standing, Standing]) -> Room:
     candidate, stable = serving
     whole = stable if entry.places[1] is not None else candidate
     proven = entry.proven or (None, None)
@@ -187,7 +187,7 @@ def _external(
     return found, problems
 
 
-def _report_problem(entry: RolloutEntry, candidate: Serving) -> str:
+def _report_problem(entry: RolloutEntry, candidate: Standing) -> str:
     """Looked at once while the candidate is being prepared, and again in every tick that may send it traffic."""
     rollout = entry.rollout
     if rollout.state != S.PREPARING and not rollout.is_withdrawn:
@@ -197,7 +197,7 @@ def _report_problem(entry: RolloutEntry, candidate: Serving) -> str:
     return entry.report_problem
 
 
-def _digest_mismatch(rollout: Rollout, world: WorldState, candidate: Serving) -> str:
+def _digest_mismatch(rollout: Rollout, world: WorldState, candidate: Standing) -> str:
     if rollout.candidate_id in world.tampered:
         return f"The stored manifest of {rollout.candidate.name} does not match its digest."
     if candidate.has_drifted:
@@ -205,9 +205,8 @@ def _digest_mismatch(rollout: Rollout, world: WorldState, candidate: Serving) ->
     return ""
 
 
-def _hardware(rollout: Rollout, world: WorldState, serving: tuple[Serving, Serving]) -> str:
-    nodes = (serving[0].nodes, serving[1].nodes)
-    if nodes[0] == nodes[1] or rollout.stable is None:
+def _hardware(rollout: Rollout, serving: tuple[Standing, Standing]) -> str:
+    if rollout.stable is None:
         return ""
-    facts = [[world.nodes.get(name, {}) for name in sorted(one)] for one in nodes]
+    facts = (serving[0].hardware, serving[1].hardware)
     return hardware_difference(*facts, names=(rollout.candidate.name, rollout.stable.name))

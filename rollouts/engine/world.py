@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from django.db import connection
@@ -28,9 +27,9 @@ from rollouts.models import Rollout
 from rollouts.queries import active_rollouts, active_rows
 from rollouts.queries.approvals import ahead_of, approvals_of
 from rollouts.queries.prober_tallies import wrong_readings
-from serving.models import Deployment, Gateway, Route
-from serving.queries import among, environments_by_id, gateways_in, live_deployments, node_facts
-from serving.queries.answering import NONE_SERVING, Place, Serving, serving_of
+from serving.models import Gateway, Route
+from serving.queries import environments_by_id, gateways_in
+from serving.queries.endpoints import Place, Standing, standing_of
 from serving.queries.replicas import declared_replicas, learn_declared
 from serving.queries.routes import Ack, acknowledgements, routes_between
 
@@ -137,15 +136,13 @@ class WorldState:
     gateways: Mapping[int, list[Gateway]]  # by environment
     routes: Mapping[tuple[int, int], Route]  # by environment and model
     acks: Mapping[int, Ack]  # by route
-    serving: Mapping[Place, Serving]
-    nodes: Mapping[str, dict[str, Any]]  # facts of those that somebody serves on
-    deployments: Mapping[Place, Deployment]  # of candidates that are being prepared
+    serving: Mapping[Place, Standing]
     tampered: frozenset[UUID]  # releases whose stored manifest is not what was sealed
     wrong: Mapping[int, Reading]  # the prober's counts, by rollout
     approvals: Mapping[int, Mapping[str, int]]  # people whose approval counts, by rollout that awaits some, and stage
 
-    def serving_at(self, place: Place | None) -> Serving:
-        return NONE_SERVING if place is None else self.serving.get(place, NONE_SERVING)
+    def serving_at(self, place: Place | None) -> Standing:
+        return Standing() if place is None else self.serving.get(place, Standing())
 
     def followed(self, rollout: Rollout) -> tuple[int, frozenset[int] | None]:
         """The slot of the rollout's route, and the gateways that follow it as it is; None where there is no route."""
@@ -255,7 +252,7 @@ def load_world(
     environments = {rollout.environment_id for rollout in rollouts}
     routes = routes_between(models, environments)
     probed = [one.rollout.pk for one in known if any(guard.source is Source.PROBER for guard in one.policy.guards)]
-    serving = serving_of({place[1] for one in known for place in (*one.places, one.displaced) if place is not None})
+    serving = standing_of({place[1] for one in known for place in (*one.places, one.displaced) if place is not None})
     return WorldState(
         now=now,
         fence=fence,
@@ -263,23 +260,10 @@ def load_world(
         routes={(route.environment_id, route.model_id): route for route in routes},
         acks=acknowledgements(routes, now) if routes else {},
         serving=serving,
-        nodes=node_facts({name for one in serving.values() for name in one.nodes}),
-        deployments=_deployments([rollout for rollout in rollouts if rollout.state == S.PREPARING]),
         tampered=_tampered(rollouts),
         wrong=wrong_readings(probed) if probed else {},
         approvals=approvals_of([one.rollout for one in known if one.awaits_approval], now=now),
     )
-
-
-def _deployments(preparing: Collection[Rollout]) -> dict[Place, Deployment]:
-    """The candidates' deployments that are not gone yet: of several the one that is wanted, or else the newest."""
-    if not preparing:
-        return {}
-    found: dict[Place, Deployment] = {}
-    rows = live_deployments().filter(release_id__in=among({rollout.candidate_id for rollout in preparing}, "uuid"))
-    for deployment in rows.order_by("is_wanted", "pk"):
-        found[deployment.environment_id, str(deployment.release_id)] = deployment
-    return found
 
 
 # PostgreSQL does the hashing: the manifests need not travel, and nothing is taken on trust from an earlier turn.

@@ -19,7 +19,7 @@ from rollouts.core.lifecycle import LIVE
 from rollouts.core.shadow import Rule
 from rollouts.models import Mismatch, Rollout
 from serving.core.routes import Endpoint
-from serving.queries import answering_servers
+from serving.queries.endpoints import answering
 from serving.queries.routes import routes_between
 from serving.queries.time_limits import limits_of
 from validators.core.contract import tensors_of
@@ -169,9 +169,9 @@ def model_of(profile: Profile) -> ServedModel:
 def _servers(releases: set[Any]) -> defaultdict[tuple[int, Any], tuple[Endpoint, ...]]:
     """Addresses that answer real inferences, by (environment, release)."""
     found: defaultdict[tuple[int, Any], tuple[Endpoint, ...]] = defaultdict(tuple)
-    rows = answering_servers().filter(deployment__release_id__in=releases).order_by("pk")
-    for environment, release, host, http_port, grpc_port in rows.values_list(
-        "deployment__environment_id", "deployment__release_id", "host", "http_port", "grpc_port"
-    ):
-        found[environment, release] = (*found[environment, release], Endpoint(host, http_port, grpc_port))
+    rows = answering().filter(release__in=releases).order_by("pk")
+    for one in rows:
+        if one.host is not None and one.http_port is not None and one.grpc_port is not None:
+            key = (one.environment_id, one.release_id)
+            found[key] = (*found[key], Endpoint(one.host, one.http_port, one.grpc_port))
     return found

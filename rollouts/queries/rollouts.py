@@ -15,7 +15,7 @@ from registry.queries.reviews import with_comments
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries.undo_window import aborted_take_overs, expired_undo_windows
-from serving.queries.deployments import answering_servers
+from serving.queries.endpoints import answering
 
 _WHOLE = ("model__team", "environment", "candidate__author", "stable", "displaced", "report", "requested_by")
 
@@ -114,9 +114,7 @@ def ended_to_settle(now: datetime, most: int = 20) -> list[Rollout]:
     `most` of each kind.
     """
     over = expired_undo_windows(now).order_by("undo_until")
-    back = answering_servers().filter(
-        deployment__release=OuterRef("displaced"), deployment__environment=OuterRef("environment")
-    )
+    back = answering().filter(release=OuterRef("displaced"), environment=OuterRef("environment"))
     aborted = aborted_take_overs().filter(Exists(back)).order_by("pk")
     arms = ("model__team", "environment", "candidate", "stable", "displaced")
     return [one for rows in (over, aborted) for one in rows.select_related(*arms)[:most]]

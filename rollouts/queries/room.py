@@ -10,8 +10,8 @@ from rollouts.models import Rollout
 from serving.core.admission import Proof
 from serving.models import Environment
 from serving.queries.admission import looked_for_in
-from serving.queries.answering import NONE_SERVING, serving_of
 from serving.queries.deployments import deployments_in
+from serving.queries.endpoints import Standing, standing_of
 from validators.queries.capacity import admission_proof, proven_per_s
 
 
@@ -30,8 +30,8 @@ def proofs_for(rollout: Rollout) -> dict[str, Proof | None]:
 def room_of(rollout: Rollout) -> Room:
     """As the engine sees it, for a person's verb."""
     where, candidate, stable = rollout.environment_id, str(rollout.candidate_id), str(rollout.stable_id)
-    serving = serving_of([candidate, *([stable] if rollout.stable_id else [])])
-    own, other = (serving.get((where, one), NONE_SERVING) for one in (candidate, stable))
+    serving = standing_of([candidate, *([stable] if rollout.stable_id else [])])
+    own, other = (serving.get((where, one), Standing()) for one in (candidate, stable))
     whole = other if rollout.stable_id else own
     return Room(whole.wanted, own.heard, other.heard, *proven_rates(rollout))
 

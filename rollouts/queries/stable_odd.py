@@ -1,17 +1,17 @@
-"""Which deployment stable's odd replica is, while it may still answer."""
+"""The endpoint of stable's odd replica, while it may still answer."""
 
 from __future__ import annotations
 
 from rollouts.core.rules.stable_replica import StableReplica
 from rollouts.models import Rollout
-from serving.models import Deployment
-from serving.queries.answering import deployment_by_name, staying_or_running
+from serving.models import Endpoint
+from serving.queries.endpoints import replica_at, replica_by
 
 
-def stable_odd_of(rollout: Rollout, odd: StableReplica) -> Deployment | None:
-    """The odd replica's deployment, on whatever port its server is now; None once it is to stay no more and runs no server."""
+def stable_odd_of(rollout: Rollout, odd: StableReplica) -> Endpoint | None:
+    """The odd replica's endpoint, on whatever port its server is now; None once it is to stay no more and runs no server."""
     if rollout.stable_id is None:
         return None
     if odd.deployment is None:
-        return deployment_by_name(rollout.stable_id, rollout.environment_id, odd.replica)
-    return staying_or_running(odd.deployment)
+        return replica_at(rollout.stable_id, rollout.environment_id, odd.replica)
+    return replica_by(str(odd.deployment))

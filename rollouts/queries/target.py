@@ -17,7 +17,7 @@ from rollouts.core.snapshot import Observed
 from rollouts.models import Rollout
 from rollouts.queries.approvals import ahead_of
 from serving.models import Environment
-from serving.queries.answering import NONE_SERVING, Serving, answering_in, answering_of, is_gone, serving_of
+from serving.queries.endpoints import Standing, is_gone, standing_at, standing_of
 from serving.queries.replicas import declared_replicas
 from serving.queries.routes import route_of
 from serving.queries.sleep import sleep_of
@@ -36,16 +36,16 @@ class RollbackTarget:
         return dict(self.__dict__)
 
 
-def candidate_serving(rollout: Rollout) -> Serving:
+def candidate_serving(rollout: Rollout) -> Standing:
     """The candidate's servers in the rollout's environment."""
     place = (rollout.environment_id, str(rollout.candidate_id))
-    return serving_of([place[1]]).get(place, NONE_SERVING)
+    return standing_of([place[1]]).get(place, Standing())
 
 
 def is_stable_gone(rollout: Rollout) -> bool:
     """Whether the rollback target has no server that answers. One that sleeps and can be woken is not gone, nor is one that was
     never deployed from here."""
-    serving = answering_of(rollout.stable_id, rollout.environment_id) if rollout.stable_id else None
+    serving = standing_at(rollout.stable_id, rollout.environment_id) if rollout.stable_id else None
     if serving is None:
         return False
     unanswered = EngineState.from_json(rollout.engine_state).of(StableServers).unanswered or 0
@@ -83,7 +83,7 @@ def target_of(rollout: Rollout) -> RollbackTarget | None:
     if rollout.displaced is None:
         return RollbackTarget(None, f"There is no rollback target: {candidate} is the first release there.")
     name = rollout.displaced.name
-    again = answering_of(rollout.displaced.pk, rollout.environment_id)
+    again = standing_at(rollout.displaced.pk, rollout.environment_id)
     if again is not None and again.count:
         return RollbackTarget(
             name,
@@ -98,7 +98,7 @@ def target_of(rollout: Rollout) -> RollbackTarget | None:
 def missing_targets(rollouts: Iterable[Rollout]) -> dict[int, RollbackTarget]:
     """Rollback targets without a server, by rollout. One query, and three for each target in the result."""
     every = list(rollouts)
-    found = answering_in({one.stable_id for one in every if one.stable_id})
+    found = standing_of({one.stable_id for one in every if one.stable_id})
     is_heard = {place for place, answering in found.items() if answering.reported}
     places = {one.pk: (one.environment_id, str(one.stable_id)) for one in every}
     doubtful = [one for one in every if one.displaced_id or places[one.pk] in found.keys() - is_heard]

@@ -13,7 +13,7 @@ from rollouts.core.recent_traffic import quantile
 from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
 from rollouts.models import AATestRecord
 from serving.models import Environment
-from serving.queries.answering import NONE_SERVING, serving_of
+from serving.queries.endpoints import Standing, standing_of
 from serving.queries.routes import route_of
 from validators.queries.capacity import proven_per_s
 
@@ -135,7 +135,7 @@ def _of_quotas(model: ServedModel, environment: Environment) -> list[QuotaWarnin
     if promised is None or route is None:
         return []
     proven = proven_per_s(route.stable)
-    servers = serving_of([str(route.stable_id)]).get((environment.pk, str(route.stable_id)), NONE_SERVING).count
+    servers = standing_of([str(route.stable_id)]).get((environment.pk, str(route.stable_id)), Standing()).count
     if proven is None or not servers or promised <= proven * servers:
         return []
     message = (

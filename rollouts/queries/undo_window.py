@@ -12,8 +12,7 @@ from registry.models import Release, ServedModel
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
 from serving.models import Environment, Route
-from serving.queries import ready_server
-from serving.queries.answering import is_gone, is_lost_stable
+from serving.queries.endpoints import answers, is_gone, is_lost_stable
 from serving.queries.routes import route_of
 
 
@@ -89,7 +88,7 @@ def is_open(rollout: Rollout, route: Route | None = None) -> bool:
             return False
         if rollout.undo_until <= timezone.now() and not is_gone(rollout.candidate_id, rollout.environment_id):
             return False
-    return ready_server(before, rollout.environment) is not None
+    return answers(before.pk, rollout.environment_id)
 
 
 def is_closed(rollout: Rollout, route: Route | None = None, *, known_open: bool | None = None) -> bool:

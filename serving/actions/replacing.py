@@ -19,8 +19,8 @@ from serving.actions.routes import lock_open, lock_routes, notify_routes
 from serving.core.lifecycle import LIVE
 from serving.core.reasons import LONGEST_REASON
 from serving.models import Deployment, Environment, Server
-from serving.queries.answering import on_heard_nodes
-from serving.queries.deployments import answering_servers, live_deployments
+from serving.queries.deployments import live_deployments
+from serving.queries.endpoints import answering, on_heard_nodes
 from serving.queries.placement import fleet_now, place_for
 from serving.queries.replicas import failed_on
 
@@ -128,8 +128,8 @@ def _set_aside(actor: Actor, one: Deployment, reason: str) -> None:
     if one.is_set_aside:
         return
     release = one.release
-    others = answering_servers().filter(deployment__release=release, deployment__environment=one.environment)
-    if not on_heard_nodes(others.exclude(deployment=one)).exists():
+    others = answering().filter(release=release, environment=one.environment).exclude(replica=str(one.pk))
+    if not on_heard_nodes(others).exists():
         raise StateChanged(
             "last_replica",
             f"No other replica of {release.model.slug} {release.name} is known to answer in {one.environment.slug}: "

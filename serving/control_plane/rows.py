@@ -12,21 +12,20 @@ from typing import Any, NamedTuple
 
 from django.db import connection
 
+from serving.core.endpoints import EndpointState
 from serving.core.gateway_standing import GONE_AFTER_S
-from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.routes import Endpoint
 
-# Columns are in the order of the tuples below. Of a deployment only its newest server counts, and so they come by age.
+# Columns are in the order of the tuples below.
 _STATEMENT = """
 WITH servers AS (
-  SELECT deployment.environment_id, release.model_id, string_agg(json_build_array(
-           deployment.id, deployment.release_id, release.digest, deployment.state, server.host, server.http_port, server.grpc_port,
-           server.is_serving, server.probed_at IS NOT NULL)::text, ',' ORDER BY server.id) AS said
-    FROM serving_server server
-    JOIN serving_deployment deployment ON deployment.id = server.deployment_id
-    JOIN registry_release release ON release.id = deployment.release_id
-   WHERE server.ended_at IS NULL AND deployment.state = ANY(%s)
-   GROUP BY deployment.environment_id, release.model_id)
+  SELECT endpoint.environment_id, release.model_id, string_agg(json_build_array(
+           endpoint.release_id, release.digest, endpoint.state, host, http_port, grpc_port, is_serving, was_well)::text,
+           ',' ORDER BY endpoint.id) AS said
+    FROM serving_endpoint endpoint
+    JOIN registry_release release ON release.id = endpoint.release_id
+   WHERE host IS NOT NULL
+   GROUP BY endpoint.environment_id, release.model_id)
 SELECT 'environment' AS kind, slug AS name, id AS environment_id, json_build_array(
          id, slug, generation, allows_forced_release, forced_key_number, statement_timestamp())::text, NULL
   FROM serving_environment WHERE is_routed AND retired_at IS NULL
@@ -48,15 +47,15 @@ SELECT 'route', model.slug, route.environment_id, json_build_array(
   LEFT JOIN servers ON servers.environment_id = route.environment_id AND servers.model_id = route.model_id
 UNION ALL
 SELECT 'preparing', slug, environment_id, json_build_array(slug, model_id, release_id, state)::text, NULL
-  FROM (SELECT DISTINCT ON (deployment.environment_id, release.model_id) model.slug, deployment.environment_id, release.model_id,
-               deployment.release_id, deployment.state
-          FROM serving_deployment deployment
-          JOIN registry_release release ON release.id = deployment.release_id
+  FROM (SELECT DISTINCT ON (endpoint.environment_id, release.model_id) model.slug, endpoint.environment_id, release.model_id,
+               endpoint.release_id, endpoint.state
+          FROM serving_endpoint endpoint
+          JOIN registry_release release ON release.id = endpoint.release_id
           JOIN registry_servedmodel model ON model.id = release.model_id
-         WHERE deployment.state = ANY(%s) AND deployment.is_wanted AND deployment.drain_asked_at IS NULL
+         WHERE endpoint.state NOT IN ('gone', 'pending') AND NOT endpoint.is_leaving
            AND NOT EXISTS (SELECT 1 FROM serving_route route
-                            WHERE route.environment_id = deployment.environment_id AND route.model_id = release.model_id)
-         ORDER BY deployment.environment_id, release.model_id, deployment.id DESC) AS without_route
+                            WHERE route.environment_id = endpoint.environment_id AND route.model_id = release.model_id)
+         ORDER BY endpoint.environment_id, release.model_id, endpoint.id DESC) AS without_route
  ORDER BY kind, name
 """
 
@@ -114,7 +113,7 @@ class RouteRow(NamedTuple):
 
 
 class PreparingRow(NamedTuple):
-    """A model without a route in this environment, and its newest release there. `state`: of its deployment."""
+    """A model without a route in this environment, and its newest release there. `state`: of its endpoint."""
 
     environment_id: int
     model: str
@@ -124,9 +123,8 @@ class PreparingRow(NamedTuple):
 
 
 class ServerRow(NamedTuple):
-    """A server that has not ended, of a deployment that lives. `was_well`: it answered a real inference once."""
+    """An endpoint with an address. `was_well`: it answered a real inference once."""
 
-    deployment_id: int
     release_id: str
     digest: str
     state: str
@@ -163,9 +161,9 @@ class Servers:
         serving: dict[str, tuple[Endpoint, ...]] = {}
         known: dict[str, tuple[Endpoint, ...]] = {}
         ready = set()
-        for one in {row.deployment_id: row for row in rows}.values():
+        for one in rows:
             endpoint = Endpoint(one.host, one.http_port, one.grpc_port)
-            is_ready = one.is_serving and one.state == DeploymentState.READY
+            is_ready = one.is_serving and one.state == EndpointState.READY
             book = serving if is_ready else known
             if is_ready or one.was_well:
                 book[one.digest] = tuple(sorted((*book.get(one.digest, ()), endpoint)))
@@ -186,9 +184,8 @@ class Rows:
 
 def read_rows() -> Rows:
     """Everything, as one moment had it. Raises django.db.Error."""
-    states = [state.value for state in LIVE]
     with connection.cursor() as cursor:
-        cursor.execute(_STATEMENT, [states, GONE_AFTER_S, states])
+        cursor.execute(_STATEMENT, [GONE_AFTER_S])
         rows = cursor.fetchall()
     return Rows(
         [EnvironmentRow(*json.loads(text)) for kind, _, _, text, _ in rows if kind == "environment"],

@@ -12,8 +12,8 @@ from serving.actions.draining import continue_draining
 from serving.actions.replacing import replace_replica, set_aside_replica
 from serving.actions.replicas import continue_placing
 from serving.models import Deployment, Node, Server
-from serving.queries.answering import HEARD_WITHIN
 from serving.queries.deployments import answering_servers
+from serving.queries.endpoints import HEARD_WITHIN
 from tests.actions.test_replicas import bring_up, nodes_of, scale
 from tests.support.worlds.factories import (
     events_of,

@@ -20,7 +20,7 @@ from rollouts.queries.replay import history_of
 from serving.actions.replicas import continue_placing, scale_release
 from serving.models import Deployment, Node, Route, Scale, Server
 from serving.queries.admission import admissions_of
-from serving.queries.answering import HEARD_WITHIN
+from serving.queries.endpoints import HEARD_WITHIN
 from tests.core.test_capacity_plan import CAPACITY
 from tests.flows.test_engine_people import act, turns
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof

@@ -33,7 +33,7 @@ class StableTallies(ReplicaTallies):
 
     name = "stable_replica"
     earlier: ClassVar[Mapping[str, str]] = {"tallies": "stable_replicas", "is_replacing": "is_stable_replacing"}
-    deployments: Mapping[str, int] = field(default_factory=dict)
+    deployments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class StableReplica(RuleState):
     is_aside: bool = False
     gone_at: float | None = None
     is_renewed: bool = False
-    deployment: int | None = None
+    deployment: str | int | None = None
     looks: int = 0
 
     def observed(self, seen: TickView) -> tuple[Self, tuple[Command, ...]]:
