@@ -145,7 +145,7 @@ def test_who_brings_an_environment_back_and_an_agent_do_not_wait_for_each_other(
         one = Deployment.objects.get(release=said["release"])
         return record_state(actor=SYSTEM, deployment=one, to=DeploymentState.GONE, reason="It is over.")
 
-    meeting = Meeting(monkeypatch, "rollouts.actions.retiring.ensure_deployment", gives_up)
+    meeting = Meeting(monkeypatch, "serving.targets.local.ensure_deployment", gives_up)
     restore_environment(actor=admin, environment=environment)
     assert meeting.outcome() == ["state_changed"]
     assert set(Deployment.objects.values_list("state", flat=True)) == {"fetching"}

@@ -410,9 +410,9 @@ def test_a_model_whose_first_release_is_being_loaded_is_known_without_a_route(wo
     }.items():
         Deployment.objects.filter(pk=deployment.pk).update(state=state)
         assert [one.asleep for one in published(world).models] == [asleep]
-    Deployment.objects.filter(pk=deployment.pk).update(drain_asked_at=timezone.now())
+    Deployment.objects.filter(pk=deployment.pk).update(is_wanted=False)
     assert published(world).models == ()  # the rollout was cancelled
-    Deployment.objects.filter(pk=deployment.pk).update(drain_asked_at=None)
+    Deployment.objects.filter(pk=deployment.pk).update(is_wanted=True)
     world.route(0, candidate=None)
     assert [one.is_preparing for one in published(world).models] == [False]
 

@@ -137,6 +137,7 @@ def test_one_too_many_is_not_let_go_as_the_other_fails(stable: Deployment, monke
 def test_the_event_of_a_drain_has_the_state_that_the_row_had(stable: Deployment) -> None:
     """Its agent moved it between the look and the lock."""
     Deployment.objects.filter(pk=stable.pk).update(state="loading")
+    stable.servers.update(is_serving=False)
     _release(AGENT, stable, "Repair.")
     told = events_of("deployment", stable.pk).get(verb="deployment.drained")
     assert (told.from_state, told.to_state) == ("loading", "loading")

@@ -161,9 +161,9 @@ def make_deployment(release: Release | None = None, environment: Environment | N
 
 
 def make_server(deployment: Deployment | None = None, **over: Any) -> Server:
-    """A server's row; nothing listens on its ports."""
+    """A server's row; nothing listens on its ports. The first has port 1, and each other an address of its own."""
     columns = {
-        "http_port": 1,
+        "http_port": 1 + 10 * Server.objects.count(),
         "grpc_port": 2,
         "metrics_port": 3,
         "pid": 4,
