@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.house.architecture import CHECKS, ROOMS, ROOT, sources
+from tests.support.house.platform_port import names_across
 
 pytestmark = pytest.mark.slow  # every file is parsed and walked
 
@@ -267,3 +268,9 @@ def test_mypy_is_strict_where_it_counts() -> None:
     override = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"][0]
     assert {"*.core.*", "*.actions", "*.actions.*", "serving.ports"} <= set(override["module"])
     assert override["disallow_untyped_defs"] and override["disallow_any_generics"] and override["warn_return_any"]
+
+
+@pytest.mark.parametrize(("room", "most"), [("rollouts", 28), ("validators", 19)])
+def test_a_room_reaches_where_releases_run_by_few_names(room: str, most: int) -> None:
+    """A ratchet towards 10 and 6, all of `serving.targets`: lower `most` with every name that goes."""
+    assert len(names_across(room)) <= most

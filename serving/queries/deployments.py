@@ -128,11 +128,6 @@ def is_last_of_stable(deployment: Deployment) -> bool:
     ).exists()
 
 
-def node_facts(names: Collection[str]) -> dict[str, dict[str, Any]]:
-    """What is known of these nodes, by name."""
-    return dict(Node.objects.filter(name__in=names).values_list("name", "facts")) if names else {}
-
-
 def get_node(name: str) -> Node:
     """Raises NotFound; also for what cannot be a name, which must not reach the database."""
     found = nodes().filter(name=name).first() if name.isprintable() else None
