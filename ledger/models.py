@@ -114,7 +114,7 @@ class Lease(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
 
 
-class Process(models.Model):
+class ProcessAddress(models.Model):
     """Where a process of this installation answers /livez, /readyz and /metrics: it says so every few seconds."""
 
     address = models.CharField(primary_key=True, max_length=120)  # host:port

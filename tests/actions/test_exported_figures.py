@@ -15,7 +15,7 @@ from insights.collector import InstallationCollector
 from insights.core.figures import Buckets
 from insights.queries.database_figures import Decisions, figures
 from ledger.actions.processes import FORGOTTEN_AFTER, note_process
-from ledger.models import Process
+from ledger.models import ProcessAddress
 from ledger.queries.processes import SEEN_WITHIN, processes
 from rollouts.models import DecisionRecord, Observation
 from serving.models import Gateway
@@ -123,8 +123,8 @@ def test_processes_are_known_while_they_say_so() -> None:
     note_process("127.0.0.1:1", "web")
     note_process("127.0.0.1:2", "worker")
     assert [(one.name, one.address) for one in processes()] == [("web", "127.0.0.1:1"), ("worker", "127.0.0.1:2")]
-    Process.objects.filter(name="web").update(seen_at=NOW() - SEEN_WITHIN - timedelta(seconds=1))
+    ProcessAddress.objects.filter(name="web").update(seen_at=NOW() - SEEN_WITHIN - timedelta(seconds=1))
     assert [one.name for one in processes()] == ["worker"]
-    Process.objects.filter(name="web").update(seen_at=NOW() - FORGOTTEN_AFTER - timedelta(seconds=1))
+    ProcessAddress.objects.filter(name="web").update(seen_at=NOW() - FORGOTTEN_AFTER - timedelta(seconds=1))
     note_process("127.0.0.1:2", "worker")
-    assert Process.objects.count() == 1
+    assert ProcessAddress.objects.count() == 1

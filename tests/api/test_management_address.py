@@ -13,7 +13,7 @@ from django.db import connection
 from django.test import Client
 
 from ledger.actions.processes import note_process
-from ledger.models import Process
+from ledger.models import ProcessAddress
 from sluicegate.management_address import MOST_AT_ONCE, ManagementServer
 from tests.support.rigs.gateway_rig import wait_until
 from tests.support.worlds.factories import make_deployment, make_release, make_server
@@ -41,7 +41,9 @@ def test_a_process_answers_probes_and_prometheus_and_says_where(served: Manageme
     status, text = get(served.address, "/metrics")
     assert status == 200 and "process_cpu_seconds_total" in text and "_created" not in text
     assert get(served.address, "/")[0] == 404
-    wait_until(lambda: Process.objects.filter(address=served.address, name="engine").exists(), "it told the database")
+    wait_until(
+        lambda: ProcessAddress.objects.filter(address=served.address, name="engine").exists(), "it told the database"
+    )
 
 
 def test_without_its_database_a_process_lives_and_is_not_ready(
