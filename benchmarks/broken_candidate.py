@@ -34,7 +34,7 @@ import django
 django.setup()
 
 from serving.core.request_limits import Limits  # noqa: E402
-from serving.core.routes import Arm, Endpoint  # noqa: E402
+from serving.core.routes import Arm, ServerAddress  # noqa: E402
 from serving.ports import ArmCounters  # noqa: E402
 from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Rig, grpc_infer, rig  # noqa: E402
 from tests.support.servers.stub_process import StubProcess, stub_processes  # noqa: E402
@@ -159,7 +159,7 @@ def measure(fault: Fault, protocol: str, *, is_dead: bool, requests: int, client
         twin = Backend(parts.loop, "r1-1").start()
         endpoints = tuple(sorted(one.endpoint for one in stubs or made))
         if fault.mode == "cut":  # its port for HTTP cuts whatever comes; over gRPC the stub could only say UNAVAILABLE
-            endpoints = tuple(Endpoint(one.host, one.http_port, one.http_port) for one in endpoints)
+            endpoints = tuple(ServerAddress(one.host, one.http_port, one.http_port) for one in endpoints)
         stable = Arm("r1", Rig.STABLE, tuple(sorted((parts.stable.endpoint, twin.endpoint))), UNBOUNDED)
         candidate = Arm("r2", Rig.CANDIDATE, endpoints, fault.max_in_flight)
         again = fault.retries_resets

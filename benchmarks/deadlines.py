@@ -30,7 +30,7 @@ from tritonclient.grpc import service_pb2
 django.setup()
 
 from serving.core.request_limits import Limits  # noqa: E402
-from serving.core.routes import Arm, Endpoint  # noqa: E402
+from serving.core.routes import Arm, ServerAddress  # noqa: E402
 from tests.contracts import serving_models as made  # noqa: E402
 from tests.contracts.serving_models import MemoryBlobs, launch_spec  # noqa: E402
 from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Rig, rig  # noqa: E402
@@ -47,7 +47,7 @@ _INFER: Final = (
 
 
 @contextlib.contextmanager
-def server(folder: Path, backend: str, *, is_batched: bool) -> Iterator[Endpoint]:
+def server(folder: Path, backend: str, *, is_batched: bool) -> Iterator[ServerAddress]:
     """A real Triton with the model as code (`python`), or as a graph in the runner (`sluicegate-onnx`)."""
     blobs = MemoryBlobs()
     (folder / "servers").mkdir(parents=True)
@@ -61,7 +61,7 @@ def server(folder: Path, backend: str, *, is_batched: bool) -> Iterator[Endpoint
     with local_launcher(folder, blobs) as launcher:
         running = launcher.start(launch_spec(document, launcher.folder_for(1, MODEL, "r1")))
         launcher.await_loaded(running, MODEL, timeout_s=60)
-        yield Endpoint(running.host, running.http_port, running.grpc_port)
+        yield ServerAddress(running.host, running.http_port, running.grpc_port)
 
 
 def _turns() -> int:
@@ -75,7 +75,7 @@ def _turns() -> int:
     return max(1, round(10 * TAKES_S / (time.perf_counter() - began)))
 
 
-def computed_s(at: Endpoint) -> float:
+def computed_s(at: ServerAddress) -> float:
     """Seconds that the server has spent on computing, once it is idle. It counts as well answered what the runner left out, too."""
     with grpc.insecure_channel(f"{at.host}:{at.grpc_port}") as channel:
         ask = channel.unary_unary(
@@ -106,7 +106,7 @@ def over_grpc(port: int, leaves_s: float, *, is_cancelled: bool) -> None:
         call.cancel()
 
 
-def ways(parts: Rig, at: Endpoint) -> dict[str, Callable[[], Any]]:
+def ways(parts: Rig, at: ServerAddress) -> dict[str, Callable[[], Any]]:
     """Each asks `ASKED` times at once; all but the first leave, by their own will or the gateway's."""
 
     def each(ask: Callable[[float], None], leaves_s: float) -> Callable[[], None]:

@@ -37,7 +37,7 @@ from django.conf import settings
 django.setup()
 
 from benchmarks.overload import plain_envoy  # noqa: E402
-from serving.core.routes import Arm, Endpoint, Limits  # noqa: E402
+from serving.core.routes import Arm, Limits, ServerAddress  # noqa: E402
 from tests.contracts import serving_models as made  # noqa: E402
 from tests.support.rigs.gateway_rig import MODEL, Rig, free_port, rig, wait_until  # noqa: E402
 from tests.support.rigs.hostile_rig import METHOD  # noqa: E402
@@ -119,7 +119,7 @@ def cell(door: Door, folder: Path, requests: int) -> Cell:
 
 
 @contextlib.contextmanager
-def plain(folder: Path, at: Endpoint, protocol: str) -> Iterator[Door]:
+def plain(folder: Path, at: ServerAddress, protocol: str) -> Iterator[Door]:
     port, file = free_port(), folder / f"plain-{protocol}.json"
     file.write_text(json.dumps(plain_envoy(port, at, protocol)))
     argv = [
@@ -141,7 +141,7 @@ def plain(folder: Path, at: Endpoint, protocol: str) -> Iterator[Door]:
 
 
 @contextlib.contextmanager
-def gateway(folder: Path, at: Endpoint, *, in_rollout: bool) -> Iterator[list[Door]]:
+def gateway(folder: Path, at: ServerAddress, *, in_rollout: bool) -> Iterator[list[Door]]:
     """The product's gateway before the server: a latency guard, a bound, and where it is in a rollout half of the traffic drawn."""
     folder.mkdir()
     with rig(folder) as parts:
@@ -164,7 +164,7 @@ def measure(folder: Path, repeats: int, requests: int) -> list[dict[tuple[str, s
         manifest = made.doubling(blobs, MODEL)
         running = start(launcher, manifest)
         launcher.await_loaded(running, MODEL, timeout_s=60)
-        at = Endpoint(running.host, running.http_port, running.grpc_port)
+        at = ServerAddress(running.host, running.http_port, running.grpc_port)
         doors = [held.enter_context(plain(folder, at, protocol)) for protocol in (HTTP, GRPC)]
         for in_rollout in (False, True):
             doors += held.enter_context(gateway(folder / f"gateway-{in_rollout}", at, in_rollout=in_rollout))

@@ -30,7 +30,7 @@ django.setup()
 
 from benchmarks.overload import GOOD_S, LEAST_GOODPUT, SHED_WITHIN_S  # noqa: E402
 from serving.core.request_limits import Limits  # noqa: E402
-from serving.core.routes import IN_FLIGHT_PER_INSTANCE, Arm, Endpoint  # noqa: E402
+from serving.core.routes import IN_FLIGHT_PER_INSTANCE, Arm, ServerAddress  # noqa: E402
 from serving.ports import ArmCounters  # noqa: E402
 from tests.support.rigs.gateway_rig import UNBOUNDED, Rig, rig  # noqa: E402
 from tests.support.rigs.overload_rig import FIFO, Call, Channel, Lines, Users, closed_loop, open_loop, triton  # noqa: E402
@@ -87,7 +87,7 @@ class Row:
         return [f"{name}: {words}" for words, is_missed in found.items() if is_missed]
 
 
-def routed(parts: Rig, at: Endpoint, name: str) -> None:
+def routed(parts: Rig, at: ServerAddress, name: str) -> None:
     """All routes of the row `name`, and the candidate behaves accordingly."""
     parts.candidate.mode = "full" if name == FULL else "ok"
     parts.candidate.delay_s = SLOW_S if name == BOUND else 0.0
@@ -103,7 +103,7 @@ def of_candidate(parts: Rig) -> ArmCounters:
     return parts.counters().by_release.get(Rig.CANDIDATE, ArmCounters())
 
 
-def measure(parts: Rig, at: Endpoint, seconds: float) -> list[str]:
+def measure(parts: Rig, at: ServerAddress, seconds: float) -> list[str]:
     routed(parts, at, ALONE)
     closed_loop(parts.envoy.port, 1, 0.5)
     calls = [one for one in closed_loop(parts.envoy.port, 2, 3.0) if one.status == 200]

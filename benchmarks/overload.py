@@ -38,7 +38,7 @@ from django.conf import settings  # noqa: E402
 
 from serving.core.bounds import bounds_of  # noqa: E402
 from serving.core.request_limits import Limits  # noqa: E402
-from serving.core.routes import Arm, Endpoint  # noqa: E402
+from serving.core.routes import Arm, ServerAddress  # noqa: E402
 from serving.ports import ArmCounters  # noqa: E402
 from tests.contracts.serving_models import MemoryBlobs  # noqa: E402
 from tests.support.rigs.gateway_rig import UNBOUNDED, Rig, rig, wait_until  # noqa: E402
@@ -161,7 +161,7 @@ def adaptive_concurrency() -> dict[str, Any]:
     return {"name": "adaptive", "typed_config": config}
 
 
-def plain_envoy(port: int, at: Endpoint, protocol: str, *, is_adaptive: bool = False) -> dict[str, Any]:
+def plain_envoy(port: int, at: ServerAddress, protocol: str, *, is_adaptive: bool = False) -> dict[str, Any]:
     """What a team writes by hand: one listener, one route, one cluster. Everything else is Envoy's default."""
     router = {"name": "router", "typed_config": {"@type": f"{_TYPES}.filters.http.router.v3.Router"}}
     route = {"match": {"prefix": "/"}, "route": {"cluster": "triton"}}
@@ -193,7 +193,7 @@ def _address(host: str, port: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def door(parts: Rig, folder: Path, arm: str, at: Endpoint, protocol: str, bound: int) -> Iterator[int]:
+def door(parts: Rig, folder: Path, arm: str, at: ServerAddress, protocol: str, bound: int) -> Iterator[int]:
     """The port at which this arm takes requests for the server."""
     if arm in BY_HAND:
         port, file = free_port(), folder / "plain.json"

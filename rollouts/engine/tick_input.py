@@ -24,7 +24,7 @@ from rollouts.queries.prober_tallies import STALE_S
 from rollouts.queries.room import proven_rates
 from rollouts.queries.stable_odd import stable_odd_of
 from serving.core.hardware import difference as hardware_difference
-from serving.queries.endpoints import Standing
+from serving.queries.endpoints import ReleaseStanding
 
 S = RolloutState
 
@@ -79,7 +79,7 @@ def _observed(
     world: WorldState,
     counters: CounterSnapshot,
     desired: DesiredState,
-    serving: tuple[Standing, Standing],
+    serving: tuple[ReleaseStanding, ReleaseStanding],
     source_problems: Mapping[str, str],
 ) -> Observed:
     rollout, at, began_at = entry.rollout, world.at, entry.history.began_at
@@ -115,12 +115,12 @@ def _observed(
     )
 
 
-def _is_replacing(entry: RolloutEntry, candidate: Standing) -> bool:
+def _is_replacing(entry: RolloutEntry, candidate: ReleaseStanding) -> bool:
     aside = entry.engine_state.of(ReplicaDiffers)
     return bool(aside.replica) and candidate.count < min(aside.servers, candidate.wanted)
 
 
-def _is_stable_replacing(entry: RolloutEntry, stable: Standing) -> bool:
+def _is_stable_replacing(entry: RolloutEntry, stable: ReleaseStanding) -> bool:
     """Looks for the odd replica only while the rollout is held for it."""
     odd, rollout = entry.engine_state.of(StableReplica), entry.rollout
     if not odd.replica or odd.is_renewed or rollout.stable_id is None:
@@ -130,7 +130,7 @@ def _is_stable_replacing(entry: RolloutEntry, stable: Standing) -> bool:
     return answers or stable.count < min(odd.servers, stable.wanted)
 
 
-def _room(entry: RolloutEntry, serving: tuple[Standing, Standing]) -> Room:
+def _room(entry: RolloutEntry, serving: tuple[ReleaseStanding, ReleaseStanding]) -> Room:
     candidate, stable = serving
     whole = stable if entry.places[1] is not None else candidate
     proven = entry.proven or (None, None)
@@ -187,7 +187,7 @@ def _external(
     return found, problems
 
 
-def _report_problem(entry: RolloutEntry, candidate: Standing) -> str:
+def _report_problem(entry: RolloutEntry, candidate: ReleaseStanding) -> str:
     """Looked at once while the candidate is being prepared, and again in every tick that may send it traffic."""
     rollout = entry.rollout
     if rollout.state != S.PREPARING and not rollout.is_withdrawn:
@@ -197,7 +197,7 @@ def _report_problem(entry: RolloutEntry, candidate: Standing) -> str:
     return entry.report_problem
 
 
-def _digest_mismatch(rollout: Rollout, world: WorldState, candidate: Standing) -> str:
+def _digest_mismatch(rollout: Rollout, world: WorldState, candidate: ReleaseStanding) -> str:
     if rollout.candidate_id in world.tampered:
         return f"The stored manifest of {rollout.candidate.name} does not match its digest."
     if candidate.has_drifted:
@@ -205,7 +205,7 @@ def _digest_mismatch(rollout: Rollout, world: WorldState, candidate: Standing) -
     return ""
 
 
-def _hardware(rollout: Rollout, serving: tuple[Standing, Standing]) -> str:
+def _hardware(rollout: Rollout, serving: tuple[ReleaseStanding, ReleaseStanding]) -> str:
     if rollout.stable is None:
         return ""
     facts = (serving[0].hardware, serving[1].hardware)

@@ -29,7 +29,7 @@ from rollouts.queries.approvals import ahead_of, approvals_of
 from rollouts.queries.prober_tallies import wrong_readings
 from serving.models import Gateway, Route
 from serving.queries import environments_by_id, gateways_in
-from serving.queries.endpoints import Place, Standing, standing_of
+from serving.queries.endpoints import Place, ReleaseStanding, standing_of
 from serving.queries.replicas import declared_replicas, learn_declared
 from serving.queries.routes import Ack, acknowledgements, routes_between
 
@@ -136,13 +136,13 @@ class WorldState:
     gateways: Mapping[int, list[Gateway]]  # by environment
     routes: Mapping[tuple[int, int], Route]  # by environment and model
     acks: Mapping[int, Ack]  # by route
-    serving: Mapping[Place, Standing]
+    serving: Mapping[Place, ReleaseStanding]
     tampered: frozenset[UUID]  # releases whose stored manifest is not what was sealed
     wrong: Mapping[int, Reading]  # the prober's counts, by rollout
     approvals: Mapping[int, Mapping[str, int]]  # people whose approval counts, by rollout that awaits some, and stage
 
-    def serving_at(self, place: Place | None) -> Standing:
-        return Standing() if place is None else self.serving.get(place, Standing())
+    def serving_at(self, place: Place | None) -> ReleaseStanding:
+        return ReleaseStanding() if place is None else self.serving.get(place, ReleaseStanding())
 
     def followed(self, rollout: Rollout) -> tuple[int, frozenset[int] | None]:
         """The slot of the rollout's route, and the gateways that follow it as it is; None where there is no route."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from serving.core.routes import Endpoint
+from serving.core.routes import ServerAddress
 from serving.ports import InferenceServer
 from serving.servers import Client, client_of
 
@@ -19,10 +19,10 @@ class ProbeClient(InferenceServer, Protocol):
     def close(self) -> None: ...
 
 
-Connect = Callable[[Endpoint], ProbeClient]
+Connect = Callable[[ServerAddress], ProbeClient]
 
 
-def connect(endpoint: Endpoint) -> Client:
+def connect(endpoint: ServerAddress) -> Client:
     return client_of(endpoint.host, endpoint.http_port, endpoint.grpc_port, endpoint.speaks)
 
 
@@ -32,17 +32,17 @@ class Servers:
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._lock = threading.Lock()
-        self._clients: dict[Endpoint, ProbeClient] = {}
-        self._needed_at: dict[Endpoint, float] = {}
+        self._clients: dict[ServerAddress, ProbeClient] = {}
+        self._needed_at: dict[ServerAddress, float] = {}
 
-    def at(self, endpoint: Endpoint) -> ProbeClient:
+    def at(self, endpoint: ServerAddress) -> ProbeClient:
         with self._lock:
             if endpoint not in self._clients:
                 self._clients[endpoint] = self._connect(endpoint)
             self._needed_at[endpoint] = time.monotonic()
             return self._clients[endpoint]
 
-    def keep(self, endpoints: Iterable[Endpoint]) -> None:
+    def keep(self, endpoints: Iterable[ServerAddress]) -> None:
         """Closes the clients of all others that were not needed lately."""
         now = time.monotonic()
         with self._lock:

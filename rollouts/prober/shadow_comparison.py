@@ -17,7 +17,7 @@ from rollouts.prober.requests import GRPC_PATH, HTTP_PATH, Question, Unusable, r
 from rollouts.prober.servers import Servers
 from rollouts.prober.tallies import Example, Tallies
 from rollouts.prober.targets import Target
-from serving.core.routes import Endpoint
+from serving.core.routes import ServerAddress
 from serving.ports import InferenceError
 
 log = structlog.get_logger(__name__)
@@ -139,7 +139,7 @@ class Shadowing:
         summary = f"{target.profile.candidate.name}: {found.words}" if found else ""
         self._book.record(job.epoch, Example(target.rollout_id, "shadow", summary, facts), outcome)
 
-    def _ask(self, target: Target, endpoint: Endpoint, question: Question) -> Arrays | str:
+    def _ask(self, target: Target, endpoint: ServerAddress, question: Question) -> Arrays | str:
         """The outputs, or why there are none."""
         profile = target.profile
         try:

@@ -18,7 +18,7 @@ from registry.queries import manifest_of, model_by_id
 from rollouts.core.lifecycle import LIVE
 from rollouts.core.shadow import Rule
 from rollouts.models import Mismatch, Rollout
-from serving.core.routes import Endpoint
+from serving.core.routes import ServerAddress
 from serving.queries.endpoints import answering
 from serving.queries.routes import routes_between
 from serving.queries.time_limits import limits_of
@@ -62,8 +62,8 @@ class Target:
 
     profile: Profile
     route_id: int | None
-    candidate: tuple[Endpoint, ...]
-    stable: tuple[Endpoint, ...]
+    candidate: tuple[ServerAddress, ...]
+    stable: tuple[ServerAddress, ...]
 
     @property
     def rollout_id(self) -> int:
@@ -144,7 +144,7 @@ def _arm(release: Release) -> Arm:
     return Arm(release.name, manifest["serving"], spoken_by(manifest))
 
 
-def _spoken_to(endpoints: tuple[Endpoint, ...], arm: Arm | None) -> tuple[Endpoint, ...]:
+def _spoken_to(endpoints: tuple[ServerAddress, ...], arm: Arm | None) -> tuple[ServerAddress, ...]:
     return tuple(replace(one, speaks=arm.speaks) for one in endpoints) if arm else ()
 
 
@@ -166,12 +166,12 @@ def model_of(profile: Profile) -> ServedModel:
     return model_by_id(profile.model_id)
 
 
-def _servers(releases: set[Any]) -> defaultdict[tuple[int, Any], tuple[Endpoint, ...]]:
+def _servers(releases: set[Any]) -> defaultdict[tuple[int, Any], tuple[ServerAddress, ...]]:
     """Addresses that answer real inferences, by (environment, release)."""
-    found: defaultdict[tuple[int, Any], tuple[Endpoint, ...]] = defaultdict(tuple)
+    found: defaultdict[tuple[int, Any], tuple[ServerAddress, ...]] = defaultdict(tuple)
     rows = answering().filter(release__in=releases).order_by("pk")
     for one in rows:
         if one.host is not None and one.http_port is not None and one.grpc_port is not None:
             key = (one.environment_id, one.release_id)
-            found[key] = (*found[key], Endpoint(one.host, one.http_port, one.grpc_port))
+            found[key] = (*found[key], ServerAddress(one.host, one.http_port, one.grpc_port))
     return found

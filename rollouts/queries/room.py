@@ -11,7 +11,7 @@ from serving.core.admission import Proof
 from serving.models import Environment
 from serving.queries.admission import looked_for_in
 from serving.queries.deployments import deployments_in
-from serving.queries.endpoints import Standing, standing_of
+from serving.queries.endpoints import ReleaseStanding, standing_of
 from validators.queries.capacity import admission_proof, proven_per_s
 
 
@@ -31,7 +31,7 @@ def room_of(rollout: Rollout) -> Room:
     """As the engine sees it, for a person's verb."""
     where, candidate, stable = rollout.environment_id, str(rollout.candidate_id), str(rollout.stable_id)
     serving = standing_of([candidate, *([stable] if rollout.stable_id else [])])
-    own, other = (serving.get((where, one), Standing()) for one in (candidate, stable))
+    own, other = (serving.get((where, one), ReleaseStanding()) for one in (candidate, stable))
     whole = other if rollout.stable_id else own
     return Room(whole.wanted, own.heard, other.heard, *proven_rates(rollout))
 

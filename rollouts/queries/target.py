@@ -17,7 +17,7 @@ from rollouts.core.snapshot import Observed
 from rollouts.models import Rollout
 from rollouts.queries.approvals import ahead_of
 from serving.models import Environment
-from serving.queries.endpoints import Standing, is_gone, standing_at, standing_of
+from serving.queries.endpoints import ReleaseStanding, is_gone, standing_at, standing_of
 from serving.queries.replicas import declared_replicas
 from serving.queries.routes import route_of
 from serving.queries.sleep import sleep_of
@@ -36,10 +36,10 @@ class RollbackTarget:
         return dict(self.__dict__)
 
 
-def candidate_serving(rollout: Rollout) -> Standing:
+def candidate_serving(rollout: Rollout) -> ReleaseStanding:
     """The candidate's servers in the rollout's environment."""
     place = (rollout.environment_id, str(rollout.candidate_id))
-    return standing_of([place[1]]).get(place, Standing())
+    return standing_of([place[1]]).get(place, ReleaseStanding())
 
 
 def is_stable_gone(rollout: Rollout) -> bool:

@@ -13,7 +13,7 @@ from rollouts.core.recent_traffic import quantile
 from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
 from rollouts.models import AATestRecord
 from serving.models import Environment
-from serving.queries.endpoints import Standing, standing_of
+from serving.queries.endpoints import ReleaseStanding, standing_of
 from serving.queries.routes import route_of
 from validators.queries.capacity import proven_per_s
 
@@ -135,7 +135,7 @@ def _of_quotas(model: ServedModel, environment: Environment) -> list[QuotaWarnin
     if promised is None or route is None:
         return []
     proven = proven_per_s(route.stable)
-    servers = standing_of([str(route.stable_id)]).get((environment.pk, str(route.stable_id)), Standing()).count
+    servers = standing_of([str(route.stable_id)]).get((environment.pk, str(route.stable_id)), ReleaseStanding()).count
     if proven is None or not servers or promised <= proven * servers:
         return []
     message = (

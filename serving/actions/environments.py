@@ -12,7 +12,7 @@ from accounts.core.slugs import slug_near
 from ledger.actions import append_event
 from ledger.core.errors import StateChanged, field_error
 from serving.actions.routes import lock_open, notify_routes
-from serving.core.platforms import Platform
+from serving.core.platforms import PlatformKind
 from serving.models import Environment, ListedServer
 from serving.queries.deployments import live_deployments
 
@@ -105,8 +105,8 @@ def _fill(row: Environment, values: dict[str, Any]) -> None:
         if name not in CHANGEABLE:
             raise field_error(name, "This cannot be set.", f"What can is {', '.join(CHANGEABLE)}.")
         setattr(row, name, value)
-    if row.platform not in list(Platform):
-        raise field_error("platform", f"{row.platform!r} is no platform.", f"Use {' or '.join(Platform)}.")
+    if row.platform not in list(PlatformKind):
+        raise field_error("platform", f"{row.platform!r} is no platform.", f"Use {' or '.join(PlatformKind)}.")
     if not row.title.strip() or len(row.title) > 120 or not row.title.isprintable():
         raise field_error("title", "A title has 1 to 120 printable characters.", "Correct it.")
 

@@ -16,7 +16,7 @@ from registry.models import Release
 from registry.queries import manifest_of
 from serving.core.containment import Containment, may_run_code, not_contained, of_facts
 from serving.core.placement import Choice
-from serving.core.platforms import Platform
+from serving.core.platforms import PlatformKind
 from serving.models import Deployment, Environment, Node
 from serving.queries.deployments import nodes, open_to, with_listing
 from serving.queries.node_fit import no_runtime, nodes_for, offering, why_refused
@@ -128,7 +128,7 @@ def _no_runtime(environment: Environment, name: str, wanted: Mapping[str, Any], 
         if (why := node.facts.get("missing"))
     ]
     says = f"{no_runtime(wanted, free)} Push the release for one of these, or start a node with that runtime."
-    if not free and environment.platform == Platform.STATIC:
+    if not free and environment.platform == PlatformKind.STATIC:
         says = (
             f"{environment.slug} lists no server, so {name} cannot run there. List one: "
             f"sluicegate api POST /environments/{environment.slug}/servers name=NAME address=HOST:HTTP:GRPC runtime=IMAGE"

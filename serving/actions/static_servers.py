@@ -17,7 +17,7 @@ from ledger.core.verbs import EventVerb
 from serving.actions.placing import hold_rooms
 from serving.actions.routes import lock_open
 from serving.core.addresses import why_not_served_at
-from serving.core.platforms import Platform
+from serving.core.platforms import PlatformKind
 from serving.core.static_servers import NOTHING, StaticServer, mistakes, share_files
 from serving.models import Environment, ListedServer, Node
 from serving.queries.deployments import live_deployments, nodes
@@ -51,7 +51,7 @@ def list_server(
     require(actor, Verb.ADMINISTER, EVERY_TEAM)
     at = _checked(name, address, loads, runtime, kind)
     environment = lock_open(environment)
-    if environment.platform != Platform.STATIC:
+    if environment.platform != PlatformKind.STATIC:
         raise Invalid(
             "environment_not_static",
             f"{environment.slug} runs releases on this installation's machine, so it lists no servers. Change that first: "

@@ -19,7 +19,7 @@ from serving.actions.environments import change_environment, create_environment
 from serving.api.capabilities import StateField
 from serving.api.gateways import GatewayOut
 from serving.core.containment import of_facts, sentence_of
-from serving.core.platforms import Platform
+from serving.core.platforms import PlatformKind
 from serving.models import Environment, Route, Server
 from serving.queries.forced_key import shown_forced_key
 from serving.queries.readiness import readiness_from
@@ -164,7 +164,7 @@ def _shown(slug: str, actor: Actor) -> EnvironmentOut:
 class EnvironmentChange(StrictSerializer):
     title = PlainText(required=False)
     platform = serializers.ChoiceField(
-        choices=list(Platform),
+        choices=list(PlatformKind),
         required=False,
         help_text="local: our agent starts servers on its machine; static: servers that their owner runs. It changes only while "
         "nothing runs there",

@@ -14,7 +14,7 @@ from django.db import connection
 
 from serving.core.endpoints import EndpointState
 from serving.core.gateway_standing import GONE_AFTER_S
-from serving.core.routes import Endpoint
+from serving.core.routes import ServerAddress
 
 # Columns are in the order of the tuples below.
 _STATEMENT = """
@@ -151,18 +151,18 @@ class Servers:
     """Of one model in one environment, by release digest: endpoints that serve, and those that are known and do not. `ready`: the
     ids of releases that serve."""
 
-    serving: dict[str, tuple[Endpoint, ...]]
-    known: dict[str, tuple[Endpoint, ...]]
+    serving: dict[str, tuple[ServerAddress, ...]]
+    known: dict[str, tuple[ServerAddress, ...]]
     ready: frozenset[str]
 
     @classmethod
     def of(cls, said: str | None) -> Servers:
         rows = [ServerRow(*one) for one in json.loads(f"[{said or ''}]")]
-        serving: dict[str, tuple[Endpoint, ...]] = {}
-        known: dict[str, tuple[Endpoint, ...]] = {}
+        serving: dict[str, tuple[ServerAddress, ...]] = {}
+        known: dict[str, tuple[ServerAddress, ...]] = {}
         ready = set()
         for one in rows:
-            endpoint = Endpoint(one.host, one.http_port, one.grpc_port)
+            endpoint = ServerAddress(one.host, one.http_port, one.grpc_port)
             is_ready = one.is_serving and one.state == EndpointState.READY
             book = serving if is_ready else known
             if is_ready or one.was_well:

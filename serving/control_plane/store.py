@@ -46,11 +46,11 @@ from serving.core.bounds import RequestBounds, bounds_of
 from serving.core.lifecycle import DeploymentState
 from serving.core.routes import (
     Arm,
-    Endpoint,
     ModelRoute,
     Prober,
     RouteProblem,
     RoutingTable,
+    ServerAddress,
 )
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Gateway, RequestExample, Route, Server, slot_of
@@ -69,7 +69,7 @@ class Made:
 
     premises: _Premises | None
     route: ModelRoute
-    known: Mapping[str, tuple[Endpoint, ...]]
+    known: Mapping[str, tuple[ServerAddress, ...]]
     releases: Mapping[str, _Sealed]
 
 
@@ -82,7 +82,7 @@ class Loaded:
     """
 
     tables: dict[str, RoutingTable]
-    known: dict[str, dict[str, tuple[Endpoint, ...]]]
+    known: dict[str, dict[str, tuple[ServerAddress, ...]]]
     gateways: dict[str, GatewayIdentity]
     made: Mapping[ModelRows, Made] = field(default_factory=dict, repr=False)
     problems: Mapping[str, tuple[RouteProblem, ...]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ def load(last: Loaded | None = None) -> Loaded:
     said = [one for one in rows.said if one.environment_id in premises]
     made, problems = _made(said, premises, last.made if last else {})
     models: defaultdict[int, list[ModelRoute]] = defaultdict(list)
-    known: defaultdict[int, dict[str, tuple[Endpoint, ...]]] = defaultdict(dict)
+    known: defaultdict[int, dict[str, tuple[ServerAddress, ...]]] = defaultdict(dict)
     for where, one in ((said.environment_id, one) for said, one in made.items()):
         models[where].append(one.route)
         if one.known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Platform(StrEnum):
+class PlatformKind(StrEnum):
     """`local`: our agent starts servers on its machine · `static`: servers at addresses, which their
     owner runs."""
 

@@ -45,7 +45,7 @@ class TableRefused(Exception):
 
 
 @dataclass(frozen=True, order=True)
-class Endpoint:
+class ServerAddress:
     """Where one server listens, and what its clients speak (`registry.core.kinds.spoken_by`)."""
 
     host: str
@@ -83,7 +83,7 @@ class Arm:
 
     name: str
     digest: str
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[ServerAddress, ...] = ()
     max_in_flight: int = IN_FLIGHT_PER_INSTANCE
     max_request_bytes: int = REQUEST_BYTES
     has_streams: bool = False
@@ -312,7 +312,7 @@ class Admission:
 
 
 def admit(
-    proposed: RoutingTable, last: RoutingTable | None, known: Mapping[str, tuple[Endpoint, ...]] | None = None
+    proposed: RoutingTable, last: RoutingTable | None, known: Mapping[str, tuple[ServerAddress, ...]] | None = None
 ) -> Admission:
     """`proposed` made safe to publish after `last` (None: nothing published yet).
 
@@ -332,7 +332,7 @@ def admit(
             f"{proposed.environment}: the database has no routes at generation {proposed.generation}, though traffic "
             "was routed before; gateways keep what they have. Restore the routes."
         )
-    claimed: dict[Endpoint, str] = {}
+    claimed: dict[ServerAddress, str] = {}
     if not all(route.stable.endpoints for route in proposed.models):
         arms = [arm for route in proposed.models for arm in route.arms]
         claimed = {endpoint: arm.digest for arm in arms for endpoint in arm.endpoints}
@@ -362,8 +362,8 @@ def _unmirrored(route: ModelRoute) -> RouteProblem:
 def _admit_route(
     route: ModelRoute,
     before: ModelRoute | None,
-    known: Mapping[str, tuple[Endpoint, ...]],
-    claimed: Mapping[Endpoint, str],
+    known: Mapping[str, tuple[ServerAddress, ...]],
+    claimed: Mapping[ServerAddress, str],
 ) -> tuple[ModelRoute, RouteProblem | None]:
     stable = route.stable
     if stable.endpoints or route.asleep:
@@ -388,13 +388,16 @@ def _admit_route(
 
 
 def _last_endpoints(
-    digest: str, before: ModelRoute | None, known: Mapping[str, tuple[Endpoint, ...]], claimed: Mapping[Endpoint, str]
-) -> tuple[Endpoint, ...]:
+    digest: str,
+    before: ModelRoute | None,
+    known: Mapping[str, tuple[ServerAddress, ...]],
+    claimed: Mapping[ServerAddress, str],
+) -> tuple[ServerAddress, ...]:
     """The last addresses of a stable release that no other release has taken over since: a freed port may be anybody's.
 
     A release that becomes stable now must have a server that lives: otherwise the one before it stays.
     """
-    candidates: Iterable[Endpoint] = known.get(digest, ())
+    candidates: Iterable[ServerAddress] = known.get(digest, ())
     if not candidates and before is not None and before.stable.digest == digest:
         candidates = before.stable.endpoints
     return tuple(sorted(endpoint for endpoint in candidates if claimed.get(endpoint, digest) == digest))

@@ -16,7 +16,7 @@ from ledger.core.errors import NotFound
 from registry.models import Release
 from registry.queries.releases import LARGE
 from serving.core.lifecycle import LIVE, DeploymentState
-from serving.core.platforms import Platform
+from serving.core.platforms import PlatformKind
 from serving.models import Deployment, Environment, Gateway, Node, Route, Server, ServerLog
 
 FORGOTTEN_AFTER: Final = timedelta(days=1)
@@ -148,7 +148,7 @@ def with_listing(rows: QuerySet[Node]) -> QuerySet[Node]:
 
 def open_to(environment: Environment, among: Iterable[Node]) -> list[Node]:
     """Those of the nodes (`with_listing`) that run releases of the environment: by its platform the servers that it lists, or machines."""
-    listed_in = environment.pk if environment.platform == Platform.STATIC else None
+    listed_in = environment.pk if environment.platform == PlatformKind.STATIC else None
     return [node for node in among if getattr(node, "listed_in", None) == listed_in]
 
 

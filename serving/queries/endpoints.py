@@ -24,7 +24,7 @@ HEARD_WITHIN = timedelta(seconds=15)
 
 
 @dataclass(frozen=True)
-class Standing:
+class ReleaseStanding:
     """How a release stands in an environment, by its platform's last word. The default: it never ran there.
 
     `state` and `why` of its newest replica that is to stay, else of its newest. `count` of the replicas that serve and are to stay, of
@@ -67,7 +67,7 @@ GROUP BY endpoint.environment_id, endpoint.release_id
 """
 
 
-def standing_of(releases: Iterable[object]) -> dict[Place, Standing]:
+def standing_of(releases: Iterable[object]) -> dict[Place, ReleaseStanding]:
     """Where any of these releases ever ran. Two queries, and one more where an envelope is not known yet."""
     with connection.cursor() as cursor:
         since = timezone.now() - HEARD_WITHIN
@@ -82,11 +82,11 @@ def standing_of(releases: Iterable[object]) -> dict[Place, Standing]:
         wanted = desired_replicas(said, declared[UUID(release)].least if said is None else None)
         hardware = tuple(facts[name] for name in sorted(on or ()))
         counts = (wanted, count, heard, reported, newest_at, has_drifted, hardware)
-        found[where, release] = Standing(EndpointState(state), why, is_wanted, *counts)
+        found[where, release] = ReleaseStanding(EndpointState(state), why, is_wanted, *counts)
     return found
 
 
-def standing_at(release: UUID, environment: int) -> Standing | None:
+def standing_at(release: UUID, environment: int) -> ReleaseStanding | None:
     """None if the release never ran there: how it stands is unknown."""
     return standing_of([release]).get((environment, str(release)))
 

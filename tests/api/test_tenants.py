@@ -105,7 +105,7 @@ def test_quotas_above_what_is_proven_are_warned_of(dev: Any, monkeypatch: pytest
     model.refresh_from_db()
     stable = make_release(model)
     set_route(actor=Actor.system("test"), environment=environment, model=model, stable=stable, reason="It serves.")
-    serving = tenants.Standing(count=2)
+    serving = tenants.ReleaseStanding(count=2)
     monkeypatch.setattr(tenants, "standing_of", lambda _: {(environment.pk, str(stable.pk)): serving})
     for proven, codes in ((10.0, ["quotas_exceed_capacity"]), (12.5, []), (None, [])):
         monkeypatch.setattr(tenants, "proven_per_s", lambda _, proven=proven: proven)

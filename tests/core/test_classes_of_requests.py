@@ -20,7 +20,7 @@ from serving.control_plane.request_classes import CLASS_HEADER
 from serving.control_plane.tenants import tenant_metadata
 from serving.control_plane.virtual_hosts import vhost
 from serving.core.request_classes import ONE_POOL, Pool, RequestClasses
-from serving.core.routes import Arm, Endpoint, ModelRoute
+from serving.core.routes import Arm, ModelRoute, ServerAddress
 from serving.ports import TenantCounters
 
 QUOTA = {"requests_per_s": 10}
@@ -40,8 +40,8 @@ READ = RequestClasses(
     (Pool("", 70), Pool("batch", 20), Pool("nightly", 10)),
     (("gold", "interactive"), ("others", "batch")),
 )
-A = Arm("r1", "sha256:" + "a" * 64, (Endpoint("127.0.0.1", 9001, 9002),), max_in_flight=100)
-B = Arm("r2", "sha256:" + "b" * 64, (Endpoint("127.0.0.1", 9011, 9012),), max_in_flight=100)
+A = Arm("r1", "sha256:" + "a" * 64, (ServerAddress("127.0.0.1", 9001, 9002),), max_in_flight=100)
+B = Arm("r2", "sha256:" + "b" * 64, (ServerAddress("127.0.0.1", 9011, 9012),), max_in_flight=100)
 PLAIN = ModelRoute(1, "m", 5, A, B, candidate_bp=2_500)
 CLASSED = dataclasses.replace(PLAIN, classes=READ)
 

@@ -16,7 +16,7 @@ from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
 from serving.control_plane.received import StreamAck
 from serving.control_plane.snapshot import MOST_STEPS, Snapshot, compile_listeners, compile_table
 from serving.control_plane.stream import GatewayStream
-from serving.core.routes import Arm, Endpoint, ModelRoute, RoutingTable
+from serving.core.routes import Arm, ModelRoute, RoutingTable, ServerAddress
 
 Response, Request = discovery_pb2.DeltaDiscoveryResponse, discovery_pb2.DeltaDiscoveryRequest
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -26,7 +26,7 @@ SEEDS = int(os.environ.get("SLUICEGATE_TEST_SEEDS", "15"))
 
 
 def arm(number: int, port: int) -> Arm:
-    return Arm(f"r{number}", f"sha256:{number:012x}{0:052}", (Endpoint("127.0.0.1", port, port + 1),))
+    return Arm(f"r{number}", f"sha256:{number:012x}{0:052}", (ServerAddress("127.0.0.1", port, port + 1),))
 
 
 class World:
@@ -68,7 +68,7 @@ class World:
             self._routes[name] = ModelRoute(MODELS.index(name), name, self._generation, stable, candidate, bp)
         elif chance.random() < 0.3:  # a replica elsewhere
             port = chance.randrange(20_000, 60_000)
-            moved = dataclasses.replace(before.stable, endpoints=(Endpoint("127.0.0.1", port, port + 1),))
+            moved = dataclasses.replace(before.stable, endpoints=(ServerAddress("127.0.0.1", port, port + 1),))
             self._routes[name] = dataclasses.replace(before, stable=moved)
         else:
             bp = chance.randrange(0, 10_001) if before.candidate else 0

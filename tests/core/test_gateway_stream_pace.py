@@ -10,7 +10,7 @@ from serving.control_plane.flights import MOST_FLYING
 from serving.control_plane.protos import ENDPOINTS, SCOPE
 from serving.control_plane.snapshot import Snapshot
 from serving.control_plane.stream import ACK_TIMEOUT_S, RETRY_S
-from serving.core.routes import Endpoint
+from serving.core.routes import ServerAddress
 from tests.support.servers.gateway_peer import A, Peer, route, snapshot
 
 
@@ -47,7 +47,7 @@ def test_a_gateway_that_is_slower_than_its_replicas_come_and_go_gets_the_newest_
     peer.settle(now)
     on_their_way = []
     for port in range(9101, 9121):  # of each model one after another, and nothing is answered
-        moved = dataclasses.replace(A, endpoints=(Endpoint("127.0.0.1", port, port + 500),))
+        moved = dataclasses.replace(A, endpoints=(ServerAddress("127.0.0.1", port, port + 500),))
         routes = list(now.table.models)
         routes[port - 9101] = dataclasses.replace(routes[port - 9101], stable=moved)
         now = snapshot(*routes, last=now)
@@ -74,7 +74,7 @@ def with_a_replica_less(current: Snapshot) -> Snapshot:
 
 
 def of_two_replicas(count: int) -> Snapshot:
-    two = dataclasses.replace(A, endpoints=(*A.endpoints, Endpoint("127.0.0.1", 9031, 9032)))
+    two = dataclasses.replace(A, endpoints=(*A.endpoints, ServerAddress("127.0.0.1", 9031, 9032)))
     names = [f"m-{i:02d}" for i in range(count)]
     routes = [
         dataclasses.replace(route(candidate=None, bp=0, model=name), stable=two, route_id=i)
@@ -157,7 +157,7 @@ def test_a_gateway_that_is_slow_and_goes_on_answering_is_not_blamed() -> None:
     peer.stream.acks(now)
     on_their_way = []
     for i in range(4):
-        moved = dataclasses.replace(A, endpoints=(Endpoint("127.0.0.1", 9100 + i, 9200 + i),))
+        moved = dataclasses.replace(A, endpoints=(ServerAddress("127.0.0.1", 9100 + i, 9200 + i),))
         routes = list(now.table.models)
         routes[i] = dataclasses.replace(routes[i], stable=moved)
         now = snapshot(*routes, last=now)

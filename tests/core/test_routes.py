@@ -17,17 +17,17 @@ from serving.core.outcomes import is_failure
 from serving.core.request_limits import Limits
 from serving.core.routes import (
     Arm,
-    Endpoint,
     ModelRoute,
     Prober,
     RoutingTable,
+    ServerAddress,
     TableRefused,
     admit,
 )
 
-A = Arm("r1", "sha256:" + "a" * 64, (Endpoint("127.0.0.1", 9001, 9002),))
-TWO = (*A.endpoints, Endpoint("127.0.0.1", 9021, 9022))
-B = Arm("r2", "sha256:" + "b" * 64, (Endpoint("127.0.0.1", 9011, 9012),))
+A = Arm("r1", "sha256:" + "a" * 64, (ServerAddress("127.0.0.1", 9001, 9002),))
+TWO = (*A.endpoints, ServerAddress("127.0.0.1", 9021, 9022))
+B = Arm("r2", "sha256:" + "b" * 64, (ServerAddress("127.0.0.1", 9011, 9012),))
 
 
 def down(arm: Arm) -> Arm:
@@ -266,8 +266,8 @@ def test_what_counts_as_a_failure(http_status: int, grpc_status: int | None, was
     assert is_failure(http_status=http_status, grpc_status=grpc_status, was_cut=was_cut) is expected
 
 
-def servers(count: int) -> tuple[Endpoint, ...]:
-    return tuple(Endpoint("127.0.0.1", 9001 + 10 * i, 9002 + 10 * i) for i in range(count))
+def servers(count: int) -> tuple[ServerAddress, ...]:
+    return tuple(ServerAddress("127.0.0.1", 9001 + 10 * i, 9002 + 10 * i) for i in range(count))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from serving.core.request_limits import Limits
-from serving.core.routes import Arm, Endpoint
+from serving.core.routes import Arm, ServerAddress
 from tests.support.rigs.gateway_rig import UNBOUNDED, Rig, grpc_infer, rig
 
 pytestmark = pytest.mark.real("envoy")
@@ -53,7 +53,7 @@ def test_what_was_in_flight_on_a_server_that_died_is_asked_again_where_the_model
 ) -> None:
     parts.candidate.mode = "cut"
     at = parts.candidate.endpoint  # its port for HTTP cuts whatever comes
-    cutting = Arm("r2", Rig.CANDIDATE, (Endpoint(at.host, at.http_port, at.http_port),), UNBOUNDED)
+    cutting = Arm("r2", Rig.CANDIDATE, (ServerAddress(at.host, at.http_port, at.http_port),), UNBOUNDED)
     parts.apply(10_000, candidate=cutting)
     assert ask(parts, protocol) != well and parts.stable.hits == 0
     parts.apply(10_000, candidate=cutting, retries_resets=True)

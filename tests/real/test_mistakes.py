@@ -15,7 +15,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from serving.core.routes import Arm, Endpoint
+from serving.core.routes import Arm, ServerAddress
 from serving.ports import ArmCounters
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
@@ -61,7 +61,7 @@ class World:
     """A stub as stable, and as the candidate a real Triton that all requests go to first."""
 
     parts: Rig
-    triton: Endpoint
+    triton: ServerAddress
 
     def attempts(self, protocol: str) -> int:
         """On the candidate so far."""
@@ -92,7 +92,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         running = launcher.start(launch_spec(document, launcher.folder_for(1, MODEL, "r2")))
         launcher.await_loaded(running, MODEL, timeout_s=60)
         with rig(tmp_path_factory.mktemp("gateway")) as parts:
-            triton = Endpoint(running.host, running.http_port, running.grpc_port)
+            triton = ServerAddress(running.host, running.http_port, running.grpc_port)
             yield World(parts, triton)
 
 

@@ -12,7 +12,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.core.asleep import PREPARING_AGAIN_S, Asleep
-from serving.core.routes import Arm, Endpoint, ModelRoute
+from serving.core.routes import Arm, ModelRoute, ServerAddress
 from tests.contracts.serving_models import VENV
 from tests.support.rigs.echo_rig import MODEL, echo, stable
 from tests.support.rigs.gateway_rig import Rig, rig
@@ -64,13 +64,13 @@ _HEALTH = "/grpc.health.v1.Health/"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rig, Endpoint]]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rig, ServerAddress]]:
     with echo(tmp_path_factory.mktemp("oip")) as found:
         yield found
 
 
 @pytest.fixture
-def gateway(world: tuple[Rig, Endpoint]) -> Rig:
+def gateway(world: tuple[Rig, ServerAddress]) -> Rig:
     built, server = world
     built.apply(None, model=MODEL, stable=stable(server))
     return built
@@ -134,7 +134,7 @@ def is_ready(gateway: Rig) -> tuple[int, bool, bytes]:
 
 
 def test_a_model_without_a_server_is_not_ready_and_is_no_unknown_model(
-    gateway: Rig, world: tuple[Rig, Endpoint]
+    gateway: Rig, world: tuple[Rig, ServerAddress]
 ) -> None:
     assert is_ready(gateway) == (200, True, SERVING)
     gateway.apply(None, model=MODEL, stable=stable(None))

@@ -35,7 +35,7 @@ from serving.adapters.mirror_secret import mirror_secret
 from serving.agent.launcher import LocalLauncher
 from serving.control_plane.clusters import MIRROR_TIMEOUT_S
 from serving.control_plane.virtual_hosts import MIRROR_SECRET_HEADER
-from serving.core.routes import Arm, Endpoint, Prober
+from serving.core.routes import Arm, Prober, ServerAddress
 from serving.models import Route
 from serving.ports import RunningServer
 from tests.contracts import serving_models as made
@@ -200,7 +200,7 @@ class World:
         at = self.tritons[name]
         deployment = make_deployment(release, self.environment, state="ready")
         make_server(deployment, http_port=at.http_port, grpc_port=at.grpc_port)
-        return Arm(release.name, str(release.digest), (Endpoint("127.0.0.1", at.http_port, at.grpc_port),))
+        return Arm(release.name, str(release.digest), (ServerAddress("127.0.0.1", at.http_port, at.grpc_port),))
 
     def mirror(self, mirror_bp: int, *, candidate_bp: int = 0) -> None:
         stable, candidate = self.arms

@@ -18,7 +18,7 @@ import pytest
 
 from serving.control_plane.clusters import clusters, endpoints
 from serving.core.request_limits import Limits
-from serving.core.routes import Arm, Endpoint
+from serving.core.routes import Arm, ServerAddress
 from serving.ports import ArmCounters
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Backend, Rig, Traffic, grpc_infer, rig, wait_until
@@ -117,7 +117,7 @@ def test_users_lose_what_is_in_flight_as_stables_triton_is_killed(parts: Rig, tm
         document = manifest(FAST, blobs)
         server = launcher.start(launch_spec(document, launcher.folder_for(1, MODEL, "r1")))
         launcher.await_loaded(server, MODEL, timeout_s=60)
-        at = Endpoint(server.host, server.http_port, server.grpc_port)
+        at = ServerAddress(server.host, server.http_port, server.grpc_port)
         apply(parts, bp, stable=Arm("r1", STABLE, (at,), UNBOUNDED), limits=PATIENT)
         before = of(parts)
         traffic = Traffic(parts.envoy, CLIENTS, pause_s=0.02, body=BODY, message=MESSAGE)

@@ -32,7 +32,7 @@ from serving.actions.gateways import register_gateway
 from serving.actions.routes import set_route
 from serving.actions.static_servers import list_server
 from serving.core.lifecycle import LIVE
-from serving.core.platforms import Platform
+from serving.core.platforms import PlatformKind
 from serving.core.static_servers import REQUEST, StaticServer
 from serving.models import Deployment, Environment, ListedServer, Node, Server
 from serving.queries.fleet import fleet_of
@@ -51,7 +51,7 @@ BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32",
 
 
 def static_production() -> Environment:
-    defaults = {"title": "Production", "platform": Platform.STATIC}
+    defaults = {"title": "Production", "platform": PlatformKind.STATIC}
     return Environment.objects.update_or_create(slug="production", defaults=defaults)[0]
 
 

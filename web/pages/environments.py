@@ -16,7 +16,7 @@ from rollouts.queries.freezes import freezes
 from serving import queries
 from serving.actions.environments import change_environment, create_environment
 from serving.core.gateway_standing import Standing
-from serving.core.platforms import Platform
+from serving.core.platforms import PlatformKind
 from serving.models import Environment
 from serving.queries.forced_key import shown_forced_key
 from serving.queries.gateways import GatewayState, gateway_states
@@ -66,7 +66,7 @@ def environment(request: HttpRequest, slug: str) -> HttpResponse:
         ],
         "form": request.POST,
         "forced_key": shown_forced_key(actor_of(request), row),
-        "servers": servers_of(actor_of(request), row) if row.platform == Platform.STATIC else [],
+        "servers": servers_of(actor_of(request), row) if row.platform == PlatformKind.STATIC else [],
     }
     return render_settings(request, "settings/environment.html", "settings_environments", facts)
 

@@ -62,7 +62,7 @@ class StableReplica(RuleState):
     is_aside: bool = False
     gone_at: float | None = None
     is_renewed: bool = False
-    deployment: str | int | None = None
+    deployment: str | None = None
     looks: int = 0
 
     def observed(self, seen: TickView) -> tuple[Self, tuple[Command, ...]]:

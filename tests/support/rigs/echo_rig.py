@@ -9,7 +9,7 @@ from typing import Any
 
 from onnx import TensorProto, helper
 
-from serving.core.routes import Arm, Endpoint
+from serving.core.routes import Arm, ServerAddress
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.gateway_rig import UNBOUNDED, Rig, rig
@@ -46,17 +46,17 @@ def release() -> tuple[dict[str, bytes], dict[str, Any]]:
     return {"artifact/model.onnx": graph}, serving
 
 
-def stable(endpoint: Endpoint | None) -> Arm:
+def stable(endpoint: ServerAddress | None) -> Arm:
     endpoints = (endpoint,) if endpoint else ()
     return Arm("r1", Rig.STABLE, endpoints, UNBOUNDED, has_streams=True, max_batch=BATCH)
 
 
 @contextlib.contextmanager
-def echo(folder: Path) -> Iterator[tuple[Rig, Endpoint]]:
+def echo(folder: Path) -> Iterator[tuple[Rig, ServerAddress]]:
     """A gateway without a route yet, and the server's address."""
     blobs = MemoryBlobs()
     with local_launcher(folder, blobs) as launcher, rig(folder) as built:
         spec = launch_spec(made.manifest(blobs, MODEL, *release()), launcher.folder_for(1, MODEL, "r1"))
         server = launcher.start(spec)
         launcher.await_loaded(server, MODEL, timeout_s=120)
-        yield built, Endpoint(server.host, server.http_port, server.grpc_port)
+        yield built, ServerAddress(server.host, server.http_port, server.grpc_port)

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from serving.core.routes import Arm, Endpoint
+from serving.core.routes import Arm, ServerAddress
 from serving.ports import GatewayCounters, RunningServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
@@ -50,7 +50,7 @@ class Servers:
     def arm(self, name: str, digest: str = "") -> Arm:
         one = self.running[name]
         digest = digest or {"r1": Rig.STABLE, "r2": Rig.CANDIDATE}[name]
-        return Arm(name, digest, (Endpoint(one.host, one.http_port, one.grpc_port),), max_in_flight=256)
+        return Arm(name, digest, (ServerAddress(one.host, one.http_port, one.grpc_port),), max_in_flight=256)
 
     def split(self, candidate_bp: int, **changes: Any) -> None:
         self.parts.apply(candidate_bp, stable=self.arm("r1"), candidate=self.arm("r2"), **changes)

@@ -17,7 +17,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from serving.core.routes import Arm, Endpoint
+from serving.core.routes import Arm, ServerAddress
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.gateway_rig import MODEL, Rig
@@ -85,7 +85,7 @@ def manifest(model: Model, blobs: MemoryBlobs) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def triton(folder: Path, model: Model) -> Iterator[Endpoint]:
+def triton(folder: Path, model: Model) -> Iterator[ServerAddress]:
     """A real server of this model."""
     blobs = MemoryBlobs()
     (folder / "servers").mkdir(parents=True)
@@ -93,10 +93,10 @@ def triton(folder: Path, model: Model) -> Iterator[Endpoint]:
     with local_launcher(folder, blobs) as launcher:
         running = launcher.start(launch_spec(document, launcher.folder_for(1, MODEL, "r1")))
         launcher.await_loaded(running, MODEL, timeout_s=60)
-        yield Endpoint(running.host, running.http_port, running.grpc_port)
+        yield ServerAddress(running.host, running.http_port, running.grpc_port)
 
 
-def stable(at: Endpoint, over_http: int) -> Arm:
+def stable(at: ServerAddress, over_http: int) -> Arm:
     """Stable on this server, with a bound of so many requests in flight over HTTP."""
     return Arm("r1", Rig.STABLE, (at,), 2 * over_http)
 

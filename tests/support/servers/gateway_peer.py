@@ -9,11 +9,11 @@ from serving.control_plane.snapshot import Snapshot, compile_listeners, compile_
 from serving.control_plane.stream import (
     GatewayStream,
 )  # fmt: skip
-from serving.core.routes import Arm, Endpoint, ModelRoute, RoutingTable
+from serving.core.routes import Arm, ModelRoute, RoutingTable, ServerAddress
 
-A = Arm("r1", "sha256:" + "a" * 64, (Endpoint("127.0.0.1", 9001, 9002),))
-B = Arm("r2", "sha256:" + "b" * 64, (Endpoint("127.0.0.1", 9011, 9012),))
-C = Arm("r3", "sha256:" + "c" * 64, (Endpoint("127.0.0.1", 9021, 9022),))
+A = Arm("r1", "sha256:" + "a" * 64, (ServerAddress("127.0.0.1", 9001, 9002),))
+B = Arm("r2", "sha256:" + "b" * 64, (ServerAddress("127.0.0.1", 9011, 9012),))
+C = Arm("r3", "sha256:" + "c" * 64, (ServerAddress("127.0.0.1", 9021, 9022),))
 SHORT = {CLUSTER: "CDS", ENDPOINTS: "EDS", LISTENER: "LDS", SCOPE: "SRDS"}
 
 

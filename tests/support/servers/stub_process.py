@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from serving.core.routes import Endpoint
+from serving.core.routes import ServerAddress
 from tests.support.servers.stub_server import Backend, Loop, free_port
 
 
@@ -18,7 +18,7 @@ class StubProcess:
     """Answers as `Backend` does when it is well, `delay_s` after it was asked; listens `opens_after_s` from now on."""
 
     def __init__(self, name: str, *, delay_s: float = 0.0, opens_after_s: float = 0.0) -> None:
-        self.endpoint = Endpoint("127.0.0.1", free_port(), free_port())
+        self.endpoint = ServerAddress("127.0.0.1", free_port(), free_port())
         told = [name, self.endpoint.http_port, self.endpoint.grpc_port, delay_s, opens_after_s, "127.0.0.1"]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.servers.stub_process", *map(str, told)],

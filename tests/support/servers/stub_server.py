@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2
 
-from serving.core.routes import Endpoint
+from serving.core.routes import ServerAddress
 from sluicegate.stack import tcp_ports
 
 MODEL = "sentiment"
@@ -97,8 +97,8 @@ class Backend:
         (self._free.set if is_free else self._free.clear)()
 
     @property
-    def endpoint(self) -> Endpoint:
-        return Endpoint(self.address, self.http_port, self.grpc_port)
+    def endpoint(self) -> ServerAddress:
+        return ServerAddress(self.address, self.http_port, self.grpc_port)
 
     def start(self) -> Backend:
         self.loop.run(self._start())

@@ -17,7 +17,7 @@ from registry.core.lifecycle import ReleaseState
 from registry.models import Release
 from rollouts.models import ProbeTally, Rollout
 from rollouts.prober.prober import Prober
-from serving.core.routes import Endpoint
+from serving.core.routes import ServerAddress
 from serving.models import Route
 from tests.contracts.serving_models import serving
 from tests.support.fakes.ports import FakeInferenceServer, FakeModel
@@ -49,7 +49,7 @@ class World:
             contract=serving(),
             objectives={"timeout_s": 120, "attempt_timeout_s": 60},
         )
-        self.fakes: dict[Endpoint, FakeInferenceServer] = {}
+        self.fakes: dict[ServerAddress, FakeInferenceServer] = {}
         self.asked: list[str] = []
         self.stable = self.release(1) if with_stable else None
         self.candidate = self.release(2)
@@ -80,7 +80,7 @@ class World:
         make_server(deployment, http_port=port, grpc_port=port + 1)
         model = FakeModel(serving(), double)
         fake = FakeInferenceServer({MODEL: model})
-        self.fakes[Endpoint("127.0.0.1", port, port + 1)] = _noting(fake, release.name, self.asked)
+        self.fakes[ServerAddress("127.0.0.1", port, port + 1)] = _noting(fake, release.name, self.asked)
         return model
 
     def ask(self, *bodies: bytes, route: int | None = None) -> list[bool]:

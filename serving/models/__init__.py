@@ -6,9 +6,8 @@ from django.db import models
 from django.db.models import F, Q
 
 from registry.models import Release, ServedModel
-from serving.core.endpoints import EndpointState
 from serving.core.lifecycle import LIVE, DeploymentState
-from serving.core.platforms import Platform
+from serving.core.platforms import PlatformKind
 from serving.core.routes import SLOTS
 from serving.core.sleep import SleepRule
 from serving.core.sleep_lifecycle import SleepState
@@ -22,7 +21,7 @@ class Environment(models.Model):
 
     slug = models.SlugField(unique=True, max_length=40)
     title = models.CharField(max_length=120)
-    platform = models.CharField(max_length=10, default=Platform.LOCAL, db_default=Platform.LOCAL)
+    platform = models.CharField(max_length=10, default=PlatformKind.LOCAL, db_default=PlatformKind.LOCAL)
     is_routed = models.BooleanField(default=True)  # False: no gateway; gates talk to the servers directly
     needs_passed_report = models.BooleanField(default=True)
     needs_approval = models.BooleanField(default=False)
@@ -37,7 +36,7 @@ class Environment(models.Model):
     class Meta:
         constraints = [
             models.CheckConstraint(
-                condition=Q(platform__in=[p.value for p in Platform]), name="environment_platform_known"
+                condition=Q(platform__in=[p.value for p in PlatformKind]), name="environment_platform_known"
             )
         ]
 
@@ -200,52 +199,6 @@ class Server(models.Model):
     exit_code = models.SmallIntegerField(null=True)  # of a process that ended by itself; -9: a signal; null: not known
     ended_at = models.DateTimeField(null=True)
     end_reason = models.TextField(blank=True)
-
-
-class Endpoint(models.Model):
-    """One replica of a release, as its platform publishes it: all that gateways, the prober and the engine read of where a release runs.
-
-    The platforms of this machine publish by triggers on `Deployment` and `Server`; another platform calls `publish`. The last row of a
-    release in an environment stays, in the state `gone`. The environment and the release of a row never change.
-    """
-
-    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="endpoints")
-    release = models.ForeignKey(Release, on_delete=models.CASCADE, related_name="endpoints")
-    replica = models.CharField(max_length=200, unique=True)  # the platform's handle; opaque to readers
-    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="endpoints")  # reports the replica
-    state = models.CharField(max_length=10)
-    why = models.TextField(blank=True, default="", db_default="")
-    host = models.CharField(max_length=120, null=True)  # null: no address yet
-    http_port = models.PositiveIntegerField(null=True)
-    grpc_port = models.PositiveIntegerField(null=True)
-    is_serving = models.BooleanField(default=False, db_default=False)  # it answered a real inference
-    was_well = models.BooleanField(default=False, db_default=False)  # it answered one once
-    is_leaving = models.BooleanField(
-        default=False, db_default=False
-    )  # it is drained: another has its place, or none is wanted
-    is_set_aside = models.BooleanField(default=False, db_default=False)  # gateways are to send it nothing
-    since = models.DateTimeField(null=True)  # when the server at the address began
-    has_drifted = models.BooleanField(default=False, db_default=False)  # its files are not those that were sealed
-
-    class Meta:
-        indexes = [models.Index(fields=["release", "environment"], name="endpoint_of_release")]
-        constraints = [
-            models.CheckConstraint(
-                condition=Q(state__in=[s.value for s in EndpointState]), name="endpoint_state_known"
-            ),
-            models.CheckConstraint(
-                condition=Q(is_serving=False) | Q(host__isnull=False, http_port__isnull=False, grpc_port__isnull=False),
-                name="endpoint_serves_at_an_address",
-            ),
-            models.UniqueConstraint(
-                fields=["node", "host", "http_port"], condition=Q(is_serving=True), name="endpoint_once_at"
-            ),
-        ]
-
-    @property
-    def name(self) -> str:
-        """`node:port`, with the port of HTTP."""
-        return f"{self.node_id}:{self.http_port}"
 
 
 class ServerLog(models.Model):
@@ -430,3 +383,6 @@ class RequestExample(models.Model):
         indexes = [  # the rollout's page, and what is kept of each arm
             models.Index(fields=["environment", "candidate", "release", "kind", "at"], name="request_example_by_arm")
         ]
+
+
+from serving.models.endpoint import Endpoint as Endpoint  # noqa: E402  # its rows refer to the models above
