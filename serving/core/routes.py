@@ -33,8 +33,7 @@ REQUEST_BYTES = 16 * 2**20
 
 #: Weights are basis points and always sum to this, so that a sticky share that grows keeps the callers it had.
 WHOLE_BP = 10_000
-#: Requests are labelled with the number of their route's last change, modulo this: a gateway never forgets a label, and hardly a
-#: request is still under way when its label comes again.
+#: Requests are labelled with the number of their route's last change, modulo this: a gateway never forgets a label.
 SLOTS = 4
 #: PostgreSQL's NOTIFY channel for changes of routes and servers.
 CHANGE_CHANNEL = "sluicegate_routes"
@@ -52,6 +51,9 @@ class ServerAddress:
     http_port: int
     grpc_port: int
     speaks: str = ""
+
+
+Known = Mapping[str, tuple[ServerAddress, ...]]  # servers by digest
 
 
 def digest12(digest: str) -> str:
@@ -311,9 +313,7 @@ class Admission:
     problems: tuple[RouteProblem, ...] = ()
 
 
-def admit(
-    proposed: RoutingTable, last: RoutingTable | None, known: Mapping[str, tuple[ServerAddress, ...]] | None = None
-) -> Admission:
+def admit(proposed: RoutingTable, last: RoutingTable | None, known: Known | None = None) -> Admission:
     """`proposed` made safe to publish after `last` (None: nothing published yet).
 
     `known` maps a release's digest to servers that have not ended, though they do not serve now: the best address
@@ -362,7 +362,7 @@ def _unmirrored(route: ModelRoute) -> RouteProblem:
 def _admit_route(
     route: ModelRoute,
     before: ModelRoute | None,
-    known: Mapping[str, tuple[ServerAddress, ...]],
+    known: Known,
     claimed: Mapping[ServerAddress, str],
 ) -> tuple[ModelRoute, RouteProblem | None]:
     stable = route.stable
@@ -388,10 +388,7 @@ def _admit_route(
 
 
 def _last_endpoints(
-    digest: str,
-    before: ModelRoute | None,
-    known: Mapping[str, tuple[ServerAddress, ...]],
-    claimed: Mapping[ServerAddress, str],
+    digest: str, before: ModelRoute | None, known: Known, claimed: Mapping[ServerAddress, str]
 ) -> tuple[ServerAddress, ...]:
     """The last addresses of a stable release that no other release has taken over since: a freed port may be anybody's.
 

@@ -30,7 +30,15 @@ RULES = ROOT / "rollouts" / "core" / "rules"
 
 def other(state: type[RuleState]) -> RuleState:
     """The rule's state with every field at another value than it begins with."""
-    value = {"float": 7.25, "float | None": 7.25, "int": 7, "int | None": 7, "bool": True, "str": "a:1"}
+    value = {
+        "float": 7.25,
+        "float | None": 7.25,
+        "int": 7,
+        "int | None": 7,
+        "bool": True,
+        "str": "a:1",
+        "str | None": "7",
+    }
     value |= {"tuple[str, ...]": ("slow",), "Mapping[str, tuple[float, float]]": {"errors": (1.5, 2.0)}}
     return state(**{one.name: value[str(one.type)] for one in fields(state)})
 

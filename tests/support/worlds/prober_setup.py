@@ -76,7 +76,8 @@ class World:
 
     def serve(self, release: Release, port: int = 0) -> FakeModel:
         port = port or 9000 + 10 * int(release.number or 0)
-        deployment = release.deployments.first() or make_deployment(release, self.environment, state="ready")
+        slot = release.deployments.count()
+        deployment = make_deployment(release, self.environment, state="ready", slot=slot)
         make_server(deployment, http_port=port, grpc_port=port + 1)
         model = FakeModel(serving(), double)
         fake = FakeInferenceServer({MODEL: model})
