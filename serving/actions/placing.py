@@ -14,7 +14,7 @@ from ledger.core.errors import DomainError, Refused, Unavailable
 from registry.core.kinds import runtime_of
 from registry.models import Release
 from registry.queries import manifest_of
-from serving.core.containment import Containment, may_run_code, not_contained, of_facts
+from serving.core.containment import may_run_code, not_contained
 from serving.core.placement import Choice
 from serving.core.platforms import Platform
 from serving.models import Deployment, Environment, Node
@@ -89,9 +89,8 @@ def why_nowhere(release: Release, environment: Environment, choice: Choice) -> D
     if fitting := nodes_for(release, free):
         best = fitting[0]  # those that may not run its code come last
         if release.is_code_bearing and not may_run_code(best.facts):
-            tier = of_facts(best.facts) or Containment.NONE
-            message = not_contained(release.model.slug, release.name, tier)
-            return Refused("not_contained", message, release=release.name, node=best.name, containment=str(tier))
+            message = not_contained(release.model.slug, release.name)
+            return Refused("not_contained", message, release=release.name, node=best.name)
         left_out = [f"{node.name}: nothing is heard of it, or the release failed there." for node in fitting]
         refused = list(choice.refused) or left_out
         return Unavailable(

@@ -17,7 +17,7 @@ from registry.core.node_facts import NodeFacts, from_agent
 from registry.models import Release
 from registry.queries import manifests_of, visible_models
 from registry.queries.signature_state import wrong_signatures
-from serving.core.containment import of_facts, sentence_of
+from serving.core.containment import of_facts
 from serving.core.gpu import GpuReading, faults, reading_of
 from serving.models import Deployment, Node, Server
 from serving.queries.deployments import current_servers, live_deployments
@@ -167,10 +167,10 @@ def _view(node: Node, sums: NodeSums, held: list[OnNode], now: datetime) -> Node
     known = from_agent(node.facts)
     why = str(node.facts.get("gpus_unknown") or "its agent did not say") if known.gpus is None else ""
     is_silent = not is_reporting(node, now)
-    containment = str(of_facts(node.facts) or "unknown")
+    contained = of_facts(node.facts)
     reading = reading_of(node.gpus)
     return NodeView(
-        node, known, is_silent, containment, sentence_of(node.facts), why, reading, _why_not(reading, now), sums, held,
+        node, known, is_silent, contained.value, contained.sentence, why, reading, _why_not(reading, now), sums, held,
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ class Machine:
         return ""
 
     def containment(self) -> dict[str, Any]:
-        return {"tier": "own_user", "layers": ["user"]}
+        return {"tier": "contained", "layers": ["user"]}
 
     def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path:
         return self.servers / f"{model}-{release_name}-{deployment_id}-{secrets.token_hex(4)}"
