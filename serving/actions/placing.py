@@ -53,22 +53,30 @@ def place_replica(
         claim=choice.claim.as_json(),
         reason=reason,
     )
+    append_deployment(made, "deployment.requested", actor, reason, to_state=made.state)
+    return made
+
+
+def append_deployment(
+    deployment: Deployment, verb: str, actor: Actor, reason: str, *, from_state: str = "", to_state: str = ""
+) -> None:
+    release = deployment.release
     append_event(
-        verb="deployment.requested",
+        verb=verb,
         subject_type="deployment",
-        subject_id=str(made.pk),
+        subject_id=str(deployment.pk),
         actor=actor,
-        to_state=made.state,
+        from_state=str(from_state),
+        to_state=str(to_state),
         reason=reason,
         facts={
             "model": release.model.slug,
             "release": release.name,
             "digest": release.digest,
-            "environment": environment.slug,
-            "node": choice.node,
+            "environment": deployment.environment.slug,
+            "node": deployment.node_id,
         },
     )
-    return made
 
 
 def hold_rooms() -> None:

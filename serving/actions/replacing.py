@@ -11,10 +11,9 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from ledger.actions import append_event
 from ledger.core.errors import Invalid, StateChanged, Unavailable
 from registry.models import Release
-from serving.actions.placing import hold_rooms, place_replica
+from serving.actions.placing import append_deployment, hold_rooms, place_replica
 from serving.actions.routes import lock_open, lock_routes, notify_routes
 from serving.core.lifecycle import LIVE
 from serving.core.reasons import LONGEST_REASON
@@ -139,12 +138,5 @@ def _set_aside(actor: Actor, one: Deployment, reason: str) -> None:
     Deployment.objects.filter(pk=one.pk, state__in=sorted(LIVE)).update(is_set_aside=True, version=F("version") + 1)
     Server.objects.filter(deployment=one, ended_at=None).update(is_serving=False)
     one.refresh_from_db(fields=["is_set_aside", "version", "state"])
-    append_event(
-        verb="deployment.set_aside", subject_type="deployment", subject_id=str(one.pk), actor=actor, reason=reason,
-        from_state=one.state, to_state=one.state,
-        facts={
-            "model": release.model.slug, "release": release.name, "digest": release.digest,
-            "environment": one.environment.slug, "node": one.node_id,
-        },
-    )  # fmt: skip
+    append_deployment(one, "deployment.set_aside", actor, reason, from_state=one.state, to_state=one.state)
     notify_routes()
