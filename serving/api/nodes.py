@@ -1,4 +1,4 @@
-"""REST views of nodes: the list, and the memory that models hold."""
+"""REST view of nodes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from accounts.api.requests import (
 )
 from accounts.api.responses import OnePage
 from serving.api.gpus import GpusOut, gpus_row
-from serving.queries.fleet import MOST_DEPLOYMENTS, NodeView, OnNode, fleet_of
-from serving.queries.model_memory import memory_of_models
+from serving.queries.fleet import NodeView, OnNode, fleet_of
 
 
 class OnNodeOut(serializers.Serializer[Any]):
@@ -68,7 +67,7 @@ class NodeOut(serializers.Serializer[Any]):
         allow_null=True, help_text="what all its servers hold; null: not all of them were measured"
     )
     deployment_count = serializers.IntegerField(help_text="all of them")
-    deployments = OnNodeOut(many=True, help_text=f"the newest of each node, {MOST_DEPLOYMENTS} of all nodes at most")
+    deployments = OnNodeOut(many=True, help_text="the newest first")
 
 
 class NodesPage(OnePage):
@@ -83,37 +82,15 @@ class NodesView(APIView):
         return Response(NodesPage({"results": found}).data)
 
 
-class ModelMemoryOut(serializers.Serializer[Any]):
-    """What the servers of a model hold in an environment, on all nodes. All that you may not read is one, without a name."""
-
-    model = serializers.CharField(allow_blank=True)
-    environment = serializers.CharField()
-    servers = serializers.IntegerField()
-    measured_mib = serializers.IntegerField(allow_null=True, help_text="null: not all of them were measured")
-    declared_mib = serializers.IntegerField(help_text="what the envelopes that you may read ask for, summed")
-
-
-class ModelMemoryPage(OnePage):
-    results = ModelMemoryOut(many=True)
-
-
-class MemoryView(APIView):
-    @extend_schema(operation_id="nodes_memory_list", responses=ModelMemoryPage)
-    def get(self, request: Request) -> Response:
-        """Models by the memory that they hold, the most first. Those that sleep hold nothing and are not listed."""
-        found = [one for one in memory_of_models(actor_of(request)) if one.servers]
-        return Response(ModelMemoryPage({"results": found}).data)
-
-
 def _node_row(one: NodeView) -> dict[str, Any]:
     node, known = one.node, one.known
     return {
         **{name: getattr(node, name) for name in ("name", "seen_at")},
         "state": one.state, "cpu_cores": known.cpu_cores,
-        "memory_mib": known.memory_mib, "declared_memory_mib": one.sums.declared_mib, "disk_mib": known.disk_mib,
+        "memory_mib": known.memory_mib, "declared_memory_mib": one.declared_mib, "disk_mib": known.disk_mib,
         "gpus": None if known.gpus is None else list(known.gpus), "gpus_read": gpus_row(one), "driver": known.driver,
         "containment": one.containment, "static_server": one.static.get("address"), "runtimes": [own["image"] for own in node.runtimes],
-        "measured_memory_mib": one.sums.whole_mib, "deployment_count": one.sums.deployments,
+        "measured_memory_mib": one.measured_mib, "deployment_count": len(one.held),
         "deployments": [_on(held) for held in one.held],
     }  # fmt: skip
 
