@@ -16,7 +16,7 @@ from registry.models import Release
 from registry.queries import manifests_of, visible_models
 from registry.queries.signature_state import wrong_signatures
 from serving.core.containment import of_facts
-from serving.core.gpu import GpuReading, faults, reading_of
+from serving.core.gpu import GpuReading, reading_of
 from serving.models import Deployment, Node, Server
 from serving.queries.deployments import current_servers, live_deployments, nodes
 from serving.queries.reporting import is_proven, is_reporting
@@ -39,6 +39,11 @@ class OnNode:
     attested: str = "unknown"  # attested, unknown, or wrong
     attested_why: str = ""
     is_proven: bool = True  # its server gave a right answer lately
+
+    @property
+    def drifted_files(self) -> int | None:
+        """How many of its server's files are not as sealed; None if they were not compared."""
+        return len(self.server.drift) if self.server and self.server.drift_checked_at else None
 
     @property
     def is_unproven(self) -> bool:
@@ -82,6 +87,15 @@ class NodeView:
         return str(self.node.facts.get("missing", ""))
 
     @property
+    def deployment_count(self) -> int:
+        return len(self.held)
+
+    @property
+    def images(self) -> list[str]:
+        """Its runtime images, each `name@digest`."""
+        return [own["image"] for own in self.node.runtimes]
+
+    @property
     def declared_mib(self) -> int:
         """Host memory that the envelopes of its deployments ask for, as far as the asker may read them."""
         return sum(one.declared_mib or 0 for one in self.held)
@@ -105,7 +119,7 @@ class NodeView:
     def gpu_faults(self) -> list[str]:
         """Faults of its GPUs' hardware that were read; half sentences."""
         read = self.gpus_read.gpus if self.gpus_read else ()
-        return [f"{gpu.uuid}: {fault}" for gpu in read for fault in faults(gpu)]
+        return [f"{gpu.uuid}: {fault}" for gpu in read for fault in gpu.faults]
 
     @property
     def state(self) -> str:
