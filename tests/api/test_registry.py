@@ -321,10 +321,10 @@ def test_a_waiver_is_granted_over_the_api(dev: Any, api: Api) -> None:
     granted = send_json(manager, "post", url, {"reason": "Read it."})
     assert granted.status_code == 201 and granted.json()["granted_by"] == "rm"
     says = "This code will run with the service's rights, keys and all: it is not contained."
-    wanted = [{"node": "weak", "containment": "none", "says": says, "may_run": False}]
+    wanted = [{"node": "weak", "containment": "not contained", "says": says, "may_run": False}]
     assert granted.json()["code_runs"] == wanted
     assert dev.get("/api/v1/models/sentiment/releases/r1").json()["code_runs"] == wanted
-    assert Event.objects.get(verb="release.waived").facts["containment"] == {"weak": "none"}
+    assert Event.objects.get(verb="release.waived").facts["containment"] == {"weak": "not contained"}
     read = dev.get("/api/v1/models/sentiment/releases/r1").json()
     assert read["has_code_waiver"] is True and read["waivers"] == [granted.json()]
 
