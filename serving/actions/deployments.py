@@ -7,7 +7,7 @@ an endpoint sends `NOTIFY sluicegate_routes`, which PostgreSQL delivers when the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -57,11 +57,8 @@ READINGS_KEPT = timedelta(hours=1)
 _VERBS_TO = {DeploymentState.FAILED: "deployment.failed", DeploymentState.GONE: "deployment.gone"}
 
 
-def ensure_deployment(
-    *, actor: Actor, release: Release, environment: Environment, reason: str, but: Iterable[str] = ()
-) -> Deployment:
-    """A live deployment of the release in the environment, made if there was none, tried again if it had failed. A new one is placed on
-    no node that `but` names.
+def ensure_deployment(*, actor: Actor, release: Release, environment: Environment, reason: str) -> Deployment:
+    """A live deployment of the release in the environment, made if there was none, tried again if it had failed.
 
     Of several replicas the newest: the others come and go by themselves (`serving.actions.replicas`).
 
@@ -81,7 +78,7 @@ def ensure_deployment(
         lock_open(environment)
         found = deployments_in(release, environment).first()
         if found is None:
-            return place_replica(actor=actor, release=release, environment=environment, reason=reason, but=but)
+            return place_replica(actor=actor, release=release, environment=environment, reason=reason)
         if found.state == DeploymentState.DRAINING or (not found.is_wanted and found.state != DeploymentState.FAILED):
             raise StateChanged(
                 "deployment_draining",
