@@ -45,7 +45,8 @@ class Chapter:
 @dataclass(frozen=True)
 class FleetStory:
     """`stand`: the nodes on which a replica answers at the beginning. `victim`: the node whose agent is killed.
-    `late`: nodes whose agents are started again by the story. `fits`: so many replicas have room on each node. `joins`: nodes whose agents the story starts for the first time."""
+    `late`: nodes whose agents are started again by the story. `fits`: so many replicas have room on each node.
+    `joins`: nodes whose agents the story starts for the first time."""
 
     name: str
     stand: str
