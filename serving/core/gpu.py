@@ -86,7 +86,7 @@ class Gpu:
 
     @property
     def faults(self) -> list[str]:
-        """Half sentences of what is wrong with the hardware itself, by one reading; empty is not "fine" where something is unknown.
+        """Faults of the hardware itself in one reading, as half sentences. If something is unknown, an empty list is not "fine".
 
         Source: NVIDIA's row remapping guide (a failed remapping calls for replacement, a pending one only for a reset some day), the
         recovery action of nvml.h, and APPLICATION_XIDS for what an Xid says.
@@ -103,7 +103,7 @@ class Gpu:
 
     @property
     def untold(self) -> list[str]:
-        """What `faults` rests on and nobody told of, in words: as long as there is some, no fault was seen, and may be there."""
+        """Unknown inputs of `faults`, in words. If there are any, a fault may exist that was not seen."""
         asked = {
             "whether it needs recovery": self.recovery_action,
             "rows of its memory": self.retired_pages_pending

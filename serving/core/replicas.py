@@ -66,7 +66,7 @@ def steps_to(wanted: int, replicas: Sequence[Replica]) -> list[ReplicaStep]:
 
 
 def _too_many(wanted: int, kept: Sequence[Replica]) -> list[ReplicaStep]:
-    """Replicas that do not answer go first, then the highest slots; never one that the wanted number needs for its answers."""
+    """Replicas that do not answer go first, then the highest slots; never a replica whose answers the wanted number needs."""
     spare = sum(one.answers for one in kept) - wanted
     found: list[ReplicaStep] = []
     order = sorted(kept, key=lambda one: (one.answers, not one.has_failed, -one.slot))

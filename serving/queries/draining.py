@@ -14,8 +14,8 @@ from serving.queries.routes import all_routes
 def may_stop(asked: Iterable[Deployment]) -> list[Deployment]:
     """Those of these drained replicas that nothing needs any more, in their order.
 
-    A replica of a stable release stays until as many others answer as are wanted. What a rollout or an undo window needs stays until
-    then too, and until another replica has its slot.
+    A replica of a stable release stays until the wanted number of other replicas answers. A replica that a rollout
+    or an undo window needs stays until then too, and until another replica has its slot.
     """
     drained = list(asked)
     releases = {one.release_id for one in drained}

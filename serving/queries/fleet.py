@@ -107,7 +107,7 @@ class NodeView:
 
     @property
     def measured_mib(self) -> int | None:
-        """What its servers hold; None if one of them was not measured."""
+        """Memory that its servers hold; None if a server was not measured."""
         measured = [one.measured_mib for one in self.held]
         return None if None in measured else sum(size or 0 for size in measured)
 
@@ -128,7 +128,7 @@ class NodeView:
 
 
 def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
-    """Every node by name, with what runs there. Six queries, however many there are."""
+    """Every node by name, with its deployments. Six queries, however many there are."""
     now = now or timezone.now()
     mine = set(visible_models(actor).values_list("pk", flat=True))
     deployments = list(live_deployments().order_by("-pk"))

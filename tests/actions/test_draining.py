@@ -1,4 +1,4 @@
-"""Draining replicas: what stops, what waits, and what stays."""
+"""Draining replicas: which stop, wait and stay."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_a_rollout_uses_waits_for_its_end() -> None:
 
 
 def test_a_rollout_that_begins_meanwhile_holds_it_up(stable: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What may stop is decided again under the lock of the routes."""
+    """The rule is applied again under the lock of the routes."""
     idle = make_deployment(make_release(stable.release.model), production(), state="ready")
     drained(idle)
     answers = [[idle]]

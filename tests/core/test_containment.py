@@ -1,4 +1,4 @@
-"""What a node reports of its containment, and whether a release that brings code runs there."""
+"""A node's report of its containment, and whether a release that brings code runs there."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class NodeRow:
 
 
 def fleet_map(title: str, caption: str, nodes: Sequence[NodeRow], *, name: str = "") -> Plot:
-    """The first 60 nodes are drawn; the table has a row for each server, for and one for a node without any."""
+    """The first 60 nodes are drawn; the table has a row for each server, and for each node without servers."""
     if not nodes:
         return empty(title, "No node has been heard of.", name=name)
     shown = list(nodes)[:MOST_NODES]
