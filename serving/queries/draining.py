@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from registry.hooks.usage import usages_of
 from serving.models import Deployment
@@ -21,7 +22,7 @@ def may_stop(asked: Iterable[Deployment]) -> list[Deployment]:
     releases = {one.release_id for one in drained}
     uses = usages_of(releases, but=NOT_ASKED) if releases else {}
     stable = set(all_routes().filter(stable__in=releases).values_list("stable_id", "environment_id"))
-    staying = list(
+    staying: list[Any] = list(
         observed(live_deployments()).filter(release__in=releases, is_wanted=True, drain_asked_at__isnull=True)
     )
     wanted = desired_by_place(staying)
