@@ -60,6 +60,7 @@ def place_replica(
 def append_deployment(
     deployment: Deployment, verb: str, actor: Actor, reason: str, *, from_state: str = "", to_state: str = ""
 ) -> None:
+    """Writes an event of the deployment to the log."""
     release = deployment.release
     append_event(
         verb=verb,
