@@ -185,7 +185,6 @@ ASKS: dict[str, Ask] = {
     "POST /gateways/{name}/resume": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "GET /prometheus-targets": Ask(SIGNED_IN),
     "GET /nodes": Ask(SIGNED_IN),
-    "GET /nodes/memory": Ask(SIGNED_IN),
     "GET /registry/collection": Ask(V.ADMINISTER),
     "POST /registry/collection": Ask(V.ADMINISTER),
     "GET /releases/{release_id}": Ask(V.READ),

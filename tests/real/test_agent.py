@@ -83,12 +83,13 @@ class Machine:
         env = {
             **os.environ,
             "DATABASE_URL": self.database,
+            "SLUICEGATE_NODE": self.name,
             "SLUICEGATE_STATE_DIR": str(self.state),
             "SLUICEGATE_SERVING_VENV": str(made.VENV),
             "SLUICEGATE_DRIFT_CHECK_EVERY_S": "0.5",
             **self.env,
         }
-        command = [sys.executable, *self.program, "agent", "--node", self.name]
+        command = [sys.executable, *self.program, "agent"]
         with (self.state / "agent.log").open("ab") as log:
             self.agents.append(subprocess.Popen(command, cwd=PROJECT, env=env, stdout=log, stderr=log))
 

@@ -11,7 +11,6 @@ from django.shortcuts import render
 from accounts.api.requests import actor_of
 from registry.queries import get_release, visible_model
 from serving.queries.fleet import NodeView, fleet_of
-from serving.queries.model_memory import memory_of_models
 from serving.queries.node_fit import fits_of
 from web.listing import Filter, asked
 from web.pages.session import live
@@ -30,7 +29,6 @@ def _page(request: HttpRequest, template: str = "serving/fleet.html") -> HttpRes
     rows = [one for one in fleet_of(actor) if given["node"] in one.node.name and given["state"] in ("", one.state)]
     facts: dict[str, Any] = {
         "filters": filters, "is_filtered": any(given.values()), "rows": rows, "plot": _map(rows),
-        "memory": [] if any(given.values()) else [one for one in memory_of_models(actor) if one.model],
         "fit": given["fit"],
     }  # fmt: skip
     facts["no_green"] = any(one.is_silent for one in rows)
@@ -58,10 +56,9 @@ def _map(rows: list[NodeView]) -> Plot:
         NodeRow(
             one.node.name,
             cells(one),
-            bytes_of(one.sums.declared_mib),
+            bytes_of(one.declared_mib),
             bytes_of(one.known.memory_mib),
             one.state,
-            one.unnamed,
         )
         for one in rows
     ]

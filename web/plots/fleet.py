@@ -32,11 +32,10 @@ class NodeRow:
     used: float | None = None
     total: float | None = None
     note: str = ""
-    unnamed: int = 0  # servers that have no cell
 
 
 def fleet_map(title: str, caption: str, nodes: Sequence[NodeRow], *, name: str = "") -> Plot:
-    """The first 60 nodes are drawn; the table has a row for each server, for a node without any, and for what has no cell."""
+    """The first 60 nodes are drawn; the table has a row for each server, and for each node without servers."""
     if not nodes:
         return empty(title, "No node has been heard of.", name=name)
     shown = list(nodes)[:MOST_NODES]
@@ -55,8 +54,8 @@ def fleet_map(title: str, caption: str, nodes: Sequence[NodeRow], *, name: str =
     for node in nodes:
         memory = f"{_bytes(node.used)} of {_bytes(node.total)}"
         rows += [[node.label, cell.label, cell.word, memory, node.note] for cell in node.cells]
-        if node.unnamed or not node.cells:
-            rows.append([node.label, "–", _left_out(node) or "no server", memory, node.note])
+        if not node.cells:
+            rows.append([node.label, "–", "no server", memory, node.note])
     looks = {cell.look: cell.word for node in shown for cell in node.cells}
     key = [Key(look, word) for look, word in looks.items()]
     return plot_of(
@@ -85,15 +84,10 @@ def _node(frame: Frame, node: NodeRow, y: float) -> tuple[str, float]:
             + label_at(x + 6, top + 13, _fitted(cell.label), look="cell-name")
             + label_at(x + 6, top + 26, cell.word, look="cell-word", most=15)
         )
-    if said := _left_out(node) or ("" if node.cells else "no server"):
-        x, top = frame.left + (len(node.cells) % across) * CELL, y + (len(node.cells) // across) * (ROW - 6)
-        parts.append(label_at(x, top + 18, said, look="none"))
-    lines = max(1, -(-(len(node.cells) + bool(node.unnamed)) // across))
+    if not node.cells:
+        parts.append(label_at(frame.left, y + 18, "no server", look="none"))
+    lines = max(1, -(-len(node.cells) // across))
     return "".join(parts), y + ROW + (lines - 1) * (ROW - 6)
-
-
-def _left_out(node: NodeRow) -> str:
-    return f"and {node.unnamed} more" if node.unnamed else ""
 
 
 def _fitted(label: str, most: int = 13) -> str:

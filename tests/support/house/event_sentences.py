@@ -98,8 +98,6 @@ RESTS_ON = {
     "Failures of {}'s stable release stick together for longer than a second: that showed in {} of {} stretches of ten minutes. "
     "A candidate on few servers may be rolled back for a server's spell.": "A/A tests on the counters of stable",
     # serving
-    "drained by {}": PERSON,
-    "{} is being drained: {}": PERSON,
     "{} asked for another in its place.": PERSON,
     "{} answers {} s after it was asked for.": "a server of the release is ready",
     "It makes room for {} {} in {}: nobody asked it for {} s, and no other that may yield was asked longer ago.": (
