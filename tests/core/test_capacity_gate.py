@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.capacity import one_queue
-from serving.ports import InferenceError
-from tests.core.test_gate_progress import SERVING, context
-from tests.support.fakes.ports import FakeInferenceServer, FakeModel
+from tests.core.test_gate_progress import context
 from validators.core.load import Attempt, Floats
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
@@ -113,26 +111,3 @@ def test_a_late_generator_is_to_blame_for_what_is_not_proven(monkeypatch: pytest
 
 def test_without_an_objective_there_is_no_capacity() -> None:
     assert found(policy={"gates": ["capacity"]}).verdict is Verdict.UNDECIDED
-
-
-def test_it_tells_what_batches_cost_and_where_the_time_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    simulated(monkeypatch)
-    evidence = found().evidence
-    assert [one["items"] for one in evidence["batches"]] == [1, 2, 4]
-    assert all(3 <= one["requests"] <= 40 and one["items_per_s"] > 0 for one in evidence["batches"])
-    assert evidence["points"][0]["stages"] is None  # nothing was asked of the server itself
-    alone = found(serving={**SERVING, "max_batch_size": 0, "inputs": SERVING["inputs"]})
-    assert alone.evidence["batches"] == []
-
-
-def test_a_batch_that_is_refused_ends_the_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    simulated(monkeypatch)
-
-    def answer(tensors: dict[str, Any]) -> dict[str, Any]:
-        if len(tensors["x"]) > 2:
-            raise InferenceError("rejected", "too many items")
-        return {"y": tensors["x"]}
-
-    judged = found(server=FakeInferenceServer({"m": FakeModel(SERVING, answer)}))
-    assert [one["items"] for one in judged.evidence["batches"]] == [1, 2]
-    assert judged.verdict is Verdict.PASSED

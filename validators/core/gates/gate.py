@@ -73,7 +73,7 @@ class Plan:
 
 
 class FormField(NamedTuple):
-    """A field of the policy form. `path` is within the section. `kind`: number, text, flag, list or numbers."""
+    """A field of the policy form. `path` is within the section. `kind`: number, text, flag or list."""
 
     path: str
     label: str
