@@ -63,22 +63,6 @@ def test_it_claims_the_rate_of_the_run_that_proves_it(monkeypatch: pytest.Monkey
     assert judged.evidence["class_sizes"]
 
 
-def test_every_run_has_the_gaps_of_the_trace_at_its_own_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    simulated(monkeypatch)
-    drive, shapes = load_runner.drive, []
-
-    def shaped(requests: Any, schedule: Floats, **how: Any) -> list[Attempt]:
-        gaps = np.diff(schedule)
-        shapes.append((round(float(gaps.max() / gaps.min()), 3), len(schedule)))
-        return drive(requests, schedule, **how)
-
-    monkeypatch.setattr(load_runner, "drive", shaped)
-    named = {**POLICY, "load": {**LOAD, "trace": f"sha256:{'a' * 64}"}}
-    judged = found(policy=named, trace=[1.0, 1.0, 2.0])
-    assert judged.evidence["points"] and len(shapes) > 4
-    assert {shape for shape, _ in shapes} == {2.0} and len({count for _, count in shapes}) > 3
-
-
 def test_an_envelope_that_promises_more_than_was_refuted_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     simulated(monkeypatch)
     entry = {"hardware": "Xeon", "throughput": {"value": 500, "unit": "requests_per_s"}}

@@ -255,9 +255,7 @@ def test_the_page_asks_few_questions(
             shown(member, name, running)
 
 
-def test_where_the_time_goes_is_drawn_where_it_was_told(
-    member: Client, running: GateRun
-) -> None:
+def test_where_the_time_goes_is_drawn_where_it_was_told(member: Client, running: GateRun) -> None:
     stages = {
         "queue_ms": 4.0,
         "input_ms": 1.0,

@@ -27,7 +27,7 @@ from registry.core.schema import (
     need,
 )
 from serving.core.request_limits import USUAL_LIMITS, Limits
-from validators.core import envelope_values, trace_policy
+from validators.core import envelope_values
 from validators.core.expiry import USUAL
 from validators.core.gates import GATES, REPLAYING, WATCHED
 from validators.core.gates.fields import OrNone
@@ -106,11 +106,6 @@ class Policy:
     def start_s(self) -> float:
         """Seconds from nothing to ready that a release may take."""
         return float(next(self.document[name]["max_s"] for name, gate in GATES.items() if gate.judges_start))
-
-    @property
-    def trace(self) -> str | None:
-        """The trace that it names; gaps that it states itself have no name."""
-        return trace_policy.digest_in(self.document["load"])
 
     def of(self, gate: str) -> dict[str, Any]:
         """The section of one gate."""

@@ -47,7 +47,6 @@ from validators.models import GateResult, GateRun
 from validators.queries.expiry import place_under
 from validators.queries.report_facts import report_facts
 from validators.queries.seen_sizes import seen_sizes
-from validators.queries.traces import trace_gaps
 
 ACTOR = Actor.system("validator")
 _TELL_EVERY_S = 0.5
@@ -226,7 +225,6 @@ class _Run:
             stable=partial(self._stable_beside, run, ready, stack, keep or (lambda: None)),
             items=items,
             baseline=self._baseline(run.gate, stack, len(items)) if gate.replays_set else None,
-            trace=trace_gaps(release.model, self.policy.trace) if gate.runs_alone and self.policy.trace else None,
             seen=seen_sizes(release.model) if gate.runs_alone else None,
             gpus=lambda: watch_of(self.gate_run, server_before(ready.deployment, run.started_at or timezone.now())),
             earlier=partial(self._earlier, row),

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from registry.core.schema import Number, Problem, Record, may
-from validators.core import trace_policy
 from validators.core.envelope_values import Observed, Reader, times
 from validators.core.gates.fields import CONFIDENCE, UNDECIDED, OrNone
 from validators.core.gates.gate import Demand, Evidence, Gate, Metric, Plan, Section, sentence, wrongly
@@ -28,7 +27,7 @@ def _contradictions(read: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _explain(own: Section, plan: Plan) -> Iterator[Demand]:
-    demands = f"The objective holds at some rate{trace_policy.words_of(plan.document['load'])}."
+    demands = "The objective holds at some rate."
     certifies = f"the objective at the proven rate, up to {own['most_per_s']:g}/s, {wrongly(own['confidence'])}; not that higher rates fail"
     yield Demand("capacity", "capacity.budget_s", demands, sentence(certifies), None, float(own["budget_s"]))
 

@@ -72,12 +72,11 @@ class GateContext:
     readings: Callable[[float, float], Sequence[Reading]] = (
         lambda since_s, until_s: ()
     )  # of the server, by the Unix clock
-    trace: Sequence[float] | None = None  # the gaps of the trace that the policy names by its digest
     gpus: Callable[[], Watch] = lambda: Watch(0, 0.0)  # what the node's agent read of its GPUs so far
 
     def arrivals(self, rate_per_s: float, duration_s: float, *, seed: int) -> Floats:
         """When requests are due at a rate, in the shape that the policy's load asks for."""
-        return arrivals_of(self.policy.of("load"), rate_per_s, duration_s, seed=seed, trace=self.trace)
+        return arrivals_of(self.policy.of("load"), rate_per_s, duration_s, seed=seed)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
