@@ -27,22 +27,6 @@ class GoldenSet(models.Model):
         constraints = [models.UniqueConstraint(fields=["model", "digest"], name="golden_set_once")]
 
 
-class KeptRequest(models.Model):
-    """One item of a request that was mirrored, with what stable answered, where the model's policy allows to keep it."""
-
-    model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="kept_requests")
-    release = models.CharField(max_length=20)  # that answered, such as r3
-    inputs = models.JSONField()
-    answers = models.JSONField()
-    digest = models.CharField(max_length=71)  # sha256:<64 hex> of the inputs
-    rank = models.BigIntegerField()  # those with the lowest stay: `validators.core.kept_requests`
-    size_bytes = models.PositiveIntegerField()
-    at = models.DateTimeField()  # when it was asked last
-
-    class Meta:
-        constraints = [models.UniqueConstraint(fields=["model", "digest"], name="kept_request_once")]
-
-
 class SeenSizesRecord(models.Model):
     """How many requests of each size users sent to a model in an environment, in its newest rollout that saw enough of them."""
 

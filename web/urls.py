@@ -114,8 +114,6 @@ urlpatterns = [
     *_forms(
         "model_golden_sets",
         "models/<slug:slug>/golden-sets/",
-        ("draft", golden_sets.draft, "model_golden_set_draft"),
-        ("forget", golden_sets.forget, "model_kept_requests_forget"),
         ("use", golden_sets.use, "model_golden_set_use"),
     ),
     path("models/<slug:slug>/aliases/", require_GET(aliases.aliases), name="model_aliases"),

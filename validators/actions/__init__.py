@@ -1,4 +1,4 @@
-"""What may happen to golden sets, kept requests, seen sizes and gate runs."""
+"""What may happen to golden sets, seen sizes and gate runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from validators.actions.gate_runs import (
     record_judgement,
     request_gate_run,
 )
-from validators.actions.kept_requests import draft_golden_set, forget_old_requests, forget_requests, keep_requests
 from validators.actions.seen_sizes import keep_seen_sizes
 
 __all__ = [
@@ -24,12 +23,8 @@ __all__ = [
     "add_golden_set",
     "begin_gate_run",
     "cancel_gate_run",
-    "draft_golden_set",
     "finish_gate_run",
-    "forget_old_requests",
-    "forget_requests",
     "give_up_gate_run",
-    "keep_requests",
     "keep_seen_sizes",
     "record_judgement",
     "request_gate_run",

@@ -11,7 +11,8 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunSQL(  # policy fields that no gate has any more
-            "UPDATE registry_servedmodel SET gate_policy = gate_policy #- '{capacity,sweep}' #- '{load,trace}'",
+            "UPDATE registry_servedmodel"
+            " SET gate_policy = (gate_policy - 'kept_requests') #- '{capacity,sweep}' #- '{load,trace}'",
             migrations.RunSQL.noop,
         ),
         migrations.RunSQL(
@@ -19,4 +20,5 @@ class Migration(migrations.Migration):
             migrations.RunSQL.noop,
         ),
         migrations.DeleteModel("Trace"),
+        migrations.DeleteModel("KeptRequest"),
     ]

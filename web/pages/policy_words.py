@@ -45,8 +45,6 @@ _WORDS: Final = {
         ("envelope.on_breach", "A value beyond the envelope", "fail or warn", _TEXT),
         ("envelope.tolerance_frac", "Times and rates may be off by", "share of the declared value", _NUMBER),
         ("evidence.max_age_days", "Evidence holds for", "days, or none", _NUMBER),
-        ("kept_requests.most", "Mirrored requests kept", "requests; empty: none", _NUMBER),
-        ("kept_requests.max_age_days", "They are kept for at most", "days", _NUMBER),
     ),
     "rollout_policy": (
         ("holdback_pct", "Held back while it bakes", "percent", _NUMBER),

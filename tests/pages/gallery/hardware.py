@@ -8,8 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from ledger.core.canonical import sha256_of
-from registry.models import Release, ServedModel
+from registry.models import Release
 from serving.agent.gpu_reader import GpuReader
 from serving.models import Environment, Node
 from tests.core.test_gpu_health import judged as judged_gpu
@@ -18,7 +17,7 @@ from tests.support.fakes.nvml import replayed
 from validators.actions.gate_runs import record_judgement
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
-from validators.models import GateResult, GateRun, KeptRequest
+from validators.models import GateResult, GateRun
 
 #: By node: the recording that its agent reads, and which of its frames.
 READ = {"gpu-1": ("well", 0), "gpu-2": ("ecc_uncorrected", 2), "gpu-3": ("unsupported", 0)}
@@ -50,16 +49,6 @@ def watched_run(release: Release, environment: Environment) -> GateRun:
         result.refresh_from_db()
         record_judgement(actor=SYSTEM, gate_result=result, judgement=found[result.gate])
     return run
-
-
-def requests_are_kept(model: ServedModel) -> None:
-    KeptRequest.objects.bulk_create(
-        KeptRequest(
-            model=model, release="r1", inputs={"text": f"Words of somebody, {n}."}, answers={"probabilities": [0.2, 0.8]},
-            digest=sha256_of(str(n).encode()), rank=n, size_bytes=70, at=timezone.now(),
-        )
-        for n in range(40)
-    )  # fmt: skip
 
 
 def _point(
