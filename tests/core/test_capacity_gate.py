@@ -57,8 +57,8 @@ def test_it_claims_the_rate_of_the_run_that_proves_it(monkeypatch: pytest.Monkey
     assert (proof["purpose"], proof["found"]) == ("confirm", "proven")
     assert 50 < judged.evidence["capacity_per_s"] <= proof["rate_per_s"] < 80
     assert [round(one) for one in rates[:4]] == [8, 16, 32, 64]
-    assert len(rates) == len(judged.evidence["points"]) == len(said) - 1
-    assert said[1] == "probe: 8 requests/s for 3 s"
+    assert len(rates) == len(judged.evidence["points"]) == len(said)
+    assert said[0] == "probe: 8 requests/s for 3 s"
     assert told == sorted(told) and told[-1][1] == 120 >= judged.evidence["seconds"]
     assert judged.evidence["class_sizes"]
 
