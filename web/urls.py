@@ -55,7 +55,6 @@ from web.pages import (
     storage,
     styleguide,
     token_forms,
-    traces,
     upload,
     webhooks,
 )
@@ -115,17 +114,7 @@ urlpatterns = [
     *_forms(
         "model_golden_sets",
         "models/<slug:slug>/golden-sets/",
-        ("draft", golden_sets.draft, "model_golden_set_draft"),
-        ("forget", golden_sets.forget, "model_kept_requests_forget"),
         ("use", golden_sets.use, "model_golden_set_use"),
-    ),
-    path("models/<slug:slug>/traces/", require_GET(traces.traces), name="model_traces"),
-    *_forms(
-        "model_traces",
-        "models/<slug:slug>/traces/",
-        ("add", traces.add, "model_trace_add"),
-        ("use", traces.use, "model_trace_use"),
-        ("remove", traces.remove, "model_trace_remove"),
     ),
     path("models/<slug:slug>/aliases/", require_GET(aliases.aliases), name="model_aliases"),
     path("models/<slug:slug>/aliases/move/", posted(aliases.move, "model_aliases", "slug"), name="model_alias_move"),

@@ -34,8 +34,8 @@ def test_every_status_has_its_exit_code(status: int, code: int) -> None:
 def test_verdicts_and_ends_of_rollouts_have_exit_codes() -> None:
     verdicts = {v: exits.of_verdict(v) for v in ("passed", "failed", "undecided", "skipped", "errored")}
     assert verdicts == {"passed": 0, "failed": 1, "undecided": 1, "skipped": 1, "errored": 2}
-    plans = {v: exits.of_agreement(v) for v in ("passed", "failed", "unknown", "anything else")}
-    assert plans == {"passed": 0, "failed": 1, "unknown": 2, "anything else": 2}
+    plans = {v: exits.of_build(v) for v in ("built", "failed", "unknown", "anything else")}
+    assert plans == {"built": 0, "failed": 1, "unknown": 2, "anything else": 2}
     ends = {
         s: exits.of_rollout(s)
         for s in ("promoted", "reverted", "rolled_back", "stuck", "cancelled", "superseded", "rejected")

@@ -22,7 +22,7 @@ from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import AATestRecord, Rollout
 from serving.models import Environment, Gateway, Node, Route
 from tests.pages.gallery.clock import StoryClock
-from tests.pages.gallery.hardware import SILENT, SILENT_S, gpus_are_read, requests_are_kept, watched_run
+from tests.pages.gallery.hardware import SILENT, SILENT_S, gpus_are_read, watched_run
 from tests.pages.gallery.releases import (
     CODE,
     IMAGE,
@@ -134,7 +134,6 @@ def _story(clock: StoryClock, people: _People, minutes: int) -> Gallery:
     issuer, webhook = _settings(people, production)
     _hours(clock, minutes)
     running, watched = _running(later, staging), watched_run(others["lines"], staging)
-    requests_are_kept(sentiment)
     everybody_is_heard()
     return Gallery(
         people.ada, candidate, rollout, ended, waiting, stuck, report.gate_run, GateRun.objects.get(release=releases[2]),
