@@ -50,7 +50,6 @@ class World:
     release: Any
     gate_run: Any
     webhook: Any
-    issuer: Any
     person: Any
 
     def arguments(self) -> dict[str, dict[str, Any]]:
@@ -61,7 +60,6 @@ class World:
             "release_file": {**release, "path": "artifact/model.onnx"},
             "gate_run": {"pk": self.gate_run.pk},
             "webhook": {"pk": self.webhook.pk},
-            "issuer": {"pk": self.issuer.pk},
             "settings_environment": {"slug": self.rollout.environment.slug},
             "person": {"username": self.person.username},
             "audit_event": {"seq": Event.objects.latest("seq").seq},
@@ -79,12 +77,12 @@ def made() -> World:
     make_server()
     report = report_for(rollout.candidate)
     add_trace(actor=SYSTEM, model=rollout.model, recording=b"0\n1\n3\n")
-    issuer = Issuer.objects.create(**ISSUER)
+    Issuer.objects.create(**ISSUER)
     hook = subscribe("https://hooks.example/x", team="search", verbs=["rollout.*"])
     ended, _ = promoted()
     for one in (rollout, ended):
         slow_request(one)
-    return World(rollout, ended, rollout.candidate, report.gate_run, hook, issuer, make_user("ann", team="search"))
+    return World(rollout, ended, rollout.candidate, report.gate_run, hook, make_user("ann", team="search"))
 
 
 ISSUER: dict[str, Any] = {

@@ -56,10 +56,6 @@ _SAID: Final[Mapping[str, tuple[str, Callable[[Actor], str]]]] = {
     "people": ("Who has an account, with which roles, tokens and sessions.", _alone("make accounts, give roles and shut people out")),
     "teams": ("Who owns models, and who is in which team with which role.", _else_read("make teams and give roles")),
     "tokens": ("Every token of everybody: its scope, when it was used last and when it ends.", _alone("revoke any of them")),
-    "issuers": (
-        "Who vouches for people and for jobs of CI: sign-in by OIDC, and rules from claims to roles.",
-        _alone("add issuers, change their rules and try a token"),
-    ),
     "webhooks": ("Who is told of what: webhooks, chat and e-mail, with the log of every delivery.", _of_teams),
     "settings_environments": (
         "Staging, production and others: their rules for entering, their freezes and their gateways.",
