@@ -25,8 +25,6 @@ _PAGES: tuple[tuple[str, str, bool], ...] = (
     ("tokens", "Tokens", True),
     ("webhooks", "Webhooks", False),
     ("settings_environments", "Environments", False),
-    ("settings_keys", "Keys", False),
-    ("settings_storage", "Storage", True),
     ("status", "Status", False),
 )
 

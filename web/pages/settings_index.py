@@ -61,11 +61,6 @@ _SAID: Final[Mapping[str, tuple[str, Callable[[Actor], str]]]] = {
         "Staging, production and others: their rules for entering, their freezes and their gateways.",
         _else_read("make environments and change their rules"),
     ),
-    "settings_keys": ("The keys that sign releases and reports, their age, and what each signed.", _else_read("rotate the key")),
-    "settings_storage": (
-        "What the stored bytes are for, and what collecting the rest would free.",
-        _alone("collect what nothing needs any more"),
-    ),
     "status": ("Whether our own processes are about: engine, control plane, agents, workers.", lambda _: "You may read it."),
 }  # fmt: skip
 
