@@ -32,7 +32,7 @@ TAGS = ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]
 #: What is no page of its own, and why it is left out.
 NO_PAGES = {
     "overview_live", "model_live", "gates_live", "rollout_live", "rollout_plots", "approvals_live",  # parts of pages
-    "gate_run_live", "gate_run_evidence", "search_fragment", "notices", "main_links", "fleet_shown", "model_releases",
+    "gate_run_live", "gate_run_evidence", "search_fragment", "main_links", "fleet_shown", "model_releases",
     "release_gates_live",
     "sign_out", "looks", "audit_jsonl", "audit_csv", "history_csv", "release_disagreements",  # answers without a page
     "issuer_sign_in", "issuer_return",  # ways to elsewhere
