@@ -206,9 +206,6 @@ EVERY: dict[str, Callable[[str, list[float | None]], Plot]] = {
         label, label, [plots.Stretch(label, 0, 50, 0.5, note=label), plots.Stretch("r2", 20, 90, 1.0, is_mirrored=True)],
         begin=10, end=80, marks=[Mark(30, label)],
     ),
-    "fleet": lambda label, values: plots.fleet_map(
-        label, label, [plots.NodeRow(label, [plots.Cell(label, "ok", label)] * 12, 5e9, 9e9), plots.NodeRow("n2", [])]
-    ),
     "staircase": lambda label, values: plots.staircase(
         label, label, [plots.PlannedStep(label, 0.1, 60, approvals=1), plots.PlannedStep("bake", 1.0, None, 30)]
     ),
@@ -264,7 +261,7 @@ def test_the_key_of_a_forest_has_each_look_that_is_drawn() -> None:
 
 def test_nothing_at_all_says_so() -> None:
     for plot in (plots.lines("t", "c", []), plots.bars("t", "c", [], looks={}), plots.forest("t", "c", []),
-                 plots.bands("t", "c", [], begin=0, end=1), plots.fleet_map("t", "c", []), plots.staircase("t", "c", []),
+                 plots.bands("t", "c", [], begin=0, end=1), plots.staircase("t", "c", []),
                  plots.heatmap("t", "c", [], starts=[], end=0, edges=[])):  # fmt: skip
         assert plot.is_empty and plot.rows == ()
         assert_sound(plot)
