@@ -17,7 +17,7 @@ from rollouts.models import Rollout
 from rollouts.queries.replay import Judgement, history_of, judged_by
 from rollouts.queries.timeline import bars_of, latency_of, moments_of
 from web.kept import Kept
-from web.pages.rollout_figures import Guard, Story, evidence_plot, latency_cdf, latency_heatmap, traffic_plot
+from web.pages.rollout_figures import Guard, Story, evidence_plot, latency_cdf, traffic_plot
 from web.plots import Mark, Plot, Unit, text_of
 
 #: So many guards are drawn, the loudest first.
@@ -36,7 +36,6 @@ class RolloutPlots:
 
     traffic: Plot
     evidence: tuple[Plot, ...]
-    heatmap: Plot
     cdf: Plot
 
     @property
@@ -109,7 +108,6 @@ def _draw(read: Read) -> RolloutPlots:
     return RolloutPlots(
         traffic_plot(story, moments, name="traffic"),
         tuple(evidence_plot(story, one, moments, name=f"evidence-{one.name}") for one in guards[:MOST_GUARDS]),
-        latency_heatmap(story, spans, edges_s, limit_s=limit_s, name="latency-over-time"),
         latency_cdf(story, spans, edges_s, limit_s=limit_s, name="latency"),
     )
 
