@@ -16,7 +16,6 @@ from web.pages import (
     approvals,
     audit,
     audit_export,
-    capacity,
     diffs,
     drafts,
     environments,
@@ -141,7 +140,6 @@ urlpatterns = [
         require_GET(release_tabs.gates_live),
         name="release_gates_live",
     ),
-    path("models/<slug:slug>/r/<int:number>/capacity/", require_GET(capacity.capacity), name="release_capacity"),
     path(
         "models/<slug:slug>/r/<int:number>/deployments/",
         require_GET(release_tabs.deployments),
