@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from django.contrib.auth.decorators import login_required
 from django.http import HttpResponse
 from django.urls import URLPattern, path
 from django.views.decorators.http import require_GET, require_http_methods
+from django.views.generic import RedirectView
 
 from web import looks
 from web.pages import (
@@ -45,7 +47,6 @@ from web.pages import (
     rollouts,
     search,
     session,
-    settings_index,
     sleep,
     starting,
     token_forms,
@@ -272,7 +273,7 @@ urlpatterns = [
     path("sign-in/with/<int:pk>/", require_GET(issuer_sign_in.leave), name="issuer_sign_in"),
     path("sign-in/with/<int:pk>/return/", require_GET(issuer_sign_in.come_back), name="issuer_return"),
     # settings
-    path("settings/", require_GET(settings_index.settings), name="settings"),
+    path("settings/", require_GET(login_required(RedirectView.as_view(pattern_name="teams"))), name="settings"),
     path("status/", require_GET(own_status.status), name="status"),
     path("settings/environments/", require_GET(environments.environments), name="settings_environments"),
     path("settings/new-environment/", posted(environments.create, "settings_environments"), name="environment_create"),

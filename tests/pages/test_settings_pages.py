@@ -1,4 +1,4 @@
-"""Settings: the index and the status of our own processes; for administrators, others, empty and filled."""
+"""Settings: the tabs and the status of our own processes; for administrators, others, empty and filled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-import registry.tasks  # noqa: F401 - registers the handler, as Celery does
 from audit.adapters.reachability import Answer, Latest, ask_all
 from audit.queries import process_status as status
 from audit.queries.process_status import Health, overall, process_status
@@ -43,18 +42,6 @@ def text(client: Client, path: str) -> str:
     answer = client.get(path)
     assert answer.status_code == 200, answer.content
     return answer.content.decode()
-
-
-def test_the_index_says_what_each_page_holds_and_what_the_reader_may_do_there(root: Client, ann: Client) -> None:
-    assert Client().get("/settings/").status_code == 302
-    pages = [f"/settings/{name}/" for name in ("people", "tokens")]
-    every, own = text(root, "/settings/"), text(ann, "/settings/")
-    assert all(f'<dt><a href="{page}">' in every and f'href="{page}"' not in own for page in pages)
-    assert own.count("Only an administrator may open it.") == len(pages) and "Only an administrator" not in every
-    assert "You may make environments and change their rules." in every
-    assert "You may read them; only an administrator may make environments" in own
-    assert "those of every team" in every and "those of team search" in own
-    assert every.count("<dt>") == own.count("<dt>") == 6 and 'aria-current="page">All</a>' in own
 
 
 def test_only_what_one_may_open_is_among_the_tabs(root: Client, ann: Client) -> None:
