@@ -1,4 +1,4 @@
-"""The list of commands, and what it costs."""
+"""The list of commands, and its imports."""
 
 from __future__ import annotations
 

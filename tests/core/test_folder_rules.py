@@ -1,4 +1,4 @@
-"""The rules of a release folder: one verdict, and one list of what systems add."""
+"""The rules of a release folder: the verdict, and the list of files that systems add."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def lexer_of(path: str) -> str:
 
 
 def pieces_of(lines: list[str], path: str) -> Pieces | None:
-    """The pieces of each line; None where the text is shown plain."""
+    """The pieces of each line; None if the text is shown plain."""
     lexer = lexer_of(path)
     if not lexer or len(lines) > MOST_LINES:
         return None

@@ -29,7 +29,7 @@ def export(request: HttpRequest, form: str) -> StreamingHttpResponse:
 
 
 def _rows(found: Found) -> Iterator[Event]:
-    """Read so many at once that one piece is sent of each read, however long the export."""
+    """Rows, newest first. Each read fills one piece of the answer."""
     rows = list(found.events.order_by("-seq")[:AT_ONCE])
     while rows:
         yield from rows

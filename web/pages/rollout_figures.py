@@ -201,7 +201,7 @@ def latency_cdf(
 
 
 def _quantile_edge(column: Sequence[int] | None, edges: Sequence[float], share: float) -> float | None:
-    """The edge under which at least this share lies; infinity above the last one, None where nothing was counted."""
+    """The edge below which at least this share lies: infinity above the last edge, None without counts."""
     total = sum(column or ())
     if not column or not total:
         return None
