@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.http import urlencode
@@ -52,7 +52,7 @@ def history(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
-def history_csv(request: HttpRequest) -> HttpResponse:
+def history_csv(request: HttpRequest) -> StreamingHttpResponse:
     """The changes of the window that the page shows, as CSV."""
     facts = _facts_for(request, {one.name: one.value for one in _filters(request)})
     if "changes" not in facts:
