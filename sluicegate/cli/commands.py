@@ -35,6 +35,5 @@ COMMANDS: Final = {
     "webhook": Command("webhook", "Tell other systems and people what happens"),
     "audit": Command("audit", "Check the log of events"),
     "api": Command("api", "Call any operation of the REST API"),
-    "completion": Command("completion", "Print a script that completes commands in your shell"),
     "ci-template": Command("ci_template", "Print a pipeline for GitHub or GitLab, of curl and jq"),
 }
