@@ -1,7 +1,7 @@
 """Whether the engine reads the gateways of an environment: without that, nobody knows whether users are served there.
 
 The engine reads all gateways of an environment each second, whatever models they route, and writes what it counted
-(`rollouts.engine.aa_tests`). A gateway that is frozen keeps its connection to the control plane for a while, so only a read shows it.
+(`rollouts.engine.stable_traffic`). A gateway that is frozen keeps its connection to the control plane for a while, so only a read shows it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from registry.models import ServedModel
 from rollouts.core.recent_traffic import NOW_WITHIN_S
-from rollouts.models import AATestRecord
+from rollouts.models import TrafficRecord
 from serving.models import Route
 from serving.queries.reporting import reports_since, with_answering
 from serving.queries.routes import model_routes
@@ -69,7 +69,7 @@ def read_routes(model: ServedModel) -> list[Route]:
 def unread(since: Any) -> Q:
     """Condition on routes whose environment was counted once and was not read since this instant. An environment that was never
     counted is new."""
-    here = AATestRecord.objects.filter(environment=OuterRef("environment"))
+    here = TrafficRecord.objects.filter(environment=OuterRef("environment"))
     read = here.annotate(counted_at=_COUNTED_AT).filter(counted_at__gte=since).filter(counted_at__gte=F("at") - MISSED)
     return Q(Exists(here)) & ~Q(Exists(read))
 
@@ -78,7 +78,7 @@ _COUNTED_AT = Func(Cast(KT("traffic__counted_s"), FloatField()), function="to_ti
 
 
 def _newest(column: str) -> QuerySet[Any, Any]:
-    rows = AATestRecord.objects.filter(environment=OuterRef("environment")).annotate(counted_at=_COUNTED_AT).order_by()
+    rows = TrafficRecord.objects.filter(environment=OuterRef("environment")).annotate(counted_at=_COUNTED_AT).order_by()
     return rows.values("environment").annotate(newest=Max(column)).values("newest")
 
 
