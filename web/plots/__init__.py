@@ -11,11 +11,8 @@ from web.plots.axes import Mark
 from web.plots.bands import Stretch, bands
 from web.plots.bars import Bar, bars
 from web.plots.curves import (
-    Found,
     LoadPoint,
     PlannedStep,
-    StageCurve,
-    detection_curve,
     rate_latency,
     staircase,
 )
@@ -29,8 +26,8 @@ from web.plots.scales import Scale, Unit, linear, logarithmic, text_of
 from web.plots.sparkline import sparkline
 
 __all__ = [
-    "Arm", "Axis", "Bar", "Cell", "Estimate", "Found", "Key", "Kind", "Limit", "LoadPoint", "Mark", "Markup", "NodeRow", "Panel",
-    "PlannedStep", "Plot", "Scale", "Series", "StageCurve", "Stretch", "Unit", "bands", "bars", "detection_curve", "empty",
+    "Arm", "Axis", "Bar", "Cell", "Estimate", "Key", "Kind", "Limit", "LoadPoint", "Mark", "Markup", "NodeRow", "Panel",
+    "PlannedStep", "Plot", "Scale", "Series", "Stretch", "Unit", "bands", "bars", "empty",
     "fleet_map", "forest", "heatmap", "linear", "lines", "logarithmic", "panels", "quantile_edge", "rate_latency", "sparkline",
     "staircase", "text_of", "thinned",
 ]  # fmt: skip
