@@ -58,12 +58,14 @@ def lost_or_unread(reports: datetime, reads: datetime) -> QuerySet[Any]:
 def route_standing() -> list[tuple[int, str, int, bool]]:
     """(route, model's slug, servers known to answer for its stable release, whether its gateways are unread) of every route that
     gateways follow. One query."""
-    return list(_standing(reports=reports_since(), reads=timezone.now() - READ_WITHIN))
+    is_unread = unread(timezone.now() - READ_WITHIN)
+    routes = with_answering(reports_since()).annotate(slug=F("model__slug"), is_unread=is_unread)
+    return list(routes.order_by("pk").values_list("pk", "slug", "answering", "is_unread"))
 
 
 def read_routes(model: ServedModel) -> list[Route]:
     """As `routes_of` of serving, and each with `read_at` and `written_at`: see `last_read` and `last_written`."""
-    return list(_of_model(model=model.pk, since=reports_since()))
+    return list(model_routes(model.pk, reports_since()).annotate(read_at=last_read(), written_at=last_written()))
 
 
 def unread(since: Any) -> Q:
@@ -80,16 +82,3 @@ _COUNTED_AT = Func(Cast(KT("traffic__counted_s"), FloatField()), function="to_ti
 def _newest(column: str) -> QuerySet[Any, Any]:
     rows = TrafficRecord.objects.filter(environment=OuterRef("environment")).annotate(counted_at=_COUNTED_AT).order_by()
     return rows.values("environment").annotate(newest=Max(column)).values("newest")
-
-
-def _of_model(model: Any, since: Any) -> QuerySet[Any, Any]:
-    return model_routes(model, since).annotate(read_at=last_read(), written_at=last_written())
-
-
-def _standing(reports: Any, reads: Any) -> QuerySet[Any, Any]:
-    return (
-        with_answering(reports)
-        .annotate(slug=F("model__slug"), is_unread=unread(reads))
-        .order_by("pk")
-        .values_list("pk", "slug", "answering", "is_unread")
-    )

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db.models import QuerySet
-
 from ledger.core.errors import StateChanged
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import TAKES_BACK, Action
@@ -107,15 +105,11 @@ def history_of(rollout: Rollout) -> list[Segment]:
             tuple(one.ticks),
             Arms(Counts.from_json(one.candidate), Counts.from_json(one.stable)),
         )
-        for one in _blocks(rollout=rollout.pk)
+        for one in Observation.objects.filter(rollout=rollout).order_by("first_tick")
         if one.ticks
     ]
     unstored = OpenSegment.from_json(rollout.engine_state.get("history", {}))
     return [*stored, unstored.block()] if unstored.rows else stored
-
-
-def _blocks(rollout: Any) -> QuerySet[Any, Any]:
-    return Observation.objects.filter(rollout=rollout).order_by("first_tick")
 
 
 def _turns(walks: list[Walk]) -> Iterator[Walk]:

@@ -18,7 +18,6 @@ from rollouts.core.recent_traffic import RATE_MEMORY_S, Minute, RecentTraffic, S
 from rollouts.models import Observation, Rollout, TrafficRecord
 from rollouts.queries.gateway_reads import last_read, last_written
 from serving.models import Environment
-from serving.queries.deployments import among_text, array_text, one_environment
 
 #: Counts that are older than this say nothing of the present traffic.
 FRESH_FOR = timedelta(days=1)
@@ -47,7 +46,7 @@ class Traffic:
 def traffic_of(model: ServedModel, environment: Environment) -> Traffic:
     """As the engine counted it at the gateways, else by the last rollout that saw traffic, else unknown. One query."""
     since = timezone.now() - FRESH_FOR
-    (row,) = _counted(environment=environment.pk, model=model.pk, since=since)
+    row: Any = counted(Environment.objects.filter(pk=environment.pk), model.pk, since).get()
     return traffic_from(row.tested, row.blocks)
 
 
@@ -62,10 +61,6 @@ def counted(environments: QuerySet[Environment], model: int, since: datetime) ->
         tested=Subquery(tested.values("state")[:1]),
         blocks=ArraySubquery(blocks.values(row=JSONObject(**columns))[:BLOCKS]),
     )
-
-
-def _counted(environment: Any, model: Any, since: Any) -> QuerySet[Any, Any]:
-    return counted(one_environment(environment), model, since)
 
 
 def traffic_from(tested: Mapping[str, Any] | None, blocks: Sequence[Mapping[str, Any]]) -> Traffic:
@@ -104,7 +99,9 @@ class Lately:
 
 def lately_of(models: Collection[ServedModel], now: datetime) -> dict[tuple[int, int], Lately]:
     """(environment's key, model's key) → its traffic. One query."""
-    rows = list(_traffic_rows(models=array_text(model.pk for model in models), since=now - FRESH_FOR))
+    rows = TrafficRecord.objects.filter(model__in=models, at__gte=now - FRESH_FOR).values_list(
+        "environment_id", "model_id", "traffic", last_read(), last_written()
+    )
     found = {}
     for environment, model, kept, read_at, written_at in rows:
         traffic = RecentTraffic.from_json(kept)
@@ -114,11 +111,6 @@ def lately_of(models: Collection[ServedModel], now: datetime) -> dict[tuple[int,
         hour, p99_us = traffic.hour(now_s), last[-1] if last else None
         found[environment, model] = Lately(hour, traffic.now(now_s), p99_us, counted, read_at, written_at)
     return found
-
-
-def _traffic_rows(models: str, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
-    rows = TrafficRecord.objects.filter(model_id__in=among_text(models), at__gte=since)
-    return rows.values_list("environment_id", "model_id", "traffic", last_read(), last_written())
 
 
 def _by_gateways(state: Mapping[str, Any]) -> Traffic | None:
