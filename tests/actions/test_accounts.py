@@ -196,7 +196,7 @@ class TestTokens:
     def test_its_use_is_noted_at_most_once_a_minute(self, anna: User, django_assert_num_queries: Any) -> None:
         clear = self.issue(anna)
         with django_assert_num_queries(2):
-            actions.user_of_token(clear)
+            assert actions.user_of_token(clear) == anna
         with django_assert_num_queries(1):
             actions.user_of_token(clear)
         Token.objects.update(last_used_at=timezone.now() - timedelta(seconds=61))

@@ -195,3 +195,5 @@ def test_a_killed_process_that_waited_for_a_lock_keeps_no_other_lock(postgres: P
             killed.kill()
         another.execute("SET lock_timeout = '60s'")
         another.execute("SELECT pg_advisory_lock(2)")  # while lock 1 is held still
+        held = "SELECT objid, granted FROM pg_locks WHERE locktype = 'advisory' ORDER BY objid"
+        assert session.execute(held).fetchall() == [(1, True), (2, True)]

@@ -109,13 +109,10 @@ def test_the_system_says_which_part_of_it_acts() -> None:
     assert Actor.system("engine").name == "system:engine"
 
 
-@pytest.mark.parametrize("expected", [None, 3])
-def test_a_version_that_was_seen_or_not_asked_for_will_do(expected: int | None) -> None:
-    require_version(3, expected, "Gate run 7")
-
-
 @pytest.mark.parametrize("expected", [2, 4, 0])
-def test_another_version_is_stale_and_says_what_there_is(expected: int) -> None:
+def test_another_version_than_the_one_seen_is_stale_and_says_what_there_is(expected: int) -> None:
+    for fits in (None, 3):
+        require_version(3, fits, "Gate run 7")
     with pytest.raises(Stale, match=f"Gate run 7 is at version 3, not {expected}") as refused:
         require_version(3, expected, "Gate run 7", state="running")
     assert refused.value.facts == {"version": 3, "state": "running"}

@@ -336,4 +336,4 @@ def test_every_asked_envelope_is_one_that_can_be_written() -> None:
     gpu = {"serving.instance_group": [{"kind": "gpu", "count": 1}]}
     for envelope, *_ in CASES:
         needs_gpu = envelope.get("accelerator", {}).get("vendor") == "nvidia"
-        parse_spec(release_yaml({"envelope": envelope} | (gpu if needs_gpu else {})))
+        assert parse_spec(release_yaml({"envelope": envelope} | (gpu if needs_gpu else {}))).model == "sentiment"

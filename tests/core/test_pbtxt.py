@@ -92,6 +92,8 @@ def test_quoting_survives_the_round_trip(value: str) -> None:
 
 
 def test_silence_agrees() -> None:
+    with pytest.raises(Invalid):
+        check(b"max_batch_size: 15", SPEC, "config.pbtxt")
     check(AGREES.encode(), SPEC, "config.pbtxt")
     check(b'platform: "onnxruntime_onnx" max_batch_size: 16', SPEC, "config.pbtxt")
 

@@ -90,6 +90,7 @@ def test_who_holds_for_a_gateway_that_does_not_tell_says_how_to_be_rid_of_it() -
         return "it hung); if it was stopped for good: sluicegate api POST /gateways/gateway-0/remove" in rollout.reason
 
     wait_until(is_said, "how to be rid of the gateway", timeout_s=60)
+    assert rollout.state == "shifting"
 
 
 def test_a_slow_gateway_is_heard_a_turn_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,6 +192,7 @@ def test_it_is_stuck_though_somebody_pauses_it_meanwhile() -> None:
     story.engine.cache.forget()
     story.engine.cache._policies.clear()
     refuse(story)
+    assert story.rollout.state == "stuck"
 
 
 @pytest.mark.takes("rollout: second_look → paused")

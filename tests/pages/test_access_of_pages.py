@@ -16,7 +16,7 @@ from accounts import actions as accounts
 from accounts.core.access import EVERY_TEAM, Actor, Role
 from accounts.models import User
 from ledger.models import Event
-from tests.api.route_world import MODEL, OURS, THEIRS, World, world
+from tests.api.route_world import MODEL, OURS, THEIRS, World, with_every_role, world
 from tests.support.house import access_matrix
 from tests.support.servers.issuer import Issuer
 from tests.support.worlds.factories import make_user
@@ -59,9 +59,8 @@ def people() -> list[Person]:
         Person("nobody", Client(), "nobody", is_outsider=True),
         Person("no role", _signed_in(make_user("norole")), "no role", is_outsider=True),
     ]
+    found.append(Person("every role elsewhere", _signed_in(with_every_role(THEIRS)), is_outsider=True))
     for role in Role:
-        elsewhere = make_user(f"{role}-x", team=THEIRS, role=role)
-        found.append(Person(f"{role} elsewhere", _signed_in(elsewhere), is_outsider=True))
         ours = make_user(f"{role}-y", team=OURS, role=role)
         found.append(Person(role.value, _signed_in(ours), role.value, may_change=role is not Role.VIEWER))
     everywhere = make_user("everywhere")

@@ -23,6 +23,9 @@ from sluicegate.web_server import BoundedHttp
 from tests.support.rigs.gateway_rig import free_port
 from web.security_headers import CONTENT_SECURITY_POLICY
 
+#: Seconds between two looks for a caller who waits; in production it is a second.
+LOOKS_EVERY_S = 0.2
+
 
 class WebServer:
     """Answers at `url`, pages, API and streams. `refused` has addresses that get 503 instead, as if nobody were there."""
@@ -30,7 +33,8 @@ class WebServer:
     def __init__(self, *, has_stream: bool = True) -> None:
         self.port = free_port()
         self.url = f"http://localhost:{self.port}"
-        self.streams = StreamMiddleware(UploadMiddleware(WaitMiddleware(get_asgi_application())))
+        waits = WaitMiddleware(get_asgi_application(), pause=lambda: asyncio.sleep(LOOKS_EVERY_S))
+        self.streams = StreamMiddleware(UploadMiddleware(waits))
         self.has_stream = has_stream
         self.asked: list[str] = []
         config = uvicorn.Config(
