@@ -7,7 +7,7 @@ The rules of a zone come from the IANA time zone database, which is a table and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import cache
@@ -78,6 +78,18 @@ class FreezeWindow:
         begin = _instant(midnight + timedelta(minutes=self.from_min), self.zone, is_end=False)
         end = _instant(midnight + timedelta(minutes=to_min), self.zone, is_end=True)
         return (begin, end) if begin < end else None
+
+    def covers(self, other: FreezeWindow) -> bool:
+        """Whether the window freezes all that `other` does. If zones differ, or over midnight, only an equal window does."""
+        if replace(self, why="") == replace(other, why=""):
+            return True
+        return (
+            self.time_zone == other.time_zone
+            and self.days >= other.days
+            and self.from_min <= other.from_min < other.to_min <= self.to_min
+            and (self.first_day is None or (other.first_day is not None and self.first_day <= other.first_day))
+            and (self.last_day is None or (other.last_day is not None and other.last_day <= self.last_day))
+        )
 
     def _has(self, day: date) -> bool:
         return (
@@ -172,7 +184,6 @@ def stretches(windows: Iterable[FreezeWindow], begin: datetime, end: datetime) -
     return tuple(merged)
 
 
-def uncovered(own: Iterable[FreezeWindow], others: Iterable[FreezeWindow]) -> list[FreezeWindow]:
-    """Windows of `own` that `others` lack. Reasons are not compared. A window that others cover only together is uncovered too."""
-    same = {replace(window, why="") for window in others}
-    return [window for window in own if replace(window, why="") not in same]
+def uncovered(own: Iterable[FreezeWindow], others: Collection[FreezeWindow]) -> list[FreezeWindow]:
+    """Windows of `own` that no window of `others` covers alone. Reasons are not compared."""
+    return [window for window in own if not any(other.covers(window) for other in others)]

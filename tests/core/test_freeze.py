@@ -169,17 +169,28 @@ def test_a_system_without_the_database_has_the_packages_own() -> None:
 
 
 FRIDAYS = frozenset({4})
+YEAR_END = {"first_day": date(2026, 12, 20), "last_day": date(2027, 1, 3)}
 
 
 @pytest.mark.parametrize(
     ("window", "others", "is_covered"),
     [
-        (FreezeWindow(FRIDAYS, 960), [FreezeWindow(FRIDAYS, 960), FreezeWindow()], True),
+        (FreezeWindow(FRIDAYS, 960), [FreezeWindow(FRIDAYS)], True),
         (FreezeWindow(FRIDAYS, 960), [FreezeWindow(FRIDAYS, 961)], False),
-        (FreezeWindow(FRIDAYS, 960), [FreezeWindow(FRIDAYS, 960, time_zone="Europe/Berlin")], False),
-        (FreezeWindow(FRIDAYS), [FreezeWindow(FRIDAYS, last_day=date(2035, 1, 1))], False),
+        (FreezeWindow(FRIDAYS, 960, 1200), [FreezeWindow(FRIDAYS, 900, 1199)], False),
+        (FreezeWindow(FRIDAYS, 960), [FreezeWindow(FRIDAYS, 900, 1200), FreezeWindow(FRIDAYS, 1201, 30)], False),
+        # over midnight: only an equal window is known to cover it
+        (FreezeWindow(FRIDAYS, 1320, 120), [FreezeWindow(FRIDAYS, 1320, 120, why="Night")], True),
+        (FreezeWindow(FRIDAYS, 1320, 120), [FreezeWindow(FRIDAYS)], False),
+        (FreezeWindow(FRIDAYS, 1320), [FreezeWindow(FRIDAYS, 1320, 120)], False),
+        (FreezeWindow(), [FreezeWindow(frozenset(range(6)))], False),
         (FreezeWindow(why="One"), [FreezeWindow(why="Other")], True),
         (FreezeWindow(), [], False),
+        (FreezeWindow(FRIDAYS), [FreezeWindow(FRIDAYS, first_day=date(2020, 1, 1), last_day=date(2035, 1, 1))], False),
+        (FreezeWindow(FRIDAYS), [FreezeWindow(FRIDAYS, first_day=date(2030, 1, 1))], False),
+        (FreezeWindow(**YEAR_END), [FreezeWindow()], True),
+        (FreezeWindow(**YEAR_END), [FreezeWindow(**{**YEAR_END, "last_day": date(2027, 1, 2)})], False),
+        (FreezeWindow(FRIDAYS, time_zone="Europe/Berlin"), [FreezeWindow(FRIDAYS)], False),
     ],
 )
 def test_what_other_windows_leave_open(window: FreezeWindow, others: list[FreezeWindow], is_covered: bool) -> None:
