@@ -15,6 +15,7 @@ from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries.traffic import FRESH_FOR, Traffic, counted, traffic_from
 from serving.models import Environment
+from serving.queries.deployments import one_environment
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def beside(model: ServedModel, environment: Environment) -> Beside:
     active = here.filter(state__in=sorted(state.value for state in ACTIVE))
     of_ongoing = JSONObject(pk="pk", state="state", candidate="candidate__number")
     of_former = JSONObject(pk="pk", policy="policy", policy_digest="policy_digest")
-    places = counted(Environment.objects.filter(pk=environment.pk), model.pk, timezone.now() - FRESH_FOR)
+    places = counted(one_environment(environment.pk), model.pk, timezone.now() - FRESH_FOR)
     row: Any = places.annotate(
         ongoing=Subquery(active.values(row=of_ongoing)[:1]), former=Subquery(here.values(row=of_former)[:1])
     ).get()

@@ -18,6 +18,7 @@ from rollouts.core.recent_traffic import RATE_MEMORY_S, Minute, RecentTraffic, S
 from rollouts.models import Observation, Rollout, TrafficRecord
 from rollouts.queries.gateway_reads import last_read, last_written
 from serving.models import Environment
+from serving.queries.deployments import one_environment
 
 #: Counts that are older than this say nothing of the present traffic.
 FRESH_FOR = timedelta(days=1)
@@ -46,7 +47,7 @@ class Traffic:
 def traffic_of(model: ServedModel, environment: Environment) -> Traffic:
     """As the engine counted it at the gateways, else by the last rollout that saw traffic, else unknown. One query."""
     since = timezone.now() - FRESH_FOR
-    row: Any = counted(Environment.objects.filter(pk=environment.pk), model.pk, since).get()
+    row: Any = counted(one_environment(environment.pk), model.pk, since).get()
     return traffic_from(row.tested, row.blocks)
 
 

@@ -40,6 +40,11 @@ def find_environment(slug: str) -> Environment | None:
     return Environment.objects.filter(slug=slug).first()
 
 
+def one_environment(key: int) -> QuerySet[Environment]:
+    """The environment of this key, for a query that annotates it."""
+    return Environment.objects.filter(pk=key)
+
+
 def all_environments(*, with_retired: bool = False) -> list[Environment]:
     """Every environment that is not retired, with its own columns alone, in the order of their names."""
     rows = Environment.objects.order_by("slug")
