@@ -229,4 +229,5 @@ class TrafficRecord(models.Model):
     at = models.DateTimeField()
 
     class Meta:
+        db_table = "rollouts_aatestrecord"
         constraints = [models.UniqueConstraint(fields=["environment", "model"], name="self_test_once")]

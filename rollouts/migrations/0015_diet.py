@@ -6,6 +6,7 @@ class Migration(migrations.Migration):
     dependencies = [("rollouts", "0014_crossings")]
 
     operations = [
+        migrations.AlterModelTable("AATestRecord", "rollouts_aatestrecord"),
         migrations.RenameModel("AATestRecord", "TrafficRecord"),
         migrations.RemoveField("TrafficRecord", "alarmed_at"),
         migrations.AlterField(
