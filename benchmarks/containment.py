@@ -38,12 +38,9 @@ BODY = json.dumps(
 def ways(servers: Path) -> dict[str, tuple[str, ...]]:
     """The best that this user gets here, and what poorer machines would grant."""
     best = containment.find_granted(made.VENV, servers)
-    found = {str(best.tier): best.layers}
-    for layers in containment.AS_ANYBODY:
-        tier = str(containment.Granted(layers).tier)
-        if tier not in found and not containment.try_layers(layers, made.VENV, servers):
-            found[tier] = layers
-    return {name: layers for name, layers in found.items() if layers}
+    found = {best.layers, *containment.ways(is_root=False)}
+    granted = (layers for layers in found if layers and not containment.try_layers(layers, made.VENV, servers))
+    return {"+".join(layers): layers for layers in granted}
 
 
 class Contestant:

@@ -33,7 +33,6 @@ urlpatterns = [
     path("gateways/<str:name>/remove", gateways.GatewayRemoveView.as_view(), name="gateway-remove"),
     path("gateways/<str:name>/resume", gateways.GatewayResumeView.as_view(), name="gateway-resume"),
     path("nodes", nodes.NodesView.as_view(), name="nodes"),
-    path("nodes/memory", nodes.MemoryView.as_view(), name="nodes-memory"),
     path("servers", api.ServersView.as_view(), name="servers"),
     path("runtimes", api.RuntimesView.as_view(), name="runtimes"),
 ]

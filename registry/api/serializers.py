@@ -125,8 +125,8 @@ class CodeRunOut(serializers.Serializer[Any]):
 
     node = serializers.CharField()
     containment = serializers.ChoiceField(
-        choices=["own_user", "namespaces", "landlock", "other_user", "seccomp", "none", "unknown"],
-        help_text="how the node shuts code in, best first; what its agent found out by trying",
+        choices=["contained", "not contained", "unknown"],
+        help_text="whether the node contains code, as its agent tried it",
     )
     says = serializers.CharField(help_text="the same as a sentence")
     may_run = serializers.BooleanField(

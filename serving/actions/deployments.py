@@ -7,7 +7,7 @@ an endpoint sends `NOTIFY sluicegate_routes`, which PostgreSQL delivers when the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,7 +23,7 @@ from ledger.core.errors import Refused, StateChanged
 from ledger.core.verbs import EventVerb
 from registry.models import Release
 from registry.queries import require_runnable
-from serving.actions.placing import place_replica
+from serving.actions.placing import append_deployment, place_replica
 from serving.actions.routes import lock_open, lock_routes, notify_routes
 from serving.core.drift import Drift
 from serving.core.gpu import GpuReading
@@ -57,11 +57,8 @@ READINGS_KEPT = timedelta(hours=1)
 _VERBS_TO = {DeploymentState.FAILED: "deployment.failed", DeploymentState.GONE: "deployment.gone"}
 
 
-def ensure_deployment(
-    *, actor: Actor, release: Release, environment: Environment, reason: str, but: Iterable[str] = ()
-) -> Deployment:
-    """A live deployment of the release in the environment, made if there was none, tried again if it had failed. A new one is placed on
-    no node that `but` names.
+def ensure_deployment(*, actor: Actor, release: Release, environment: Environment, reason: str) -> Deployment:
+    """A live deployment of the release in the environment, made if there was none, tried again if it had failed.
 
     Of several replicas the newest: the others come and go by themselves (`serving.actions.replicas`).
 
@@ -81,7 +78,7 @@ def ensure_deployment(
         lock_open(environment)
         found = deployments_in(release, environment).first()
         if found is None:
-            return place_replica(actor=actor, release=release, environment=environment, reason=reason, but=but)
+            return place_replica(actor=actor, release=release, environment=environment, reason=reason)
         if found.state == DeploymentState.DRAINING or (not found.is_wanted and found.state != DeploymentState.FAILED):
             raise StateChanged(
                 "deployment_draining",
@@ -137,9 +134,8 @@ def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str, is_sp
         )
         deployment.refresh_from_db()
         if changed:
-            _append(
-                deployment, "deployment.drained", actor, reason, from_state=deployment.state, to_state=deployment.state
-            )
+            state = deployment.state
+            append_deployment(deployment, "deployment.drained", actor, reason, from_state=state, to_state=state)
     return deployment
 
 
@@ -147,7 +143,7 @@ def record_state(
     *, actor: Actor, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any
 ) -> Deployment:
     """Records the state that the agent reached. Raises StateChanged when the row moved meanwhile: read it again."""
-    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
+    _require(actor, deployment)
     with transaction.atomic():
         return _move(deployment, to, actor=actor, reason=reason, **changes)
 
@@ -158,7 +154,7 @@ def record_server(*, actor: Actor, deployment: Deployment, running: RunningServe
     `digest`: of the manifest that every file was verified against as it was written for the server. Raises StateChanged: the
     deployment is gone, as its node was removed meanwhile.
     """
-    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
+    _require(actor, deployment)
     with transaction.atomic():
         live = Deployment.objects.select_for_update(no_key=True).filter(pk=deployment.pk, state__in=sorted(LIVE))
         if not live.exists():
@@ -180,7 +176,7 @@ def record_server(*, actor: Actor, deployment: Deployment, running: RunningServe
 def keep_log(*, actor: Actor, server: Server, text: str) -> None:
     """Keeps the end of the server's log, in the place of what was kept before. Nothing for a server that users reach."""
     deployment = server.deployment
-    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
+    _require(actor, deployment)
     if not deployment.environment.is_routed:
         ServerLog.objects.update_or_create(server=server, defaults={"text": text, "at": timezone.now()})
 
@@ -209,16 +205,9 @@ def _serves_again(server: Server) -> bool:
     return True
 
 
-def hold_servers(servers: Iterable[Server]) -> None:
-    """Keeps their agents from writing to them until the commit: for who is to write to several, each with an event, before the first."""
-    rows = Server.objects.filter(pk__in=[one.pk for one in servers]).order_by("pk")
-    list(rows.select_for_update(no_key=True).values_list("pk"))
-
-
 def record_probe(*, actor: Actor, server: Server) -> None:
     """The server answered a probe right just now. One that got no traffic gets some again, unless it is set aside. Raises Refused."""
-    deployment = server.deployment
-    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
+    _require(actor, server.deployment)
     now = timezone.now()
     if Server.objects.filter(pk=server.pk, is_serving=True).update(probed_at=now):
         return
@@ -263,7 +252,7 @@ def record_exit(*, actor: Actor, server: Server, exit_code: int) -> None:
 
 def note_trouble(*, actor: Actor, deployment: Deployment, trouble: str) -> None:
     """What went wrong at a try that is repeated: the row's reason, without an event. Nothing where the row moved meanwhile."""
-    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
+    _require(actor, deployment)
     Deployment.objects.filter(pk=deployment.pk, version=deployment.version).update(reason=trouble)
 
 
@@ -345,36 +334,19 @@ def register_node(
     return node
 
 
+def _require(actor: Actor, deployment: Deployment) -> None:
+    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
+
+
 def _move(deployment: Deployment, to: DeploymentState, *, actor: Actor, reason: str, **changes: Any) -> Deployment:
     if to is DeploymentState.FAILED:
         changes["failed_at"] = timezone.now()
     was = transition(deployment, to, moves=MOVES, reason=reason, **changes)
     verb = _VERBS.get((was, to)) or _VERBS_TO.get(to, "deployment.moved")
-    _append(deployment, verb, actor, reason, from_state=was, to_state=to)
+    append_deployment(deployment, verb, actor, reason, from_state=was, to_state=to)
     if DeploymentState.READY in (was, to):
         notify_routes()
     return deployment
-
-
-def _append(
-    deployment: Deployment, verb: str, actor: Actor, reason: str, *, from_state: str = "", to_state: str = ""
-) -> None:
-    release = deployment.release
-    append_event(
-        verb=verb,
-        subject_type="deployment",
-        subject_id=str(deployment.pk),
-        actor=actor,
-        from_state=str(from_state),
-        to_state=str(to_state),
-        reason=reason,
-        facts={
-            "model": release.model.slug,
-            "release": release.name,
-            "digest": release.digest,
-            "environment": deployment.environment.slug,
-        },
-    )
 
 
 def _append_server(server: Server, verb: str, actor: Actor, reason: str) -> None:

@@ -14,7 +14,7 @@ from ledger.core.errors import DomainError, Refused, Unavailable
 from registry.core.kinds import runtime_of
 from registry.models import Release
 from registry.queries import manifest_of
-from serving.core.containment import Containment, may_run_code, not_contained, of_facts
+from serving.core.containment import may_run_code, not_contained
 from serving.core.placement import Choice
 from serving.core.platforms import PlatformKind
 from serving.models import Deployment, Environment, Node
@@ -53,22 +53,31 @@ def place_replica(
         claim=choice.claim.as_json(),
         reason=reason,
     )
+    append_deployment(made, "deployment.requested", actor, reason, to_state=made.state)
+    return made
+
+
+def append_deployment(
+    deployment: Deployment, verb: str, actor: Actor, reason: str, *, from_state: str = "", to_state: str = ""
+) -> None:
+    """Writes an event of the deployment to the log."""
+    release = deployment.release
     append_event(
-        verb="deployment.requested",
+        verb=verb,
         subject_type="deployment",
-        subject_id=str(made.pk),
+        subject_id=str(deployment.pk),
         actor=actor,
-        to_state=made.state,
+        from_state=str(from_state),
+        to_state=str(to_state),
         reason=reason,
         facts={
             "model": release.model.slug,
             "release": release.name,
             "digest": release.digest,
-            "environment": environment.slug,
-            "node": choice.node,
+            "environment": deployment.environment.slug,
+            "node": deployment.node_id,
         },
     )
-    return made
 
 
 def hold_rooms() -> None:
@@ -89,9 +98,8 @@ def why_nowhere(release: Release, environment: Environment, choice: Choice) -> D
     if fitting := nodes_for(release, free):
         best = fitting[0]  # those that may not run its code come last
         if release.is_code_bearing and not may_run_code(best.facts):
-            tier = of_facts(best.facts) or Containment.NONE
-            message = not_contained(release.model.slug, release.name, tier)
-            return Refused("not_contained", message, release=release.name, node=best.name, containment=str(tier))
+            message = not_contained(release.model.slug, release.name)
+            return Refused("not_contained", message, release=release.name, node=best.name)
         left_out = [f"{node.name}: nothing is heard of it, or the release failed there." for node in fitting]
         refused = list(choice.refused) or left_out
         return Unavailable(

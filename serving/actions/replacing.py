@@ -11,18 +11,15 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from ledger.actions import append_event
 from ledger.core.errors import Invalid, StateChanged, Unavailable
-from registry.models import Release
-from serving.actions.placing import hold_rooms, place_replica
+from serving.actions.placing import append_deployment, hold_rooms, place_replica
 from serving.actions.routes import lock_open, lock_routes, notify_routes
 from serving.core.lifecycle import LIVE
 from serving.core.reasons import LONGEST_REASON
-from serving.models import Deployment, Environment, Server
+from serving.models import Deployment, Server
 from serving.queries.deployments import live_deployments
 from serving.queries.endpoints import answering, on_heard_nodes
 from serving.queries.placement import fleet_now, place_for
-from serving.queries.replicas import failed_on
 
 
 @transaction.atomic
@@ -57,8 +54,13 @@ def _in_its_place(actor: Actor, leaving: Deployment, reason: str, *, may_wait: b
         return placed
     try:
         with transaction.atomic():
-            but = _not_on(leaving.release, leaving.environment, leaving.node_id)
-            return give_slot_away(actor, leaving, reason, but=but)
+            Deployment.objects.filter(pk=leaving.pk).update(drain_asked_at=timezone.now(), drain_reason=reason)
+            release, environment, but = leaving.release, leaving.environment, {leaving.node_id}
+            if not place_for(release, environment, fleet_now(), but=but).node:
+                but = set()
+            return place_replica(
+                actor=actor, release=release, environment=environment, reason=reason, slot=leaving.slot, but=but
+            )
     except Unavailable:
         if not may_wait:
             raise
@@ -78,28 +80,9 @@ def set_aside_replica(*, actor: Actor, deployment: Deployment, reason: str) -> D
     return found
 
 
-def give_slot_away(actor: Actor, leaving: Deployment, reason: str, *, but: set[str]) -> Deployment:
-    """Another takes its slot, on a node that `but` does not name. Raises as `place_replica`; for a transaction that it then undoes."""
-    release, environment = leaving.release, leaving.environment
-    asked = Deployment.objects.filter(pk=leaving.pk)
-    asked.update(drain_asked_at=timezone.now(), drain_reason=reason)
-    return place_replica(
-        actor=actor, release=release, environment=environment, reason=reason, slot=leaving.slot, but=but
-    )
-
-
 def sentence(why: str) -> str:
     """Of a step's reason."""
     return f"{why}.".capitalize()
-
-
-def _not_on(release: Release, environment: Environment, node: str) -> set[str]:
-    """The nodes on which the next one is not to be placed: its own and those on which one failed, as far as another has room."""
-    failed = failed_on(release, environment)
-    for but in ({node, *failed}, {node}):
-        if place_for(release, environment, fleet_now(), but=but).node:
-            return but
-    return set()
 
 
 def _require(actor: Actor, deployment: Deployment, reason: str) -> None:
@@ -139,12 +122,5 @@ def _set_aside(actor: Actor, one: Deployment, reason: str) -> None:
     Deployment.objects.filter(pk=one.pk, state__in=sorted(LIVE)).update(is_set_aside=True, version=F("version") + 1)
     Server.objects.filter(deployment=one, ended_at=None).update(is_serving=False)
     one.refresh_from_db(fields=["is_set_aside", "version", "state"])
-    append_event(
-        verb="deployment.set_aside", subject_type="deployment", subject_id=str(one.pk), actor=actor, reason=reason,
-        from_state=one.state, to_state=one.state,
-        facts={
-            "model": release.model.slug, "release": release.name, "digest": release.digest,
-            "environment": one.environment.slug, "node": one.node_id,
-        },
-    )  # fmt: skip
+    append_deployment(one, "deployment.set_aside", actor, reason, from_state=one.state, to_state=one.state)
     notify_routes()

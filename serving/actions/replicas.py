@@ -15,7 +15,7 @@ from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import Release
 from serving.actions.deployments import drain_deployment
 from serving.actions.placing import hold_rooms, place_replica, why_nowhere
-from serving.actions.replacing import give_slot_away, replace_replica, sentence
+from serving.actions.replacing import replace_replica, sentence
 from serving.actions.routes import lock_open, lock_routes
 from serving.core.lifecycle import DeploymentState
 from serving.core.replicas import MOST_REPLICAS, ReplicaStep, What
@@ -23,7 +23,7 @@ from serving.core.sleep_lifecycle import SleepState
 from serving.models import Deployment, Environment, Route, Scale, Sleep
 from serving.queries.deployments import deployments_in
 from serving.queries.placement import fleet_now, place_for
-from serving.queries.replicas import ReplicaPlan, declared_replicas, failed_on, replica_plans
+from serving.queries.replicas import ReplicaPlan, declared_replicas, replica_plans
 
 #: One agent at a time places; the others go on with what else they have to do. Any number that nobody else uses.
 _CONTROLLER_LOCK = 7_316_003
@@ -122,20 +122,8 @@ def continue_placing(*, actor: Actor) -> list[str]:
     For an agent's heartbeat. Nothing where another agent is at it. Raises Refused.
     """
     require(actor, Verb.ADMINISTER, "")
-    due = {plan.environment.pk: plan.environment for plan in replica_plans() if _is_due(plan)}
+    due = {plan.environment.pk: plan.environment for plan in replica_plans() if plan.steps}
     return [trouble for environment in due.values() for trouble in _bring_about(actor, environment)]
-
-
-def _is_due(plan: ReplicaPlan) -> bool:
-    """Whether there is a step to take: the routes are not to be locked for a failed replica that nothing can be done for."""
-    if all(step.what is What.MOVE for step in plan.steps):
-        return bool(plan.steps) and bool(_elsewhere(plan.release, plan.environment))
-    return True
-
-
-def _elsewhere(release: Release, environment: Environment) -> str:
-    """The node that would take a replica of the release and has not lately failed to run one; empty where there is none."""
-    return place_for(release, environment, fleet_now(), but=failed_on(release, environment)).node
 
 
 @transaction.atomic
@@ -162,19 +150,11 @@ def _bring_about(actor: Actor, environment: Environment) -> list[str]:
 
 def _take(actor: Actor, plan: ReplicaPlan, step: ReplicaStep) -> None:
     if step.what is What.PLACE:
-        reason, but = f"{plan.wanted} replicas are wanted.", set()
-        if _elsewhere(plan.release, plan.environment):  # else one that failed is better than none
-            but = failed_on(plan.release, plan.environment)
-        release, environment = plan.release, plan.environment
-        place_replica(actor=actor, release=release, environment=environment, reason=reason, slot=step.slot, but=but)
+        reason, release, environment = f"{plan.wanted} replicas are wanted.", plan.release, plan.environment
+        place_replica(actor=actor, release=release, environment=environment, reason=reason, slot=step.slot)
         return
     deployment = Deployment.objects.select_related("release__model__team", "environment").get(pk=step.key)
     if step.what is What.RENEW:
         replace_replica(actor=actor, deployment=deployment, reason=sentence(step.why))
-        return
-    if step.what is What.MOVE:
-        if _elsewhere(plan.release, plan.environment):  # else it stays as it is
-            but = failed_on(plan.release, plan.environment)
-            give_slot_away(actor, deployment, sentence(step.why), but=but)
         return
     drain_deployment(actor=actor, deployment=deployment, reason=sentence(step.why), is_spare=True)

@@ -19,17 +19,14 @@ from ledger.actions.transitions import transition
 from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import ServedModel
 from serving.actions.deployments import drain_deployment, ensure_deployment
-from serving.actions.placing import hold_rooms, place_replica
 from serving.actions.routes import lock_open, lock_routes, notify_routes, publish_again
 from serving.core.lifecycle import DeploymentState
 from serving.core.reasons import LONGEST_REASON
 from serving.core.sleep import Quiet, SleepRule, rule_problem, wake_s
 from serving.core.sleep_lifecycle import MOVES, SleepState
-from serving.models import Deployment, Environment, Sleep
+from serving.models import Environment, Sleep
 from serving.queries import ready_server
 from serving.queries.deployments import deployments_in
-from serving.queries.placement import fleet_now, place_for
-from serving.queries.replicas import failed_on
 from serving.queries.sleep import Sleeper, last_timings, sleepers
 
 S = SleepState
@@ -159,28 +156,10 @@ def _brought_up(actor: Actor, one: Sleeper, sleep: Sleep) -> str:
     if failed is not None and failed.failed_at is not None and timezone.now() < failed.failed_at + RETRY:
         return failed.reason
     try:
-        if failed is not None and _moved_where_it_failed(actor, failed, sleep.state_reason):
-            return ""
         ensure_deployment(actor=actor, release=stable, environment=environment, reason=sleep.state_reason)
     except DomainError as error:
         return error.message
     return ""
-
-
-@transaction.atomic
-def _moved_where_it_failed(actor: Actor, found: Deployment, reason: str) -> bool:
-    """Whether it failed and another takes its place, on a node on which none has lately: else it would be tried for ever where it fails."""
-    release, environment = found.release, found.environment
-    lock_open(environment)
-    hold_rooms()  # before the first event
-    found.refresh_from_db(fields=["state"])
-    but = failed_on(release, environment)
-    if found.state != DeploymentState.FAILED or not place_for(release, environment, fleet_now(), but=but).node:
-        return False
-    why = f"It failed on {found.node_id}, and another node takes it. {reason}".rstrip()
-    drain_deployment(actor=actor, deployment=found, reason=why, is_spare=True)
-    place_replica(actor=actor, release=release, environment=environment, reason=why, slot=found.slot, but=but)
-    return True
 
 
 def note_sleep_trouble(sleep: Sleep, trouble: str) -> None:

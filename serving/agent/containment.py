@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,17 +63,7 @@ _PROCESSES_OF_THE_USER = 4096
 _OPEN_FILES = 8192  # a connection is one
 _LEAST_MEMORY, _LEAST_SHARED, _SCRATCH, _LONGEST_FILE = 2048 * _MIB, 256 * _MIB, 1024 * _MIB, 4096 * _MIB
 #: Best first: what the kernel refuses of one is missing in a later one.
-AS_ROOT = (
-    (USER, NAMESPACES, PROC, LANDLOCK, SECCOMP),
-    (USER, NAMESPACES, LANDLOCK, SECCOMP),
-    (USER, NAMESPACES, PROC, SECCOMP),
-    (USER, LANDLOCK, SECCOMP),
-    # In a container whose root may not mount, with its Python where no other user can go.
-    (LANDLOCK, SECCOMP),
-    (USER, SECCOMP),
-    (SECCOMP,),
-)
-AS_ANYBODY = (
+_WAYS = (
     (NAMESPACES, PROC, LANDLOCK, SECCOMP),
     (NAMESPACES, LANDLOCK, SECCOMP),
     (NAMESPACES, PROC, SECCOMP),
@@ -103,14 +94,10 @@ class Granted:
 
     @property
     def tier(self) -> Containment:
-        if USER in self.layers:  # without either, it reads what everybody may read
-            return Containment.OWN_USER if {NAMESPACES, LANDLOCK} & set(self.layers) else Containment.OTHER_USER
-        known = {
-            NAMESPACES: Containment.NAMESPACES,
-            LANDLOCK: Containment.LANDLOCK,
-            SECCOMP: Containment.SECCOMP,
-        }
-        return next((tier for layer, tier in known.items() if layer in self.layers), Containment.NONE)
+        is_contained = not {NAMESPACES, LANDLOCK}.isdisjoint(
+            self.layers
+        )  # without either, it reads what its user may read
+        return Containment.CONTAINED if is_contained else Containment.NOT_CONTAINED
 
     def facts(self, *, allows_uncontained_code: bool) -> dict[str, Any]:
         """For the node's facts."""
@@ -123,6 +110,18 @@ class Granted:
         }
 
 
+def ways(*, is_root: bool) -> Iterator[tuple[str, ...]]:
+    """The layers of each sandbox to try here, best first. Root prefers a user of its own for each server.
+
+    Without namespaces that user must be able to pass to the serving environment, so root tries such a sandbox without it too.
+    """
+    for layers in _WAYS:
+        if is_root:
+            yield (USER, *layers)
+        if not (is_root and NAMESPACES in layers):
+            yield layers
+
+
 def find_granted(venv: Path, servers: Path) -> Granted:
     """Found out by trying, best first: neither a kernel's version nor one call that succeeds tells what the others do.
 
@@ -130,12 +129,12 @@ def find_granted(venv: Path, servers: Path) -> Granted:
         venv: the serving environment, whose Python is what is tried.
         servers: where servers' folders lie, as a user of its own must be able to pass there.
 
-    Raises CannotTell: a poorer tier is taken for a refusal alone, never for a machine that is slow or full.
+    Raises CannotTell: poorer layers are taken for a refusal alone, never for a machine that is slow or full.
     """
     if platform.machine() != ARCHITECTURE:
         return Granted((), f"the sandbox is written for {ARCHITECTURE}, and this machine is {platform.machine()}")
     refused, gpus = "", gpus_here()
-    for layers in AS_ROOT if os.getuid() == 0 else AS_ANYBODY:
+    for layers in ways(is_root=os.getuid() == 0):
         if gpus and NAMESPACES in layers and PROC not in layers:
             continue  # libcuda starts nowhere without /proc
         trouble = try_layers(layers, venv, servers)

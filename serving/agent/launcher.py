@@ -29,7 +29,7 @@ from serving.agent.sandbox.spec import EDITION, Spec
 from serving.agent.server_command import command_of
 from serving.agent.server_ports import free_ports
 from serving.core.addresses import LOOPBACK
-from serving.core.containment import NOT_FOUND_OUT, not_contained
+from serving.core.containment import NOT_FOUND_OUT, Containment, not_contained
 from serving.core.redaction import last_words
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
 from serving.servers import client_of
@@ -257,10 +257,10 @@ class LocalLauncher:
             tier = self.granted.tier
         except containment.CannotTell as error:
             raise LaunchError("not_ready", f"{NOT_FOUND_OUT} Give this node more room: {error}.") from error
-        if tier.holds_code or self._allows_uncontained_code:
+        if tier is Containment.CONTAINED or self._allows_uncontained_code:
             return
         if code_files(spec.manifest["files"]):
-            raise LaunchError("not_contained", not_contained(spec.model, spec.release_name, tier))
+            raise LaunchError("not_contained", not_contained(spec.model, spec.release_name))
 
     def _launch(self, spec: LaunchSpec) -> RunningServer:
         """The server, as soon as its shim has told its process id."""

@@ -27,7 +27,7 @@ from serving.adapters.triton import TritonServer
 from serving.adapters.triton_control import About, TritonControl
 from serving.agent import model_repository, shim_record
 from serving.agent.health_check import require_sockets
-from serving.core.containment import Containment, not_contained
+from serving.core.containment import not_contained
 from serving.core.static_servers import NOTHING, REQUEST, StaticServer, differences
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer, TensorSpec
 
@@ -246,7 +246,7 @@ class StaticLauncher:
         if self._allows_uncontained_code or self._loads == NOTHING:
             return
         if code_files(spec.manifest["files"]):
-            raise LaunchError("not_contained", not_contained(spec.model, spec.release_name, Containment.NONE))
+            raise LaunchError("not_contained", not_contained(spec.model, spec.release_name))
 
     def _check_server(self, spec: LaunchSpec) -> None:
         """Raises InferenceError where it does not answer, LaunchError where it is not to be used for this release."""

@@ -18,7 +18,7 @@ from serving import queries
 from serving.actions.environments import change_environment, create_environment
 from serving.api.capabilities import StateField
 from serving.api.gateways import GatewayOut
-from serving.core.containment import of_facts, sentence_of
+from serving.core.containment import of_facts
 from serving.core.platforms import PlatformKind
 from serving.models import Environment, Route, Server
 from serving.queries.forced_key import shown_forced_key
@@ -40,9 +40,7 @@ class RuntimeOut(serializers.Serializer[Any]):
     versions = serializers.DictField(child=serializers.CharField())
     states = RuntimeStatesOut(help_text="whether Sluicegate was run with this server and these backends")
     node = serializers.CharField()
-    containment = serializers.CharField(
-        help_text="how the node shuts a release's code in: own_user, namespaces, landlock, …"
-    )
+    containment = serializers.CharField(help_text="contained, not contained, or unknown")
     contained = serializers.CharField(help_text="the same as a sentence")
     seen_at = serializers.DateTimeField(allow_null=True, help_text="when the node's agent last said that it is there")
 
@@ -246,8 +244,8 @@ class RuntimesView(APIView):
             {
                 **own,
                 "node": node.name,
-                "containment": str(of_facts(node.facts) or "unknown"),
-                "contained": sentence_of(node.facts),
+                "containment": (contained := of_facts(node.facts)).value,
+                "contained": contained.sentence,
                 "seen_at": node.seen_at,
             }
             for node in queries.nodes()

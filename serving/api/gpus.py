@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from rest_framework import serializers
-
-from serving.core.gpu import Gpu, faults, untold
-from serving.queries.fleet import NodeView
-
-_NUMBERS = (
-    "busy_frac", "memory_used_bytes", "memory_total_bytes", "temperature_c", "temperature_margin_c", "power_w", "power_limit_w",
-    "sm_clock_mhz", "sm_clock_max_mhz", "ecc_corrected", "ecc_uncorrected", "recovery_action", "pcie_width", "pcie_width_max",
-)  # fmt: skip
-_FLAGS = ("row_remap_pending", "row_remap_failed", "is_sliced")
 
 
 class XidOut(serializers.Serializer[Any]):
@@ -49,7 +39,9 @@ class GpuOut(serializers.Serializer[Any]):
     row_remap_pending = serializers.BooleanField(allow_null=True)
     row_remap_failed = serializers.BooleanField(allow_null=True)
     is_sliced = serializers.BooleanField(allow_null=True, help_text="in MIG mode")
-    processes = serializers.IntegerField(allow_null=True, help_text="how many compute on it")
+    processes = serializers.IntegerField(
+        source="processes.__len__", default=None, allow_null=True, help_text="how many compute on it"
+    )
     xids = XidOut(many=True, allow_null=True)
     unknown = serializers.DictField(child=serializers.CharField(), help_text="why, by field")
 
@@ -57,28 +49,8 @@ class GpuOut(serializers.Serializer[Any]):
 class GpusOut(serializers.Serializer[Any]):
     """A node's GPUs as its agent read them last."""
 
-    at = serializers.DateTimeField(allow_null=True)
-    why_unknown = serializers.CharField(allow_blank=True, help_text="nothing is known of their state now; empty: it is")
-    gpus = GpuOut(many=True)
-
-
-def gpus_row(one: NodeView) -> dict[str, Any]:
-    reading = one.gpus_read
-    return {
-        "at": one.gpus_read_at,
-        "why_unknown": one.gpus_read_why_not,
-        "gpus": [_gpu_row(gpu) for gpu in reading.gpus] if reading else [],
-    }
-
-
-def _gpu_row(gpu: Gpu) -> dict[str, Any]:
-    return {
-        **{name: getattr(gpu, name) for name in ("uuid", "name", "parent_uuid", *_NUMBERS, *_FLAGS)},
-        "faults": faults(gpu),
-        "untold": untold(gpu),
-        "processes": None if gpu.processes is None else len(gpu.processes),
-        "xids": None if gpu.xids is None else [
-            {"code": one.code, "at": datetime.fromtimestamp(one.at_s, UTC)} for one in gpu.xids
-        ],
-        "unknown": dict(gpu.unknown),
-    }  # fmt: skip
+    at = serializers.DateTimeField(source="gpus_read_at", allow_null=True)
+    why_unknown = serializers.CharField(
+        source="gpus_read_why_not", allow_blank=True, help_text="nothing is known of their state now; empty: it is"
+    )
+    gpus = GpuOut(source="gpus_read.gpus", default=(), many=True)

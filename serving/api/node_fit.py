@@ -52,7 +52,7 @@ class NodeFitOut(FitOut):
     node = serializers.CharField()
     has_runtime = serializers.BooleanField(help_text="whether it offers the release's runtime image and backend")
     seen_at = serializers.DateTimeField(allow_null=True)
-    containment = serializers.CharField(help_text="how it shuts a release's code in: own_user, namespaces, landlock, …")
+    containment = serializers.CharField(help_text="contained, not contained, or unknown")
     contained = serializers.CharField(help_text="the same as a sentence")
 
 

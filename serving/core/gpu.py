@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 #: Xids that a program brings about by what it does; every other one is the hardware's, the driver's or the bus's.
@@ -38,6 +39,10 @@ class Xid:
     @property
     def is_applications(self) -> bool:
         return self.code in APPLICATION_XIDS
+
+    @property
+    def at(self) -> datetime:
+        return datetime.fromtimestamp(self.at_s, UTC)
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,35 @@ class Gpu:
     xids_since_s: float | None = None  # heard of since then
     unknown: Mapping[str, str] = field(default_factory=dict)  # why, by field
 
+    @property
+    def faults(self) -> list[str]:
+        """Faults of the hardware itself in one reading, as half sentences. If something is unknown, an empty list is not "fine".
+
+        Source: NVIDIA's row remapping guide (a failed remapping calls for replacement, a pending one only for a reset some day), the
+        recovery action of nvml.h, and APPLICATION_XIDS for what an Xid says.
+        """
+        found = [f"the driver has lost it: {self.lost}"] if self.lost else []
+        if self.recovery_action:
+            found.append(f"it needs {recovery(self.recovery_action)}")
+        if self.row_remap_failed:
+            found.append("a row of its memory could not be remapped, so it is to be replaced")
+        codes = sorted({one.code for one in self.xids or () if not one.is_applications})
+        if codes:
+            found.append(f"Xid {', '.join(map(str, codes))}")
+        return found
+
+    @property
+    def untold(self) -> list[str]:
+        """Unknown inputs of `faults`, in words. If there are any, a fault may exist that was not seen."""
+        asked = {
+            "whether it needs recovery": self.recovery_action,
+            "rows of its memory": self.retired_pages_pending
+            if self.row_remap_failed is None
+            else self.row_remap_failed,
+            "Xids": self.xids,
+        }
+        return [] if self.parent_uuid else [words for words, answer in asked.items() if answer is None]
+
 
 @dataclass(frozen=True)
 class GpuReading:
@@ -105,16 +139,6 @@ def reading_of(told: Mapping[str, Any]) -> GpuReading | None:
         return None
     gpus = tuple(_gpu(one) for one in told.get("gpus") or ())
     return GpuReading(float(told["at_s"]), gpus, str(told.get("unknown", "")), str(told.get("source", "nvml")))
-
-
-def untold(gpu: Gpu) -> list[str]:
-    """What `faults` rests on and nobody told of, in words: as long as there is some, no fault was seen, and may be there."""
-    asked = {
-        "whether it needs recovery": gpu.recovery_action,
-        "rows of its memory": gpu.retired_pages_pending if gpu.row_remap_failed is None else gpu.row_remap_failed,
-        "Xids": gpu.xids,
-    }
-    return [] if gpu.parent_uuid else [words for words, answer in asked.items() if answer is None]
 
 
 def with_servers(reading: GpuReading, servers: Mapping[int, int]) -> GpuReading:
@@ -151,20 +175,3 @@ def _gpu(told: Mapping[str, Any]) -> Gpu:
 def recovery(action: int) -> str:
     """What NVML calls for, in words."""
     return _RECOVERY_ACTIONS.get(action, f"recovery action {action}")
-
-
-def faults(gpu: Gpu) -> list[str]:
-    """Half sentences of what is wrong with the hardware itself, by one reading; empty is not "fine" where something is unknown.
-
-    Source: NVIDIA's row remapping guide (a failed remapping calls for replacement, a pending one only for a reset some day), the
-    recovery action of nvml.h, and APPLICATION_XIDS for what an Xid says.
-    """
-    found = [f"the driver has lost it: {gpu.lost}"] if gpu.lost else []
-    if gpu.recovery_action:
-        found.append(f"it needs {recovery(gpu.recovery_action)}")
-    if gpu.row_remap_failed:
-        found.append("a row of its memory could not be remapped, so it is to be replaced")
-    codes = sorted({one.code for one in gpu.xids or () if not one.is_applications})
-    if codes:
-        found.append(f"Xid {', '.join(map(str, codes))}")
-    return found

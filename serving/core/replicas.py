@@ -18,18 +18,16 @@ MOST_REPLICAS = 100
 
 class What(StrEnum):
     """`place` one more · `renew` one that is set aside: another takes its slot as soon as a node has room, and it goes when it can ·
-    `move` one that failed to another node, if there is one for it · `remove` one too many."""
+    `remove` one too many."""
 
     PLACE = "place"
-    MOVE = "move"
     RENEW = "renew"
     REMOVE = "remove"
 
 
 @dataclass(frozen=True)
 class Replica:
-    """A deployment as this looks at it. `is_leaving`: it is drained, or being replaced. `crowd`: replicas of the release on its
-    node, itself among them."""
+    """A deployment as this looks at it. `is_leaving`: it is drained, or being replaced."""
 
     key: int
     slot: int
@@ -39,7 +37,6 @@ class Replica:
     is_leaving: bool = False
     is_silent: bool = False  # the agent of its node does not report; whether it answers is unknown
     is_set_aside: bool = False  # it is told to be unwell, and gets no traffic
-    crowd: int = 1
 
 
 @dataclass(frozen=True)
@@ -65,25 +62,14 @@ def steps_to(wanted: int, replicas: Sequence[Replica]) -> list[ReplicaStep]:
     going = {one.key for one in spare}
     stay = [one for one in staying if one.key not in going]
     found += [ReplicaStep(What.RENEW, one.slot, one.key, _UNWELL) for one in stay if one.is_set_aside]
-    return found + _failed([one for one in stay if not one.is_set_aside]) + spare
-
-
-def _failed(kept: Sequence[Replica]) -> list[ReplicaStep]:
-    """Where another replica of the release answers, it is the node that may be at fault; where none does, the release is."""
-    if not any(one.answers for one in kept):
-        return []
-    return [
-        ReplicaStep(What.MOVE, one.slot, one.key, f"it failed on node {one.node}, and the release answers elsewhere")
-        for one in kept
-        if one.has_failed and not one.answers
-    ]
+    return found + spare
 
 
 def _too_many(wanted: int, kept: Sequence[Replica]) -> list[ReplicaStep]:
-    """Replicas that do not answer go first, then those of a crowded node; never one that the wanted number needs for its answers."""
+    """Replicas that do not answer go first, then the highest slots; never a replica whose answers the wanted number needs."""
     spare = sum(one.answers for one in kept) - wanted
     found: list[ReplicaStep] = []
-    order = sorted(kept, key=lambda one: (one.answers, not one.has_failed, -one.crowd, -one.slot))
+    order = sorted(kept, key=lambda one: (one.answers, not one.has_failed, -one.slot))
     for one in order[: max(0, len(kept) - wanted)]:
         if one.answers and spare < 1:
             break

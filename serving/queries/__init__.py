@@ -12,7 +12,6 @@ from serving.queries.deployments import (
     find_environment,
     gateways_in,
     get_environment,
-    get_node,
     is_last_of_stable,
     live_deployments,
     nodes,
@@ -22,7 +21,6 @@ from serving.queries.deployments import (
 )
 from serving.queries.readings import gpu_readings_of, last_reading, measured_servers, readings_of
 from serving.queries.routes import environments, get_environment_with_routes
-from serving.queries.variants import live_variants
 
 __all__ = [
     "all_environments",
@@ -36,12 +34,10 @@ __all__ = [
     "gateways_in",
     "get_environment",
     "get_environment_with_routes",
-    "get_node",
     "gpu_readings_of",
     "is_last_of_stable",
     "last_reading",
     "live_deployments",
-    "live_variants",
     "measured_servers",
     "nodes",
     "readings_of",

@@ -16,7 +16,7 @@ def code_runs(release: Release) -> Iterator[CodeRun]:
         tier = containment.of_facts(node.facts)
         yield CodeRun(
             node=node.name,
-            containment=str(tier) if tier else "unknown",
-            says=containment.sentence_of(node.facts),
+            containment=tier.value,
+            says=tier.sentence,
             may_run=containment.may_run_code(node.facts),
         )

@@ -128,19 +128,6 @@ def is_last_of_stable(deployment: Deployment) -> bool:
     ).exists()
 
 
-def get_node(name: str) -> Node:
-    """Raises NotFound; also for what cannot be a name, which must not reach the database."""
-    found = nodes().filter(name=name).first() if name.isprintable() else None
-    if found is None:
-        raise NotFound("no_such_node", f"No node {name} has been heard of.", node=name)
-    return found
-
-
-def find_node(name: str) -> Node | None:
-    """The node of this name, also one that was removed."""
-    return Node.objects.filter(name=name).first()
-
-
 def with_listing(rows: QuerySet[Node]) -> QuerySet[Node]:
     """The nodes with `listed_in`, the key of the environment that lists the server; None for a machine."""
     return rows.annotate(listed_in=F("listing__environment"))

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import Window
-from django.db.models.functions import RowNumber
 from django.utils import timezone
 
 from accounts.core.access import Actor
@@ -17,18 +15,15 @@ from registry.core.node_facts import NodeFacts, from_agent
 from registry.models import Release
 from registry.queries import manifests_of, visible_models
 from registry.queries.signature_state import wrong_signatures
-from serving.core.containment import of_facts, sentence_of
-from serving.core.gpu import GpuReading, faults, reading_of
+from serving.core.containment import of_facts
+from serving.core.gpu import GpuReading, reading_of
 from serving.models import Deployment, Node, Server
-from serving.queries.deployments import current_servers, live_deployments
-from serving.queries.memory_sums import NodeSums, nodes_with_sums
+from serving.queries.deployments import current_servers, live_deployments, nodes
 from serving.queries.reporting import is_proven, is_reporting
 from serving.queries.runtimes import runtimes_with_states
 
 #: A node whose agent was silent for so long is not said to be about.
 SILENT_AFTER = timedelta(seconds=30)
-#: Deployments that one page names.
-MOST_DEPLOYMENTS = 500
 
 
 @dataclass(frozen=True)
@@ -46,6 +41,11 @@ class OnNode:
     is_proven: bool = True  # its server gave a right answer lately
 
     @property
+    def drifted_files(self) -> int | None:
+        """How many of its server's files are not as sealed; None if they were not compared."""
+        return len(self.server.drift) if self.server and self.server.drift_checked_at else None
+
+    @property
     def is_unproven(self) -> bool:
         """Whether its server gets traffic and gave no right answer lately."""
         return self.server is not None and self.server.is_serving and not self.is_proven
@@ -59,7 +59,7 @@ class OnNode:
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node. None in `known` is unknown, never “none” or “ok”. `held` names some of its deployments, `sums` is of all."""
+    """A node. None in `known` is unknown, never “none” or “ok”. `held`: its deployments, the newest first."""
 
     node: Node
     known: NodeFacts
@@ -69,7 +69,6 @@ class NodeView:
     gpus_unknown: str
     gpus_read: GpuReading | None
     gpus_read_why_not: str  # nothing is known of their state; empty where it is
-    sums: NodeSums
     held: list[OnNode] = field(default_factory=list)
 
     @property
@@ -88,9 +87,29 @@ class NodeView:
         return str(self.node.facts.get("missing", ""))
 
     @property
-    def unnamed(self) -> int:
-        """How many of its deployments `held` leaves out."""
-        return max(0, self.sums.deployments - len(self.held))
+    def deployment_count(self) -> int:
+        return len(self.held)
+
+    @property
+    def images(self) -> list[str]:
+        """Its runtime images, each `name@digest`."""
+        return [own["image"] for own in self.node.runtimes]
+
+    @property
+    def declared_mib(self) -> int:
+        """Host memory that the envelopes of its deployments ask for, as far as the asker may read them."""
+        return sum(one.declared_mib or 0 for one in self.held)
+
+    @property
+    def undeclared(self) -> int:
+        """How many of its deployments declare no memory to the asker."""
+        return sum(one.declared_mib is None for one in self.held)
+
+    @property
+    def measured_mib(self) -> int | None:
+        """Memory that its servers hold; None if a server was not measured."""
+        measured = [one.measured_mib for one in self.held]
+        return None if None in measured else sum(size or 0 for size in measured)
 
     @property
     def gpus_read_at(self) -> datetime | None:
@@ -100,7 +119,7 @@ class NodeView:
     def gpu_faults(self) -> list[str]:
         """Faults of its GPUs' hardware that were read; half sentences."""
         read = self.gpus_read.gpus if self.gpus_read else ()
-        return [f"{gpu.uuid}: {fault}" for gpu in read for fault in faults(gpu)]
+        return [f"{gpu.uuid}: {fault}" for gpu in read for fault in gpu.faults]
 
     @property
     def state(self) -> str:
@@ -109,14 +128,10 @@ class NodeView:
 
 
 def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
-    """Every node by name, with what runs there. Six queries, however many there are.
-
-    The newest deployments of every node are named, as many of one as of another, `MOST_DEPLOYMENTS` in all.
-    """
+    """Every node by name, with its deployments. Six queries, however many there are."""
     now = now or timezone.now()
     mine = set(visible_models(actor).values_list("pk", flat=True))
-    newest_first = Window(RowNumber(), partition_by="node_id", order_by="-pk")
-    deployments = list(live_deployments().annotate(nth=newest_first).order_by("nth", "node_id")[:MOST_DEPLOYMENTS])
+    deployments = list(live_deployments().order_by("-pk"))
     servers: dict[int, Server] = {}
     for server in current_servers().filter(deployment__in=[one.pk for one in deployments]):
         servers.setdefault(server.deployment_id, server)  # the newest
@@ -128,7 +143,7 @@ def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
         state, why = attested(told.server, one.release, wrong.get(one.release_id))
         proven = told.server is None or is_proven(told.server, one.release.model.objectives, now)
         held.setdefault(one.node_id, []).append(replace(told, attested=state, attested_why=why, is_proven=proven))
-    return [_view(node, sums, held.get(node.name, []), now) for node, sums in nodes_with_sums(actor)]
+    return [_view(node, held.get(node.name, []), now) for node in nodes()]
 
 
 def attested(server: Server | None, release: Release, wrong: str | None) -> tuple[str, str]:
@@ -163,14 +178,14 @@ def _on_node(one: Deployment, server: Server | None, mine: set[int], manifests: 
     return OnNode(one, server, one.release.model.slug, one.release.name, one.release.number, declared)
 
 
-def _view(node: Node, sums: NodeSums, held: list[OnNode], now: datetime) -> NodeView:
+def _view(node: Node, held: list[OnNode], now: datetime) -> NodeView:
     known = from_agent(node.facts)
     why = str(node.facts.get("gpus_unknown") or "its agent did not say") if known.gpus is None else ""
     is_silent = not is_reporting(node, now)
-    containment = str(of_facts(node.facts) or "unknown")
+    contained = of_facts(node.facts)
     reading = reading_of(node.gpus)
     return NodeView(
-        node, known, is_silent, containment, sentence_of(node.facts), why, reading, _why_not(reading, now), sums, held,
+        node, known, is_silent, contained.value, contained.sentence, why, reading, _why_not(reading, now), held,
     )  # fmt: skip
 
 

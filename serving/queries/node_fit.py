@@ -19,7 +19,7 @@ from registry.models import Release
 from registry.queries import manifest_of
 from registry.queries.file_headers import headers_of_files
 from registry.queries.gpu_memory import estimate_in
-from serving.core.containment import may_run_code, of_facts, sentence_of
+from serving.core.containment import may_run_code, of_facts
 from serving.models import Environment, Node
 from serving.queries.deployments import deployments_in, nodes, open_to, with_listing
 
@@ -64,8 +64,8 @@ def fits_of(release: Release, among: Iterable[Node] | None = None) -> list[dict[
             "node": node.name,
             "has_runtime": _offers(node, runtime_of(manifest)),
             "seen_at": node.seen_at,
-            "containment": str(of_facts(node.facts) or "unknown"),
-            "contained": sentence_of(node.facts),
+            "containment": (contained := of_facts(node.facts)).value,
+            "contained": contained.sentence,
             **_with_runtime(manifest, node, headers).as_json(),
         }
         for node in (nodes() if among is None else among)

@@ -12,7 +12,7 @@ from registry.core.fit import SEVERITY, Fit, Verdict
 from registry.core.node_facts import from_agent
 from registry.models import Release
 from registry.queries import manifest_of
-from serving.core.containment import Containment, may_run_code, not_contained, of_facts
+from serving.core.containment import may_run_code, not_contained
 from serving.core.gpu import reading_of
 from serving.core.placement import Choice, Claim, Device, Spot, choose, claim_of, demand_of
 from serving.models import Environment, Node
@@ -131,7 +131,7 @@ def _refusal(release: Release, node: Node, its: Fit) -> str:
     if its.verdict is Verdict.NO:
         return its.reasons[0].message
     if release.is_code_bearing and not may_run_code(node.facts):
-        return not_contained(release.model.slug, release.name, of_facts(node.facts) or Containment.NONE)
+        return not_contained(release.model.slug, release.name)
     return ""
 
 

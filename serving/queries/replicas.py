@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Exists, OuterRef, QuerySet, Subquery
 from django.db.models.functions import JSONObject
 from django.utils import timezone
 
@@ -24,8 +23,6 @@ from serving.models import Deployment, Environment, Scale
 from serving.queries.deployments import answering_servers, live_deployments
 from serving.queries.reporting import is_reporting
 
-#: A node on which a replica failed is not tried again for so long while another may run it.
-FAILED_FOR = timedelta(hours=1)
 #: Of whom a release's uses are not asked where servers are looked at: an alias needs none, and routes are looked at themselves.
 NOT_ASKED = frozenset({"serving", "aliases"})
 
@@ -130,7 +127,6 @@ def plans_of(deployments: Iterable[Any]) -> list[ReplicaPlan]:
 
 def _plan(every: Sequence[Any], declared: Declared, *, is_used: bool) -> ReplicaPlan:
     """`is_used`: by a rollout or an undo window. What is drained waits for its end, and stays as long, unless its slot was given away."""
-    crowd = Counter(one.node_id for one in every if one.is_wanted)
     given = {one.slot for one in every if one.is_wanted and one.drain_asked_at is None}
     now = timezone.now()
     replicas = tuple(
@@ -143,7 +139,6 @@ def _plan(every: Sequence[Any], declared: Declared, *, is_used: bool) -> Replica
             is_leaving=not one.is_wanted or (one.drain_asked_at is not None and (one.slot in given or not is_used)),
             is_silent=not is_reporting(one.node, now),
             is_set_aside=one.is_set_aside,
-            crowd=crowd[one.node_id],
         )
         for one in every
     )
@@ -207,10 +202,3 @@ def _declared(manifest: str) -> Declared:
     )
     start_s = max((float((one.get("load") or 0) + (one.get("warmup") or 0)) for one in starts), default=0.0)
     return Declared(said.get("min"), said.get("max"), start_s or float(lifecycle.get("load_timeout_s") or 0))
-
-
-def failed_on(release: Release, environment: Environment) -> set[str]:
-    """The nodes on which a replica of the release has failed there within `FAILED_FOR`, or stands as failed."""
-    rows = Deployment.objects.filter(release=release, environment=environment)
-    lately = Q(failed_at__gte=timezone.now() - FAILED_FOR) | Q(state=DeploymentState.FAILED)
-    return set(rows.filter(lately).values_list("node_id", flat=True))

@@ -15,10 +15,8 @@ from accounts.core.access import Actor, Role
 from ledger.core.errors import Invalid, Refused, Stale, Unavailable
 from registry.models import Release
 from serving.actions import ensure_deployment, release_deployment, replicas
-from serving.actions.deployments import record_state
-from serving.actions.draining import _release
+from serving.actions.deployments import drain_deployment
 from serving.actions.replicas import continue_placing, scale_release, why_not_placed
-from serving.core.lifecycle import DeploymentState
 from serving.core.placement import Claim
 from serving.models import Deployment, Environment, Node, Scale, Server
 from serving.queries.deployments import answering_servers
@@ -138,7 +136,7 @@ def test_the_event_of_a_drain_has_the_state_that_the_row_had(stable: Deployment)
     """Its agent moved it between the look and the lock."""
     Deployment.objects.filter(pk=stable.pk).update(state="loading")
     stable.servers.update(is_serving=False)
-    _release(AGENT, stable, "Repair.")
+    drain_deployment(actor=AGENT, deployment=stable, reason="Repair.", is_spare=True)
     told = events_of("deployment", stable.pk).get(verb="deployment.drained")
     assert (told.from_state, told.to_state) == ("loading", "loading")
 
@@ -249,61 +247,6 @@ def test_how_long_a_server_takes_to_start_is_declared(envelope: dict[str, Any], 
     release = Release(manifest=json.dumps({"envelope": envelope}))
     learn_declared(release)
     assert declared_replicas([release.pk])[release.pk].start_s == start_s
-
-
-def test_a_failed_replica_is_tried_on_each_node_once(stable: Deployment) -> None:
-    for name in ("b", "c"):
-        make_node(name)
-    scale(stable, 2)
-    continue_placing(actor=AGENT)
-    tried = set()
-    for _ in range(4):
-        [other] = Deployment.objects.filter(release=stable.release, drain_asked_at=None).exclude(pk=stable.pk)
-        tried.add(other.node_id)
-        if other.state != "failed":
-            record_state(actor=AGENT, deployment=other, to=DeploymentState.FAILED, reason="load_failed: no driver")
-        assert continue_placing(actor=AGENT) == []
-    assert tried == {"b", "c", "local"}  # where no node is left, it stays as it is
-    assert "no driver" in why_not_placed(stable.release, stable.environment)
-    Deployment.objects.filter(node_id="b").update(failed_at=timezone.now() - timedelta(hours=2), state="gone")
-    continue_placing(actor=AGENT)
-    assert nodes_of(stable) == ["b", "local"]
-
-
-def test_a_release_that_answers_nowhere_is_not_carried_from_node_to_node(stable: Deployment) -> None:
-    make_node("b")
-    Server.objects.all().delete()
-    Deployment.objects.update(state="failed")
-    assert continue_placing(actor=AGENT) == [] and nodes_of(stable) == ["local"]
-
-
-def test_one_more_goes_where_none_failed_lately(stable: Deployment) -> None:
-    make_node("b")
-    scale(stable, 2)
-    continue_placing(actor=AGENT)
-    Deployment.objects.filter(node_id="b").update(state="gone", failed_at=timezone.now())
-    continue_placing(actor=AGENT)
-    assert nodes_of(stable) == ["local", "local"]  # b is empty, and would have been the first
-    Node.objects.filter(name="local").update(removed_at=timezone.now())
-    scale(stable, 3)
-    continue_placing(actor=AGENT)
-    assert nodes_of(stable) == ["b", "local", "local"]  # where there is no other, one that failed is better than none
-
-
-def test_the_routes_are_not_locked_for_a_failed_replica_that_can_go_nowhere(
-    stable: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_node("b")
-    scale(stable, 2)
-    continue_placing(actor=AGENT)
-    Deployment.objects.filter(node_id="b").update(state="failed", failed_at=timezone.now())
-    Node.objects.filter(name="local").update(removed_at=timezone.now())
-
-    def locked(*_: object) -> None:
-        raise AssertionError("the routes are locked")
-
-    monkeypatch.setattr("serving.actions.replicas.lock_routes", locked)
-    assert continue_placing(actor=AGENT) == []
 
 
 def test_one_server_that_somebody_else_runs_takes_one_release_of_a_model(stable: Deployment) -> None:

@@ -65,7 +65,7 @@ def test_code_needs_a_waiver_of_just_these_contents(model: ServedModel, staging:
     assert ensure(release, staging).state == S.FETCHING
 
 
-UNCONTAINED = {"containment": {"tier": "seccomp", "allows_uncontained_code": False}}
+UNCONTAINED = {"containment": {"tier": "not contained", "allows_uncontained_code": False}}
 
 
 def waived(model: ServedModel) -> Release:
@@ -81,16 +81,16 @@ def test_code_runs_only_where_it_is_shut_in_or_the_owner_of_the_node_allows_it(
     release = waived(model)
     with pytest.raises(Refused, match="SLUICEGATE_ALLOW_UNCONTAINED_CODE") as caught:
         ensure(release, staging)
-    assert caught.value.code == "not_contained" and caught.value.facts["containment"] == "seccomp"
+    assert caught.value.code == "not_contained"
     assert ensure(sealed(model), staging).node == node  # without code it runs there
-    allowed = {"containment": {"tier": "none", "allows_uncontained_code": True}}
+    allowed = {"containment": {"tier": "not contained", "allows_uncontained_code": True}}
     Node.objects.filter(pk=node.pk).update(facts=allowed)
     assert ensure(release, staging).node == node
 
 
 def test_code_goes_to_the_node_that_shuts_it_in(model: ServedModel, staging: Environment, node: Node) -> None:
     Node.objects.filter(pk=node.pk).update(facts=UNCONTAINED, seen_at=timezone.now())
-    facts = {"containment": {"tier": "namespaces"}}
+    facts = {"containment": {"tier": "contained"}}
     safe = Node.objects.create(name="safe", runtimes=[RUNTIME], facts=facts, seen_at=timezone.now())
     assert ensure(waived(model), staging).node == safe
 
@@ -100,7 +100,7 @@ def test_what_code_may_do_is_told_for_every_node_that_it_could_run_on(model: Ser
     Node.objects.create(name="old", runtimes=[RUNTIME], seen_at=timezone.now())  # its agent tells nothing yet
     Node.objects.create(name="other", runtimes=[], seen_at=timezone.now())
     local, old = code_runs_of(sealed(model, code=True))
-    assert (local.node, local.containment, local.may_run) == ("local", "seccomp", False)
+    assert (local.node, local.containment, local.may_run) == ("local", "not contained", False)
     assert local.says.startswith("This code will run with the service's rights")
     assert (old.node, old.containment, old.may_run) == ("old", "unknown", True) and "service's rights" in old.says
     assert code_runs_of(sealed(model)) == []

@@ -112,28 +112,6 @@ def test_a_server_that_its_agent_is_about_to_end_is_waited_for(night: Night) -> 
     assert night.replicas() == [] and "being taken out" in night.sleep().trouble and unplaced() == []
 
 
-def test_one_that_fails_is_tried_on_another_node(night: Night) -> None:
-    make_node("other")
-    asleep(night)
-    night.asked()
-    night.later()
-    tried: list[str] = []
-    for _ in range(3):
-        (one,) = night.replicas()
-        tried.append(one.node_id)
-        failed_at = timezone.now() - timedelta(seconds=11)
-        Deployment.objects.filter(pk=one.pk).update(state="failed", reason="load_failed: no", failed_at=failed_at)
-        night.later()
-        assert [one.state for one in night.replicas()] == ["fetching"] and night.sleep().trouble == ""
-    assert sorted(tried[:2]) == ["local", "other"]
-    assert tried[2] == tried[1]  # where both fail it stays, and goes on trying
-    left = Deployment.objects.get(node_id=tried[0], state="failed")
-    assert not left.is_wanted and left.reason.startswith(f"It failed on {tried[0]}, and another node takes it.")
-    bring_up()
-    night.later()
-    assert night.state() == "awake"
-
-
 # --- rollouts ---------------------------------------------------------------------------------------------------------
 
 

@@ -317,14 +317,16 @@ def test_a_waiver_is_granted_over_the_api(dev: Any, api: Api) -> None:
     assert "reason" in refused(send_json(manager, "post", url, {}), 422, "invalid_waiver")
     image = dev.get("/api/v1/models/sentiment/releases/r1").json()["manifest"]["runtime"]["image"]
     runtime = {"image": image, "server": "triton", "backends": ["python"], "versions": {}}
-    make_node("weak", runtimes=[runtime], facts={"containment": {"tier": "none", "allows_uncontained_code": False}})
+    make_node(
+        "weak", runtimes=[runtime], facts={"containment": {"tier": "not contained", "allows_uncontained_code": False}}
+    )
     granted = send_json(manager, "post", url, {"reason": "Read it."})
     assert granted.status_code == 201 and granted.json()["granted_by"] == "rm"
-    says = "This code will run with the service's rights, keys and all."
-    wanted = [{"node": "weak", "containment": "none", "says": says, "may_run": False}]
+    says = "This code will run with the service's rights, keys and all: it is not contained."
+    wanted = [{"node": "weak", "containment": "not contained", "says": says, "may_run": False}]
     assert granted.json()["code_runs"] == wanted
     assert dev.get("/api/v1/models/sentiment/releases/r1").json()["code_runs"] == wanted
-    assert Event.objects.get(verb="release.waived").facts["containment"] == {"weak": "none"}
+    assert Event.objects.get(verb="release.waived").facts["containment"] == {"weak": "not contained"}
     read = dev.get("/api/v1/models/sentiment/releases/r1").json()
     assert read["has_code_waiver"] is True and read["waivers"] == [granted.json()]
 

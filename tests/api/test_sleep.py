@@ -23,7 +23,6 @@ from tests.support.worlds.factories import (
     make_release,
     make_server,
     make_user,
-    resealed,
 )
 from tests.support.worlds.rollout_setup import production, serves
 
@@ -90,26 +89,6 @@ def test_it_is_put_to_sleep_and_woken(dev: Client, release: Release) -> None:
     assert [slept[name] for name in told] == ["asleep", "a holiday", "dev", UNKNOWN_WAKE_S]
     assert post(dev, "/begin").json()["version"] == slept["version"]
     assert post(dev, "/end").json()["state"] == "waking"
-
-
-def test_the_memory_of_each_model_is_listed(
-    run: Run,  # noqa: F811
-    release: Release,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("serving.queries.fleet.MOST_DEPLOYMENTS", 1)  # what one page names; sums are of all
-    resealed(release, envelope={"host": {"memory_mib_min": 512}})
-    for deployment in (make_deployment(release, production(), state="ready", slot=1), make_deployment(state="loading")):
-        make_server(deployment, memory_bytes=None if deployment.state == "loading" else 50 * 2**20)
-    _, told = run("admin", "api", "GET", "/nodes/memory")
-    found = told["results"]
-    assert [(one["model"], one["servers"], one["measured_mib"], one["declared_mib"]) for one in found] == [
-        ("sentiment", 2, 350, 1024),
-        (found[1]["model"], 1, None, 0),
-    ]
-    _, told = run("ada", "api", "GET", "/nodes/memory")
-    # another team's: no model has a name in words
-    assert [(one["model"], one["declared_mib"]) for one in told["results"]] == [("", 0)]
 
 
 def test_why_it_is_awake_is_told(dev: Client, release: Release) -> None:

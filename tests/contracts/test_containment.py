@@ -20,7 +20,7 @@ from serving.agent import containment, server_shim
 from serving.agent import launcher as launchers
 from serving.agent.node_agent import facts
 from serving.agent.sandbox import spec as specs
-from serving.agent.sandbox.spec import SECCOMP
+from serving.agent.sandbox.spec import LANDLOCK, NAMESPACES, PROC, SECCOMP, USER
 from serving.core.containment import Containment
 from tests.support.rigs.sandbox_rig import NOBODY, ordinary_python
 
@@ -47,27 +47,45 @@ from serving.agent import containment
 containment._TRIALS = ((0.0, 30.0), (0.1, 30.0))
 try:
     found = containment.find_granted(Path(sys.argv[1]), Path(sys.argv[2]))
-    print(found.tier, found.refused)
+    print("+".join(found.layers), found.refused)
 except containment.CannotTell as error:
     print("unknown", error)
 """
+BEST, LANDLOCKED = (NAMESPACES, PROC, LANDLOCK, SECCOMP), (LANDLOCK, SECCOMP)
 _UNSHARE, _MOUNT, _LANDLOCK, _PTRACE = "272", "165", "444,445,446", "101"
 
 
 @pytest.mark.parametrize(
     ("denied", "wanted"),
     [
-        (_UNSHARE, Containment.LANDLOCK),  # a container's seccomp profile
-        (_MOUNT, Containment.LANDLOCK),  # Ubuntu 24.04: the user namespace is granted, and no right in it
-        (f"{_UNSHARE},{_LANDLOCK}", Containment.SECCOMP),  # an old kernel in a container
-        (_LANDLOCK, Containment.NAMESPACES),
-        (_PTRACE, Containment.NAMESPACES),  # the secrets of Triton's control are then to be seen; nothing else changes
+        (_UNSHARE, LANDLOCKED),  # a container's seccomp profile
+        (_MOUNT, LANDLOCKED),  # Ubuntu 24.04: the user namespace is granted, and no right in it
+        (f"{_UNSHARE},{_LANDLOCK}", (SECCOMP,)),  # an old kernel in a container
+        (_LANDLOCK, (NAMESPACES, PROC, SECCOMP)),
+        (_PTRACE, BEST),  # the secrets of Triton's control are then to be seen; nothing else changes
     ],
 )
-def test_a_poorer_machine_is_known_for_what_it_is(denied: str, wanted: Containment) -> None:
-    tier, refused = found_where(denied, errno.EPERM)
-    assert tier == wanted
+def test_a_poorer_machine_is_known_for_what_it_is(denied: str, wanted: tuple[str, ...]) -> None:
+    layers, refused = found_where(denied, errno.EPERM)
+    assert layers == "+".join(wanted)
     assert bool(refused) == (denied != _PTRACE)
+
+
+@pytest.mark.parametrize(
+    ("layers", "is_contained"),
+    [
+        (BEST, True),
+        (LANDLOCKED, True),
+        ((USER, LANDLOCK, SECCOMP), True),
+        ((NAMESPACES, PROC, SECCOMP), True),
+        ((USER, SECCOMP), False),
+        ((SECCOMP,), False),
+        ((), False),
+    ],
+)
+def test_code_is_contained_where_it_reads_its_own_files_only(layers: tuple[str, ...], is_contained: bool) -> None:
+    tier = containment.Granted(layers).tier
+    assert tier is (Containment.CONTAINED if is_contained else Containment.NOT_CONTAINED)
 
 
 @pytest.mark.parametrize("lack", [errno.EAGAIN, errno.ENOMEM, errno.ENOSPC])
@@ -135,7 +153,7 @@ def test_a_node_tells_of_itself_and_takes_its_servers_back_during_a_long_search(
         assert launcher._is_shut_in_as_today(folder) == is_taken
     assert facts(launcher)["containment"]["tier"] == "unknown"
     search.end()
-    assert launcher.containment(within_s=30)["tier"] == Containment.SECCOMP
+    assert launcher.containment(within_s=30)["tier"] == Containment.NOT_CONTAINED
 
 
 def test_a_program_that_ended_wrong_tells_nothing_of_the_machine(tmp_path: Path) -> None:
@@ -200,12 +218,12 @@ def test_roots_without_rights_have_what_an_ordinary_user_has(kept: str, has_user
         ended = subprocess.run(told, capture_output=True, text=True, env=environment, timeout=150, check=False)
     wanted, _ = found_where(_UNSHARE, errno.EPERM)  # who may not make namespaces either
     if has_users:
-        wanted = Containment.OWN_USER if wanted == Containment.LANDLOCK else Containment.OTHER_USER
+        wanted = f"{USER}+{wanted}"
     assert ended.stdout.split()[:1] == [wanted], ended.stdout + ended.stderr
 
 
 def found_where(denied: str, answer: int) -> tuple[str, str]:
-    """The tier and what is told beside it, where a filter answers so to these system calls. As an ordinary user: root has other ways."""
+    """The layers, and why better ones were refused, if a filter answers so to these system calls. An ordinary user's: root has others."""
     python = ordinary_python()
     if not python:
         pytest.skip("there is no Python that an ordinary user can start")
@@ -216,9 +234,9 @@ def found_where(denied: str, answer: int) -> tuple[str, str]:
         ended = subprocess.run(
             told, capture_output=True, text=True, env=specs.ENVIRONMENT, cwd="/", timeout=150, check=False, **who
         )
-    tier, _, told = ended.stdout.strip().partition(" ")
-    assert tier, ended.stderr
-    return tier, told
+    layers, _, told = ended.stdout.strip().partition(" ")
+    assert layers, ended.stderr
+    return layers, told
 
 
 def test_folders_that_the_environments_pth_files_name_are_seen(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from serving.agent.blob_cache import BlobCache
 from serving.agent.hardware import hardware
 from serving.agent.launcher import LocalLauncher
 from serving.agent.sandbox.spec import EDITION, LANDLOCK, SECCOMP
-from serving.core.containment import of_facts
+from serving.core.containment import Containment, of_facts
 from serving.ports import LaunchError, RunningServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs
@@ -204,7 +204,7 @@ def test_nothing_is_started_while_it_cannot_be_told_how_it_would_be_shut_in(
         error = refusal(launcher, made.doubling(blobs))
     assert error.reason == "not_ready" and "no end within 0.001 s" in error.message
     told = launcher.containment()
-    assert told["tier"] == "unknown" and of_facts({"containment": told}) is None
+    assert told["tier"] == "unknown" and of_facts({"containment": told}) is Containment.UNKNOWN
     launcher._finder._again_at = 0.0
     assert double(launcher, start(launcher, made.doubling(blobs)))
 

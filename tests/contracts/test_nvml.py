@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from serving.agent.gpu_reader import MOST_XIDS, GpuReader
-from serving.core.gpu import Gpu, GpuReading, Xid, faults, reading_of
+from serving.core.gpu import Gpu, GpuReading, Xid, reading_of
 from tests.support.fakes.nvml import RECORDINGS, RecordedLibrary, record, replayed
 
 EVERY = sorted(path.stem for path in RECORDINGS.glob("*.json"))
@@ -69,7 +69,7 @@ def test_what_a_gpu_tells_has_its_units() -> None:
     assert (gpu.ecc_corrected, gpu.ecc_uncorrected, gpu.row_remap_failed, gpu.recovery_action) == (3, 0, False, 0)
     assert gpu.processes and (gpu.processes[0].pid, gpu.processes[0].memory_bytes) == (4242, 8 << 30)
     assert (gpu.xids, gpu.xids_since_s) == ((), 100.0)
-    assert gpu.unknown == {"retired_pages_pending": "Not Supported"} and faults(gpu) == []
+    assert gpu.unknown == {"retired_pages_pending": "Not Supported"} and gpu.faults == []
 
 
 def test_times_of_throttling_are_seconds_of_the_violation_counters() -> None:
@@ -118,7 +118,7 @@ def test_a_gpu_that_is_lost_stays_in_the_reading_with_its_last_xid() -> None:
     last = [one.gpus[0] for one in readings("xid_79")][2:]
     assert [gpu.uuid for gpu in last] == ["GPU-aaaa"] * 2
     assert [gpu.lost for gpu in last] == ["GPU is lost", "it is not found any more"]
-    assert faults(last[0]) == ["the driver has lost it: GPU is lost", "Xid 79"]
+    assert last[0].faults == ["the driver has lost it: GPU is lost", "Xid 79"]
     assert last[1].xids == (Xid(79, 102.0),) and last[1].memory_used_bytes is None
 
 
@@ -149,7 +149,7 @@ def test_a_slice_answers_for_its_memory_and_its_gpu_for_the_rest() -> None:
     ],
 )
 def test_faults_are_the_hardwares_own(name: str, said: list[str]) -> None:
-    assert faults(readings(name)[-1].gpus[0]) == said
+    assert readings(name)[-1].gpus[0].faults == said
 
 
 def test_a_storm_of_xids_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from tests.support.rigs.sandbox_rig import BOUNDS, MIB, Ground, expected, ground
 #: Every way that an agent may choose, and whether root starts it.
 WAYS = {
     f"{'root' if is_root else 'anybody'}: {', '.join(layers) or 'nothing'}": (layers, is_root)
-    for ways, is_root in ((containment.AS_ROOT, True), ((*containment.AS_ANYBODY, ()), False))
+    for ways, is_root in ((containment.ways(is_root=True), True), ((*containment.ways(is_root=False), ()), False))
     for layers in ways
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serving.core.dcgm import GpuSeries, as_series, questions, reading_from
-from serving.core.gpu import Gpu, GpuReading, faults
+from serving.core.gpu import Gpu, GpuReading
 from tests.core.test_gpu_health import judged
 from validators.core.gpu_checks import CHECKS
 from validators.core.verdict import Verdict
@@ -72,7 +72,7 @@ def test_a_last_xid_says_nothing_until_it_changes() -> None:
 
 def test_counted_xids_are_heard_by_their_code() -> None:
     (gpu, _) = mapped(PAGE.replace('xid="0"} 0', 'xid="79"} 1')).gpus
-    assert gpu.xids and [one.code for one in gpu.xids] == [79] and faults(gpu) == ["Xid 79"]
+    assert gpu.xids and [one.code for one in gpu.xids] == [79] and gpu.faults == ["Xid 79"]
 
 
 def test_where_there_is_nothing_it_is_unknown() -> None:

@@ -11,11 +11,9 @@ from serving.core.gpu import (
     GpuProcess,
     GpuReading,
     Xid,
-    faults,
     memory_by_server,
     reading_of,
     recovery,
-    untold,
     with_servers,
 )
 
@@ -42,11 +40,11 @@ def test_a_reading_is_stored_as_it_was_read() -> None:
 
 
 def test_faults_are_the_hardwares_and_a_programs_errors_are_none() -> None:
-    assert faults(WELL) == faults(Gpu("GPU-a")) == []
-    assert faults(replace(WELL, xids=(Xid(13, 1.0), Xid(79, 2.0), Xid(48, 3.0), Xid(79, 4.0)))) == ["Xid 48, 79"]
-    assert faults(replace(WELL, xids=(Xid(109, 1.0),))) == []
+    assert WELL.faults == Gpu("GPU-a").faults == []
+    assert replace(WELL, xids=(Xid(13, 1.0), Xid(79, 2.0), Xid(48, 3.0), Xid(79, 4.0))).faults == ["Xid 48, 79"]
+    assert replace(WELL, xids=(Xid(109, 1.0),)).faults == []
     worst = replace(WELL, lost="gone", recovery_action=2, row_remap_failed=True)
-    assert [one.split(":")[0] for one in faults(worst)] == [
+    assert [one.split(":")[0] for one in worst.faults] == [
         "the driver has lost it", "it needs a reboot of the node", "a row of its memory could not be remapped, so it is to be replaced",
     ]  # fmt: skip
 
@@ -63,9 +61,9 @@ def test_recovery_actions_are_those_of_the_driver(action: int, said: str) -> Non
 
 
 def test_what_faults_rest_on_and_nobody_told_is_named() -> None:
-    assert untold(WELL) == [] == untold(Gpu("MIG-a", parent_uuid="GPU-a"))
-    assert untold(Gpu("GPU-a")) == ["whether it needs recovery", "rows of its memory", "Xids"]
-    assert untold(replace(WELL, row_remap_failed=None, retired_pages_pending=False)) == [], "older cards have pages"
+    assert WELL.untold == [] == Gpu("MIG-a", parent_uuid="GPU-a").untold
+    assert Gpu("GPU-a").untold == ["whether it needs recovery", "rows of its memory", "Xids"]
+    assert replace(WELL, row_remap_failed=None, retired_pages_pending=False).untold == [], "older cards have pages"
 
 
 def test_processes_are_given_to_their_servers() -> None:

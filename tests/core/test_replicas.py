@@ -38,10 +38,9 @@ def test_one_that_is_set_aside_gives_its_slot_away_whether_it_failed_or_not() ->
 def test_too_many_go_in_this_order() -> None:
     failed = replica(0, answers=False, has_failed=True)
     quiet = replica(1, answers=False)
-    crowded = replica(2, crowd=2)
     last, first = replica(4, node="b"), replica(3, node="c")
-    every = [first, last, crowded, quiet, failed]
-    order = [one.key for one in (failed, quiet, crowded, last)]
+    every = [first, last, quiet, failed]
+    order = [one.key for one in (failed, quiet, last)]
     assert [one.key for one in steps_to(1, every)] == order
     assert {one.what for one in steps_to(1, every)} == {What.REMOVE}
 
@@ -55,21 +54,11 @@ def test_none_goes_whose_answer_is_needed() -> None:
     ]
 
 
-def test_one_that_failed_is_moved_while_another_answers() -> None:
-    failed = replica(1, answers=False, has_failed=True, node="b")
-    [move] = steps_to(2, [replica(0), failed])
-    assert (move.what, move.slot, move.key) == (What.MOVE, 1, 2) and "failed on node b" in move.why
-    assert steps_to(2, [replica(0, answers=False), failed]) == []  # then it is the release
-    assert [one.what for one in steps_to(1, [replica(0), failed])] == [What.REMOVE]
-
-
 @st.composite
 def fleets(draw: st.DrawFn) -> list[Replica]:
     slots = draw(st.lists(st.integers(0, 8), unique=True, max_size=8))
     flags = st.booleans()
-    staying = [
-        replica(slot, answers=draw(flags), has_failed=draw(flags), crowd=draw(st.integers(1, 3))) for slot in slots
-    ]
+    staying = [replica(slot, answers=draw(flags), has_failed=draw(flags)) for slot in slots]
     leaving = [replica(20 + at, is_leaving=True, answers=draw(flags)) for at in range(draw(st.integers(0, 3)))]
     return staying + leaving
 

@@ -18,7 +18,6 @@ ABOUT = {
     "release.sealed": ("release", ["release:m/r3", "model:m", "drafts", "models"]),
     "release.retired": ("release", ["release:m/r3", "model:m", "models"]),
     "release.restored": ("release", ["release:m/r3", "model:m", "models"]),
-    "selftest.alarmed": ("rollout", ["rollout:7", "rollouts", "approvals", "release:m/r3", "model:m"]),
 }
 #: Those of the other verbs of a kind.
 BY_KIND = {
@@ -26,7 +25,7 @@ BY_KIND = {
     **dict.fromkeys(("user", "role", "password", "token", "session", "identity"), ("user", ["people"])),
     **{kind: (kind, ["people"]) for kind in ("issuer", "token_rule", "role_rule")},
     "model": ("model", ["model:7", "models"]),
-    **dict.fromkeys(("golden_set", "kept_requests", "trace", "sleep"), ("model", ["model:7", "models"])),
+    **dict.fromkeys(("golden_set", "sleep"), ("model", ["model:7", "models"])),
     **dict.fromkeys(("release", "review"), ("release", ["release:m/r3", "model:m"])),
     "alias": ("alias", ["release:m/r3", "model:m", "models"]),
     "rollout": ("rollout", ["rollout:7", "rollouts", "approvals", "release:m/r3", "model:m"]),

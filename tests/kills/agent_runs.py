@@ -138,8 +138,7 @@ class Tended(Stage):
         """Everybody who is there from the beginning was heard of."""
         story = self.victim.story
         self.machines = {
-            name: Machine(name, self.place / name, story.fits * MIB + SPARE_MIB[name], loads=name not in story.broken)
-            for name in story.nodes
+            name: Machine(name, self.place / name, story.fits * MIB + SPARE_MIB[name]) for name in story.nodes
         }
         for machine in self.machines.values():
             machine.servers.mkdir()

@@ -44,15 +44,14 @@ class Chapter:
 
 @dataclass(frozen=True)
 class FleetStory:
-    """`stand`: the nodes on which a replica answers at the beginning. `victim`: the node whose agent is killed. `broken`: nodes on
-    which no load succeeds. `late`: nodes whose agents are started again by the story.
-    `fits`: so many replicas have room on each node. `joins`: nodes whose agents the story starts for the first time."""
+    """`stand`: the nodes on which a replica answers at the beginning. `victim`: the node whose agent is killed.
+    `late`: nodes whose agents are started again by the story. `fits`: so many replicas have room on each node.
+    `joins`: nodes whose agents the story starts for the first time."""
 
     name: str
     stand: str
     chapters: tuple[Chapter, ...]
     victim: str = "a"
-    broken: str = ""
     late: str = ""
     fits: int = 3
     can_freeze: bool = True
@@ -126,6 +125,4 @@ STORIES = [
     FleetStory("node joins", "ab", (_JOINS,), fits=1, joins="c"),
     FleetStory("node silent and none has room", "abc", (_SILENT,), fits=1),
     FleetStory("comes back and none had room", "abc", (_SILENT,), victim="c", late="c", fits=1),
-    FleetStory("failed replica moved", "a", (Chapter(scaled(2), 2, 1),), broken="b"),
-    FleetStory("fails", "a", (Chapter(scaled(2), 2, 1),), broken="b", victim="b"),
 ]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.ports import LaunchError, LaunchSpec, RunningServer
+from serving.ports import LaunchSpec, RunningServer
 from tests.support.fakes.ports import FakeInferenceServer, FakeModel
 from tests.support.worlds.factories import RUNTIME
 
@@ -23,12 +23,11 @@ _PIDS = 900_000_000
 
 @dataclass(frozen=True)
 class Machine:
-    """Implements `serving.agent.node_launcher.NodeLauncher`. `loads` False: every load fails there."""
+    """Implements `serving.agent.node_launcher.NodeLauncher`."""
 
     name: str
     servers: Path
     memory_mib: int
-    loads: bool = True
     runs_here: bool = True
     tells_live: bool = True
 
@@ -47,7 +46,7 @@ class Machine:
         return ""
 
     def containment(self) -> dict[str, Any]:
-        return {"tier": "own_user", "layers": ["user"]}
+        return {"tier": "contained", "layers": ["user"]}
 
     def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path:
         return self.servers / f"{model}-{release_name}-{deployment_id}-{secrets.token_hex(4)}"
@@ -59,8 +58,7 @@ class Machine:
         return RunningServer("127.0.0.1", 1, 2, 3, pid, spec.folder)
 
     def await_loaded(self, server: RunningServer, model: str, **_: object) -> None:
-        if not self.loads:
-            raise LaunchError("load_failed", f"{model} needs a driver that {self.name} lacks.")
+        pass
 
     def connect(self, server: RunningServer) -> FakeInferenceServer:
         told = json.loads((server.folder / RUNS).read_text())

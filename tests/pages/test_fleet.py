@@ -14,9 +14,8 @@ from accounts.actions import actor_for
 from accounts.core.access import Actor, Role
 from accounts.models import User
 from registry.adapters.capability_evidence import capabilities
-from serving.models import Deployment, Node, Server, Sleep
+from serving.models import Deployment, Node, Server
 from serving.queries.fleet import fleet_of
-from serving.queries.model_memory import memory_of_models
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import HOSTILE, MOST_QUERIES, queries_of, signed_in
 from tests.support.worlds.factories import (
@@ -132,8 +131,7 @@ def test_the_page_asks_few_questions_however_many_nodes(admin: User) -> None:
         assert queries_of(client, address) <= MOST_QUERIES
 
 
-def test_sums_are_of_all_deployments_however_few_are_named(admin: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.queries.fleet.MOST_DEPLOYMENTS", 3)
+def test_what_a_nodes_deployments_hold_and_declare_is_summed(admin: User) -> None:
     told = resealed(make_release(make_model("told")), envelope={"host": {"memory_mib_min": 512}})
     untold = make_release(make_model("untold", team=make_team("vision")))
     for node, releases in (("a", (told, told, untold, told)), ("b", (told,)), ("c", ())):
@@ -143,28 +141,16 @@ def test_sums_are_of_all_deployments_however_few_are_named(admin: User, monkeypa
             where = {"node_id": node, "environment": make_environment("production")}
             one = Deployment.objects.create(release=release, state="ready", slot=slot, **where)
             make_server(one, memory_bytes=None if slot == 3 else 100 * 2**20)
-    Deployment.objects.filter(node="a", slot=0).update(drain_asked_at=timezone.now())
     a, b, c = fleet_of(make_admin())
-    assert [len(one.held) for one in (a, b, c)] == [2, 1, 0]  # the newest of each, before the second of any
-    assert (a.sums.deployments, a.unnamed, a.sums.declared_mib, a.sums.undeclared) == (4, 2, 1536, 1)
-    assert (a.sums.measured_mib, a.sums.whole_mib, a.sums.staying, a.sums.draining) == (300, None, 4, 1)
-    assert (b.sums.whole_mib, b.unnamed, c.sums.whole_mib, c.sums.measured_mib, c.sums.deployments) == (
-        100,
-        0,
-        0,
-        None,
-        0,
-    )
+    assert [len(one.held) for one in (a, b, c)] == [4, 1, 0]
+    assert [(one.declared_mib, one.undeclared) for one in (a, b, c)] == [(1536, 1), (512, 0), (0, 0)]
+    assert [one.measured_mib for one in (a, b, c)] == [None, 100, 0]
     page = page_of(admin)
-    assert "Of 4 deployments the newest 2 are named" in page and "and 2 more" in page and "1536 MiB declared" in page
+    assert "1536 MiB declared" in page and "Nothing runs here" in page
     other = fleet_of(actor_for(make_user("zoe", team="vision", role=Role.MODEL_TEAM)))[0]
-    assert (other.sums.declared_mib, other.sums.undeclared, other.sums.deployments) == (0, 4, 4)
-    monkeypatch.setattr("serving.queries.fleet.MOST_DEPLOYMENTS", 1)
-    assert "Of 1 deployment the newest 0 are named" in page_of(admin) and "Nothing runs here" in page_of(admin)
+    assert (other.declared_mib, other.undeclared) == (0, 4)
     listed = signed_in(admin).get("/api/v1/nodes").json()["results"]
-    assert [(one["measured_memory_mib"], one["deployment_count"], len(one["deployments"])) for one in listed] == [
-        (None, 4, 1), (100, 1, 0), (0, 0, 0),
-    ]  # fmt: skip
+    assert [(one["measured_memory_mib"], one["deployment_count"]) for one in listed] == [(None, 4), (100, 1), (0, 0)]
 
 
 def test_of_a_server_that_somebody_else_runs_nothing_is_said_to_be_known(admin: User) -> None:
@@ -185,27 +171,3 @@ def test_of_a_server_that_somebody_else_runs_nothing_is_said_to_be_known(admin: 
     assert "not every kind</span> It takes nothing." in page and HOSTILE not in page
     Node.objects.update(runtimes=[])
     assert "nothing</span> It takes nothing." in page_of(admin)
-
-
-def test_what_each_model_holds_is_told_and_what_sleeps_stands_last(admin: User) -> None:
-    big, small, cold, slept = (make_release(make_model(slug)) for slug in ("big", "small", "cold", "slept"))
-    for release, mib in ((small, 100), (big, 300), (big, 400)):
-        there = make_deployment(release, make_environment("production"), state="ready", slot=mib)
-        make_server(there, memory_bytes=mib * 2**20)
-    make_deployment(cold, make_environment("production"), state="loading")
-    where = {"environment": make_environment("production"), "quiet_since": timezone.now()}
-    Sleep.objects.create(model=slept.model, state="asleep", **where)
-    Sleep.objects.create(model=small.model, unload_after_s=300, **where)
-    found = memory_of_models(make_admin())
-    told = [(one.model, one.state, one.servers, one.measured_mib, one.quiet_since is not None) for one in found]
-    assert told == [
-        ("big", "awake", 2, 700, False),
-        ("small", "awake", 1, 100, True),
-        ("cold", "awake", 1, None, False),
-        ("slept", "asleep", 0, 0, True),
-    ]
-    page = page_of(admin)
-    assert "Memory by model" in page and "700 MiB" in page and "asleep</span>" in page
-    assert "Memory by model" not in page_of(admin, node="local")
-    member = make_user("eve", team=make_team("elsewhere").slug)
-    assert "slept" not in page_of(member) and "Memory by model" not in page_of(member)

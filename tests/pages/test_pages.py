@@ -67,10 +67,10 @@ def shifting(member: User) -> Rollout:
 
 def test_how_nodes_shut_code_in_is_told_and_beside_the_waiver_too(member: User) -> None:
     release = make_release(make_model("sentiment", team=make_team("search")), is_code_bearing=True)
-    make_node("weak", facts={"containment": {"tier": "seccomp", "allows_uncontained_code": True}})
+    make_node("weak", facts={"containment": {"tier": "not contained", "allows_uncontained_code": True}})
     make_node("old")
     fleet = squeezed(signed_in(member).get(reverse("fleet")).content.decode())
-    assert "<dt>Shuts code in</dt><dd>seccomp:" in fleet and "<dd>unknown:" in fleet
+    assert "<dt>Shuts code in</dt><dd>not contained:" in fleet and "<dd>unknown:" in fleet
     page = signed_in(make_user("mara", team="search", role=Role.RELEASE_MANAGER)).get(
         reverse("release", args=["sentiment", release.number])
     )

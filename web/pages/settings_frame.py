@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib import messages
@@ -26,22 +26,17 @@ _PAGES: tuple[tuple[str, str, bool], ...] = (
     ("issuers", "Issuers", True),
     ("webhooks", "Webhooks", False),
     ("settings_environments", "Environments", False),
-    ("settings_keys", "Keys", False),
-    ("settings_storage", "Storage", True),
     ("status", "Status", False),
 )
 
 
 def _tabs(current: str, *, is_admin: bool) -> list[tuple[str, str, bool, None]]:
     """Of `_parts/tabs.html`: the pages of settings that this person may open."""
-    shown = [("settings", "All", reverse("settings"), True), *pages_of_settings(is_admin=is_admin)]
-    return [(label, url, name == current, None) for name, label, url, is_open in shown if is_open]
-
-
-def pages_of_settings(*, is_admin: bool) -> Iterator[tuple[str, str, str, bool]]:
-    """(name, label, address, whether the person may open it) of each, in their order."""
-    for name, label, is_for_administrators in _PAGES:
-        yield name, label, reverse(name), is_admin or not is_for_administrators
+    return [
+        (label, reverse(name), name == current, None)
+        for name, label, is_for_administrators in _PAGES
+        if is_admin or not is_for_administrators
+    ]
 
 
 def render_settings(

@@ -11,17 +11,12 @@ from web.plots.axes import Mark
 from web.plots.bands import Stretch, bands
 from web.plots.bars import Bar, bars
 from web.plots.curves import (
-    Found,
     LoadPoint,
     PlannedStep,
-    StageCurve,
-    detection_curve,
     rate_latency,
     staircase,
 )
-from web.plots.fleet import Cell, NodeRow, fleet_map
 from web.plots.forest import Estimate, forest
-from web.plots.heatmap import Arm, heatmap, quantile_edge
 from web.plots.lines import Axis, Kind, Limit, Panel, Series, lines, panels
 from web.plots.markup import Markup, thinned
 from web.plots.plot import Key, Plot, empty
@@ -29,8 +24,8 @@ from web.plots.scales import Scale, Unit, linear, logarithmic, text_of
 from web.plots.sparkline import sparkline
 
 __all__ = [
-    "Arm", "Axis", "Bar", "Cell", "Estimate", "Found", "Key", "Kind", "Limit", "LoadPoint", "Mark", "Markup", "NodeRow", "Panel",
-    "PlannedStep", "Plot", "Scale", "Series", "StageCurve", "Stretch", "Unit", "bands", "bars", "detection_curve", "empty",
-    "fleet_map", "forest", "heatmap", "linear", "lines", "logarithmic", "panels", "quantile_edge", "rate_latency", "sparkline",
+    "Axis", "Bar", "Estimate", "Key", "Kind", "Limit", "LoadPoint", "Mark", "Markup", "Panel",
+    "PlannedStep", "Plot", "Scale", "Series", "Stretch", "Unit", "bands", "bars", "empty",
+    "forest", "linear", "lines", "logarithmic", "panels", "rate_latency", "sparkline",
     "staircase", "text_of", "thinned",
 ]  # fmt: skip

@@ -8,7 +8,6 @@ from django import template
 from django.utils import timezone
 
 from accounts.core.quantities import quantity_text, share_text
-from serving.core.gpu import faults, untold
 from validators.core.gates.gate import FACTS
 from validators.models import GateResult
 from web.progress import left_of
@@ -53,8 +52,6 @@ def unstated(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 register.filter("quantity", quantity_text)
-register.filter("gpu_faults", faults)
-register.filter("untold", untold)
 
 
 @register.filter

@@ -11,7 +11,6 @@ from benchmarks.gpu_proof.judged import judged
 from benchmarks.gpu_proof.made import ITEM
 from benchmarks.gpu_proof.outcome import Outcome, Verdict
 from benchmarks.gpu_proof.scene import Scene
-from serving.core.containment import Containment
 from serving.ports import LaunchError
 from validators.execution.gates import run_gate
 
@@ -34,7 +33,7 @@ def launch(scene: Scene) -> Outcome:
         sentence = f"The release loads without a sandbox alone; in it the launcher reported: {failure}"
         return Outcome(Verdict.REFUTED, sentence, {**numbers, "layers_used": []})
     contained = f"in a sandbox of {', '.join(granted.layers)}" if granted.layers else "without a sandbox"
-    is_contained = granted.tier is not Containment.NONE
+    is_contained = bool(granted.layers)
     sentence = f"The product's launcher started Triton {contained}, and the release answered y = 2x."
     return Outcome(Verdict.PROVED, sentence, {**numbers, "is_contained": is_contained})
 

@@ -1,4 +1,4 @@
-"""`manage.py agent [--node NAME]`: this machine's agent, in the foreground, with an agent for each server that environments list."""
+"""`manage.py agent`: this machine's agent, in the foreground, with an agent for each server that environments list."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand
 
 from serving import wiring
 from serving.agent.gpu_meter import GpuMeter
@@ -27,15 +27,12 @@ class Command(BaseCommand):
         "environments list. SIGTERM ends the agent alone."
     )
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--node", default=settings.NODE_NAME, help="the name of this machine among the nodes")
-
     def handle(self, *args: Any, **options: Any) -> None:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
         blobs = wiring.blob_cache()
         launcher = wiring.launcher(blobs)
         agent = Agent(
-            node=options["node"],
+            node=settings.NODE_NAME,
             servers=launcher.servers,
             launcher=launcher,
             connect=wiring.connect,
@@ -53,7 +50,7 @@ class Command(BaseCommand):
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         offered = [*(one["image"] for one in launcher.runtimes()), launcher.missing()]
-        self.stdout.write(f"agent of node {options['node']}: {' '.join(offered).strip()}")
+        self.stdout.write(f"agent of node {settings.NODE_NAME}: {' '.join(offered).strip()}")
         contained = launcher.containment(within_s=FOUND_OUT_S)
         self.stdout.write(f"containment {contained['tier']}. {contained['says']}")
         tending = threading.Thread(target=listed.run, name="listed-servers", daemon=True)

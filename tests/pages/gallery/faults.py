@@ -64,7 +64,6 @@ def steps(world: Gallery) -> Iterator[Step]:
     yield "fleet-fit", f"{reverse('fleet')}?fit={world.release.model.slug}/{world.release.name}", None
     yield "not-found", "/models/nobody-knows-it/", None
     yield "compare", f"{reverse('release_diff', kwargs=of)}?against=r2", None
-    yield "golden-set-drafted", reverse("model_golden_set_draft", args=["sentiment"]), {}
     yield from _posts(world, of)
 
 

@@ -19,10 +19,10 @@ from registry.actions.reviews import comment_on, write_note
 from registry.models import Release, ServedModel
 from rollouts.actions import roll_back
 from rollouts.core.recent_traffic import RecentTraffic
-from rollouts.models import AATestRecord, Rollout
+from rollouts.models import Rollout, TrafficRecord
 from serving.models import Environment, Gateway, Node, Route
 from tests.pages.gallery.clock import StoryClock
-from tests.pages.gallery.hardware import SILENT, SILENT_S, gpus_are_read, requests_are_kept, watched_run
+from tests.pages.gallery.hardware import SILENT, SILENT_S, gpus_are_read, watched_run
 from tests.pages.gallery.releases import (
     CODE,
     IMAGE,
@@ -134,7 +134,6 @@ def _story(clock: StoryClock, people: _People, minutes: int) -> Gallery:
     issuer, webhook = _settings(people, production)
     _hours(clock, minutes)
     running, watched = _running(later, staging), watched_run(others["lines"], staging)
-    requests_are_kept(sentiment)
     everybody_is_heard()
     return Gallery(
         people.ada, candidate, rollout, ended, waiting, stuck, report.gate_run, GateRun.objects.get(release=releases[2]),
@@ -298,7 +297,7 @@ def _settings(people: _People, production: Environment) -> tuple[Issuer, Webhook
 
 
 def _hours(clock: StoryClock, minutes: int) -> None:
-    """The last hour of each routed model, as the A/A test would have counted it."""
+    """The last hour of each routed model, as the engine would have counted it."""
     for row, route in enumerate(Route.objects.select_related("model", "environment").order_by("model__slug")):
         counted, began = RecentTraffic(), clock.at.timestamp() - 60 * minutes
         for minute in range(minutes):
@@ -306,7 +305,7 @@ def _hours(clock: StoryClock, minutes: int) -> None:
             errors = 30 if route.model.slug == "ocr-lines" and minute > minutes - 8 else int(minute % 17 == 0)
             classes = (0,) * 8 + (requests - 30, 20, 5, 5, 0, 0) + (0,) * 7
             counted = counted.after(began + 60 * minute, requests, errors, classes)
-        AATestRecord.objects.create(
+        TrafficRecord.objects.create(
             environment=route.environment, model=route.model, state={"rate_per_s": 24.0}, traffic=counted.to_json(),
             at=timezone.now(),
         )  # fmt: skip

@@ -318,7 +318,7 @@ class FakeLauncher:
         self.loading: Callable[[], object] | None = None
         self.started: list[LaunchSpec] = []
         self.requests: dict[Path, int] = {}  # connections that callers hold, by the server's folder
-        self.contained: dict[str, Any] = {"tier": "own_user", "layers": ["user"], "allows_uncontained_code": False}
+        self.contained: dict[str, Any] = {"tier": "contained", "layers": ["user"], "allows_uncontained_code": False}
 
     runs_here = tells_live = True
 

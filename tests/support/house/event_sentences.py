@@ -95,11 +95,7 @@ RESTS_ON = {
     "{} Every gateway has acknowledged weight 0, {}.": "as above; the rest names whether the counters confirm it",
     "{} leaves the route, as its rollback has ended.": STATE,
     "{} stays loaded: {}": "the error of the action that was to drain it",
-    "Failures of {}'s stable release stick together for longer than a second: that showed in {} of {} stretches of ten minutes. "
-    "A candidate on few servers may be rolled back for a server's spell.": "A/A tests on the counters of stable",
     # serving
-    "drained by {}": PERSON,
-    "{} is being drained: {}": PERSON,
     "{} asked for another in its place.": PERSON,
     "{} answers {} s after it was asked for.": "a server of the release is ready",
     "It makes room for {} {} in {}: nobody asked it for {} s, and no other that may yield was asked longer ago.": (
@@ -122,7 +118,6 @@ RESTS_ON = {
     "it once served, so it is tried again": "`ready_at` is set",
     "it is not wanted any more": "`is_wanted` is false",
     "{}{}": "a reason that was given, and what was in vain",
-    "its row is gone": "no row of the variant",
     # validators
     "cancelled": PERSON,
     "its gates run": STATE,

@@ -23,7 +23,6 @@ from ledger.actions import append_event
 from ledger.models import Event
 from notifications.actions.webhooks import create_webhook
 from notifications.models import Webhook
-from registry.actions import plan_storage
 from registry.actions.aliases import set_alias
 from registry.models import Release, ServedModel
 from rollouts.core.counter_deltas import Arms, Counts
@@ -110,7 +109,6 @@ def page_world(rows: int) -> PageWorld:
         admin, model, stable, rollout, ended, waiting, report.gate_run, webhook, golden_set, issuer, event
     )
     _many(world, rows - 1)
-    plan_storage()
     check_log(asked_by=admin.username)
     return world
 
