@@ -112,3 +112,11 @@ class Lease(models.Model):
     owner = models.CharField(max_length=120, blank=True)
     token = models.BigIntegerField(default=0)
     expires_at = models.DateTimeField(null=True, blank=True)
+
+
+class ProcessAddress(models.Model):
+    """Where a process of this installation answers /livez, /readyz and /metrics: it says so every few seconds."""
+
+    address = models.CharField(primary_key=True, max_length=120)  # host:port
+    name = models.CharField(max_length=60)  # web, worker, engine, …
+    seen_at = models.DateTimeField()

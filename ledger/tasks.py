@@ -6,11 +6,13 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
 
 from celery import shared_task
 from django.conf import settings
 from django.db import close_old_connections, connection, transaction
+from prometheus_client import Histogram
 
 from ledger import actions
 from ledger.core.errors import DomainError, Invalid, NotFound, Refused
@@ -18,6 +20,12 @@ from ledger.hooks.job_handlers import Again, kinds, registered
 from ledger.models import Job
 
 log = logging.getLogger(__name__)
+JOB_SECONDS = Histogram(
+    "sluicegate_job_duration_seconds",
+    "Time of each try of a job, by its result: done, again or failed.",
+    ("kind", "result"),
+    buckets=(0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0, 7200.0),
+)
 #: Trying these again gives the same answer.
 FINAL_ERRORS = (Refused, NotFound, Invalid)
 
@@ -42,18 +50,26 @@ def run_job(job_id: str) -> None:
             f"Its worker died or was lost {job.max_attempts} times in a row. The workers' log tells why; then ask for it again.",
         )
         return
+    began = time.monotonic()
     with Heartbeat(job, owner) as heart:
         try:
             known.handle(job, heart.beat)
         except Again as again:
+            _count(job, "again", began)
             actions.release_for_retry(job.pk, owner, delay_s=again.delay_s, why=again.why, costs_attempt=False)
             return
         except Exception as error:
+            _count(job, "failed", began)
             log.exception("job %s (%s %s), attempt %d of %d", job.pk, job.kind, job.key, job.attempts, job.max_attempts)
             _after_error(job, owner, error)
             return
+    _count(job, "done", began)
     if not actions.finish(job.pk, owner):
         log.warning("job %s (%s %s) ended here, but another worker had taken it over", job.pk, job.kind, job.key)
+
+
+def _count(job: Job, result: str, began: float) -> None:
+    JOB_SECONDS.labels(job.kind, result).observe(time.monotonic() - began)
 
 
 def _after_error(job: Job, owner: str, error: Exception) -> None:

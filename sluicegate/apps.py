@@ -10,6 +10,8 @@ class SluicegateConfig(AppConfig):
         import sluicegate.checks  # noqa: F401
         from ledger.adapters.files import keep_private
         from sluicegate.logs import configure
+        from sluicegate.management_address import serve_as_configured
 
         keep_private()  # whoever starts this process: uploads, logs and servers' folders are no other user's business
         configure()
+        serve_as_configured()

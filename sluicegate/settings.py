@@ -22,6 +22,10 @@ from sluicegate import env
 BASE_DIR = Path(__file__).resolve().parent.parent
 #: Where the one-machine stack keeps data, sockets, logs and generated secrets.
 STATE_DIR = Path(env.text("SLUICEGATE_STATE_DIR", str(BASE_DIR / ".state")))
+#: Where this process answers probes and Prometheus: host:port, port 0 for a free one; empty: nowhere.
+MANAGEMENT_ADDRESS = env.text("SLUICEGATE_MANAGEMENT_ADDRESS")
+#: What this process is called there.
+PROCESS_NAME = env.text("SLUICEGATE_PROCESS_NAME", "sluicegate")
 
 DEBUG = env.flag("SLUICEGATE_DEBUG")
 SECRET_KEY = env.text("SLUICEGATE_SECRET_KEY", "insecure-only-for-tests-and-commands-without-a-server")
@@ -48,6 +52,7 @@ INSTALLED_APPS = [
     "validators",
     "rollouts",
     "audit",
+    "insights",
     "notifications",
     "web",
 ]

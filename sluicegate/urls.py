@@ -10,7 +10,7 @@ from sluicegate.api import unknown_address
 from web.pages.session import server_error
 
 _API = API.removeprefix("/")
-API_APPS = ["accounts", "registry", "serving", "validators", "rollouts", "audit", "notifications"]
+API_APPS = ["accounts", "registry", "serving", "validators", "rollouts", "audit", "insights", "notifications"]
 
 urlpatterns = [
     path(

@@ -34,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Shown())
     if workers.is_shared(config):
         return  # the workers do all this, each for itself; what was set here would be set in theirs too early
+    if workers.is_worker(config):
+        workers.rewrite_assertions(config)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sluicegate.settings")
     if not config.option.collectonly:
         state = Path(tempfile.mkdtemp(prefix="sluicegate-tests-"))

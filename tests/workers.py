@@ -10,9 +10,12 @@ than they work may run beside one another (`QUIET`); what takes the whole machin
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.assertion import rewrite
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
@@ -75,6 +78,30 @@ def how_many(*, wait_for_servers: bool = True) -> int:
     return 0 if cores == 1 or named else min(cores * (1 + wait_for_servers), MOST_WORKERS)
 
 
+def rewrite_assertions(config: pytest.Config) -> None:
+    """Writes the bytecode of this worker's share of the test files, with their assertions rewritten.
+
+    Collecting imports every file, and a new tree has no bytecode: each worker would rewrite each file. pytest finds what is
+    written here in the place where it would write it itself.
+    """
+    number, count = share(config)
+    if sys.dont_write_bytecode:
+        return
+    for file in sorted(Path(__file__).parent.rglob("*.py"))[number::count]:
+        folder = rewrite.get_cache_dir(file)
+        folder.mkdir(parents=True, exist_ok=True)
+        pyc = folder / (file.name.removesuffix(".py") + rewrite.PYC_TAIL)
+        if rewrite._read_pyc(file, pyc) is None:
+            source_hash, code = rewrite._rewrite_test(file, config)
+            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, pyc)
+
+
+def share(config: pytest.Config) -> tuple[int, int]:
+    """The number of this worker, from 0, and the count of workers."""
+    name, count = config.workerinput["workerid"], config.workerinput["workercount"]  # type: ignore[attr-defined]
+    return int(name.removeprefix("gw")) % count, count  # a worker that replaces a dead one has a higher number
+
+
 def begins_at(path: str) -> int:
     """The rank of a file, given by its path from the project's folder, in the order in which files are begun."""
     ranks = [number for number, name in enumerate(FIRST) if path == name or path.startswith(f"{name}/")]
@@ -89,11 +116,9 @@ def ports(config: pytest.Config, whole: range) -> range:
     """This worker's own part of a range: a port that one has chosen, or left for an instant, no other may take."""
     if not is_worker(config):
         return whole
-    name, count = config.workerinput["workerid"], config.workerinput["workercount"]  # type: ignore[attr-defined]
+    number, count = share(config)
     size = len(whole) // count
-    begin = (
-        whole.start + int(name.removeprefix("gw")) % count * size
-    )  # one that replaces a dead worker has a higher number
+    begin = whole.start + number * size
     return range(begin, begin + size)
 
 

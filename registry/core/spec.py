@@ -13,7 +13,7 @@ from registry.core import envelope, envelope_lint, serving
 from registry.core.file_rules import BACKENDS
 from registry.core.kinds import DEFAULT, KINDS
 from registry.core.kinds import lint as kind_lint
-from registry.core.schema import Instant, Object, Problem, Record, Text, digest, listed, may, need
+from registry.core.schema import INVALID, Instant, Object, Problem, Record, Text, digest, listed, may, need
 
 _IMAGE = Text(
     500,
@@ -52,7 +52,7 @@ class _Backend:
         if value == "onnxruntime":
             said = "'onnxruntime' is Triton's own backend, which no runtime here has."
             problems.append(Problem(at, said, "Write sluicegate-onnx: it runs graphs with their tokenizer."))
-            return value
+            return INVALID
         return _BACKEND.read(value, at, problems)
 
 

@@ -10,12 +10,23 @@ from datetime import datetime
 from pathlib import Path
 
 import structlog
+from prometheus_client import Histogram
 
 from ledger.adapters.files import write_whole
 
 log = structlog.get_logger(__name__)
 #: The figures are told and begun anew this often.
 TOLD_EVERY_S = 60.0
+LAG_SECONDS = Histogram(
+    "sluicegate_engine_tick_lag_seconds",
+    "How late each tick of a rollout began.",
+    buckets=(0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0),
+)
+TURN_SECONDS = Histogram(
+    "sluicegate_engine_turn_seconds",
+    "Time of each look at every active rollout.",
+    buckets=(0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0),
+)
 #: In the state folder, for whoever watches the machine.
 PACE_FILE = "engine-pace.json"
 
@@ -50,6 +61,9 @@ class LagMetrics:
         """Takes a turn in, with the lag of each of its ticks. The figures, when it is time to tell them."""
         self._lags += lags
         self._turns.append(turn_s)
+        TURN_SECONDS.observe(turn_s)
+        for lag in lags:
+            LAG_SECONDS.observe(lag)
         self._rollouts = max(self._rollouts, len(lags))
         self._told_at = self._told_at or now
         if (now - self._told_at).total_seconds() < TOLD_EVERY_S:

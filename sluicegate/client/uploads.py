@@ -194,14 +194,7 @@ class _Sending:
                 again.tries = part.tries + 1
                 self._under_way[self._pool.submit(self._put, again)] = again
         else:
-            raise Problem(
-                status,
-                {
-                    "detail": f"Part {part.number} of {part.upload.file.path} was refused ({status}): its bytes have not the "
-                    "sha256 that was announced, or its address is not good.",
-                    "next_step": "Do not change the folder while it is pushed; then push again.",
-                },
-            )
+            raise _refused(part, status)
 
     def _arrived_otherwise(self, part: _Sent) -> bool:
         """Whether the part that could not be sent is there all the same, as another push of the same folder sent it."""
@@ -237,6 +230,22 @@ class _Sending:
 
     def _complete(self, upload: _Upload) -> None:
         self.client.post_again(f"/uploads/{upload.id}:complete")
+
+
+def _refused(part: _Sent, status: int) -> Problem:
+    """The end of a part's last try. Only an answer of 4xx says that the part itself is wrong."""
+    which = f"Part {part.number} of {part.upload.file.path}"
+    if status >= 500 or status == 429:
+        said = f"{which} was refused {part.tries} times, the last time with {status}: the store does not take it now."
+        return Problem(
+            status, {"detail": said, "next_step": "Push again later: parts that arrived are not sent again."}
+        )
+    said = (
+        f"{which} was refused ({status}): its bytes have not the sha256 that was announced, or its address is not good."
+    )
+    return Problem(
+        status, {"detail": said, "next_step": "Do not change the folder while it is pushed; then push again."}
+    )
 
 
 def _chunks(file: LocalFile, offset: int, size: int) -> Iterator[bytes]:

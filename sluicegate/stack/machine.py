@@ -168,7 +168,12 @@ def _services(state: Path, run: Path, ports: Mapping[str, int], env: Mapping[str
     ) -> Process:
         # Without a sign of readiness a process must live for about as long as the others take to become ready.
         settles_s = 0.0 if is_ready or more.get("ports") else 2.5
-        ours = {"env": env, "cwd": BASE_DIR, "is_ready": is_ready, "settles_s": settles_s}
+        named = {
+            **env,
+            "SLUICEGATE_MANAGEMENT_ADDRESS": env.get("SLUICEGATE_MANAGEMENT_ADDRESS", "127.0.0.1:0"),
+            "SLUICEGATE_PROCESS_NAME": name,
+        }
+        ours = {"env": named, "cwd": BASE_DIR, "is_ready": is_ready, "settles_s": settles_s}
         return Process(name, level, argv, **{**ours, **more})
 
     return [

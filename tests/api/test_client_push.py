@@ -16,6 +16,8 @@ from accounts.core.access import Actor
 from registry.models import Release
 from serving.actions.environments import create_environment
 from sluicegate.client import Client, Mistake, StillRunning
+from sluicegate.client.folder import LocalFile
+from sluicegate.client.uploads import _refused, _Sent, _Upload
 from tests.api.cli_world import model, release_folder, run, tokens  # noqa: F401 - fixtures
 from validators.models import GateRun
 
@@ -87,3 +89,13 @@ def test_a_mistake_sends_nothing(client: Client, tmp_path: Path) -> None:
     [error] = caught.value.facts["errors"]
     assert (error["file"], error["field"]) == ("release.yaml", "model")
     assert not Release.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "blames_the_part"), [(400, True), (403, True), (422, True), (429, False), (503, False)]
+)
+def test_a_part_that_no_try_brought_is_blamed_only_if_the_answer_says_so(status: int, blames_the_part: bool) -> None:
+    file = LocalFile("artifact/model.onnx", Path("model.onnx"), "0" * 64, 1)
+    told = _refused(_Sent(_Upload(file, "u", 1, {1}), 1, {}, tries=12), status)
+    assert ("sha256 that was announced" in str(told)) is blames_the_part
+    assert ("does not take it now" in str(told)) is not blames_the_part

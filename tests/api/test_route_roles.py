@@ -183,6 +183,7 @@ ASKS: dict[str, Ask] = {
     "POST /gateways/{name}/drain": Ask(V.ADMINISTER, lambda w: {"is_confirmed": True}, lambda w: {"If-Match": "*"}),
     "POST /gateways/{name}/remove": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "POST /gateways/{name}/resume": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
+    "GET /prometheus-targets": Ask(SIGNED_IN),
     "GET /nodes": Ask(SIGNED_IN),
     "GET /registry/collection": Ask(V.ADMINISTER),
     "POST /registry/collection": Ask(V.ADMINISTER),

@@ -9,20 +9,18 @@ import pytest
 from serving.adapters.dcgm import read_dcgm
 from serving.adapters.prometheus import Prometheus
 from tests.core.test_dcgm import NODE, PAGE, is_told_right
-from tests.support.rigs.prometheus_rig import PrometheusProcess, prometheus_process
+from tests.support.rigs.prometheus_rig import ScrapedExporter, prometheus_process
 
 pytestmark = pytest.mark.real("prometheus")
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusProcess]:
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScrapedExporter]:
     with prometheus_process(tmp_path_factory.mktemp("dcgm")) as running:
         yield running
 
 
-def test_through_a_real_prometheus_it_says_the_same(
-    process: PrometheusProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_through_a_real_prometheus_it_says_the_same(process: ScrapedExporter, monkeypatch: pytest.MonkeyPatch) -> None:
     page = PAGE
     monkeypatch.setattr(process.exporter, "page", lambda: page)
     process.scraped()
@@ -38,7 +36,7 @@ def test_through_a_real_prometheus_it_says_the_same(
     assert later.at_s > found.at_s
 
 
-def test_a_prometheus_that_is_away_is_unknown(process: PrometheusProcess) -> None:
+def test_a_prometheus_that_is_away_is_unknown(process: ScrapedExporter) -> None:
     found = read_dcgm(Prometheus("http://127.0.0.1:9"), NODE)
     assert not found.gpus and "cannot be reached" in found.unknown
     assert "refuses the query" in read_dcgm(Prometheus(process.url), 'Hostname="').unknown

@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 from serving.adapters.prometheus import Prometheus
 from serving.ports import CounterQuery, CounterSample, ExternalMetrics, MetricsError
 from tests.support.fakes.ports import FakeMetrics
-from tests.support.rigs.prometheus_rig import PrometheusProcess, prometheus_process
+from tests.support.rigs.prometheus_rig import ScrapedExporter, prometheus_process
 from tests.support.servers.faulty_proxy import FaultyProxy, faulty_proxy
 
 BAD, TOTAL = "orders_failed_total", "orders_total"
@@ -60,7 +60,7 @@ class Real:
 
     MODES = {"unreachable": "refuse", "timeout": "hang", "server_error": "error", "malformed": "garbage", None: "ok"}
 
-    def __init__(self, process: PrometheusProcess, proxy: FaultyProxy) -> None:
+    def __init__(self, process: ScrapedExporter, proxy: FaultyProxy) -> None:
         self.process, self.proxy = process, proxy
         self.metrics: ExternalMetrics = Prometheus(proxy.url)
 
@@ -85,7 +85,7 @@ class Real:
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusProcess]:
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScrapedExporter]:
     with prometheus_process(tmp_path_factory.mktemp("prometheus")) as one:
         yield one
 
@@ -95,7 +95,7 @@ def source(request: pytest.FixtureRequest) -> Iterator[Source]:
     if request.param == "fake":
         yield Fake()
         return
-    process: PrometheusProcess = request.getfixturevalue("process")
+    process: ScrapedExporter = request.getfixturevalue("process")
     process.exporter.values.clear()
     process.exporter.is_down = False
     process.scraped()
@@ -245,7 +245,7 @@ def test_a_metrics_server_that_is_away_is_named_and_comes_back(source: Source, w
 
 
 @pytest.fixture
-def real(process: PrometheusProcess) -> Iterator[Real]:
+def real(process: ScrapedExporter) -> Iterator[Real]:
     process.exporter.values.clear()
     process.exporter.is_down = False
     with faulty_proxy(process.url) as proxy:

@@ -177,12 +177,12 @@ def test_calls_that_force_a_release_are_refused_once_they_took_evidence_from_a_g
         slow = replace(judged(), guard=guard, log_e_fine=log_e_fine)
         return found(judged=(slow,), forced={slow.guard.name: (left_out, used)}, **over)
 
-    assert starved(19, 0) is None and starved(20, 600, POLICY.bar_fine) is None
-    held = starved(20, 600)
+    assert starved(4, 0) is None and starved(5, 95) is None and starved(6, 94, POLICY.bar_fine) is None
+    held = starved(6, 94)
     assert held is not None and (held.action, held.code) == (Action.HOLD, Code.NO_DATA)
     assert held.reason == (
-        "Holding at 25 %: 20 of 620 readings give no evidence of slow requests (over 250 ms), because calls forced a release "
+        "Holding at 25 %: 6 of 100 readings give no evidence of slow requests (over 250 ms), because calls forced a release "
         "meanwhile; from now on the gateways refuse such calls."
     )
     assert held.facts["refuse_forced"]
-    assert starved(20, 600, refuses_forced=True) is None  # the stage then waits for proof alone
+    assert starved(6, 94, refuses_forced=True) is None  # the stage then waits for proof alone

@@ -21,7 +21,7 @@ def test_the_gateways_refuse_forced_requests_until_the_rollout_ends(end: str) ->
     story = Story()
     started = story.until("shifting")
     slot, generation = story.route().slot, Environment.objects.get().generation
-    starved = {**started.engine_state, "refuses_forced": True}  # as 20 readings without evidence of time leave it
+    starved = {**started.engine_state, "refuses_forced": True}  # as readings without evidence of time leave it
     Rollout.objects.update(engine_state=starved, version=F("version") + 1)
     story.turn()
     route = story.route()

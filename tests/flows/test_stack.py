@@ -23,13 +23,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from accounts.core.addresses import API
 from ledger.adapters.deadline_http import DeadlineConnection
 from sluicegate.stack import Stack, running
 from sluicegate.stack.sockets import make_folder, remove_folder
 from sluicegate.stack.tcp_ports import is_bound_by, is_free
 from tests.support.rigs.other_user import as_stranger, everything_in, trespasses
+from tests.support.rigs.prometheus_rig import PrometheusProcess
 
-pytestmark = [pytest.mark.real("postgres", "valkey", "envoy"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real("postgres", "valkey", "envoy", "prometheus"), pytest.mark.timeout(900)]
 #: What a stack that was told to stop takes away.
 MADE = ["ready.json", "processes.json", "run"]
 KEPT = [
@@ -246,6 +248,33 @@ def test_another_user_of_the_machine_gets_at_nothing_but_the_public_ports(stack:
     assert {"envoy.log", "ready.json", "envoy.json", "ports.json", "up.log"} <= {path.name for path in walked}
     assert trespasses(stack.state_dir) == []
     assert {stat.S_IMODE(path.lstat().st_mode) for path in walked if path.is_socket()} == {0o600}
+
+
+def test_a_stock_prometheus_finds_and_reads_every_process(stack: Stack, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(stack.admin_token)
+    discovery = {
+        "url": f"{stack.base_url}{API}/prometheus-targets",
+        "refresh_interval": "1s",
+        "authorization": {"type": "Bearer", "credentials_file": str(token)},
+    }
+    processes = set(KEPT) - {"postgres", "valkey", "relay", "envoy"}
+    scraping = PrometheusProcess(tmp_path, {"http_sd_configs": [discovery]}, every_s=5.0)
+    scraping.start()
+    try:
+        until(
+            lambda: {one["metric"]["process"] for one in scraping.ask("max_over_time(up[5m]) == 1")} == processes,
+            "every process is read",
+        )
+        until(
+            lambda: scraping.has('max_over_time(sluicegate_gateway_up{gateway="local-gateway"}[5m]) == 1'),
+            "the gateway's counts are read",
+        )
+        assert len(scraping.ask("sluicegate_database_size_bytes")) == 1  # of the leader alone
+        assert scraping.has("sluicegate_engine_turn_seconds_count > 0")
+        assert not scraping.has("sluicegate_figures_failed")
+    finally:
+        scraping.stop()
 
 
 @pytest.mark.needs_root

@@ -8,7 +8,7 @@ import pytest
 
 from rollouts.models import DecisionRecord
 from serving.adapters.prometheus import Prometheus
-from tests.support.rigs.prometheus_rig import PrometheusProcess, prometheus_process
+from tests.support.rigs.prometheus_rig import ScrapedExporter, prometheus_process
 from tests.support.worlds.telemetry_world import SECONDS, World
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("prometheus")]
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("prometh
 class Exposed:
     """What the world's shops count, as `/metrics`; a restart of a shop begins anew."""
 
-    def __init__(self, process: PrometheusProcess) -> None:
+    def __init__(self, process: ScrapedExporter) -> None:
         self.values = process.exporter.values
 
     def add(self, metric: str, more: float, **labels: str) -> None:
@@ -31,13 +31,13 @@ class Exposed:
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusProcess]:
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScrapedExporter]:
     with prometheus_process(tmp_path_factory.mktemp("prometheus")) as one:
         yield one
 
 
 @pytest.fixture
-def world(process: PrometheusProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(process: ScrapedExporter, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Its reader asks the real one, after what was counted in this turn has been scraped."""
     process.exporter.values.clear()
     process.exporter.is_down = False
@@ -66,7 +66,7 @@ def test_failing_orders_take_a_release_back(world: World) -> None:
     world.until("rolled_back", turns=6)
 
 
-def test_a_prometheus_that_dies_holds_and_one_that_returns_goes_on(world: World, process: PrometheusProcess) -> None:
+def test_a_prometheus_that_dies_holds_and_one_that_returns_goes_on(world: World, process: ScrapedExporter) -> None:
     world.bring("shifting")
     process.stop()
     for _ in range(3):

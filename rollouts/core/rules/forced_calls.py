@@ -12,9 +12,10 @@ from rollouts.core.decision import Code, Decision, hold
 from rollouts.core.rules.state import RuleState
 from rollouts.core.snapshot import Observed, Snapshot
 
-#: Readings of a stage without evidence of time, about one a second, after which the gateways refuse forced requests until the rollout
-#: ends. Source: `benchmarks.steering`. With 300, a call each 10 s delayed the detection of slow answers by 17 %.
-MOST_FORCED = 20
+#: From so many readings of a stage without evidence of time, about one a second, and from more than this share of its readings,
+#: the gateways refuse forced requests until the rollout ends. Source: `benchmarks.steering`: a call each 10 s, never refused, delayed
+#: the detection of slow answers by 17 %.
+MOST_FORCED, MOST_FORCED_FRAC = 5, 0.05
 
 
 class RefuseForced(Command):
@@ -39,11 +40,13 @@ def forced_calls(s: Snapshot) -> Decision | None:
     """Returns the hold that has such calls refused; None before they took too much evidence, and once they are refused."""
     for judged in () if s.of(ForcedCalls).are_refused else s.acting:
         tracker = s.evidence.tracker(judged.guard.name)
-        if tracker.forced < MOST_FORCED or judged.log_e_fine >= s.policy.bar_fine:
+        readings = tracker.forced + tracker.evidence.ticks
+        is_little = tracker.forced < MOST_FORCED or tracker.forced <= MOST_FORCED_FRAC * readings
+        if is_little or judged.log_e_fine >= s.policy.bar_fine:
             continue
         said = (
-            f"Holding at {weight_text(s.desired.weight_bp)}: {tracker.forced} of {tracker.forced + tracker.evidence.ticks} "
-            f"readings give no evidence of {judged.guard.words}, because calls forced a release meanwhile; from now on the "
+            f"Holding at {weight_text(s.desired.weight_bp)}: {tracker.forced} of {readings} readings "
+            f"give no evidence of {judged.guard.words}, because calls forced a release meanwhile; from now on the "
             "gateways refuse such calls"
         )
         return replace(hold(s, Code.NO_DATA, said, judged), commands=(RefuseForced(),))

@@ -7,8 +7,13 @@ import signal
 from types import FrameType
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand
+from prometheus_client import REGISTRY
 
+from insights.collector import InstallationCollector
+from ledger.queries.clock import DatabaseClock
+from serving.adapters.envoy_counters import EnvoyCounters
 from sluicegate.scheduler import Scheduler
 
 
@@ -19,6 +24,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
         scheduler = Scheduler()
+        counters = EnvoyCounters(now=DatabaseClock().now, tls=settings.XDS_TLS)
+        REGISTRY.register(InstallationCollector(counters, leads=lambda: scheduler.lead.token is not None))
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             scheduler.stop()

@@ -9,8 +9,9 @@ import json
 import math
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from tests.support.rigs.gateway_rig import free_port, wait_until
@@ -58,13 +59,15 @@ class Exporter:
 
 
 class PrometheusProcess:
-    """Prometheus with its data in `folder`; it may be stopped and started again on the same port and data."""
+    """Prometheus with its data in `folder`; it may be stopped and started again on the same port and data. `job` is what it scrapes."""
 
-    def __init__(self, folder: Path, exporter: Exporter) -> None:
-        self.folder, self.exporter, self.port = folder, exporter, free_port()
+    def __init__(self, folder: Path, job: Mapping[str, Any], every_s: float = SCRAPE_S) -> None:
+        self.folder, self.port = folder, free_port()
         self._process: subprocess.Popen[bytes] | None = None
-        job = {"job_name": "signals", "static_configs": [{"targets": [f"127.0.0.1:{exporter.port}"]}]}
-        told = {"global": {"scrape_interval": f"{SCRAPE_S * 1000:.0f}ms"}, "scrape_configs": [job]}
+        told = {
+            "global": {"scrape_interval": f"{every_s * 1000:.0f}ms"},
+            "scrape_configs": [{"job_name": "signals", **job}],
+        }
         (folder / "prometheus.yml").write_text(json.dumps(told))
 
     @property
@@ -93,16 +96,16 @@ class PrometheusProcess:
             self._process.wait(60)
             self._process = None
 
-    def scraped(self) -> None:
-        """Waits until what the exporter says now has been read, and can be asked for."""
-        seen = self.exporter.scrapes
-        wait_until(lambda: self.exporter.scrapes >= seen + 2, "the first is written once the second begins")
-
     def has(self, query: str) -> bool:
+        return bool(self.ask(query))
+
+    def ask(self, query: str) -> list[dict[str, Any]]:
+        """The series that a query gives: {metric: labels, value: [time, text]}. Raises KeyError for a query that is refused."""
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         with contextlib.closing(line):
             line.request("GET", f"/api/v1/query?query={quote(query)}")
-            return bool(json.load(line.getresponse())["data"]["result"])
+            found: list[dict[str, Any]] = json.load(line.getresponse())["data"]["result"]
+            return found
 
     def _get(self, path: str) -> int:
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -112,10 +115,23 @@ class PrometheusProcess:
         return 0
 
 
+class ScrapedExporter(PrometheusProcess):
+    """A Prometheus that scrapes an `Exporter`."""
+
+    def __init__(self, folder: Path, exporter: Exporter) -> None:
+        self.exporter = exporter
+        super().__init__(folder, {"static_configs": [{"targets": [f"127.0.0.1:{exporter.port}"]}]})
+
+    def scraped(self) -> None:
+        """Waits until what the exporter says now has been read, and can be asked for."""
+        seen = self.exporter.scrapes
+        wait_until(lambda: self.exporter.scrapes >= seen + 2, "the first is written once the second begins")
+
+
 @contextlib.contextmanager
-def prometheus_process(folder: Path) -> Iterator[PrometheusProcess]:
+def prometheus_process(folder: Path) -> Iterator[ScrapedExporter]:
     exporter = Exporter()
-    process = PrometheusProcess(folder, exporter)
+    process = ScrapedExporter(folder, exporter)
     try:
         process.start()
         yield process

@@ -118,6 +118,7 @@ CASES = [
     Case("unknown fields", [(YAML, "wishes"), (YAML, "serving.max_batchsize")][::-1], {
         "serving.max_batchsize": 1, "wishes": 1,
     }),
+    Case("the old name of a backend", [(YAML, "runtime.backend|Triton's own backend")], {"runtime.backend": "onnxruntime"}),
     Case("a tag in the place of a digest", [(YAML, "runtime.image")], {"runtime.image": "triton:24.10"}),
     Case("no model file", [("", "files|no such file")], files={"artifact/notes.md": b"x"}, without=(GRAPH_PATH,)),
     Case("no file at all", [("", "files|no file under artifact/"), ("", "files|no such file")][::-1], without=(GRAPH_PATH,)),

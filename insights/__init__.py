@@ -1,0 +1,1 @@
+"""What production did, for people and for other systems: exported figures and where to read them."""

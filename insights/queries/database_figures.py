@@ -1,0 +1,400 @@
+"""The figures that the database holds. Each is read anew whenever Prometheus asks."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from django.db import connection
+from django.db.models import Count, Max, Min, Q
+
+from insights.core.figures import Buckets, Figure, FigureType, Values
+from ledger.models import Job
+from ledger.queries.clock import now as database_now
+from rollouts.core.lifecycle import ACTIVE, FINAL
+from rollouts.core.recent_traffic import RecentTraffic
+from rollouts.models import AATestRecord, DecisionRecord, Observation, Rollout
+from serving.core.gpu import Gpu, reading_of
+from serving.models import Deployment, Gateway, Node, Route, Server
+from serving.queries.routes import acknowledgements
+from validators.models import GateResult
+
+_GAUGE, _COUNTER, _HISTOGRAM = FigureType.GAUGE, FigureType.COUNTER, FigureType.HISTOGRAM
+_BASIS_POINTS: Final = 10_000
+#: Seconds. Promised are 2 s for a kill or failed answers, and 5 s when an engine is killed too.
+ROLLBACK_EDGES: Final = (1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+GATE_EDGES: Final = (1.0, 5.0, 15.0, 60.0, 180.0, 600.0, 1800.0, 7200.0)
+COLD_START_EDGES: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0)
+#: A decision is counted so long after it was made: a transaction that began before it may commit later.
+SETTLED_S: Final = 10.0
+
+_PLACE: Final = ("environment", "model")
+_GPU: Final = ("node", "gpu")
+
+
+def _active() -> list[Rollout]:
+    found = Rollout.objects.filter(state__in=sorted(one.value for one in ACTIVE))
+    return list(found.select_related("environment", "model").defer("engine_state", "policy"))
+
+
+def rollout_state() -> Values:
+    return {(one.environment.slug, one.model.slug, one.state): 1.0 for one in _active()}
+
+
+def rollout_stage_start() -> Values:
+    return {
+        (one.environment.slug, one.model.slug): at.timestamp()
+        for one in _active()
+        if (at := one.step_started_at or one.started_at or one.created_at) is not None
+    }
+
+
+def rollout_weight() -> Values:
+    """`acknowledged` and `observed` are absent while they are not known."""
+    active = _active()
+    pairs = {(one.model_id, one.environment_id) for one in active}
+    routes = [
+        one
+        for one in Route.objects.filter(model__in={pair[0] for pair in pairs}).only(
+            "model", "environment", "generation"
+        )
+        if (one.model_id, one.environment_id) in pairs
+    ]
+    acks = acknowledgements(routes, database_now())
+    followed = {(one.model_id, one.environment_id) for one in routes if acks[one.pk].all_acked}
+    found: dict[tuple[str, ...], float | Buckets] = {}
+    for one in active:
+        place = (one.environment.slug, one.model.slug)
+        found[(*place, "desired")] = one.weight_bp / _BASIS_POINTS
+        if (one.model_id, one.environment_id) in followed:
+            found[(*place, "acknowledged")] = one.weight_bp / _BASIS_POINTS
+        if one.observed_bp is not None:
+            found[(*place, "observed")] = one.observed_bp / _BASIS_POINTS
+    return found
+
+
+def rollout_evidence() -> Values:
+    """Of each active rollout's newest observation."""
+    active = {one.pk: one for one in _active()}
+    newest = (
+        Observation.objects.filter(rollout__in=active).values("rollout").annotate(newest=Max("pk")).values("newest")
+    )
+    found: dict[tuple[str, ...], float | Buckets] = {}
+    for rollout, evidence in Observation.objects.filter(pk__in=newest).values_list("rollout", "evidence"):
+        one = active[rollout]
+        for guard, told in evidence.items():
+            for side in ("worse", "fine"):
+                if (value := told.get(f"log_e_{side}")) is not None:
+                    found[one.environment.slug, one.model.slug, guard, side] = float(value)
+    return found
+
+
+def ended_rollouts() -> Values:
+    ended = Rollout.objects.filter(state__in=sorted(one.value for one in FINAL))
+    rows = ended.values_list("environment__slug", "state").annotate(count=Count("pk")).order_by()
+    return {(environment, state): float(count) for environment, state, count in rows}
+
+
+def fault_to_zero() -> Values:
+    found: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
+    rows = Rollout.objects.filter(first_bad_at__isnull=False, zero_at__isnull=False)
+    for environment, bad_at, zero_at in rows.values_list("environment__slug", "first_bad_at", "zero_at"):
+        if bad_at and zero_at:
+            found[(environment,)].append((zero_at - bad_at).total_seconds())
+    return {labels: Buckets.of(values, ROLLBACK_EDGES) for labels, values in found.items()}
+
+
+class Decisions:
+    """Counts decisions as they are added, so that a long record is read once."""
+
+    def __init__(self) -> None:
+        self._last, self._counts = 0, Counter[tuple[str, ...]]()
+
+    def __call__(self) -> Values:
+        settled = database_now() - timedelta(seconds=SETTLED_S)
+        new = DecisionRecord.objects.filter(pk__gt=self._last, at__lt=settled)
+        newest = new.aggregate(pk=Max("pk"))["pk"]
+        if newest is not None:
+            rows = new.filter(pk__lte=newest).values_list("rollout__environment__slug", "action", "code")
+            for *labels, count in rows.annotate(count=Count("pk")).order_by():
+                self._counts[tuple(labels)] += count
+            self._last = newest
+        return {labels: float(count) for labels, count in self._counts.items()}
+
+
+def gate_results() -> Values:
+    rows = GateResult.objects.exclude(verdict="").values_list("gate", "verdict").annotate(count=Count("pk")).order_by()
+    return {(gate, verdict): float(count) for gate, verdict, count in rows}
+
+
+def gate_durations() -> Values:
+    found: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
+    ended = GateResult.objects.filter(started_at__isnull=False, ended_at__isnull=False, reused_from=None)
+    for gate, began_at, ended_at in ended.values_list("gate", "started_at", "ended_at"):
+        if began_at and ended_at:
+            found[(gate,)].append((ended_at - began_at).total_seconds())
+    return {labels: Buckets.of(values, GATE_EDGES) for labels, values in found.items()}
+
+
+def objectives() -> Values:
+    """The largest share that a routed model allows, by indicator: `errors`, `slow`, `wrong`."""
+    found: dict[tuple[str, ...], float | Buckets] = {}
+    for environment, model, told in Route.objects.values_list("environment__slug", "model__slug", "model__objectives"):
+        shares = {name: told.get(name, {}).get("max_frac") for name in ("slow", "wrong")}
+        for indicator, share in {"errors": told.get("errors_max_frac"), **shares}.items():
+            if share is not None:
+                found[environment, model, indicator] = float(share)
+    return found
+
+
+def error_burn() -> Values:
+    """Absent without requests in the last hour, and without an objective."""
+    limits, found = objectives(), dict[tuple[str, ...], float | Buckets]()
+    for environment, model, told in AATestRecord.objects.values_list("environment__slug", "model__slug", "traffic"):
+        limit, minutes = limits.get((environment, model, "errors")), RecentTraffic.from_json(told).minutes
+        requests = sum(one.requests for one in minutes)
+        if isinstance(limit, float) and limit > 0 and requests:
+            found[environment, model] = sum(one.errors for one in minutes) / requests / limit
+    return found
+
+
+def replicas() -> Values:
+    rows = Deployment.objects.filter(gone_at=None).values_list(
+        "environment__slug", "release__model__slug", "release__number", "state"
+    )
+    return {
+        (environment, model, f"r{number}", state): float(count)
+        for environment, model, number, state, count in rows.annotate(count=Count("pk")).order_by()
+    }
+
+
+def endpoints() -> Values:
+    serving = Count("pk", filter=Q(is_serving=True))
+    rows = Server.objects.filter(ended_at=None).values_list(
+        "deployment__environment__slug", "deployment__release__model__slug", "deployment__release__number"
+    )
+    return {
+        (environment, model, f"r{number}"): float(count)
+        for environment, model, number, count in rows.annotate(count=serving).order_by()
+    }
+
+
+def cold_starts() -> Values:
+    """Time of fetch, load and warm-up together, of the replicas that exist."""
+    found: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
+    rows = Deployment.objects.filter(ready_at__isnull=False).exclude(timings={})
+    for environment, model, timings in rows.values_list("environment__slug", "release__model__slug", "timings"):
+        found[environment, model].append(sum(float(value) for value in timings.values()))
+    return {labels: Buckets.of(values, COLD_START_EDGES) for labels, values in found.items()}
+
+
+def gateways() -> Values:
+    now = database_now()
+    return {
+        (one.environment.slug, one.name): (now - one.seen_at).total_seconds()
+        for one in Gateway.objects.select_related("environment")
+        if one.seen_at is not None
+    }
+
+
+def jobs() -> Values:
+    rows = Job.objects.filter(state__in=("queued", "running")).values_list("queue", "kind", "state")
+    return {tuple(labels): float(count) for *labels, count in rows.annotate(count=Count("pk")).order_by()}
+
+
+def job_lag() -> Values:
+    now = database_now()
+    rows = (
+        Job.objects.filter(state="queued", due_at__lt=now)
+        .values_list("queue")
+        .annotate(due_at=Min("due_at"))
+        .order_by()
+    )
+    return {(queue,): (now - due_at).total_seconds() for queue, due_at in rows}
+
+
+def nodes() -> Values:
+    now = database_now()
+    seen = Node.objects.filter(removed_at=None, seen_at__isnull=False).values_list("name", "seen_at")
+    return {(name,): (now - seen_at).total_seconds() for name, seen_at in seen if seen_at}
+
+
+def _of_gpus(read: Callable[[Gpu], float | None]) -> Callable[[], Values]:
+    def values() -> Values:
+        found: dict[tuple[str, ...], float | Buckets] = {}
+        for name, told in Node.objects.filter(removed_at=None).values_list("name", "gpus"):
+            reading = reading_of(told)
+            for gpu in reading.gpus if reading is not None and not reading.unknown else ():
+                if (value := read(gpu)) is not None:
+                    found[name, gpu.uuid] = float(value)
+        return found
+
+    return values
+
+
+def database_size() -> Values:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_database_size(current_database())")
+        return {(): float(cursor.fetchone()[0])}
+
+
+def _seconds(name: str, about: str, labels: tuple[str, ...], edges: tuple[float, ...] = ()) -> Figure:
+    return Figure(f"{name}_seconds", _HISTOGRAM if edges else _GAUGE, about, labels)
+
+
+def figures() -> list[tuple[Figure, Callable[[], Values]]]:
+    """Every figure with what reads it. One list for a process: it remembers how many decisions it has counted."""
+    return [
+        (
+            Figure("sluicegate_rollout_state", _GAUGE, "1 for the state of each active rollout.", (*_PLACE, "state")),
+            rollout_state,
+        ),
+        (
+            Figure(
+                "sluicegate_rollout_stage_start_timestamp_seconds",
+                _GAUGE,
+                "When the present stage of each active rollout began, Unix time.",
+                _PLACE,
+            ),
+            rollout_stage_start,
+        ),
+        (
+            Figure(
+                "sluicegate_rollout_weight_ratio",
+                _GAUGE,
+                "Candidate's share of traffic in each active rollout: desired, acknowledged by every gateway, observed in counts.",
+                (*_PLACE, "kind"),
+            ),
+            rollout_weight,
+        ),
+        (
+            Figure(
+                "sluicegate_rollout_evidence_log",
+                _GAUGE,
+                "Natural logarithm of the evidence that the candidate is worse, or fine, by guard of each active rollout.",
+                (*_PLACE, "guard", "side"),
+            ),
+            rollout_evidence,
+        ),
+        (
+            Figure(
+                "sluicegate_rollouts_ended",
+                _COUNTER,
+                "Rollouts that ended, by their state now.",
+                ("environment", "state"),
+            ),
+            ended_rollouts,
+        ),
+        (
+            _seconds(
+                "sluicegate_rollback_fault_to_zero",
+                "Time from the first broken request to acknowledged weight 0.",
+                ("environment",),
+                ROLLBACK_EDGES,
+            ),
+            fault_to_zero,
+        ),
+        (
+            Figure(
+                "sluicegate_rollout_decisions",
+                _COUNTER,
+                "Decisions of the engine and of people.",
+                ("environment", "action", "code"),
+            ),
+            Decisions(),
+        ),
+        (
+            Figure("sluicegate_gate_results", _COUNTER, "Gates that were judged, by verdict.", ("gate", "verdict")),
+            gate_results,
+        ),
+        (
+            _seconds(
+                "sluicegate_gate_duration", "Time that each gate took, without reused results.", ("gate",), GATE_EDGES
+            ),
+            gate_durations,
+        ),
+        (
+            Figure(
+                "sluicegate_objective_ratio",
+                _GAUGE,
+                "Largest share that the model's objective allows.",
+                (*_PLACE, "indicator"),
+            ),
+            objectives,
+        ),
+        (
+            Figure(
+                "sluicegate_error_burn_ratio",
+                _GAUGE,
+                "Error share of the model's users in the last hour, divided by its objective.",
+                _PLACE,
+            ),
+            error_burn,
+        ),
+        (
+            Figure("sluicegate_replicas", _GAUGE, "Replicas by release and state.", (*_PLACE, "release", "state")),
+            replicas,
+        ),
+        (
+            Figure(
+                "sluicegate_endpoints",
+                _GAUGE,
+                "Servers that answer a real inference, by release.",
+                (*_PLACE, "release"),
+            ),
+            endpoints,
+        ),
+        (
+            _seconds(
+                "sluicegate_cold_start",
+                "Time to fetch, load and warm up each replica that exists.",
+                _PLACE,
+                COLD_START_EDGES,
+            ),
+            cold_starts,
+        ),
+        (
+            _seconds(
+                "sluicegate_gateway_last_seen",
+                "Time since each gateway spoke to the control plane.",
+                ("environment", "gateway"),
+            ),
+            gateways,
+        ),
+        (_seconds("sluicegate_node_last_seen", "Time since each node's agent reported.", ("node",)), nodes),
+        (Figure("sluicegate_jobs", _GAUGE, "Jobs that wait or run.", ("queue", "kind", "state")), jobs),
+        (_seconds("sluicegate_job_lag", "Time by which the oldest waiting job is late.", ("queue",)), job_lag),
+        (
+            Figure("sluicegate_gpu_busy_ratio", _GAUGE, "Share of time in which a kernel ran.", _GPU),
+            _of_gpus(lambda one: one.busy_frac),
+        ),
+        (
+            Figure("sluicegate_gpu_memory_used_bytes", _GAUGE, "Memory in use.", _GPU),
+            _of_gpus(lambda one: one.memory_used_bytes),
+        ),
+        (
+            Figure("sluicegate_gpu_memory_total_bytes", _GAUGE, "Memory of the GPU.", _GPU),
+            _of_gpus(lambda one: one.memory_total_bytes),
+        ),
+        (
+            Figure("sluicegate_gpu_temperature_celsius", _GAUGE, "Temperature.", _GPU),
+            _of_gpus(lambda one: one.temperature_c),
+        ),
+        (Figure("sluicegate_gpu_power_watts", _GAUGE, "Power draw.", _GPU), _of_gpus(lambda one: one.power_w)),
+        (
+            Figure(
+                "sluicegate_gpu_throttled_seconds",
+                _COUNTER,
+                "Time slowed down by heat, since the driver was loaded.",
+                _GPU,
+            ),
+            _of_gpus(lambda one: one.thermal_throttled_s),
+        ),
+        (
+            Figure("sluicegate_gpu_ecc_uncorrected_errors", _COUNTER, "Uncorrected memory errors.", _GPU),
+            _of_gpus(lambda one: one.ecc_uncorrected),
+        ),
+        (Figure("sluicegate_database_size_bytes", _GAUGE, "Size of the database."), database_size),
+    ]
