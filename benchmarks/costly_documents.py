@@ -28,7 +28,7 @@ from tests.support.worlds.costly_documents import BODIES, MODEL, RAW
 
 #: Promised for each request, in seconds.
 MOST_CPU_S = 1.0
-_BESIDE_S, _BESIDE = 10.0, ("unknown keys, allowed", "golden set", "trace, too long")
+_BESIDE_S, _BESIDE = 10.0, ("unknown keys, allowed", "golden set", "golden set of mistakes")
 _CONTRACT = {
     "inputs": [{"name": "text", "data_type": "BYTES", "dims": [1]}],
     "outputs": [{"name": "probabilities", "data_type": "FP32", "dims": [2]}],

@@ -151,7 +151,7 @@ def _people_and_things() -> dict[str, tuple[str, dict[str, dict[str, Any]]]]:
             "path": "artifact/model.onnx",
         },
         r"/models/\{slug\}/aliases": {"slug": MODEL, "name": "champion"},
-        r"/models/\{slug\}(/(releases|golden-sets|traces|rollback))?$": {"slug": MODEL},
+        r"/models/\{slug\}(/(releases|golden-sets|rollback))?$": {"slug": MODEL},
         r"/releases/\{release_id\}": {"release_id": str(made.draft.pk)},
         r"/rollouts/\{rollout_id\}": {"rollout_id": made.rollout.pk},
         r"/gate-runs/\{id\}": {"id": made.gate_run.pk},

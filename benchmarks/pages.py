@@ -29,7 +29,6 @@ ROWS = 200
 #: Streams of everything that is found: with 100,000 events each takes most of a minute. Not asked unless they are named.
 EXPORTS = ("audit_jsonl", "audit_csv")
 #: Pages of which a process keeps what it drew or judged; they are measured without that as well.
-FIRST_LOOKS = ("rollout", "rollout_plots", "post_mortem", "rollout_replay")
 
 
 @dataclass
@@ -102,7 +101,6 @@ def costs(world: Any, requests: int, only: list[str] | None) -> Iterator[Cost]:
     from django.test import Client
 
     from tests.support.worlds.page_world import addresses, asked_for_more
-    from web.kept import forget_all
 
     client = Client(raise_request_exception=False)
     client.force_login(world.admin)
@@ -126,8 +124,6 @@ def costs(world: Any, requests: int, only: list[str] | None) -> Iterator[Cost]:
         if answer.status_code != 200:
             continue
         yield _measured(Cost(name, len(asked)), client, address, requests)
-        if name in FIRST_LOOKS:
-            yield _measured(Cost(f"{name}, a first look", len(asked)), client, address, requests, before=forget_all)
 
 
 def _measured(

@@ -231,17 +231,6 @@ class Attestation(models.Model):
         ]
 
 
-class StoragePlan(models.Model):
-    """How much the last plan of a collection that a worker made would keep, mark and delete. One row."""
-
-    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
-    planned_at = models.DateTimeField()
-    totals = models.JSONField()  # of `Plan.totals`
-
-    class Meta:
-        constraints = [models.CheckConstraint(condition=Q(id=1), name="storage_has_one_plan")]
-
-
 class Tombstone(models.Model):
     """Unreferenced bytes: recoverable until `due_at`, then deleted. The row itself is never deleted.
 

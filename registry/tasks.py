@@ -45,13 +45,6 @@ def run_housekeeping(job: Job, beat: Beat) -> None:
     while forget_expired_sessions():
         pass
     done = actions.run_housekeeping(actor=Actor.system("housekeeping"))
-    actions.plan_storage()
     raise Again(
         actions.HOUSEKEEPING_EVERY.total_seconds(), f"{done.drafts} drafts discarded, {done.deleted} blobs deleted"
     )
-
-
-@handler(actions.PLAN)
-def plan_storage(job: Job, beat: Beat) -> None:
-    """Reads every release and blob, for the page of the storage."""
-    actions.plan_storage()

@@ -228,31 +228,6 @@ class ServerReading(models.Model):
         ]
 
 
-class Variant(models.Model):
-    """A server of a deployment's release under another batching, beside the deployment's own, for a gate to measure.
-
-    It is no `Server`, so that no gateway and no other gate finds it. It is wanted until `until`, which its asker moves on
-    again and again: it ends with its asker.
-    """
-
-    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="variants")
-    max_batch_size = models.PositiveIntegerField()
-    max_queue_delay_us = models.PositiveIntegerField(null=True)  # null: no batcher
-    until = models.DateTimeField()
-    host = models.CharField(max_length=120, blank=True)
-    http_port = models.PositiveIntegerField(default=0)
-    grpc_port = models.PositiveIntegerField(default=0)
-    created_at = models.DateTimeField(auto_now_add=True)
-    ready_at = models.DateTimeField(null=True)  # it answered its warm-up requests
-    ended_at = models.DateTimeField(null=True)
-    end_reason = models.TextField(blank=True)
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=["deployment"], condition=Q(ended_at=None), name="variant_one_of_deployment")
-        ]
-
-
 def slot_of(changes: int) -> int:
     """The label of requests that begin under a route that was changed so often, in [0, SLOTS)."""
     return changes % SLOTS

@@ -19,7 +19,7 @@ from serving.agent.server_shim import is_locked
 from serving.agent.static_launcher import StaticLauncher
 from serving.core.gpu import GpuReading
 from serving.core.static_servers import StaticServer
-from serving.models import ListedServer, Server, Variant
+from serving.models import ListedServer, Server
 from serving.ports import ExternalMetrics, RunningServer
 from serving.servers import Client, client_of
 
@@ -69,7 +69,7 @@ def connect(server: RunningServer) -> Client:
     return client_of(server.host, server.http_port, server.grpc_port, server.speaks)
 
 
-def inference_server(server: Server | Variant) -> Client:
+def inference_server(server: Server) -> Client:
     """A client of a release's server. The caller closes it."""
     speaks = spoken_by(manifest_of(server.deployment.release))
     return client_of(server.host, server.http_port, server.grpc_port, speaks)

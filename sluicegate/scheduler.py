@@ -1,5 +1,4 @@
-"""The scheduler: every few seconds it hands to Celery the jobs that are due, and wakes the dispatcher of notifications; every
-minute it deletes the kept requests whose time is over.
+"""The scheduler: every few seconds it hands to Celery the jobs that are due, and wakes the dispatcher of notifications.
 
 Any number may run: one leads, by a lease. What it does is safe to do twice (a job runs by its own lease), so no write carries
 the token; the lease only spares the broker copies. It is a process of its own, so that neither a worker that hangs nor
@@ -9,7 +8,6 @@ an engine that is away holds up what is due.
 from __future__ import annotations
 
 import threading
-import time
 import traceback
 from collections.abc import Callable
 
@@ -20,7 +18,6 @@ from ledger.actions import dispatch_due
 from ledger.actions.leadership import Leadership
 from ledger.adapters.process_names import process_name
 from notifications.actions import wake_dispatcher
-from validators.actions import forget_old_requests
 
 log = structlog.get_logger(__name__)
 LEASE = "scheduler"
@@ -28,9 +25,6 @@ EVERY_S = 2.0
 #: Another one takes over so long after the leader died or froze.
 LEASE_S = 10.0
 DUTIES: tuple[Callable[[], object], ...] = (wake_dispatcher, dispatch_due)
-#: Those that wait for a minute between two turns.
-SELDOM: tuple[Callable[[], object], ...] = (forget_old_requests,)
-SELDOM_S = 60.0
 
 
 class Scheduler:
@@ -40,7 +34,6 @@ class Scheduler:
         self.every_s = every_s
         self.lead = Leadership(LEASE, owner or process_name(), lease_s)
         self._is_stopping = threading.Event()
-        self._swept_at: float | None = None  # in monotonic seconds
 
     def run(self) -> None:
         """Looks until `stop()`, then gives leadership back at once."""
@@ -58,20 +51,12 @@ class Scheduler:
         if not _try(self.lead.take):
             return False
         look()
-        now = time.monotonic()
-        if self._swept_at is None or now - self._swept_at >= SELDOM_S:
-            self._swept_at = now
-            _each(SELDOM)
         return True
 
 
 def look() -> None:
     """Every duty once. One that fails keeps none of the others from its turn, and is tried again at the next look."""
-    _each(DUTIES)
-
-
-def _each(duties: tuple[Callable[[], object], ...]) -> None:
-    for duty in duties:
+    for duty in DUTIES:
         _try(duty)
 
 

@@ -129,8 +129,9 @@ def test_a_load_without_torch_names_the_reason() -> None:
         pass
 
 
-def test_bytes_go_through_the_cuda_adapter(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cuda_adapter_names_the_gpu(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "load_library", FakeCudaLibrary)
+    monkeypatch.setattr(cuda.Cuda, "driver", "550.54.15")
     found = outcome_of(device.cuda_adapter, scene)
     assert found.verdict == Verdict.PROVED, found.sentence
 

@@ -1,4 +1,4 @@
-"""Golden sets, traces, gate runs and signed reports. Evidence is append-only, by trigger."""
+"""Golden sets, gate runs and signed reports. Evidence is append-only, by trigger."""
 
 from __future__ import annotations
 
@@ -25,37 +25,6 @@ class GoldenSet(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["model", "digest"], name="golden_set_once")]
-
-
-class Trace(models.Model):
-    """When requests once came: a blob of the gaps between them and nothing else of the recording (`validators.core.trace`)."""
-
-    model = models.ForeignKey(ServedModel, on_delete=models.PROTECT, related_name="traces")
-    digest = models.CharField(max_length=71)  # sha256:<64 hex> of the blob
-    blob = models.ForeignKey(Blob, on_delete=models.PROTECT, related_name="+")
-    gaps = models.PositiveIntegerField()
-    lasts_s = models.FloatField()
-    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
-    created_at = models.DateTimeField(auto_now_add=True)
-
-    class Meta:
-        constraints = [models.UniqueConstraint(fields=["model", "digest"], name="trace_once")]
-
-
-class KeptRequest(models.Model):
-    """One item of a request that was mirrored, with what stable answered, where the model's policy allows to keep it."""
-
-    model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="kept_requests")
-    release = models.CharField(max_length=20)  # that answered, such as r3
-    inputs = models.JSONField()
-    answers = models.JSONField()
-    digest = models.CharField(max_length=71)  # sha256:<64 hex> of the inputs
-    rank = models.BigIntegerField()  # those with the lowest stay: `validators.core.kept_requests`
-    size_bytes = models.PositiveIntegerField()
-    at = models.DateTimeField()  # when it was asked last
-
-    class Meta:
-        constraints = [models.UniqueConstraint(fields=["model", "digest"], name="kept_request_once")]
 
 
 class SeenSizesRecord(models.Model):

@@ -1,17 +1,13 @@
-"""Addresses of golden sets, traces, gate runs and reports under the API's."""
+"""Addresses of golden sets, gate runs and reports under the API's."""
 
 from django.urls import path
 
-from validators.api import capacity, comparisons, gate_runs, golden_check, kept_requests, policies, traces
+from validators.api import capacity, comparisons, gate_runs, golden_check, policies
 
 urlpatterns = [
     path("models/<slug:slug>/gate-policy:explain", policies.GatePolicyView.as_view()),
     path("models/<slug:slug>/golden-sets:check", golden_check.GoldenCheckView.as_view()),
     path("models/<slug:slug>/golden-sets", gate_runs.GoldenSetsView.as_view()),
-    path("models/<slug:slug>/traces", traces.TracesView.as_view()),
-    path("models/<slug:slug>/traces/<str:digest>", traces.TraceView.as_view()),
-    path("models/<slug:slug>/kept-requests", kept_requests.KeptRequestsView.as_view()),
-    path("models/<slug:slug>/kept-requests:draft", kept_requests.KeptDraftView.as_view()),
     path("models/<slug:slug>/releases/<str:name>/gate-runs", gate_runs.ReleaseGateRunsView.as_view()),
     path("models/<slug:slug>/releases/<str:name>/diff", gate_runs.DiffView.as_view()),
     path("models/<slug:slug>/releases/<str:name>/disagreements", comparisons.DisagreementsView.as_view()),

@@ -45,7 +45,6 @@ class PostMortemOut(serializers.Serializer[Any]):
         child=serializers.DictField(), help_text="some requests that failed or were slow, by release"
     )
     told = serializers.ListField(child=serializers.DictField(), help_text="deliveries of its events to webhooks")
-    replays = serializers.ListField(child=serializers.DictField(), help_text="what each preset would have done")
     next = serializers.ListField(child=serializers.CharField(), help_text="what to do next, in sentences")
     document = serializers.CharField(allow_null=True, help_text="with `as`: the whole as one text")
 

@@ -1,4 +1,4 @@
-"""What is written down of an ended rollout: what, when, who was hit, who was told, what other policies would have done, what next."""
+"""The record of an ended rollout: facts, times, users, deliveries and next steps."""
 
 from __future__ import annotations
 
@@ -7,26 +7,20 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from ledger.core.errors import DomainError, StateChanged
+from ledger.core.errors import StateChanged
 from notifications.queries.webhooks import deliveries_of_rollout
 from rollouts.core.lifecycle import FINAL, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries import view_of
-from rollouts.queries.replay import judged_by, plan_of
 from rollouts.queries.request_examples import examples_by_arm
-from rollouts.queries.timeline import MOST_RECOMPUTED
-from web.kept import Kept
-from web.pages.policy_form import CHOICES
 from web.pages.rollout_log import after, counted_at_zero, log_of
-from web.pages.rollout_plots import Read, began_at
+from web.pages.rollout_plots import began_at
 
 S = RolloutState
-#: What presets would have done with a rollout, of so many in this process.
-_replays: Kept[list[dict[str, Any]]] = Kept(32)
 _BACK = frozenset({S.ROLLED_BACK, S.REVERTED})
 
 
-def post_mortem_of(rollout: Rollout, read: Read | None = None) -> dict[str, Any]:
+def post_mortem_of(rollout: Rollout) -> dict[str, Any]:
     """Everything as JSON: instants ISO 8601 in UTC, durations in seconds. Raises StateChanged("not_ended")."""
     if rollout.state not in FINAL:
         raise StateChanged(
@@ -53,7 +47,7 @@ def post_mortem_of(rollout: Rollout, read: Read | None = None) -> dict[str, Any]
         "told": [
             {**one, "after": after_text(one["at"], rollout)} for one in deliveries_of_rollout(rollout.pk, rollout.model.team.slug)
         ],
-        "replays": _replays.of(rollout.pk, rollout.version, lambda: _replays_of(read or Read(rollout))), "next": next_steps(rollout),
+        "next": next_steps(rollout),
     }  # fmt: skip
 
 
@@ -65,27 +59,6 @@ def title_of(rollout: Rollout) -> str:
 
 def after_text(at: str, rollout: Rollout) -> str:
     return after(datetime.fromisoformat(at), began_at(rollout))
-
-
-def _replays_of(read: Read) -> list[dict[str, Any]]:
-    """What each preset would have done; none for a history that takes too long to walk, or where there is none."""
-    rollout = read.rollout
-    if sum(len(block.ticks) for block in read.history) > MOST_RECOMPUTED:
-        return []
-    found = []
-    for name in CHOICES:
-        try:
-            one = judged_by(rollout, plan_of(rollout, {"preset": name}), read.history).to_json()
-        except DomainError:
-            return []
-        back = one["roll_back"]
-        found.append(
-            {
-                "policy": name, "would_roll_back": back is not None, "at_tick": back["tick"] if back else None,
-                "after": after_text(back["at"], rollout) if back else None, "reason": back["reason"] if back else "",
-            }
-        )  # fmt: skip
-    return found
 
 
 def next_steps(rollout: Rollout) -> list[str]:
@@ -134,8 +107,6 @@ def markdown_of(found: Mapping[str, Any], address: str = "") -> str:
     lines += ["", "## Who was told", ""]
     told = [(one["after"], one["webhook"], one["verb"], one["state"]) for one in found["told"]]
     lines += _table(("After", "Who", "Of", "Delivery"), told) if told else ["No webhook was told of it."]
-    lines += ["", "## What other policies would have done", ""]
-    lines += [f"- **{one['policy']}**: {_plain(_replay_text(one))}" for one in found["replays"]] or ["Not replayed."]
     lines += ["", "## What to do next", "", *[f"- {_plain(one)}" for one in found["next"]], ""]
     return "\n".join(lines)
 
@@ -151,10 +122,6 @@ def _examples(arms: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _where(one: Mapping[str, Any]) -> str:
     return " ".join(part for part in (one["node"], one["address"]) if part) or "none"
-
-
-def _replay_text(one: Mapping[str, Any]) -> str:
-    return f"rolled back at {one['after']}: {one['reason']}" if one["would_roll_back"] else "not rolled back"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

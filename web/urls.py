@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from django.contrib.auth.decorators import login_required
 from django.http import HttpResponse
 from django.urls import URLPattern, path
 from django.views.decorators.http import require_GET, require_http_methods
+from django.views.generic import RedirectView
 
 from web import looks
 from web.pages import (
@@ -16,7 +18,6 @@ from web.pages import (
     approvals,
     audit,
     audit_export,
-    capacity,
     diffs,
     drafts,
     environments,
@@ -27,12 +28,10 @@ from web.pages import (
     golden_sets,
     history,
     issuer_sign_in,
-    issuers,
     model_list,
     model_tabs,
     models,
     new_model,
-    notices,
     overview,
     own_status,
     ownership,
@@ -48,14 +47,9 @@ from web.pages import (
     rollouts,
     search,
     session,
-    settings_index,
-    signing_keys,
     sleep,
     starting,
-    storage,
-    styleguide,
     token_forms,
-    traces,
     upload,
     webhooks,
 )
@@ -78,9 +72,7 @@ urlpatterns = [
     path("errors/", require_GET(errors.errors), name="errors"),
     path("errors/<slug:code>/", require_GET(errors.error), name="error"),
     path("search/", require_GET(search.search_page), name="search"),
-    path("_notices/", require_GET(notices.notices), name="notices"),
     path("_search/", require_GET(search.search_fragment), name="search_fragment"),
-    path("styleguide/", require_GET(styleguide.styleguide), name="styleguide"),
     path("sign-in/", session.sign_in, name="sign_in"),
     path("sign-out/", session.sign_out, name="sign_out"),
     path("password/", session.password, name="password"),
@@ -115,17 +107,7 @@ urlpatterns = [
     *_forms(
         "model_golden_sets",
         "models/<slug:slug>/golden-sets/",
-        ("draft", golden_sets.draft, "model_golden_set_draft"),
-        ("forget", golden_sets.forget, "model_kept_requests_forget"),
         ("use", golden_sets.use, "model_golden_set_use"),
-    ),
-    path("models/<slug:slug>/traces/", require_GET(traces.traces), name="model_traces"),
-    *_forms(
-        "model_traces",
-        "models/<slug:slug>/traces/",
-        ("add", traces.add, "model_trace_add"),
-        ("use", traces.use, "model_trace_use"),
-        ("remove", traces.remove, "model_trace_remove"),
     ),
     path("models/<slug:slug>/aliases/", require_GET(aliases.aliases), name="model_aliases"),
     path("models/<slug:slug>/aliases/move/", posted(aliases.move, "model_aliases", "slug"), name="model_alias_move"),
@@ -146,7 +128,6 @@ urlpatterns = [
         require_GET(release_tabs.gates_live),
         name="release_gates_live",
     ),
-    path("models/<slug:slug>/r/<int:number>/capacity/", require_GET(capacity.capacity), name="release_capacity"),
     path(
         "models/<slug:slug>/r/<int:number>/deployments/",
         require_GET(release_tabs.deployments),
@@ -281,7 +262,7 @@ urlpatterns = [
     path("sign-in/with/<int:pk>/", require_GET(issuer_sign_in.leave), name="issuer_sign_in"),
     path("sign-in/with/<int:pk>/return/", require_GET(issuer_sign_in.come_back), name="issuer_return"),
     # settings
-    path("settings/", require_GET(settings_index.settings), name="settings"),
+    path("settings/", require_GET(login_required(RedirectView.as_view(pattern_name="teams"))), name="settings"),
     path("status/", require_GET(own_status.status), name="status"),
     path("settings/environments/", require_GET(environments.environments), name="settings_environments"),
     path("settings/new-environment/", posted(environments.create, "settings_environments"), name="environment_create"),
@@ -298,28 +279,5 @@ urlpatterns = [
         "settings/gateways/<str:name>/<slug:verb>/",
         posted(gateways.act_on, "settings_environments"),
         name="gateway_act",
-    ),
-    path("settings/keys/", require_GET(signing_keys.keys), name="settings_keys"),
-    path("settings/keys/rotate/", posted(signing_keys.rotate, "settings_keys"), name="key_rotate"),
-    path("settings/storage/", require_GET(storage.storage), name="settings_storage"),
-    path("settings/storage/plan/", posted(storage.plan, "settings_storage"), name="storage_plan"),
-    path("settings/storage/run/", posted(storage.run, "settings_storage"), name="storage_run"),
-    path("settings/issuers/", require_GET(issuers.issuers), name="issuers"),
-    path("settings/issuers/new/", posted(issuers.create, "issuers"), name="issuer_create"),
-    path("settings/issuers/try/", issuers.try_token, name="token_try"),
-    path("settings/issuers/<int:pk>/", require_GET(issuers.issuer), name="issuer"),
-    *_forms(
-        "issuer",
-        "settings/issuers/<int:pk>/",
-        ("check", issuers.check, "issuer_check"),
-        ("change", issuers.change, "issuer_change"),
-        ("off", issuers.turn_off, "issuer_off"),
-        ("on", issuers.turn_on, "issuer_on"),
-        ("rules/new", issuers.create_rule, "token_rule_create"),
-        ("rules/<int:rule>/<slug:to>", issuers.turn_rule, "token_rule_turn"),
-        ("roles/new", issuers.create_role_rule, "role_rule_create"),
-        ("roles/<int:rule>/delete", issuers.delete_role_rule, "role_rule_delete"),
-        ("people/new", issuers.prepare, "issuer_prepare"),
-        ("people/<int:identity>/remove", issuers.remove, "identity_remove"),
     ),
 ]

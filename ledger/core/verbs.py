@@ -89,10 +89,6 @@ class EventVerb(StrEnum):
     SLEEP_ENDED = "sleep.ended"
     # validators
     GOLDEN_SET_ADDED = "golden_set.added"
-    TRACE_ADDED = "trace.added"
-    TRACE_REMOVED = "trace.removed"
-    KEPT_REQUESTS_DRAFTED = "kept_requests.drafted"
-    KEPT_REQUESTS_FORGOTTEN = "kept_requests.forgotten"
     GATE_RUN_REQUESTED = "gate_run.requested"
     GATE_RUN_STARTED = "gate_run.started"
     GATE_RUN_FINISHED = "gate_run.finished"

@@ -17,7 +17,6 @@ from registry.actions.releases import grant_waiver, seal
 from registry.actions.retiring import restore, retire
 from registry.actions.reviews import comment_on, resolve_comment, write_note
 from registry.actions.served_models import change_model, create_model
-from registry.actions.storage_plan import PLAN, plan_storage, request_storage_plan
 from registry.actions.uploads import (
     SIGNED_FOR_S,
     SWEEP,
@@ -35,7 +34,6 @@ from registry.actions.uploads import (
 __all__ = [
     "HOUSEKEEPING",
     "HOUSEKEEPING_EVERY",
-    "PLAN",
     "SIGNED_FOR_S",
     "SWEEP",
     "VERIFY",
@@ -53,11 +51,9 @@ __all__ = [
     "grant_waiver",
     "note_failure",
     "plan_of",
-    "plan_storage",
     "purge_drafts",
     "put_blob",
     "recheck_blob",
-    "request_storage_plan",
     "resolve_comment",
     "restore",
     "retire",

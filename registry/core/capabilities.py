@@ -196,7 +196,7 @@ CAPABILITIES: Final = (
     Capability(
         "gpu:cuda",
         "CUDA adapter",
-        "Device memory and streams through the driver's library",
+        "Name, compute capability and driver through the driver's library",
         "Tests ran it on a stand-in for the library",
         part="gpu",
         steps=("cuda_adapter",),
@@ -217,13 +217,6 @@ CAPABILITIES: Final = (
         "Its plans are built from the builder's documentation",
         part="tensorrt-rtx",
         has_code=True,
-    ),
-    Capability(
-        "builder:execution",
-        "Executing a plan",
-        "A plan's answers are compared with its graph's",
-        "The stand-in for TensorRT answers by ONNX Runtime and executes no plan",
-        part="gpu",
     ),
 )
 

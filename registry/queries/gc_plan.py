@@ -15,7 +15,7 @@ from registry.core.garbage_collection import BlobFacts, Plan, ReleaseFacts, Rule
 from registry.core.lifecycle import ReleaseState
 from registry.core.uploads import UploadState
 from registry.hooks.usage import usages_of
-from registry.models import Blob, Release, ReleaseFile, StoragePlan, Tombstone, Upload
+from registry.models import Blob, Release, ReleaseFile, Tombstone, Upload
 from registry.storage import adapter
 
 _UNKNOWN = (
@@ -28,11 +28,6 @@ def rules() -> Rules:
     return Rules(
         drafts_for=timedelta(days=settings.DRAFT_RETENTION_DAYS), undelete_for=timedelta(days=settings.UNDELETE_DAYS)
     )
-
-
-def kept_plan() -> StoragePlan | None:
-    """What the last plan of a worker amounted to; None: there was none yet."""
-    return StoragePlan.objects.filter(pk=1).first()
 
 
 def present_plan(now: datetime | None = None) -> Plan:

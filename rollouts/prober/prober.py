@@ -21,7 +21,6 @@ from django.db import transaction
 from ledger.actions.leases import acquire_after, release, renew
 from ledger.adapters.process_names import process_name
 from rollouts.prober.golden import GoldenProbes
-from rollouts.prober.kept_requests import KeptRequests
 from rollouts.prober.servers import Connect, Servers, connect
 from rollouts.prober.shadow_comparison import Shadowing
 from rollouts.prober.tallies import Tallies
@@ -43,9 +42,8 @@ class Prober:
         self.book = Tallies()
         self._lease_s = settings.ENGINE_LEASE_S if lease_s is None else lease_s
         self._servers, self._targets = Servers(connect), Targets()
-        self._kept = KeptRequests()
         rate = settings.PROBER_PER_S if per_s is None else per_s
-        self.shadowing = Shadowing(self.book, self._servers, self._kept, per_s=rate)
+        self.shadowing = Shadowing(self.book, self._servers, per_s=rate)
         self.golden = GoldenProbes(self.book, self._servers)
         self._stop = threading.Event()
         self._clock = threading.Thread(target=self._run, name="clock", daemon=True)
@@ -81,7 +79,6 @@ class Prober:
         self.book.watch({target.rollout_id: target.profile.examples for target in targets})
         self.shadowing.watch(targets)
         self.golden.turn(targets)
-        self._kept.turn({target.profile.model_id for target in targets})
         self._servers.keep(one for target in targets for one in (*target.candidate, *target.stable))
         return True
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import structlog
 
 from rollouts.core.shadow import Allowance, Arrays, judged
-from rollouts.prober.kept_requests import KeptRequests
 from rollouts.prober.requests import GRPC_PATH, HTTP_PATH, Question, Unusable, read_request
 from rollouts.prober.servers import Servers
 from rollouts.prober.tallies import Example, Tallies
@@ -50,8 +49,8 @@ class _Job:
 class Shadowing:
     """Compares what `take` lets in, on threads of its own, at most `per_s` requests of one rollout a second."""
 
-    def __init__(self, book: Tallies, servers: Servers, kept: KeptRequests, *, per_s: float) -> None:
-        self._book, self._servers, self._kept, self._per_s = book, servers, kept, per_s
+    def __init__(self, book: Tallies, servers: Servers, *, per_s: float) -> None:
+        self._book, self._servers, self._per_s = book, servers, per_s
         self._lock = threading.Lock()
         self._by_route: dict[int, _Watched] = {}
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -132,8 +131,6 @@ class Shadowing:
             self._book.note("stable_failed")
             return
         outcome = judged(primary, candidate, secondary, target.profile.rule)
-        if not outcome.stable_bad:  # what stable answers otherwise the next time is no baseline
-            self._kept.offer(target.profile, question, primary)
         found = outcome.found
         facts = {"input_digest": question.digest, "kind": found.kind, "output": found.output} if found else {}
         summary = f"{target.profile.candidate.name}: {found.words}" if found else ""

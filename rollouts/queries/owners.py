@@ -23,10 +23,3 @@ def owners_of(rollout_id: int) -> QuerySet[User]:
     involved = [pk for pk in (rollout.candidate.author_id, rollout.requested_by_id) if pk is not None]
     still_reads = Q(is_superuser=True) | Q(pk__in=readers)
     return active_users().filter(Q(pk__in=team_of_model) | (Q(pk__in=involved) & still_reads))
-
-
-def rollouts_owned_by(user: User, among: list[int]) -> frozenset[int]:
-    """Those of these rollouts that are the user's own. One query."""
-    teams = user.memberships.filter(role=Role.MODEL_TEAM.value).values("team")
-    own = Q(model__team__in=teams) | Q(candidate__author=user) | Q(requested_by=user)
-    return frozenset(Rollout.objects.filter(own, pk__in=among).values_list("pk", flat=True))

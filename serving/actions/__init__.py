@@ -24,22 +24,18 @@ from serving.actions.deployments import (
     release_deployment,
 )
 from serving.actions.routes import notify_routes
-from serving.actions.variants import ask_variant, end_variant, prolong_variant, record_variant
 
 __all__ = [
     "MOST_DRIFT",
     "adopt_server",
-    "ask_variant",
     "drain_deployment",
     "end_server",
-    "end_variant",
     "ensure_deployment",
     "keep_log",
     "mark_serving",
     "note_trouble",
     "note_unseen",
     "notify_routes",
-    "prolong_variant",
     "record_drift",
     "record_exit",
     "record_gpus",
@@ -48,7 +44,6 @@ __all__ = [
     "record_readings",
     "record_server",
     "record_state",
-    "record_variant",
     "register_node",
     "release_deployment",
 ]

@@ -1,4 +1,4 @@
-"""TensorRT and TensorRT for RTX, if installed: whether they can build here, an engine plan from an ONNX graph, and running a plan.
+"""TensorRT and TensorRT for RTX, if installed: whether they can build here, and an engine plan from an ONNX graph.
 
 The two have one Python interface; `Package` holds the differences. Of TensorRT, only what versions 10 and 11 have in common is used.
 Source: NVIDIA/TensorRT 11.1, python/src (the bindings and their docstrings) and include/NvInferRuntime.h; TensorRT 11.4, "Removed
@@ -7,8 +7,7 @@ Python APIs and Replacements". That TensorRT for RTX builds without a GPU was me
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -18,12 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from registry.core.engine_flavour import RTX, STANDARD, Flavour
 
-if TYPE_CHECKING:  # the agent asks for `availability` alone, and the plan's own modules for the rest
-    import numpy as np
-    import numpy.typing as npt
-
+if TYPE_CHECKING:  # the agent asks for `availability` alone
     from registry.core.engine_profile import InputProfile
-    from serving.adapters.cuda import Cuda
 
 _DEVICE: Final = Path("/dev/nvidiactl")
 _MOST_ERRORS: Final = 20
@@ -71,10 +66,6 @@ class TensorRTError(Exception):
 
 class BadGraph(TensorRTError):
     """TensorRT cannot read the ONNX graph, or the graph is not what was declared: no other machine would do better."""
-
-
-class BadPlan(TensorRTError):
-    """The plan does not take what it was declared to take."""
 
 
 @dataclass(frozen=True)
@@ -207,89 +198,8 @@ class Graph:
             raise TensorRTError(f"{self._own} builds no plan for compute capability {capability}", self._log.errors)
 
 
-class Plan:
-    """A plan that is loaded on a device, to be run request by request by its first optimization profile; a context manager."""
-
-    def __init__(self, plan: bytes, cuda: Cuda, flavour: Flavour = STANDARD, *, host_code: bool = False) -> None:
-        """`host_code`: the plan may bring its own runtime, as one that loads in later versions does. Raises TensorRTError."""
-        self._trt, self._cuda = load(flavour), cuda
-        self._log = _log(self._trt)
-        runtime = _started(self._trt.Runtime, self._log)
-        if host_code:
-            runtime.engine_host_code_allowed = True
-        engine = runtime.deserialize_cuda_engine(plan)
-        if engine is None:
-            raise TensorRTError(f"{flavour.product} {self._trt.__version__} does not load the plan", self._log.errors)
-        context = engine.create_execution_context()
-        if context is None:
-            raise TensorRTError("there is no execution context for the plan", self._log.errors)
-        names = [engine.get_tensor_name(at) for at in range(engine.num_io_tensors)]
-        is_input = self._trt.TensorIOMode.INPUT
-        self.inputs = [name for name in names if engine.get_tensor_mode(name) == is_input]
-        self.outputs = [name for name in names if name not in self.inputs]
-        self._runtime, self._engine, self._context = runtime, engine, context  # each needs those before it
-        self._kinds = {name: self._kind(name) for name in names}
-        if any(engine.get_tensor_location(name) != self._trt.TensorLocation.DEVICE for name in names):
-            raise TensorRTError("an input or output holds a shape, which is not compared")
-
-    def __enter__(self) -> Plan:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Lets go of what lies on the device while the device is still held, each before what it needs."""
-        del self._context, self._engine, self._runtime
-
-    def run(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """The outputs by name. Raises BadPlan for inputs that the plan does not take, TensorRTError and CudaError else."""
-        if set(inputs) != set(self.inputs):
-            raise BadPlan(f"the plan has the inputs {', '.join(self.inputs)}, and the request {', '.join(inputs)}")
-        self._log.errors.clear()
-        with ExitStack() as held:
-            for name, array in inputs.items():
-                self._give(held, name, array)
-            shapes = {name: tuple(self._context.get_tensor_shape(name)) for name in self.outputs}
-            found = {}
-            for name, shape in shapes.items():
-                if any(size < 0 for size in shape):
-                    raise TensorRTError(f"the size of the output {name} depends on the data, which is not compared")
-                found[name] = held.enter_context(self._cuda.memory(self._bytes(name, shape)))
-                self._address(name, found[name])
-            if not self._context.execute_async_v3(self._cuda.stream):
-                raise TensorRTError("TensorRT did not run the request", self._log.errors)
-            self._cuda.synchronize()
-            return {name: self._cuda.download(at, shapes[name], self._kinds[name]) for name, at in found.items()}
-
-    def _give(self, held: ExitStack, name: str, array: npt.NDArray[Any]) -> None:
-        if array.dtype != self._kinds[name]:
-            raise BadPlan(f"the plan takes {name} as {self._kinds[name]}, declared is {array.dtype}")
-        if not self._context.set_input_shape(name, tuple(array.shape)):
-            raise BadPlan(f"the plan does not take {name} of the shape {list(array.shape)}", self._log.errors)
-        address = held.enter_context(self._cuda.memory(array.nbytes))
-        self._cuda.upload(address, array)
-        self._address(name, address)
-
-    def _address(self, name: str, address: int) -> None:
-        if not self._context.set_tensor_address(name, address):
-            raise TensorRTError(f"TensorRT takes no memory for {name}", self._log.errors)
-
-    def _bytes(self, name: str, shape: tuple[int, ...]) -> int:
-        size = self._kinds[name].itemsize
-        for one in shape:
-            size *= one
-        return size
-
-    def _kind(self, name: str) -> np.dtype[Any]:
-        import numpy as np
-
-        kind = self._engine.get_tensor_dtype(name)
-        try:
-            return np.dtype(self._trt.nptype(kind))
-        except TypeError:
-            raise TensorRTError(f"{name} is {kind}, for which numpy has no type: it is not compared") from None
-
-
 def _started(kind: Any, log: Any) -> Any:
-    """A builder or a runtime. Raises TensorRTError: a factory that gave nothing is a TypeError of the bindings."""
+    """A builder. Raises TensorRTError: a factory that gave nothing is a TypeError of the bindings."""
     try:
         return kind(log)
     except TypeError as error:

@@ -38,7 +38,6 @@ from serving.agent.node_launcher import Connect, NodeLauncher
 from serving.agent.process_use import use_of
 from serving.agent.reconciler import DeploymentReconciler
 from serving.agent.timings import AgentTimings
-from serving.agent.variants import VariantReconciler
 from serving.core.lifecycle import DeploymentState
 from serving.models import Server
 from serving.ports import LaunchError
@@ -258,15 +257,13 @@ class Agent:
         self._threads = {name: thread for name, thread in self._threads.items() if thread.is_alive()}
         for pk in queries.live_deployments().filter(node=self._node).values_list("pk", flat=True):
             self._in_thread(f"deployment-{pk}", partial(DeploymentReconciler, pk))
-        for pk in queries.live_variants().filter(deployment__node=self._node).values_list("pk", flat=True):
-            self._in_thread(f"variant-{pk}", partial(VariantReconciler, pk))
 
-    def _in_thread(self, name: str, make: Callable[..., DeploymentReconciler | VariantReconciler]) -> None:
+    def _in_thread(self, name: str, make: Callable[..., DeploymentReconciler]) -> None:
         if name not in self._threads:
             self._threads[name] = threading.Thread(target=self._reconcile, args=(name, make), name=name, daemon=True)
             self._threads[name].start()
 
-    def _reconcile(self, name: str, make: Callable[..., DeploymentReconciler | VariantReconciler]) -> None:
+    def _reconcile(self, name: str, make: Callable[..., DeploymentReconciler]) -> None:
         reconciler = make(actor=self._actor, launcher=self._launcher, connect=self._connect, pace=self._pace)
         try:
             while not self._stop.is_set() and not self._turned_away:

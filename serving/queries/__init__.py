@@ -22,7 +22,6 @@ from serving.queries.deployments import (
 )
 from serving.queries.readings import gpu_readings_of, last_reading, measured_servers, readings_of
 from serving.queries.routes import environments, get_environment_with_routes
-from serving.queries.variants import live_variants
 
 __all__ = [
     "all_environments",
@@ -40,7 +39,6 @@ __all__ = [
     "is_last_of_stable",
     "last_reading",
     "live_deployments",
-    "live_variants",
     "measured_servers",
     "node_facts",
     "nodes",

@@ -36,7 +36,7 @@ EXAMPLES = """examples:
   sluicegate api PATCH /environments/production needs_approval:=true --if-match 3
   sluicegate api PUT /users/ada/password password=@-
   sluicegate api POST /users/ci-robot/tokens name=builds --field token > token
-  sluicegate api POST /models/sentiment/traces --input trace.csv --type text/csv
+  sluicegate api POST /models/sentiment/golden-sets --input golden.jsonl --type application/jsonl
   sluicegate api GET /models/sentiment/releases/r3/files/artifact/model.onnx > model.onnx
 """
 

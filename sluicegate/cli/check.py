@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from registry.core.gpu_memory import estimate
-from sluicegate.cli import archives, exits
+from sluicegate.cli import exits
 from sluicegate.cli.envelope import memory_lines
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect, find_token, server_url
 from sluicegate.client.checks import Verdict, judge
 from sluicegate.client.errors import place_of
-from sluicegate.client.folder import ReleaseFolder
+from sluicegate.client.folder import ReleaseFolder, read_folder
 
 ABOUT = """Reads DIR/release.yaml and the headers of the files beside it, and prints every mistake that `push` would refuse, each as
 FILE:LINE:COLUMN: fields, types, names, formats, the graph's inputs and outputs, warm-up values, the model's contract, config.pbtxt.
@@ -25,14 +25,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "check", help="Every mistake of a release folder at once, sending nothing", description=ABOUT
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the release folder, or an archive of it")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the release folder")
     parser.add_argument("--model", help="the model it belongs to, when release.yaml should not decide")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """For `sluicegate check` and `sluicegate push --check`."""
-    told = archives.with_folder(arguments.folder, lambda folder: _answer(folder, arguments))
+    told = _answer(read_folder(arguments.folder), arguments)
     lines = [f"{place_of(one)}: {one['message']} {one['fix']}".strip() for one in told["problems"]]
     lines += [f"warning: {one}" for one in told["warnings"]]
     lines += memory_lines(told["gpu_memory_estimate"])

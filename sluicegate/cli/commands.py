@@ -22,7 +22,7 @@ COMMANDS: Final = {
     "model": Command("model", "Create, list and show models"),
     "push": Command("push", "Send a release folder: release.yaml, artifact/… and tokenizer/…"),
     "check": Command("check", "Every mistake of a release folder at once, sending nothing"),
-    "engine": Command("engine", "Build a TensorRT plan from ONNX and compare the two, on this machine"),
+    "engine": Command("engine", "Build a TensorRT plan from ONNX, on this machine"),
     "release": Command("release", "List, show, compare, verify and fetch releases"),
     "keys": Command("release", "Show the public keys that verify releases and reports"),
     "waive": Command("release", "Let a release run its own code (release managers, never the author)"),
@@ -35,6 +35,5 @@ COMMANDS: Final = {
     "webhook": Command("webhook", "Tell other systems and people what happens"),
     "audit": Command("audit", "Check the log of events"),
     "api": Command("api", "Call any operation of the REST API"),
-    "completion": Command("completion", "Print a script that completes commands in your shell"),
     "ci-template": Command("ci_template", "Print a pipeline for GitHub or GitLab, of curl and jq"),
 }

@@ -14,8 +14,8 @@ from sluicegate.client import Client
 from sluicegate.client.names import release_path
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "renamed": "»"}
-#: Printed lines of one kind; --json has all.
-_MOST_LINES, _MOST_TENSORS = 40, 10
+#: Printed changes; --json has all, with each tensor, token and measured value.
+_MOST_LINES = 40
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -84,13 +84,6 @@ def _tensors(told: dict[str, Any]) -> Iterator[str]:
     for one in told["tensors"]:
         counts = ", ".join(f"{one[kind]} {kind}" for kind in ("changed", "added", "removed") if one[kind])
         yield f"tensors ({one['format']}): {counts or 'the same names, types and shapes'}; {one['same']} the same"
-        for change in one["examples"][:_MOST_TENSORS]:
-            sides = (f"{s['data_type']} {s['shape']}" for s in (change["old"], change["new"]) if s)
-            yield f"  {_SIGNS[change['kind']]} {change['field']}  {' → '.join(sides)}"
-        left_out = sum(one[kind] for kind in ("changed", "added", "removed")) - len(one["examples"][:_MOST_TENSORS])
-        if left_out > 0:
-            more = f"; --json tells the first {len(one['examples'])}" if len(one["examples"]) > _MOST_TENSORS else ""
-            yield f"  … and {left_out} tensors more{more}."
     yield from (f"tensors of {path} are not known: {why}." for path, why in sorted(told["unread"].items())[:5])
 
 
@@ -104,31 +97,12 @@ def _tokenizers(told: dict[str, Any]) -> Iterator[str]:
             f"{path}: {size['old']} → {size['new']} tokens; {size['added']} added, {size['removed']} removed, "
             f"{size['changed']} changed"
         )
-        for kind in ("added", "removed", "changed"):
-            for one in found["tokens"][kind][:5]:
-                ids = " → ".join(str(one[side]["id"]) for side in ("old", "new") if side in one)
-                yield f"  {_SIGNS[kind]} {one['token']!r}  {ids}"
-        for one in found["fields"]:
-            yield f"  ~ {one['field']}  {_shown('', one['old'])} → {_shown('', one['new'])}"
 
 
 def _gates(told: dict[str, Any]) -> Iterator[str]:
     for gate in told["gates"]:
         yield f"gate {gate['gate']}: {gate['old'] or 'not run'} → {gate['new'] or 'not run'}"
-    for one in told["metrics"]:
-        yield f"  {one['gate']} {one['metric']}: {_measured(one, 'old')} → {_measured(one, 'new')}  {one['says']}"
+    yield from (f"  {one['gate']} {one['metric']}: {one['says']}" for one in told["metrics"])
     if told["agreement"]:
         share = told["agreement"]
         yield f"  equal answers: {share['value']:.2%} ({share['low']:.2%} to {share['high']:.2%}) of {share['n']}"
-
-
-def _measured(metric: dict[str, Any], side: str) -> str:
-    one, unit = metric[side], metric["unit"]
-    if one is None:
-        return "?"
-    text = _number(one["value"], unit)
-    return text if one["low"] is None else f"{text} ({_number(one['low'], unit)} to {_number(one['high'], unit)})"
-
-
-def _number(value: float, unit: str) -> str:
-    return f"{value:.2%}" if unit == "frac" else f"{value:g} {unit}"

@@ -1,4 +1,4 @@
-"""The building half of `sluicegate engine`: a plan from a graph, compared if this machine has its GPU, and its way into the folder."""
+"""`sluicegate engine build`: a plan from a graph, and its way into the release folder."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import json
 import re
 import stat
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ledger.adapters.files import write_whole
 from registry.adapters.yaml_edit import with_section
 from registry.core.engine_flavour import Flavour
+from registry.core.engine_profile import InputProfile
 from registry.core.kinds import BACKEND_FILES
+from registry.core.spec import Spec
 from serving.adapters import tensorrt
 from serving.adapters.cuda import Cuda, CudaError
-from serving.adapters.onnx_reference import GraphError, OnnxReference
-from sluicegate.cli.engine_comparison import Asked, compared, examples_of
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
 from sluicegate.client.documents import put_text, text_of
@@ -26,10 +26,25 @@ from sluicegate.client.folder import DOCUMENT
 PLAN: Final = BACKEND_FILES["tensorrt"]
 #: A plan that is not taken lies beside release.yaml, from where nothing is sent.
 LOOSE_PLAN: Final = "model.plan"
-#: The verdict on a plan that was taken without a comparison.
-BUILT: Final = "built"
 #: Fields of `envelope.engine` that a build writes, so that their old values bind no new plan.
 _WRITTEN: Final = {"flavour", "builder_version", "built_on", "compared"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be built. `capability`: the compute capability to build for; None: that of this machine's GPU."""
+
+    folder: Path
+    onnx: Path
+    spec: Spec
+    profile: tuple[InputProfile, ...]
+    flavour: Flavour
+    capability: str | None
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        engine: dict[str, Any] = self.spec.envelope.get("engine", {})
+        return engine
 
 
 def section_in(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,57 +72,46 @@ def check_capability(flavour: Flavour, capability: str) -> None:
 
 
 def outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The verdict, with its reason and details. Only the graph and the plan can fail; any other error leaves the verdict unknown."""
+    """The verdict, with its reason and details. Only the graph can fail; any other error leaves the verdict unknown."""
     try:
         return work()
-    except (tensorrt.BadGraph, tensorrt.BadPlan) as error:
+    except tensorrt.BadGraph as error:
         return {"verdict": "failed", "reason": str(error), "details": list(error.details)}
     except tensorrt.TensorRTError as error:
         return {"verdict": "unknown", "reason": str(error), "details": list(error.details)}
-    except (CudaError, GraphError) as error:
+    except CudaError as error:
         return {"verdict": "unknown", "reason": str(error), "details": []}
 
 
 def plan_from(asked: Asked, output: Output) -> dict[str, Any]:
-    """Builds, compares if this machine can, and puts a plan that passed into the folder. Raises the errors that `outcome` expects."""
+    """Builds the plan and puts it into the folder. Raises the errors that `outcome` expects."""
     trt, package = tensorrt.load(asked.flavour), tensorrt.PACKAGES[asked.flavour.name]
     own = f"{asked.flavour.product} {trt.__version__}"
-    with ExitStack() as held:
-        cuda, no_device = _device(asked, held)
-        capability = _target(asked, cuda, no_device)
-        why_not = _why_not_compared(asked, capability, cuda, no_device)
-        graph = tensorrt.Graph(asked.onnx, asked.profile, asked.flavour)
-        examples = examples_of(asked)  # before the long work
-        reference = None if why_not else OnnxReference(asked.onnx)
-        where = cuda.name if cuda and package.needs_device else f"compute capability {capability}"
-        output.say(f"Building with {own} for {where}{'; this takes minutes' if package.needs_device else ''}.")
-        built = graph.build(_options(asked, None if package.needs_device else capability))
-        loose = asked.folder / LOOSE_PLAN
-        _write(loose, built.plan)
-        if cuda is None or reference is None:
-            verdict = "unknown" if asked.is_compared else BUILT
-            found = {
-                "verdict": verdict,
-                "reason": f"Built by {own} for {where}, and not run: {why_not}.",
-                "details": [],
-            }
-        else:
-            found = outcome(lambda: compared(asked, built.plan, cuda, reference, examples))
-        built_on: dict[str, str | None] = {"compute_capability": capability}
-        if cuda and package.needs_device:
-            built_on = {"sku": cuda.name.replace(" ", "-"), **built_on, "driver": cuda.driver}
-    found["plan"] = str(loose)
+    cuda, no_device = _device(asked)
+    capability = _target(asked, cuda, no_device)
+    graph = tensorrt.Graph(asked.onnx, asked.profile, asked.flavour)
+    where = cuda.name if cuda and package.needs_device else f"compute capability {capability}"
+    output.say(f"Building with {own} for {where}{'; this takes minutes' if package.needs_device else ''}.")
+    built = graph.build(_options(asked, None if package.needs_device else capability))
+    built_on: dict[str, str | None] = {"compute_capability": capability}
+    if cuda and package.needs_device:
+        built_on = {"sku": cuda.name.replace(" ", "-"), **built_on, "driver": cuda.driver}
+    loose = asked.folder / LOOSE_PLAN
+    _write(loose, built.plan)
     engine = _section(asked, trt.__version__, built_on, built.workspace_mib)
-    if found["verdict"] in ("passed", BUILT):
-        engine["compared"] = found["verdict"] == "passed"
-        found["plan"] = str(_put_in_place(asked, loose, engine))
-    return {**found, "engine": engine}
+    return {
+        "verdict": "built",
+        "reason": f"Built by {own} for {where}. The gates are the first to run it.",
+        "details": [],
+        "plan": str(_put_in_place(asked, loose, engine)),
+        "engine": engine,
+    }
 
 
-def _device(asked: Asked, held: ExitStack) -> tuple[Cuda | None, str]:
+def _device(asked: Asked) -> tuple[Cuda | None, str]:
     """(this machine's GPU, "") or (None, why it cannot be used). Raises CudaError if the plan cannot be built without it."""
     try:
-        return held.enter_context(Cuda()), ""
+        return Cuda(), ""
     except CudaError as error:
         if tensorrt.PACKAGES[asked.flavour.name].needs_device:
             raise
@@ -125,18 +129,6 @@ def _target(asked: Asked, cuda: Cuda | None, no_device: str) -> str:
         raise refuse(said, fix)
     check_capability(asked.flavour, capability)
     return capability
-
-
-def _why_not_compared(asked: Asked, capability: str, cuda: Cuda | None, no_device: str) -> str:
-    """Why this machine does not run the plan; empty if it does."""
-    if not asked.is_compared:
-        return "--without-comparison was given"
-    again = "repeat the command on such a GPU, or add --without-comparison to put the plan into the folder as it is"
-    if cuda is None:
-        return f"{no_device}; {again}"
-    if cuda.compute_capability != capability:
-        return f"{cuda.name} has compute capability {cuda.compute_capability}; {again}"
-    return ""
 
 
 def _options(asked: Asked, capability: str | None) -> tensorrt.BuildOptions:

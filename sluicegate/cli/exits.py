@@ -26,9 +26,9 @@ def of_verdict(verdict: str) -> int:
     return {"passed": OK, "errored": INFRASTRUCTURE}.get(verdict, FAILED)
 
 
-def of_agreement(verdict: str) -> int:
-    """passed → 0 · built → 0, no comparison was wanted · failed → 1, the plan is bad · unknown → 2, which says nothing of it."""
-    return {"passed": OK, "built": OK, "failed": FAILED}.get(verdict, INFRASTRUCTURE)
+def of_build(verdict: str) -> int:
+    """built → 0 · failed → 1, the graph is bad · unknown → 2, which says nothing of it."""
+    return {"built": OK, "failed": FAILED}.get(verdict, INFRASTRUCTURE)
 
 
 def of_rollout(state: str) -> int:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sluicegate.cli import archives, check, exits, gates
+from sluicegate.cli import check, exits, gates
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 from sluicegate.client import uploads
@@ -16,8 +16,7 @@ ABOUT = """Reads DIR/release.yaml, hashes config.pbtxt and everything under arti
 in parts, several at once, and seals the release when every file was verified. A release is there as a whole or not at all:
 if it is refused, the draft is discarded, unless another push goes on with it; if the connection or this command is lost,
 pushing the same folder again goes on where it was. Pushing the same bytes twice, or twice at once, gives the same release.
-Symbolic links are refused. In the place of a folder, DIR may be a .zip, .tar or .tar.gz of one: it is judged by its list,
-unpacked into a temporary folder, and pushed from there."""
+Symbolic links are refused. Unpack an archive first."""
 
 
 #: As `serving.core.routes.IN_FLIGHT_PER_INSTANCE`, which this program does not have.
@@ -26,7 +25,7 @@ IN_FLIGHT = 8
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("push", help=HELP, description=ABOUT)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the release folder, or an archive of it")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the release folder")
     parser.add_argument("--model", help="the model it belongs to, when release.yaml should not decide")
     parser.add_argument(
         "--connections", type=int, default=0, metavar="N", help=f"parts sent at once ({uploads.CONNECTIONS})"
@@ -40,11 +39,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.check:
         return check.run(arguments, output)
     with connect(arguments.server) as client:
-        release = archives.with_folder(
-            arguments.folder,
-            lambda folder: client.push(
-                folder, model=arguments.model, connections=arguments.connections, progress=output
-            ),
+        release = client.push(
+            arguments.folder, model=arguments.model, connections=arguments.connections, progress=output
         )
         name = f"{release['model']}/{release['name']}"
         release["warnings"] = warnings_of(release.get("manifest") or {})

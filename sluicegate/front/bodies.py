@@ -28,10 +28,8 @@ from sluicegate.web_server import know_sender
 log = logging.getLogger(__name__)
 
 FILE: Final = re.compile(API + r"/releases/[0-9a-f-]{36}/files/.+", re.DOTALL)
-#: A draft that announces the most files, with the longest names; a golden set, by the API or by its page; a trace.
-_LARGE: Final = re.compile(
-    rf"{API}/models/[^/]+/((releases|golden-sets)(:check)?|traces)|/models/[^/]+/golden-sets/add/"
-)
+#: A draft that announces the most files, with the longest names; a golden set, by the API or by its page.
+_LARGE: Final = re.compile(rf"{API}/models/[^/]+/(releases|golden-sets)(:check)?|/models/[^/]+/golden-sets/add/")
 LARGE_BYTES: Final = 16 << 20
 #: Every other body: policies of a model are the longest, some 100 KiB.
 OTHER_BYTES: Final = 1 << 20

@@ -14,7 +14,7 @@ from accounts.core.access import Actor
 from ledger.core.errors import Stale, StateChanged
 from ledger.models import Event, Job
 from registry.models import Release
-from serving.models import Deployment, Environment
+from serving.models import Deployment
 from tests.support.worlds.gate_setup import Stage, beat, developer, model, release, stage, validated, verdicts  # noqa: F401
 from validators import actions
 from validators.execution.run import ACTOR, execute_gate_run
@@ -144,20 +144,3 @@ def test_the_job_runs_the_gates(stage: Stage, developer: Actor, release: Release
         ("gate_run.started", "running"),
         ("gate_run.finished", "finished"),
     ]
-
-
-@pytest.mark.parametrize("is_routed", [False, True])
-def test_another_batching_may_be_tried_only_where_no_user_is(
-    stage: Stage, developer: Actor, release: Release, monkeypatch: pytest.MonkeyPatch, is_routed: bool
-) -> None:
-    seen: list[bool] = []
-    run_gate = validators.execution.run.run_gate
-    monkeypatch.setattr(
-        validators.execution.run,
-        "run_gate",
-        lambda name, context: seen.append(context.variants is not None) or run_gate(name, context),
-    )
-    gate_run, _ = actions.request_gate_run(actor=developer, release=release)
-    Environment.objects.update(is_routed=is_routed)
-    execute_gate_run(gate_run.pk, beat)
-    assert seen and set(seen) == {not is_routed}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError
@@ -12,7 +11,6 @@ from django.utils import timezone
 from ledger.models import Job, Lease
 from sluicegate import scheduler
 from sluicegate.scheduler import LEASE, Scheduler, look
-from validators.actions import forget_old_requests
 
 pytestmark = pytest.mark.django_db
 
@@ -41,24 +39,6 @@ def test_one_of_two_looks_until_its_lease_ends_and_then_the_other(looks: list[st
     assert second.turn() and not first.turn()
     assert looks == ["wake", "dispatch"] * 2
     assert Lease.objects.get(name=LEASE).owner == "second"
-
-
-def test_kept_requests_are_forgotten_by_every_leader_once_a_minute(
-    looks: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert forget_old_requests in scheduler.SELDOM
-    now = [100.0]
-    monkeypatch.setattr(scheduler, "SELDOM", (lambda: looks.append("forget"),))
-    monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    here = Scheduler(owner="first")
-    for at in (100.0, 102.0, 159.9, 160.0):
-        now[0] = at
-        here.turn()
-    assert [what for what in looks if what == "forget"] == ["forget"] * 2 and looks[:3] == [
-        "wake",
-        "dispatch",
-        "forget",
-    ]
 
 
 def test_it_looks_until_it_is_stopped_and_hands_leadership_over(

@@ -18,7 +18,7 @@ from sluicegate.cli.errors import CommandError
 from sluicegate.cli.main import main
 from sluicegate.client.errors import Mistake
 from tests.api.cli_world import GRAPH, Run, model, model_file, release_folder, run, tokens  # noqa: F401  # fixtures
-from validators.queries.traces import trace_gaps
+from validators.queries import golden_lines
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 
@@ -97,14 +97,14 @@ def test_a_text_that_begins_with_an_at_sign_can_be_written() -> None:
 
 
 def test_bytes_are_sent_as_they_are(run: Run, model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "trace.csv").write_text("TIMESTAMP,user\n2023-11-16 18:17:03,a\n2023-11-16 18:17:05,b\n")
-    traces = ("api", "POST", "/models/sentiment/traces", "--input")
-    code, digest = run("ada", *traces, str(tmp_path / "trace.csv"), "--type", "text/csv", "--field", "digest")
-    assert code == exits.OK and list(trace_gaps(ServedModel.objects.get(), digest)) == [2.0]
-    piped = io.TextIOWrapper(io.BytesIO(b"0\n1\n3\n"))
-    monkeypatch.setattr("sys.stdin", piped)
-    assert run("ada", *traces, "-", "--type", "text/plain", "--field", "gaps") == (exits.OK, 2)
-    assert run("ada", *traces, str(tmp_path / "none"), "--type", "text/csv")[0] == exits.REFUSED
+    lines = b'{"id":"a","inputs":{"text":"good"},"label":1}\n{"id":"b","inputs":{"text":"bad"},"label":0}\n'
+    (tmp_path / "golden.jsonl").write_bytes(lines)
+    sets = ("api", "POST", "/models/sentiment/golden-sets", "--type", "application/jsonl", "--input")
+    code, digest = run("ada", *sets, str(tmp_path / "golden.jsonl"), "--field", "digest")
+    assert code == exits.OK and golden_lines(ServedModel.objects.get(), digest) == lines
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines[:46])))
+    assert run("ada", *sets, "-", "--field", "items") == (exits.OK, 1)
+    assert run("ada", *sets, str(tmp_path / "none"))[0] == exits.REFUSED
 
 
 def test_one_field_of_the_answer_is_printed_as_text(run: Run, model: None) -> None:

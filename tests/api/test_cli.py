@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import zipfile
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -79,25 +77,6 @@ def test_a_damaged_blob_is_found_by_verify_and_not_kept_by_fetch(run: Run, model
     assert "artifact/model.onnx" in verified["wrong"][0]
     assert run("ada", "release", "fetch", "sentiment/r1", str(tmp_path / "copy"))[0] == exits.FAILED
     assert not list((tmp_path / "copy").rglob("model.onnx*"))
-
-
-@pytest.mark.parametrize("form", ["zip", "gztar"])
-def test_an_archive_is_the_same_release_as_its_folder(run: Run, model: None, tmp_path: Path, form: str) -> None:
-    release_folder(tmp_path / "one")
-    archive = shutil.make_archive(str(tmp_path / "packed"), form, root_dir=tmp_path, base_dir="one")
-    code, packed = run("robot", "push", archive)
-    assert code == exits.OK
-    code, again = run("robot", "push", str(tmp_path / "one"))
-    assert (code, again["id"]) == (exits.OK, packed["id"])
-
-
-def test_an_unsafe_archive_sends_nothing(run: Run, model: None, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as archive:
-        archive.writestr("release.yaml", "model: sentiment")
-        archive.writestr("../artifact/model.onnx", GRAPH)
-    code, told = run("robot", "push", str(tmp_path / "evil.zip"))
-    assert code == exits.REFUSED and "leaves its folder" in told["errors"][0]["message"]
-    assert not Release.objects.exists()
 
 
 def test_diff_tells_files_from_configuration(run: Run, model: None, tmp_path: Path) -> None:

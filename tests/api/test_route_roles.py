@@ -116,12 +116,6 @@ ASKS: dict[str, Ask] = {
     "POST /models/{slug}/golden-sets:check": Ask(
         V.READ, lambda w: b'{"id": "1", "inputs": {"TEXT": "x"}, "label": 1}', kind="application/jsonl"
     ),
-    "GET /models/{slug}/traces": Ask(V.READ),
-    "POST /models/{slug}/traces": Ask(V.EDIT_MODEL, lambda w: b"1\n2\n", kind="text/plain"),
-    "DELETE /models/{slug}/traces/{digest}": Ask(V.EDIT_MODEL, also=frozenset({404})),
-    "GET /models/{slug}/kept-requests": Ask(V.READ),
-    "DELETE /models/{slug}/kept-requests": Ask(V.EDIT_MODEL),
-    "POST /models/{slug}/kept-requests:draft": Ask(V.EDIT_MODEL, also=frozenset({404})),  # nothing is kept
     "GET /models/{slug}/releases": Ask(V.READ),
     "POST /models/{slug}/releases": Ask(V.PUSH_RELEASE, lambda w: release_yaml() | {"model": MODEL}),
     "POST /models/{slug}/releases:check": Ask(V.READ, lambda w: {"document": ""}),

@@ -69,23 +69,6 @@ def test_a_golden_set_larger_than_a_form_is_read_too(api: Api, developer: User, 
     assert upload(api(developer), big).json()["items"] == 6000
 
 
-def test_a_trace_is_added_once_and_told(api: Api, developer: User, model: ServedModel) -> None:
-    client, path = api(developer), "/api/v1/models/sentiment/traces"
-
-    def send(recording: bytes) -> Any:
-        return client.generic("POST", path, recording, content_type="text/csv")
-
-    first = send(b"TIMESTAMP,tokens\n2023-11-16 18:17:03.5,7\n2023-11-16 18:17:04,9\n")
-    assert first.status_code == 201 and (first.json()["gaps"], first.json()["lasts_s"]) == (1, 0.5)
-    assert send(b"0\n.5\n").status_code == 200
-    assert [one["digest"] for one in client.get(path).json()["results"]] == [first.json()["digest"]]
-    bad = send(b"TIMESTAMP\n1\nsoon\n")
-    assert bad.status_code == 422 and bad.json()["code"] == "trace_invalid"
-    assert "line 3 is no number of seconds" in bad.json()["detail"]
-    long = send(b"".join(b"%d.%03d\n" % divmod(at, 1000) for at in range(400_000)))
-    assert (long.json()["gaps"], long.json()["lasts_s"]) == (399_999, 399.999)
-
-
 def test_a_bad_golden_set_is_a_problem_that_names_the_lines(api: Api, developer: User, model: ServedModel) -> None:
     answer = upload(api(developer), lines() + b"\n{oops\n")
     assert answer.status_code == 422
@@ -221,7 +204,7 @@ def test_strangers_see_nothing_and_nobody_less(api: Api, developer: User, model:
     gate_run, started = start(client, model)
     stranger = api(make_user(team="others", role=Role.RELEASE_MANAGER))
     of_model = "/api/v1/models/sentiment"
-    paths = [f"{of_model}/{part}" for part in ("golden-sets", "traces", "releases/r1/gate-runs")]
+    paths = [f"{of_model}/{part}" for part in ("golden-sets", "releases/r1/gate-runs")]
     paths += [started["url"], "/api/v1/reports/sha256:0"]
     for path in paths:
         assert stranger.get(path).status_code == 404, path

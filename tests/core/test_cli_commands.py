@@ -1,29 +1,17 @@
-"""The list of commands, what it costs, and the scripts that complete them in a shell."""
+"""The list of commands, and its imports."""
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from sluicegate.cli import completion
 from sluicegate.cli.commands import COMMANDS
 from sluicegate.cli.main import build_parser, whole_parser
 
-#: What is typed, the last word being completed, and what must be among the offers.
-COMPLETIONS = [
-    ("sluicegate ", {"rollout", "push", "completion"}),
-    ("sluicegate roll", {"rollout", "rollback"}),
-    ("sluicegate rollout ", {"start", "promote"}),
-    ("sluicegate rollout start --dr", {"--dry-run"}),
-    ("sluicegate rollout start sentiment/r2 --w", {"--wait"}),
-    ("sluicegate --json rollout st", {"start", "status"}),
-    ("sluicegate completion ", {"bash", "zsh", "fish"}),
-]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -68,25 +56,3 @@ def test_what_is_no_command_is_refused_with_the_list(capsys: pytest.CaptureFixtu
         assert words[0] in ("rolout", "node") or "VERB" in said
     assert main(["rollout", "watch"]) == 3
     assert capsys.readouterr().err.splitlines()[-1] == "Next: sluicegate rollout watch --help"
-
-
-@pytest.mark.parametrize(("typed", "offered"), COMPLETIONS)
-def test_bash_completes_commands_verbs_and_options(tmp_path: Path, typed: str, offered: set[str]) -> None:
-    if shutil.which("bash") is None:
-        pytest.fail("there is no bash, which every script of ours needs")
-    script = tmp_path / "sluicegate.bash"
-    script.write_text(completion.script_for("bash", whole_parser()))
-    words = typed.split(" ")
-    program = (
-        f'source "{script}"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _sluicegate; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    )
-    done = subprocess.run(["bash", "-c", program, "bash", *words], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    found = set(done.stdout.split())
-    assert offered <= found and all(one.startswith(words[-1]) for one in found)
-
-
-def test_every_shell_gets_a_script_of_every_command() -> None:
-    for shell in completion.SHELLS:
-        script = completion.script_for(shell, whole_parser())
-        assert all(name in script for name in COMMANDS) and "promote" in script and script.endswith("\n")

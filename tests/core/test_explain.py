@@ -118,15 +118,6 @@ def test_the_gates_on_demand_say_how_long_they_may_take() -> None:
     assert "resources.max_cpu_ms" not in told(gates=["resources"])
 
 
-def test_a_sweep_says_beforehand_what_it_asks_and_for_how_long() -> None:
-    sweep = {"max_queue_delay_us": [0, 1000], "max_batch_size": [4, 8]}
-    found = told(gates=["capacity"], capacity={"sweep": sweep})["capacity.sweep"]
-    assert (found.least_s, found.most_s) == (0, 240)
-    assert "0.5, 0.9, 1.2 times as much are asked of 6 servers in turn, 8 s each" in found.demands
-    assert found.certifies.startswith("Nothing: it advises")
-    assert "capacity.sweep" not in told(gates=["capacity"])
-
-
 def test_the_gpu_gate_says_what_has_to_be_known() -> None:
     found = told(gates=["load", "gpu"], gpu={"must_know": ["ecc", "alone"], "max_power_capped_frac": 0.25})
     known = "Known of each GPU under load and capacity: no uncorrected error of its memory; nobody else computed on it."

@@ -1,18 +1,12 @@
-"""The rules of a release folder: the same verdict for a folder, a zip and a tar, and one list of what systems add."""
+"""The rules of a release folder: the verdict, and the list of files that systems add."""
 
 from __future__ import annotations
 
 import json
-import os
-import tarfile
-import zipfile
-from pathlib import Path
 
 import pytest
 
 from registry.core.folder_rules import WORDS, MemberKind, added_part, arrange, for_pages
-from sluicegate.cli.archives import unpacked
-from sluicegate.client.folder import ReleaseFolder, read_folder
 from tests.support.worlds.folder_members import ADDED, MEMBERS, SENT, listed
 
 
@@ -43,43 +37,6 @@ def test_every_mistake_of_a_folder_is_told_at_once(name: str, words: list[str]) 
 def test_too_many_files_are_counted() -> None:
     [problem] = arrange(MEMBERS["too many files"]).problems
     assert problem.problem.message == "the release has 10051 files, and 10000 are the most."
-
-
-def told(release: ReleaseFolder) -> tuple[list[str], tuple[str, ...], list[tuple[str, str]]]:
-    """(paths, paths left out, mistakes) of a release folder."""
-    return (
-        [path for path, _ in release.files],
-        release.left_out,
-        [(one.file, one.problem.message) for one in release.problems],
-    )
-
-
-def test_a_folder_and_its_archives_get_one_verdict(tmp_path: Path) -> None:
-    folder = tmp_path / "r1"
-    for path in ["artifact/model.onnx", "tokeniser/a.txt", "notes.txt", "artifact/run.sh", "release.yaml", *ADDED]:
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text("model: sentiment\n")
-    (folder / "artifact" / "link.json").symlink_to("model.onnx")
-    with zipfile.ZipFile(tmp_path / "r1.zip", "w") as packed:
-        for root, folders, files in os.walk(folder):
-            for name in [*folders, *files]:
-                path = Path(root, name)
-                place = path.relative_to(tmp_path).as_posix()
-                if path.is_symlink():
-                    info = zipfile.ZipInfo(place)
-                    info.create_system, info.external_attr = 3, 0o120777 << 16
-                    packed.writestr(info, "model.onnx")
-                else:
-                    packed.write(path, place)
-    with tarfile.open(tmp_path / "r1.tar", "w") as tar:
-        tar.add(folder, arcname=".")
-    found = told(read_folder(folder))
-    assert found[0] == ["artifact/model.onnx", "artifact/run.sh"]
-    assert found[1] == tuple(sorted({*ADDED.values(), "notes.txt"}))
-    assert [file for file, _ in found[2]] == ["artifact/link.json", "tokeniser/"]
-    for name in ("r1.zip", "r1.tar"):
-        with unpacked(tmp_path / name) as release:
-            assert told(release) == found, name
 
 
 def test_the_pages_get_the_whole_list_as_json() -> None:

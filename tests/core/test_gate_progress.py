@@ -83,6 +83,11 @@ def test_the_baselines_answers_count_on() -> None:
     assert set(totals) == {dones[-1]}
 
 
+def test_an_ordinary_request_beyond_the_declared_bytes_fails_the_contract() -> None:
+    found = gates.run_gate("contract", context([], envelope={"limits": {"max_request_bytes": 20}}))
+    assert found.verdict is Verdict.FAILED and "gateways let 20 through" in found.reason
+
+
 TEXT = {
     "max_batch_size": 4,
     "inputs": [{"name": "text", "data_type": "BYTES", "dims": [1]}],

@@ -194,10 +194,6 @@ EVERY: dict[str, Callable[[str, list[float | None]], Plot]] = {
     "band": lambda label, values: plots.lines(
         label, label, [Series(label, list(enumerate(values)), kind=Kind.BAND, low=[(0.0, 0.0), (3.0, 0.0)])]
     ),
-    "heatmap": lambda label, values: plots.heatmap(
-        label, label, [plots.Arm(label, [[3, 0, 7], None, [1, 1, 1]])], starts=[0, 1, 2], end=3, edges=[0.1, 0.2], limit=0.2,
-        x_label=label,
-    ),
     "bars": lambda label, values: plots.bars(label, label, [plots.Bar(label, {label: 3})], looks={label: "ok"}, y_label=label),
     "forest": lambda label, values: plots.forest(
         label, label, [plots.Estimate(label, one, -0.1, 0.2, note=label) for one in values], limit=0.01, limit_label=label
@@ -205,9 +201,6 @@ EVERY: dict[str, Callable[[str, list[float | None]], Plot]] = {
     "bands": lambda label, values: plots.bands(
         label, label, [plots.Stretch(label, 0, 50, 0.5, note=label), plots.Stretch("r2", 20, 90, 1.0, is_mirrored=True)],
         begin=10, end=80, marks=[Mark(30, label)],
-    ),
-    "fleet": lambda label, values: plots.fleet_map(
-        label, label, [plots.NodeRow(label, [plots.Cell(label, "ok", label)] * 12, 5e9, 9e9), plots.NodeRow("n2", [])]
     ),
     "staircase": lambda label, values: plots.staircase(
         label, label, [plots.PlannedStep(label, 0.1, 60, approvals=1), plots.PlannedStep("bake", 1.0, None, 30)]
@@ -264,8 +257,7 @@ def test_the_key_of_a_forest_has_each_look_that_is_drawn() -> None:
 
 def test_nothing_at_all_says_so() -> None:
     for plot in (plots.lines("t", "c", []), plots.bars("t", "c", [], looks={}), plots.forest("t", "c", []),
-                 plots.bands("t", "c", [], begin=0, end=1), plots.fleet_map("t", "c", []), plots.staircase("t", "c", []),
-                 plots.heatmap("t", "c", [], starts=[], end=0, edges=[])):  # fmt: skip
+                 plots.bands("t", "c", [], begin=0, end=1), plots.staircase("t", "c", [])):  # fmt: skip
         assert plot.is_empty and plot.rows == ()
         assert_sound(plot)
 
@@ -282,27 +274,14 @@ def compressed(text: str) -> int:
 
 
 def test_a_long_story_stays_small() -> None:
-    """20,000 ticks of three lines; a heatmap of 400 columns of 20 classes."""
+    """20,000 ticks of three lines."""
     story = [(float(i), math.sin(i / 300) * 4 + (i % 7) / 9) for i in range(20_000)]
     plot = plots.lines("t", "c", [Series(name, story, name) for name in ("worse", "over", "fine")])
     assert max(compressed(plot.svg), compressed(plot.narrow)) <= 5 * 1024
     assert len(plot.rows) <= 120 and plot.rows[-1][0] == "20k"
-    columns = [[(i * 7 + j * 3) % 11 * (j < 14) for j in range(21)] for i in range(400)]
-    heat = plots.heatmap(
-        "t", "c", [plots.Arm("candidate", columns), plots.Arm("stable", columns)], starts=list(range(400)), end=400,
-        edges=[0.001 * 1.5**i for i in range(20)],
-    )  # fmt: skip
-    assert max(compressed(heat.svg), compressed(heat.narrow)) <= 5 * 1024
 
 
 def test_the_narrow_drawing_has_half_the_ticks() -> None:
     wide, narrow = drawings(EVERY["lines"]("label", [1.0, 2.0, 3.0]))
     ticks = [sum(one.attrib["class"] == "axis" for one in drawing.iter("path")) for drawing in (wide, narrow)]
     assert ticks[1] <= ticks[0] and narrow.attrib["viewBox"].startswith("0 0 360 ")
-
-
-def test_the_heatmap_tells_where_half_and_nearly_all_lie() -> None:
-    plot = plots.heatmap(
-        "t", "c", [plots.Arm("r3", [[99, 0, 1], [0, 0, 4], None])], starts=[0, 60, 120], end=180, edges=[0.1, 0.2]
-    )
-    assert plot.rows == (("0 s", "100", "100 ms", "100 ms"), ("1 min", "4", "more", "more"), ("2 min", "–", "–", "–"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 from serving.core.use import Reading, Use
@@ -65,12 +64,6 @@ def test_too_few_requests_are_followed_by_those_that_are_missing(monkeypatch: py
     assert (sent, found.evidence["requests"]) == (900, 1500)
     assert said == ["asks it for 45 s more at 20/s, as 600 requests prove too little"]
     assert found.verdict is Verdict.PASSED
-
-
-def test_a_soak_has_the_gaps_of_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    judged(monkeypatch, section={"min_requests": 1500}, load={"trace": [1, 1, 2]})
-    gaps = np.diff(SCHEDULES[-1])
-    assert gaps.max() / gaps.min() == pytest.approx(2)
 
 
 def test_a_long_wait_before_the_soak_hides_no_growth_and_tells_of_none(monkeypatch: pytest.MonkeyPatch) -> None:

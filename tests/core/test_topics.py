@@ -26,7 +26,7 @@ BY_KIND = {
     **dict.fromkeys(("user", "role", "password", "token", "session", "identity"), ("user", ["people"])),
     **{kind: (kind, ["people"]) for kind in ("issuer", "token_rule", "role_rule")},
     "model": ("model", ["model:7", "models"]),
-    **dict.fromkeys(("golden_set", "kept_requests", "trace", "sleep"), ("model", ["model:7", "models"])),
+    **dict.fromkeys(("golden_set", "sleep"), ("model", ["model:7", "models"])),
     **dict.fromkeys(("release", "review"), ("release", ["release:m/r3", "model:m"])),
     "alias": ("alias", ["release:m/r3", "model:m", "models"]),
     "rollout": ("rollout", ["rollout:7", "rollouts", "approvals", "release:m/r3", "model:m"]),

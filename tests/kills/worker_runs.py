@@ -20,7 +20,6 @@ from django.utils import timezone
 import validators.execution.exclusive
 import validators.execution.gpu_watch
 import validators.execution.run
-import validators.execution.variants
 import validators.tasks
 from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.core.lifecycle import JobState
@@ -29,14 +28,13 @@ from ledger.tasks import run_job
 from serving.agent.gpu_reader import GpuReader
 from serving.core.gpu import GpuReading, with_servers
 from serving.core.use import Reading, Use
-from serving.models import Deployment, Server, Variant
+from serving.models import Deployment, Server
 from tests.kills import checks, databases
 from tests.kills.campaign import Played
 from tests.kills.points import Point, Points, sites_in
 from tests.kills.process import Child, fork
 from tests.kills.stage import Stage
 from tests.kills.stories import ADMIN, serve
-from tests.kills.variant_agent import VariantAgent
 from tests.support.fakes.nvml import replayed
 from tests.support.fakes.ports import FakeInferenceServer, FakeModel
 from tests.support.worlds.factories import (
@@ -50,7 +48,6 @@ from tests.support.worlds.factories import (
 )
 from tests.support.worlds.gate_setup import LoadClock
 from validators import actions
-from validators.models import GateResult
 
 LEASE_S = 0.6
 LONGEST_S = 120.0
@@ -82,14 +79,6 @@ CAPACITY = {
     "load": {"rate_per_s": 20, "slo_ms": 60_000, "slo_quantile": 0.9},
     "capacity": {"most_per_s": 20, "budget_s": 20},
 }
-#: The same search, and then one other batching between the release's own, twice. Its requests take no time; what takes some are servers.
-SWEEP = {
-    **CAPACITY,
-    "capacity": {
-        **CAPACITY["capacity"],  # type: ignore[dict-item]
-        "sweep": {"max_queue_delay_us": [0], "of_proven": [0.05], "budget_s": 200},
-    },
-}
 #: The same load beside the gpu gate, on a GPU that was well; and one that no server's objective holds, on a GPU that was broken.
 GPU = {**LOAD, "gates": ["contract", "load", "gpu"]}
 GPU_AT_FAULT = {**GPU, "load": {**LOAD["load"], "slo_ms": 1e-3, "slo_quantile": 0.9}}  # type: ignore[dict-item]
@@ -111,8 +100,8 @@ def golden_lines(count: int = 24) -> bytes:
     return b"\n".join(json.dumps(item).encode() for item in items)
 
 
-def client(server: Server | Variant) -> FakeInferenceServer:
-    """The server that every deployment gets here, of any batching."""
+def client(server: Server) -> FakeInferenceServer:
+    """The server that every deployment gets here."""
     release = server.deployment.release
     return FakeInferenceServer({release.model.slug: FakeModel(json.loads(release.manifest)["serving"], judge_text)})
 
@@ -143,18 +132,6 @@ def reads_gpus(recording: str) -> None:
 def without_waiting() -> None:
     """For this process, requests are due one after the other as fast as they can be sent."""
     LoadClock(pytest.MonkeyPatch())
-
-
-def prolongs_at_each_look() -> None:
-    """For this process, so that each is a write to be killed at; and it looks often."""
-    without_waiting()
-    variants = validators.execution.variants
-    variants._PROLONG_EVERY_S, variants._POLL_S = 0.0, 0.1
-    variants.inference_server = client
-
-
-def agent_of_batchings() -> VariantAgent:
-    return VariantAgent(judge_text)
 
 
 def comes_up(deployment: Deployment) -> None:
@@ -200,7 +177,7 @@ def worker(trace: Path, at: Point | None, job_id: str, prepare: Callable[[], obj
 class WorkerVictim:
     """The worker in one story of a gate run. `agent` is what becomes of the deployment that it asks for.
 
-    `prepare` is done in each worker's process. `others` makes the agent of the servers that a sweep asks for.
+    `prepare` is done in each worker's process.
     """
 
     story: str
@@ -210,7 +187,6 @@ class WorkerVictim:
     policy: Mapping[str, Any] = field(default_factory=lambda: POLICY)
     prepare: Callable[[], object] = lambda: None
     envelope: Mapping[str, Any] = field(default_factory=dict)
-    others: Callable[[], VariantAgent | None] = lambda: None
     kind: str = "worker"
     can_freeze: bool = True
 
@@ -256,7 +232,7 @@ class Validating(Stage):
 
     def tell(self) -> None:
         job = Job.objects.get()
-        self.attempts, self.others = job.attempts, self.victim.others()
+        self.attempts = job.attempts
         self._start(str(job.pk))
         until = time.monotonic() + LONGEST_S
         while job.state in (JobState.QUEUED, JobState.RUNNING) or not self.workers[-1].is_over:
@@ -264,8 +240,6 @@ class Validating(Stage):
                 self._start(str(job.pk))  # the message comes again; as long as the lease holds, nothing comes of it
             for deployment in Deployment.objects.filter(state="fetching", is_wanted=True):
                 self.victim.agent(deployment)
-            if self.others:
-                self.others.turn()
             assert time.monotonic() < until, f"still {job.state} after {LONGEST_S:g} s: {job.progress_note}"
             time.sleep(0.03)
             job.refresh_from_db()
@@ -274,14 +248,9 @@ class Validating(Stage):
         if first.is_frozen:
             first.thaw()
             while not first.is_over:
-                if self.others:
-                    self.others.turn()
                 assert time.monotonic() < until, "the thawed worker does not end"
                 time.sleep(0.01)
         self._check(job)
-        if self.others:
-            self.others.see_off()
-            self.played.problems += self.others.problems + _wrong_sweep()
 
     def _start(self, job_id: str) -> None:
         at = self.at if not self.workers else None
@@ -304,21 +273,11 @@ class Validating(Stage):
             self.played.problems.append(f"{job.attempts} attempts were counted")
 
 
-def _wrong_sweep() -> list[str]:
-    """What is wrong with the one that the report has: each batching is to be there once, and was asked."""
-    (sweep,) = [one.evidence.get("sweep") for one in GateResult.objects.filter(gate="capacity")]
-    asked = [(row["max_queue_delay_us"], row["why"], len(row["points"])) for row in (sweep or {}).get("rows", [])]
-    if asked == [(2000, "", 1), (0, "", 1), (2000, "", 1)]:
-        return []
-    return [f"the sweep asked {asked}: {sweep and sweep.get('says')}"]
-
-
 GATE_RUNS = [
     WorkerVictim("gates pass", "passed"),
     WorkerVictim("load passes", "passed", policy=LOAD),
     WorkerVictim("resources hold", "passed", policy=RESOURCES),
     WorkerVictim("capacity proven", "passed", policy=CAPACITY, prepare=without_waiting),
-    WorkerVictim("batchings swept", "passed", policy=SWEEP, prepare=prolongs_at_each_look, others=agent_of_batchings),
     WorkerVictim("gpu well", "passed", came_up, policy=GPU, prepare=partial(reads_gpus, "well"), envelope=NVIDIA),
     WorkerVictim(
         "gpu at fault",

@@ -26,7 +26,6 @@ from registry.models import Release
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import HOSTILE, MOST_QUERIES, queries_of, signed_in
 from tests.support.worlds.factories import make_model, make_release, make_team, make_user
-from web.pages import audit_export
 from web.streams import in_threads
 
 pytestmark = pytest.mark.django_db
@@ -225,28 +224,6 @@ def test_checking_is_for_administrators_as_it_is_over_rest(admin: User, release:
         for user, is_linked in ((admin, True), (manager, False)):
             page = signed_in(user).get(address)
             assert page.status_code == 200 and (reverse("audit_verify") in page.content.decode()) is is_linked
-
-
-def test_an_export_is_read_and_written_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [Event(seq=seq) for seq in range(450, 0, -1)]
-    threads = set()
-
-    def read(found: object, before: int | None) -> list[Event]:
-        return [row for row in rows if before is None or row.seq < before][: audit_export.READ_AT_ONCE]
-
-    def write(some: list[Event], is_first: bool) -> bytes:
-        threads.add(threading.current_thread())
-        return b"".join(b"%d," % row.seq for row in some)
-
-    async def run() -> bytes:
-        threads.add(threading.current_thread())  # that of the loop
-        return b"".join([piece async for piece in audit_export._later(None, write)])  # type: ignore[arg-type]
-
-    monkeypatch.setattr(audit_export, "_read", read)
-    loop = asyncio.new_event_loop()
-    assert loop.run_until_complete(run()) == b"".join(b"%d," % row.seq for row in rows)
-    loop.close()
-    assert len(threads) == 2
 
 
 def test_lines_are_made_off_the_event_loop_and_closed_with_the_caller() -> None:

@@ -15,10 +15,8 @@ from accounts.models import Issuer
 from ledger.models import Event
 from registry.core.lifecycle import ReleaseState
 from tests.support.worlds.factories import make_node, make_release, make_server, make_user
-from tests.support.worlds.page_world import SYSTEM
 from tests.support.worlds.rollout_setup import promoted, report_for, slow_request, with_stable
 from tests.support.worlds.webhook_setup import subscribe
-from validators.actions import add_trace
 from web.urls import urlpatterns
 
 pytestmark = [
@@ -32,7 +30,7 @@ TAGS = ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]
 #: What is no page of its own, and why it is left out.
 NO_PAGES = {
     "overview_live", "model_live", "gates_live", "rollout_live", "rollout_plots", "approvals_live",  # parts of pages
-    "gate_run_live", "gate_run_evidence", "search_fragment", "notices", "main_links", "fleet_shown", "model_releases",
+    "gate_run_live", "gate_run_evidence", "search_fragment", "main_links", "fleet_shown", "model_releases",
     "release_gates_live",
     "sign_out", "looks", "audit_jsonl", "audit_csv", "history_csv", "release_disagreements",  # answers without a page
     "issuer_sign_in", "issuer_return",  # ways to elsewhere
@@ -50,7 +48,6 @@ class World:
     release: Any
     gate_run: Any
     webhook: Any
-    issuer: Any
     person: Any
 
     def arguments(self) -> dict[str, dict[str, Any]]:
@@ -61,7 +58,6 @@ class World:
             "release_file": {**release, "path": "artifact/model.onnx"},
             "gate_run": {"pk": self.gate_run.pk},
             "webhook": {"pk": self.webhook.pk},
-            "issuer": {"pk": self.issuer.pk},
             "settings_environment": {"slug": self.rollout.environment.slug},
             "person": {"username": self.person.username},
             "audit_event": {"seq": Event.objects.latest("seq").seq},
@@ -78,13 +74,12 @@ def made() -> World:
     make_node()
     make_server()
     report = report_for(rollout.candidate)
-    add_trace(actor=SYSTEM, model=rollout.model, recording=b"0\n1\n3\n")
-    issuer = Issuer.objects.create(**ISSUER)
+    Issuer.objects.create(**ISSUER)
     hook = subscribe("https://hooks.example/x", team="search", verbs=["rollout.*"])
     ended, _ = promoted()
     for one in (rollout, ended):
         slow_request(one)
-    return World(rollout, ended, rollout.candidate, report.gate_run, hook, issuer, make_user("ann", team="search"))
+    return World(rollout, ended, rollout.candidate, report.gate_run, hook, make_user("ann", team="search"))
 
 
 ISSUER: dict[str, Any] = {

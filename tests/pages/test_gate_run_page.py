@@ -27,8 +27,7 @@ from tests.support.worlds.factories import (
 )
 from validators.core.load import LATENCY_EDGES_MS
 from validators.models import GateResult, GateRun
-from web.pages.gate_plots import batch_plot, capacity_plot, latency_plot, stage_plot
-from web.pages.sweep_plots import sweep_plots
+from web.pages.gate_plots import capacity_plot, latency_plot, stage_plot
 from web.progress import left_of
 
 pytestmark = pytest.mark.django_db
@@ -256,9 +255,7 @@ def test_the_page_asks_few_questions(
             shown(member, name, running)
 
 
-def test_where_the_time_goes_and_what_batches_cost_are_drawn_where_they_were_told(
-    member: Client, running: GateRun
-) -> None:
+def test_where_the_time_goes_is_drawn_where_it_was_told(member: Client, running: GateRun) -> None:
     stages = {
         "queue_ms": 4.0,
         "input_ms": 1.0,
@@ -268,50 +265,10 @@ def test_where_the_time_goes_and_what_batches_cost_are_drawn_where_they_were_tol
         "mean_batch": 2.5,
     }
     point = {"rate_per_s": 20.0, "goodput_per_s": 19.0, "latency_ms": {"p50": 12.0}, "stages": stages}
-    size = {"requests": 40, "latency_ms": {"p50": 5.0, "p95": 7.0}}
     evidence = {
         "slo_ms": 250.0, "capacity_per_s": None, "points": [point, {**point, "rate_per_s": 10.0, "stages": None}],
-        "batches": [{**size, "items": 1, "items_per_s": 200.0}, {**size, "items": 4, "items_per_s": 800.0}],
     }  # fmt: skip
     GateResult.objects.create(gate_run=running, gate="capacity", position=9, verdict="undecided", evidence=evidence)
     page = squeezed(member.get(reverse("gate_run", args=[running.pk])).content.decode())
     assert "Where its time goes" in page and "2.5" in page and "8 ms" in page  # the model's three parts
-    assert "Latency by batch" in page and "most items a second in requests of 4." in page
     assert stage_plot({"points": [{**point, "stages": None}]}) is None
-    assert batch_plot({"batches": evidence["batches"][:1]}) is None
-
-
-def test_other_batchings_are_advised_drawn_and_listed_with_those_that_did_not_load(
-    member: Client, running: GateRun
-) -> None:
-    point = {
-        "rate_per_s": 60.0, "goodput_per_s": 48.5, "latency_ms": {"p50": 12.0, "p95": 31.0, "p99": None}, "mean_batch": 2.5,
-        "queue_frac": 0.25, "busy_frac": 0.5, "limited": "", "more_per_s": None,
-    }  # fmt: skip
-    more = {**point, "goodput_per_s": 57.5, "more_per_s": {"value": 9.0, "low": 6.5, "high": 11.5}}
-    row = {"max_batch_size": 8, "max_queue_delay_us": 0, "is_own": True, "why": "", "points": [point]}
-    sweep = {
-        "seconds": 8, "confidence": 0.9, "best": 1, "alike": [], "says": "At 60 requests/s max_batch_size 8 answers more.",
-        "rows": [
-            row,
-            {**row, "is_own": False, "max_queue_delay_us": 1000, "points": [more]},
-            {**row, "is_own": False, "max_queue_delay_us": 5000, "points": [], "why": "load_failed: no memory"},
-            {**row, "points": [{**point, "more_per_s": {"value": 0.1, "low": -1, "high": 1.2}}]},
-        ],
-    }  # fmt: skip
-    evidence = {"slo_ms": 250.0, "capacity_per_s": 50.0, "points": [], "sweep": sweep}
-    GateResult.objects.create(gate_run=running, gate="capacity", position=9, verdict="passed", evidence=evidence)
-    page = squeezed(member.get(reverse("gate_run", args=[running.pk])).content.decode())
-    assert sweep["says"] in page and "Advice alone: no verdict rests on it." in page
-    assert "9/s (6.5 to 11.5)" in page and "not measured: load_failed: no memory" in page
-    assert "57.5/s" in page and page.count("its own</span>") == 2
-    lines, differences = sweep_plots(sweep)
-    assert lines.columns[1:] == (
-        "max_batch_size 8, in time a second",
-        "max_batch_size 8, p95",
-        "max_batch_size 8, items in a run",
-    )
-    assert [one.label for one in lines.key] == ["max_batch_size 8"]
-    assert len(lines.rows) == 2 and "the same requests each" in lines.caption, lines.rows
-    assert [one[0] for one in differences.rows] == ["8 items, 1000 µs, 60/s", "8 items, 0 µs, again, 60/s"]
-    assert sweep_plots({"rows": [], "says": "No other batching was tried: no rate is proven."}) == []

@@ -95,7 +95,7 @@ def test_the_time_that_is_shown_is_in_the_address(member: User, sentiment: Serve
 
 def test_the_changes_can_be_taken_away(member: User, sentiment: ServedModel) -> None:
     answer = signed_in(member).get(reverse("history_csv"), {"model": "sentiment"})
-    rows = list(csv.DictReader(io.StringIO(answer.content.decode())))
+    rows = list(csv.DictReader(io.StringIO(answer.getvalue().decode())))
     assert [(row["stable"], row["candidate"], row["candidate_pct"]) for row in rows] == [
         ("r2", "", ""), ("r1", "r2", "25"), ("r1", "", ""),
     ]  # fmt: skip

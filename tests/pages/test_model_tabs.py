@@ -23,7 +23,6 @@ TABS = (
     "model",
     "model_serving",
     "model_golden_sets",
-    "model_traces",
     "model_aliases",
     "model_policies",
     "model_activity",

@@ -110,7 +110,7 @@ def shoot_refusals(page_of: Callable[..., Page], whole: Gallery, folder: Path) -
     """What people see who are not signed in, or may not; and a page whose server is gone."""
     for name, user, address in (
         ("sign-in-with-issuer", None, reverse("sign_in")),
-        ("forbidden", whole.person, reverse("settings_storage")),
+        ("forbidden", whole.person, reverse("people")),
         ("overview-of-a-manager", whole.person, reverse("overview")),
         ("approvals-of-a-manager", whole.person, reverse("approvals")),
         ("rollout-waiting-for-a-manager", whole.person, reverse("rollout", args=[whole.waiting.pk])),

@@ -94,8 +94,6 @@ def test_a_form_nobody_typed_in_changes_nothing(model: ServedModel, page: str) -
          {"gate_policy": {"load": {"rate_per_s": 20}}}, "gate_policy.load.slo_ms: 50 → –"),
         ({"gate_policy.stop_at_first_failure": "no"}, {"gate_policy": {**GATES, "stop_at_first_failure": False}}, "– → false"),
         ({"gate_policy.gates": "contract, load"}, {"gate_policy": {**GATES, "gates": ["contract", "load"]}}, "contract"),
-        ({"gate_policy.gates": "capacity", "gate_policy.capacity.sweep.max_queue_delay_us": "0, 1000"},
-         {"gate_policy": {**GATES, "gates": ["capacity"], "capacity": {"sweep": {"max_queue_delay_us": [0, 1000]}}}}, "[0, 1000]"),
         ({"rollout_policy.holdback_pct": "7.5"}, {"rollout_policy": {**ROLLOUTS, "holdback_pct": 7.5}}, "– → 7.5"),
         ({"min_samples": "200"},
          {"rollout_policy": {**ROLLOUTS, "steps": [{**step, "min_samples": 200} for step in ROLLOUTS["steps"]]}}, "100 → 200"),
@@ -122,7 +120,6 @@ def test_words_are_shown_as_changes_confirmed_once_and_kept(
     ("typed", "says"),
     [
         ({"objectives.errors_max_frac": "lots"}, "“lots” is not a number"),
-        ({"gate_policy.capacity.sweep.max_batch_size": "4, many"}, "“many” is not a number"),
         ({"objectives.errors_max_frac": "7"}, "objectives.errors_max_frac"),
         ({"gate_policy.golden.set": HOSTILE}, "gate_policy.golden.set"),
         ({"gate_policy.gates": "contract,contract"}, "occurs twice"),

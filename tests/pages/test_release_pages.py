@@ -21,7 +21,7 @@ from tests.support.worlds.rollout_setup import TOLD, proven_on, put, report_for,
 from validators.models import GateResult, GateRun
 
 pytestmark = pytest.mark.django_db
-TABS = ("release", "release_files", "release_gates", "release_capacity", "release_deployments", "release_provenance")
+TABS = ("release", "release_files", "release_gates", "release_deployments", "release_provenance")
 HOSTILE = (
     b"import os\n# \xe2\x80\xae trojan \xe2\x81\xa6\n\tx = '<script>alert(1)</script>'\n" + b"y = " + b"1" * 700 + b"\n"
 )

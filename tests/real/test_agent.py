@@ -32,12 +32,10 @@ from serving import actions, queries
 from serving.adapters.triton import TritonServer
 from serving.core.gpu import reading_of
 from serving.core.routes import CHANGE_CHANNEL
-from serving.core.variants import Batching
-from serving.models import Deployment, Environment, Node, Server, Variant
+from serving.models import Deployment, Environment, Node, Server
 from serving.ports import InferenceError
 from tests.contracts import serving_models as made
 from tests.support.rigs.triton_rig import kill_servers
-from validators.execution.variants import served
 
 pytestmark = pytest.mark.real("triton")
 PROJECT = Path(__file__).resolve().parents[2]
@@ -286,35 +284,6 @@ def test_a_killed_agent_leaves_its_servers_and_the_next_one_adopts_them(machine:
     os.kill(server.pid, signal.SIGKILL)  # while nobody watches
     machine.start_agent()
     assert machine.ready(deployment, recoveries=1).pid != server.pid
-
-
-def test_another_batching_comes_up_beside_the_own_and_goes_with_whoever_asked(machine: Machine) -> None:
-    """Also where the agent is killed meanwhile: the next one sweeps it, and adopts the release's own."""
-    deployment = machine.deploy("doubling")
-    own = machine.ready(deployment)
-
-    def is_over(variant: Variant) -> bool:
-        variant.refresh_from_db()
-        return variant.ended_at is not None
-
-    with served(deployment, Batching(2, 500), actor=SYSTEM, wait_s=60, beat=lambda: None) as (server, keep):
-        answer = server.infer(deployment.release.model.slug, {"x": np.full((2, 4), 3, np.float32)}, timeout_s=30)
-        assert answer.outputs["y"][1].tolist() == [6, 6, 6, 6]
-        with pytest.raises(InferenceError, match="batch"):
-            server.infer(deployment.release.model.slug, {"x": np.full((3, 4), 3, np.float32)}, timeout_s=30)
-        keep()
-        configs = [path.read_text() for path in machine.servers.glob("*/repository/*/config.pbtxt")]
-        assert sorted("max_batch_size: 2" in text for text in configs) == [False, True]
-        assert any("max_queue_delay_microseconds: 500" in text for text in configs)
-    assert [str(path) for path in machine.servers.iterdir() if path.is_dir()] == [own.folder]
-
-    second = actions.ask_variant(actor=SYSTEM, deployment=deployment, batching=Batching(4, 0), for_s=300)
-    assert second is not None and eventually(lambda: Variant.objects.get(pk=second.pk).ready_at is not None)
-    machine.kill_agent(signal.SIGKILL)
-    machine.start_agent()
-    assert eventually(lambda: is_over(second)) and second.end_reason == "the node's agent began anew"
-    assert [str(path) for path in machine.servers.iterdir() if path.is_dir()] == [own.folder]
-    assert machine.ready(deployment).pid == own.pid and deployment.recoveries == 0 and ask(own, 1) == [2, 2, 2, 2]
 
 
 def test_a_second_agent_on_the_same_servers_waits_until_the_first_is_gone(machine: Machine) -> None:

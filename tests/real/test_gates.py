@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,9 @@ from typing import Any
 import pytest
 from onnx import TensorProto, helper
 
-import validators.core.batch_sweep
 from accounts.core.quantities import quantity_text
 from serving.adapters.triton import TritonServer
 from serving.agent.launcher import LocalLauncher
-from serving.core.variants import Batching
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.triton_rig import local_launcher
@@ -23,9 +20,6 @@ from validators.core.golden_set import GoldenItem
 from validators.core.policy import parse_policy
 from validators.core.verdict import Verdict
 from validators.execution.gates import Baseline, GateContext, run_gate
-from validators.execution.gates.batch_sweep import sweep_batchings
-from validators.execution.gates.load_payloads import payloads_of
-from validators.execution.runners.generators import Generators
 
 pytestmark = pytest.mark.real("triton", "onnx")
 
@@ -190,49 +184,6 @@ class TritonPythonModel:
         found = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", one)]) for one in found]
 """
-
-
-def test_another_batching_is_really_served_on_a_server_of_its_own(
-    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The release runs one request at a time; with a batcher it keeps up with a fifth more than it holds."""
-    own = made.serving(dynamic_batching=None)
-    manifest = made.manifest(blobs, "runs", {"artifact/model.py": RUNS.encode()}, own, backend="python")
-
-    @contextmanager
-    def variants(batching: Batching, *, wait_s: float, beat: Callable[[], None]) -> Iterator[Any]:
-        serving = batching.within(manifest["serving"])
-        spec = launch_spec(manifest, launcher.folder_for(1, "runs", "r1"))
-        running = launcher.start(replace(spec, serving=serving))
-        try:
-            launcher.await_loaded(running, "runs", timeout_s=60)
-            client = TritonServer(running.host, running.http_port, running.grpc_port)
-            yield client, beat
-            client.close()
-        finally:
-            launcher.stop(running, grace_s=5)
-
-    monkeypatch.setattr(
-        validators.core.batch_sweep, "run_s", lambda section: 3
-    )  # of all the time that servers may take
-    load = {"slo_quantile": 0.8, "slo_ms": 400}
-    policy = parse_policy({"gates": ["capacity"], "load": load, "capacity": {}})
-    items = [GoldenItem("a", {"x": [1.0] * 4}, 0)]
-    found = context(launcher, clients, manifest, policy=policy, items=items, variants=variants)
-    sweep = sweep_batchings(
-        found,
-        {"max_queue_delay_us": [0], "max_batch_size": [], "of_proven": [1.2], "budget_s": 600},
-        proven_per_s=50.0,
-        payloads=payloads_of(found),
-        generators=Generators.asked(policy.of("load")),
-        tell=lambda seconds: None,
-    )
-    assert [(row["max_queue_delay_us"], row["why"]) for row in sweep["rows"]] == [(None, ""), (0, ""), (None, "")], (
-        sweep
-    )
-    alone, joined, again = (row["points"][0] for row in sweep["rows"])
-    assert alone["mean_batch"] == again["mean_batch"] == 1 < joined["mean_batch"], "the batcher joins what waits"
-    assert joined["requests"] == alone["requests"] == 180
 
 
 def test_a_model_that_dies_is_failed_by_the_gate_that_met_it(

@@ -27,7 +27,7 @@ from ledger.adapters.deadline_http import DeadlineConnection
 from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Lease
 from registry.core.lifecycle import ReleaseState
-from registry.models import Release, ServedModel
+from registry.models import Release
 from rollouts.models import Mismatch, ProbeTally, Rollout
 from rollouts.prober.prober import LEASE
 from rollouts.queries.prober_tallies import STALE_S, wrong_readings
@@ -42,9 +42,7 @@ from tests.contracts import serving_models as made
 from tests.support.rigs.gateway_rig import Rig, rig, wait_until
 from tests.support.rigs.triton_rig import local_launcher
 from tests.support.worlds.factories import make_actor, make_deployment, make_environment, make_model, make_server
-from validators.actions import add_golden_set, draft_golden_set, forget_old_requests
-from validators.models import KeptRequest
-from validators.queries import golden_items
+from validators.actions import add_golden_set
 
 pytestmark = [
     pytest.mark.real("triton", "onnx", "envoy"),
@@ -318,30 +316,6 @@ def test_a_subtly_wrong_candidate_is_counted_so(make_world: Callable[..., World]
     shown = Mismatch.objects.filter(rollout=world.rollout)
     assert {one.summary for one in shown} == {"r2: y[0, 1] is 20.2, expected 20 (1 of 4 values differ)"}
     assert len({one.facts["input_digest"] for one in shown}) == 2
-
-
-def test_requests_are_kept_as_the_policy_allows_and_make_a_golden_set(make_world: Callable[..., World]) -> None:
-    world = make_world("same")
-    allowed = {"golden": {"compare": "largest_relative_error"}, "kept_requests": {"most": 5}}
-    ServedModel.objects.update(gate_policy=allowed)
-    world.mirror(10_000, candidate_bp=2000)
-    with Users(world.parts, rate_per_s=60) as users:
-        wait_until(lambda: world.prober.seen("shadow_compared") >= 60, "60 comparisons")
-        wait_until(lambda: KeptRequest.objects.count() == 5, "five are kept")
-        ServedModel.objects.update(gate_policy={})
-        wait_until(lambda: forget_old_requests() or not KeptRequest.objects.exists(), "none is kept")  # type: ignore[func-returns-value]
-        seen = world.prober.seen("shadow_compared")
-        wait_until(lambda: world.prober.seen("shadow_compared") >= seen + 60, "more comparisons")
-        assert not KeptRequest.objects.exists()
-        ServedModel.objects.update(gate_policy=allowed)
-        wait_until(lambda: KeptRequest.objects.count() == 5, "five are kept again")
-    assert users.failures == []
-    world.model.refresh_from_db()
-    found = draft_golden_set(actor=make_actor(team=world.model.team), model=world.model)
-    added, _ = add_golden_set(actor=make_actor(team=world.model.team), model=world.model, data=found.lines)
-    items = golden_items(world.model, added.digest)
-    assert (found.baseline, len(items)) == ("r1", 5) and {item.inputs["x"][1] for item in items} == {10.0}
-    assert all([2 * value for value in item.inputs["x"]] == item.expected["y"] for item in items if item.expected)
 
 
 def test_golden_items_are_probed_directly(make_world: Callable[..., World]) -> None:

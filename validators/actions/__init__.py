@@ -1,4 +1,4 @@
-"""What may happen to golden sets, traces, kept requests, seen sizes and gate runs."""
+"""What may happen to golden sets, seen sizes and gate runs."""
 
 from __future__ import annotations
 
@@ -14,26 +14,18 @@ from validators.actions.gate_runs import (
     record_judgement,
     request_gate_run,
 )
-from validators.actions.kept_requests import draft_golden_set, forget_old_requests, forget_requests, keep_requests
 from validators.actions.seen_sizes import keep_seen_sizes
-from validators.actions.traces import add_trace, remove_trace
 
 __all__ = [
     "ARRIVED",
     "JOB_KIND",
     "QUEUE",
     "add_golden_set",
-    "add_trace",
     "begin_gate_run",
     "cancel_gate_run",
-    "draft_golden_set",
     "finish_gate_run",
-    "forget_old_requests",
-    "forget_requests",
     "give_up_gate_run",
-    "keep_requests",
     "keep_seen_sizes",
     "record_judgement",
-    "remove_trace",
     "request_gate_run",
 ]

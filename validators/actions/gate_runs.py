@@ -29,13 +29,12 @@ from serving.queries import get_environment
 from serving.queries.deployments import find_environment
 from validators import queries
 from validators.actions.report_body import report_body
-from validators.actions.traces import hold_trace
 from validators.core.attested import predicate_facts
 from validators.core.contract import tensors_of
 from validators.core.entry import entry
 from validators.core.evidence import plain
 from validators.core.gate_diff import metrics_of
-from validators.core.gates import GATES, REPLAYING
+from validators.core.gates import REPLAYING
 from validators.core.golden_fit import Misfit, misfit_of_lines
 from validators.core.golden_set import sizes_of
 from validators.core.lifecycle import MOVES, UNFINISHED, GateRunState
@@ -44,7 +43,6 @@ from validators.core.verdict import Judgement, Verdict
 from validators.models import GateResult, GateRun, GoldenSet, Measurement, Report
 from validators.queries.expiry import passed_gate_run, reusable
 from validators.queries.model_policy import policy_of
-from validators.queries.traces import trace_named
 
 QUEUE = "validate"
 JOB_KIND = "gate_run"
@@ -102,7 +100,7 @@ def request_gate_run(
         StateChanged: the release is a draft or retired; the environment is retired.
         Refused: it brings code that nobody waived.
         Invalid: the gate policy cannot be read, or does not fit the release; the environment has users.
-        NotFound: the policy names a golden set or a trace that the model does not have.
+        NotFound: the policy names a golden set that the model does not have.
     """
     model = release.model
     require(actor, Verb.RUN_GATES, model.team.slug, model.slug)
@@ -124,8 +122,6 @@ def request_gate_run(
             found = passed_gate_run(release, policy.digest)
         if found is not None:
             return found, False
-        if trace := _trace_of(policy):
-            hold_trace(model, trace)
         gate_run = GateRun.objects.create(
             release=release,
             environment=where,
@@ -299,8 +295,6 @@ def _checked_policy(release: Release) -> Policy:
             field, fix = f"environments.{name}", "Name one that is there, or leave it out."
             said = f"The gate policy speaks of {name}, and there is no such environment."
             raise Invalid("gate_policy_invalid", said, errors=[{"field": field, "message": said, "fix": fix}])
-    if trace := _trace_of(policy):
-        trace_named(release.model, trace)
     for gate in REPLAYING:
         if policy.asked_set is None:
             continue
@@ -314,11 +308,6 @@ def _checked_policy(release: Release) -> Policy:
                 errors=[{"field": found.field, "message": f"{found.message}.", "fix": found.fix}],
             )
     return policy
-
-
-def _trace_of(policy: Policy) -> str:
-    """The trace that a load of the policy follows; empty for none."""
-    return (policy.trace or "") if any(GATES[gate].runs_alone for gate in policy.gates) else ""
 
 
 def _baseline_of(release: Release) -> Release | None:

@@ -13,7 +13,6 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import actor_of
 from registry.queries import visible_model
-from validators.core.golden_preview import as_json
 from validators.core.ruler import Kind
 from validators.queries.golden_preview import MAX_GOLDEN_SET_BYTES, preview_golden_set
 
@@ -45,20 +44,7 @@ class CaughtOut(serializers.Serializer[Any]):
 class GoldenSliceOut(serializers.Serializer[Any]):
     slice = serializers.CharField()
     items = serializers.IntegerField()
-    low = serializers.FloatField(help_text="of the interval of an accuracy of 0.9 measured on it")
-    high = serializers.FloatField()
     caught = CaughtOut(help_text="beside the other slices that are judged")
-
-
-class CertainOut(serializers.Serializer[Any]):
-    accuracy = serializers.FloatField(help_text="as it might be measured")
-    low = serializers.FloatField(help_text="of its interval, by the golden gate's own statistic")
-    high = serializers.FloatField()
-
-
-class RuledOutDropOut(serializers.Serializer[Any]):
-    flips_frac = serializers.FloatField(help_text="share of answers that are lost, and as many won")
-    smallest_drop = serializers.FloatField(help_text="of accuracy, that so many items can rule out; 1: none")
 
 
 class GoldenChangesOut(serializers.Serializer[Any]):
@@ -85,8 +71,6 @@ class GoldenCheckOut(serializers.Serializer[Any]):
     labels = GoldenLabelOut(many=True)
     slices = GoldenSliceOut(many=True)
     confidence = serializers.FloatField(help_text="of the model's golden gate")
-    certain = CertainOut(many=True)
-    drops = RuledOutDropOut(many=True)
     changes = GoldenChangesOut(
         allow_null=True, help_text="since the set in the gate policy, else the newest; null: there is none"
     )
@@ -102,4 +86,4 @@ class GoldenCheckView(APIView):
         """JSON lines, raw: mistakes by line, or what they hold. Nothing is stored."""
         model = visible_model(actor_of(request), slug)
         found = preview_golden_set(model, request._request.read(MAX_GOLDEN_SET_BYTES + 1))
-        return Response(GoldenCheckOut(as_json(found)).data)
+        return Response(GoldenCheckOut(found).data)

@@ -51,11 +51,3 @@ def _alike(positions: Sequence[int], shapes: Sequence[Hashable]) -> list[list[in
     for at in positions:
         groups.setdefault(shapes[at], []).append(at)
     return list(groups.values())
-
-
-def doubled(most: int) -> list[int]:
-    """1, 2, 4 … up to `most`, which is the last."""
-    sizes = [1]
-    while 2 * sizes[-1] < most:
-        sizes.append(2 * sizes[-1])
-    return [*sizes, most] if most > 1 else sizes

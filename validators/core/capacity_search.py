@@ -23,8 +23,6 @@ from validators.core.overload_curve import Seen, curve_through
 from validators.core.slo import judge_slo, proven_at_once
 from validators.core.verdict import Verdict
 
-#: Of the budget, and beside it, for what batches cost.
-BATCHES_SHARE = 0.05
 #: A run's windows of a second are added up to so many chunks, whose counts tell how slow requests clump.
 _CHUNKS = 40
 #: Requests that come together are never taken for fewer: a run that saw hardly any slow one cannot tell.

@@ -12,10 +12,9 @@ from typing import Any
 from validators.core.entry import advisory_in, policy_in
 from validators.core.gates import GATES
 from validators.core.gates.gate import FACTS, Demand, Plan
-from validators.core.kept_requests import KeepRule
 from validators.core.policy import Policy
 
-__all__ = ["Demand", "explain", "kept"]
+__all__ = ["Demand", "explain"]
 
 
 def explain(policy: Policy, *, items: int, slices: Mapping[str, int]) -> list[Demand]:
@@ -45,16 +44,6 @@ def _evidence(document: Mapping[str, Any]) -> Iterator[Demand]:
         advised = f"{', '.join(advisory)} only advise" if advisory else "Every gate holds a release up"
         certifies = f"Nothing of {', '.join(advisory)}." if advisory else "What every gate does."
         yield Demand("evidence", f"environments.{name}", f"{advised}; evidence holds {holds}.", certifies)
-
-
-def kept(rule: KeepRule | None) -> Iterator[Demand]:
-    """What is kept of users' requests, where anything may be."""
-    if rule is not None:
-        demands = (
-            f"Of mirrored requests {rule.most} are kept with stable's answers, {rule.max_bytes} bytes each at most, "
-            f"{_lasting(rule.max_age_days)}."
-        )
-        yield Demand("kept_requests", "kept_requests", demands, "Nothing: no gate asks for them.")
 
 
 def _lasting(days: float | None) -> str:

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ledger.core.errors import Invalid
-from validators.core import compare
 from validators.core.certify import Caught, caught, judged_slices
-from validators.core.compare import Paired, Share
 from validators.core.contract import Tensor
 from validators.core.golden_set import GoldenItem, kind_of, parse_golden_set, slices_of
 from validators.core.ruler import Kind, rounding_of
 
 ROWS: Final = 20
-#: Accuracies that the intervals are told for, and shares of answers that flip each way between two releases.
-ACCURACIES: Final = (0.7, 0.8, 0.9, 0.95, 0.99)
-FLIPS: Final = (0.0, 0.01, 0.05)
 #: Labels and slices that are told one by one.
 MOST_GROUPS: Final = 50
 
 
 @dataclass(frozen=True)
 class SliceFacts:
-    """One slice: how many items, the interval of an accuracy of 90 % on it, and the least regression that is caught there."""
+    """Items of one slice, and the least regression that is caught there."""
 
-    name: str
+    slice: str
     items: int
-    at_90: Share
     caught: Caught
 
 
@@ -47,7 +41,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Preview:
-    """`certain`: (accuracy measured, its interval); `drops`: (share of answers that flip each way, smallest drop ruled out).
+    """Facts of a set that is not added yet.
 
     `right_within` is how far off a right answer may be by `compare`; None for labels. `own_limits`: items with one of their own.
     """
@@ -59,10 +53,8 @@ class Preview:
     own_limits: int
     caught: Caught
     rows: tuple[GoldenItem, ...]
-    labels: tuple[tuple[str, int], ...]
+    labels: tuple[dict[str, Any], ...]  # {"label", "items"}
     slices: tuple[SliceFacts, ...]
-    certain: tuple[tuple[float, Share], ...]
-    drops: tuple[tuple[float, float], ...]
     confidence: float
     changes: Changes | None = None
 
@@ -78,7 +70,7 @@ def preview(
 
     `outputs` are the model's, by whose data types rounding is judged; `before` is the set that they would replace.
     """
-    n, confidence = len(items), float(golden["confidence"])
+    n = len(items)
     labels = Counter(str(item.label) for item in items if item.expected is None).most_common(MOST_GROUPS)
     sizes = slices_of(items)
     judged = judged_slices(sizes, golden)
@@ -90,14 +82,12 @@ def preview(
         own_limits=sum(item.right_within is not None for item in items),
         caught=caught(n, golden),
         rows=tuple(items[:ROWS]),
-        labels=tuple(labels),
+        labels=tuple({"label": label, "items": count} for label, count in labels),
         slices=tuple(
-            SliceFacts(name, count, _at(0.9, count, confidence), caught(count, golden, slices=max(1, judged)))
+            SliceFacts(name, count, caught(count, golden, slices=max(1, judged)))
             for name, count in Counter(sizes).most_common(MOST_GROUPS)
         ),
-        certain=tuple((accuracy, _at(accuracy, n, confidence)) for accuracy in ACCURACIES),
-        drops=tuple((flips, _smallest_drop(flips, n, confidence)) for flips in FLIPS),
-        confidence=confidence,
+        confidence=float(golden["confidence"]),
         changes=None if before is None else changes(items, before),
     )
 
@@ -132,43 +122,6 @@ def changes(items: Sequence[GoldenItem], before: Sequence[GoldenItem]) -> Change
     return Changes(len(items) - len(shared), len(old) - len(shared), relabelled, reworded, moved, same)
 
 
-def as_json(found: Preview) -> dict[str, Any]:
-    """The preview as the API answers it."""
-    told = found.changes
-    return {
-        "items": found.items,
-        "kind": found.kind.value,
-        "compare": found.compare,
-        "right_within": found.right_within,
-        "own_limits": found.own_limits,
-        "caught": asdict(found.caught),
-        "rows": [
-            {"id": i.id, "inputs": dict(i.inputs), "label": i.label, "expected": i.expected, "slice": i.slice}
-            for i in found.rows
-        ],
-        "labels": [{"label": label, "items": count} for label, count in found.labels],
-        "slices": [
-            {
-                "slice": one.name,
-                "items": one.items,
-                "low": round(one.at_90.low, 6),
-                "high": round(one.at_90.high, 6),
-                "caught": asdict(one.caught),
-            }
-            for one in found.slices
-        ],
-        "confidence": found.confidence,
-        "certain": [
-            {"accuracy": accuracy, "low": round(share.low, 6), "high": round(share.high, 6)}
-            for accuracy, share in found.certain
-        ],
-        "drops": [{"flips_frac": flips, "smallest_drop": drop} for flips, drop in found.drops],
-        "changes": None
-        if told is None
-        else {name: getattr(told, name) for name in ("added", "removed", "relabelled", "reworded", "moved", "same")},
-    }
-
-
 def _right_within(items: Sequence[GoldenItem], golden: Mapping[str, Any], outputs: Sequence[Tensor]) -> float | None:
     """The limit that is stated, else what rounding does to the expected outputs; stable's own spread can only widen it."""
     if kind_of(items) is Kind.LABELS:
@@ -177,13 +130,3 @@ def _right_within(items: Sequence[GoldenItem], golden: Mapping[str, Any], output
         return float(golden["same_within"] if golden["right_within"] is None else golden["right_within"])
     types = [tensor.data_type for tensor in outputs if tensor.name in (items[0].expected or {})]
     return rounding_of(golden["compare"], types or ["FP32"])
-
-
-def _at(accuracy: float, n: int, confidence: float) -> Share:
-    return compare.share_of(round(accuracy * n), n, confidence=confidence)
-
-
-def _smallest_drop(flips: float, n: int, confidence: float) -> float:
-    """What `smallest_certifiable_drop` of the gate would be, were this share of answers lost and as many won."""
-    flipped = min(round(flips * n), n // 2)
-    return compare.certifiable_margin(Paired(n, n - 2 * flipped, flipped, flipped), confidence=confidence)

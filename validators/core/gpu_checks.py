@@ -82,14 +82,14 @@ class Watch:
 
 
 def window_of(gate: str, evidence: Mapping[str, Any], ended_s: float) -> Window | None:
-    """When the gate sent its requests; neither the wait for its machine nor a sweep after it, on other servers, is a part of it.
+    """When the gate sent its requests, without the wait for its machine.
 
     None for one that sent none.
     """
     if (answered := answered_of(evidence)) is not None:
         return Window(gate, answered.began_s, answered.ended_s)
     began_s = evidence.get("began_s")
-    return None if began_s is None else Window(gate, float(began_s), float(evidence.get("searched_until_s", ended_s)))
+    return None if began_s is None else Window(gate, float(began_s), ended_s)
 
 
 def own_gpus(watch: Watch) -> set[str]:

@@ -17,7 +17,6 @@ from validators.core.proof import WINDOW_S, first_proof, sizing
 from validators.core.request_classes import ClassSummary
 from validators.core.slo import DISPERSION_SAFETY, dispersion, quantile_bound
 from validators.core.token_policy import FIELDS as OF_TOKENS
-from validators.core.trace_policy import gaps_in
 from validators.core.verdict import Judgement, Verdict
 
 Floats = npt.NDArray[np.float64]
@@ -83,37 +82,25 @@ class LoadSummary:
         return self.errors / self.requests if self.requests else 0.0
 
 
-def arrivals(
-    rate_per_s: float, duration_s: float, *, seed: int, cv: float = 1.0, trace: Sequence[float] | None = None
-) -> Floats:
+def arrivals(rate_per_s: float, duration_s: float, *, seed: int, cv: float = 1.0) -> Floats:
     """Instants in [0, duration_s) at which requests are due, rising; the same for the same seed.
 
     `cv` is the coefficient of variation of the gaps between them: 1 is a Poisson process, less is more even, more is bursts.
     Source: a renewal process with Gamma gaps of shape 1 / cv², conditioned on its expected count so that every run offers the
     same load. Real traffic has 1.1 (conversations) to 13 (code completion): Patel et al., ISCA 2024.
-
-    `trace`: recorded gaps in their place, from one that the seed draws and round and round, stretched to the same load.
     """
     count = max(1, round(rate_per_s * duration_s))
     random = np.random.default_rng(seed)
-    if trace is not None and len(trace):
-        places = random.integers(len(trace)) + np.arange(count + 1)
-        gaps = np.asarray(trace, float)[places % len(trace)]
-    elif cv == 1.0:
+    if cv == 1.0:
         return np.sort(random.uniform(0.0, duration_s, count))
-    else:
-        gaps = random.gamma(1 / cv**2, 1.0, count + 1)
-    instants: Floats = np.cumsum(gaps)
-    whole = float(instants[-1]) or 1.0  # a part of a trace may be all at once
+    instants: Floats = np.cumsum(random.gamma(1 / cv**2, 1.0, count + 1))
+    whole = float(instants[-1]) or 1.0
     return np.minimum(instants[:-1] / whole * duration_s, np.nextafter(duration_s, 0.0))
 
 
-def arrivals_of(
-    load: Mapping[str, Any], rate_per_s: float, duration_s: float, *, seed: int, trace: Sequence[float] | None = None
-) -> Floats:
-    """Arrivals at a rate, in the shape that a load section asks for. `trace` are the gaps of the one that it names, if it names one."""
-    gaps = gaps_in(load, trace)
-    return arrivals(rate_per_s, duration_s, seed=seed, cv=load["arrivals_cv"], trace=gaps)
+def arrivals_of(load: Mapping[str, Any], rate_per_s: float, duration_s: float, *, seed: int) -> Floats:
+    """Arrivals at a rate, as even as a load section states."""
+    return arrivals(rate_per_s, duration_s, seed=seed, cv=load["arrivals_cv"])
 
 
 def summarise(

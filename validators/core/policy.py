@@ -14,7 +14,6 @@ from ledger.core.canonical import digest_of
 from ledger.core.errors import Invalid
 from registry.core.schema import (
     Flag,
-    Integer,
     ListOf,
     Number,
     Object,
@@ -24,10 +23,9 @@ from registry.core.schema import (
     Text,
     listed,
     may,
-    need,
 )
 from serving.core.request_limits import USUAL_LIMITS, Limits
-from validators.core import envelope_values, trace_policy
+from validators.core import envelope_values
 from validators.core.expiry import USUAL
 from validators.core.gates import GATES, REPLAYING, WATCHED
 from validators.core.gates.fields import OrNone
@@ -51,14 +49,6 @@ _SECTIONS: dict[str, SchemaType] = {
     "evidence": _EVIDENCE,
     "envelope": envelope_values.POLICY,
 }
-#: What may be kept of mirrored requests. No gate asks it, so it is no part of what a policy's digest names.
-KEPT_REQUESTS = Record(
-    {
-        "most": need(Integer(1, 2000, unit="requests")),
-        "max_age_days": may(Number(0, 90, above=True, unit="days"), 7),
-        "max_bytes": may(Integer(1, 65_536, unit="bytes"), 16_384),
-    }
-)
 _ENVIRONMENT = Record(
     {
         "advisory": may(ListOf(_GATE, most=len(GATES)), []),
@@ -71,7 +61,6 @@ _POLICY = Record(
         "gate_timeout_s": may(Number(1, 86_400, unit="seconds"), 900),
         "stop_at_first_failure": may(Flag(), True),
         "environments": may(Object(_ENVIRONMENT, most=20), {}),
-        "kept_requests": may(OrNone(KEPT_REQUESTS), None),
         **{name: may(kind, {}) for name, kind in _SECTIONS.items()},
     }
 )
@@ -107,11 +96,6 @@ class Policy:
         """Seconds from nothing to ready that a release may take."""
         return float(next(self.document[name]["max_s"] for name, gate in GATES.items() if gate.judges_start))
 
-    @property
-    def trace(self) -> str | None:
-        """The trace that it names; gaps that it states itself have no name."""
-        return trace_policy.digest_in(self.document["load"])
-
     def of(self, gate: str) -> dict[str, Any]:
         """The section of one gate."""
         section: dict[str, Any] = self.document[gate]
@@ -138,7 +122,6 @@ def parse_policy(
         problems += [*_contradictions(read), *_not_named(document, read)]
     if problems or not isinstance(read, dict):
         raise _invalid(problems)
-    del read["kept_requests"]
     read["gates"] = _gates_of(read)
     for name, gate in GATES.items():
         read[name] = dict(gate.complete(read[name], document.get(name) or {}, read, objectives or {}))

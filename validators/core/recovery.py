@@ -32,16 +32,15 @@ def is_asked(policy: Mapping[str, Any]) -> bool:
     return has_burst and policy["rate_per_s"] * policy["max_duration_s"] >= LEAST_REQUESTS
 
 
-def surge(policy: Mapping[str, Any], *, seed: int, trace: Sequence[float] | None = None) -> Floats:
-    """When requests are due: `burst_factor` times the rate for `burst_s`, then the rate for `recovery_s` and for the proof.
+def surge(policy: Mapping[str, Any], *, seed: int) -> Floats:
+    """Instants of requests: `burst_factor` times the rate for `burst_s`, then the rate for `recovery_s` and for the proof.
 
-    Both in the arrivals of the load section, so that what is burstier than chance stays so, and is denser in the burst. `trace` are
-    the gaps of the one that it names, if it names one.
+    Both in the arrivals of the load section, so that what is burstier than chance stays so, and is denser in the burst.
     """
     rate_per_s, burst_s = float(policy["rate_per_s"]), float(policy["burst_s"])
     after_s = float(policy["recovery_s"]) + _ROOM * LEAST_REQUESTS / rate_per_s
-    burst = arrivals_of(policy, policy["burst_factor"] * rate_per_s, burst_s, seed=seed, trace=trace)
-    return np.concatenate([burst, burst_s + arrivals_of(policy, rate_per_s, after_s, seed=seed + 1, trace=trace)])
+    burst = arrivals_of(policy, policy["burst_factor"] * rate_per_s, burst_s, seed=seed)
+    return np.concatenate([burst, burst_s + arrivals_of(policy, rate_per_s, after_s, seed=seed + 1)])
 
 
 def recovered_after_s(attempts: Sequence[Attempt], policy: Mapping[str, Any]) -> float | None:

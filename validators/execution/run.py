@@ -43,12 +43,10 @@ from validators.execution.gates.context import OutOfTime
 from validators.execution.gpu_watch import watch_of
 from validators.execution.last_words import with_last_words
 from validators.execution.staging import Ready, staged, withdraw
-from validators.execution.variants import served
 from validators.models import GateResult, GateRun
 from validators.queries.expiry import place_under
 from validators.queries.report_facts import report_facts
 from validators.queries.seen_sizes import seen_sizes
-from validators.queries.traces import trace_gaps
 
 ACTOR = Actor.system("validator")
 _TELL_EVERY_S = 0.5
@@ -227,9 +225,7 @@ class _Run:
             stable=partial(self._stable_beside, run, ready, stack, keep or (lambda: None)),
             items=items,
             baseline=self._baseline(run.gate, stack, len(items)) if gate.replays_set else None,
-            trace=trace_gaps(release.model, self.policy.trace) if gate.runs_alone and self.policy.trace else None,
             seen=seen_sizes(release.model) if gate.runs_alone else None,
-            variants=None if self.gate_run.environment.is_routed else partial(served, ready.deployment, actor=ACTOR),
             gpus=lambda: watch_of(self.gate_run, server_before(ready.deployment, run.started_at or timezone.now())),
             earlier=partial(self._earlier, row),
             readings=lambda since_s, until_s: readings_of(row, since_s=since_s, until_s=until_s),

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import BooleanField, Count, ExpressionWrapper, Max, Min, OuterRef, Prefetch, Q, QuerySet, Sum
+from django.db.models import BooleanField, Count, ExpressionWrapper, OuterRef, Prefetch, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
 from accounts.core.access import Actor, Verb, may
@@ -174,13 +174,3 @@ def stored_predictions(release: Release, *, golden_set: str, output: str, items:
         if len(found) == items and None not in found:
             return found
     return None
-
-
-def reports_by_key() -> dict[str, tuple[int, datetime, datetime]]:
-    """(how many reports, the first, the last) by the key that signed them."""
-    rows = (
-        Report.objects.values_list("key_id")
-        .annotate(Count("pk"), Min("created_at"), Max("created_at"))
-        .order_by("key_id")
-    )
-    return {key: (count, first, last) for key, count, first, last in rows}

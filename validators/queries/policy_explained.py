@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from registry.models import ServedModel
-from validators.core.explain import Demand, explain, kept
-from validators.core.kept_requests import keep_rule
+from validators.core.explain import Demand, explain
 from validators.core.policy import Policy
 from validators.queries.gate_runs import golden_sets_of
 from validators.queries.model_policy import policy_of
@@ -18,4 +17,4 @@ def demands_of(model: ServedModel) -> tuple[Policy, list[Demand]]:
     policy = policy_of(model)
     named = golden_sets_of(model).filter(digest=policy.golden_set or "").first()
     found = explain(policy, items=named.items if named else 0, slices=named.slices if named else {})
-    return policy, [*found, *kept(keep_rule(model.gate_policy))]
+    return policy, found

@@ -6,8 +6,7 @@ shown plain. Source of the bounds: measured, 10 kB of Python take 0.1 s and 293 
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+from functools import lru_cache
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -30,51 +29,19 @@ _LEXERS: Final = {
 Pieces = tuple[tuple[tuple[str, int], ...], ...]
 
 
-class _Remembered:
-    """Pieces of texts by (sha256, lexer), the last used ones; bounded by how many pieces they have together."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._size, self._lock = most, 0, threading.Lock()
-        self._known: OrderedDict[tuple[str, str], tuple[int, Pieces]] = OrderedDict()
-
-    def get(self, key: tuple[str, str]) -> Pieces | None:
-        with self._lock:
-            if key not in self._known:
-                return None
-            self._known.move_to_end(key)
-            return self._known[key][1]
-
-    def put(self, key: tuple[str, str], pieces: Pieces) -> None:
-        size = sum(len(line) + 1 for line in pieces)
-        with self._lock:
-            if key in self._known or size > self._most:
-                return
-            self._known[key] = size, pieces
-            self._size += size
-            while self._size > self._most:
-                self._size -= self._known.popitem(last=False)[1][0]
-
-
-_remembered = _Remembered(1_000_000)
-
-
 def lexer_of(path: str) -> str:
     """The name of the lexer for a file of this name; empty where its text is shown plain."""
     return _LEXERS.get(PurePosixPath(path).suffix.lower(), "")
 
 
-def pieces_of(sha256: str, lines: list[str], path: str) -> Pieces | None:
-    """The pieces of each line, of the text with this sha256; None where it is shown plain."""
+def pieces_of(lines: list[str], path: str) -> Pieces | None:
+    """The pieces of each line; None if the text is shown plain."""
     lexer = lexer_of(path)
     if not lexer or len(lines) > MOST_LINES:
         return None
     if sum(map(len, lines)) + len(lines) > LONGEST_BYTES or any(len(line) > _LONGEST_LINE for line in lines):
         return None
-    key = sha256, lexer
-    if (known := _remembered.get(key)) is None:
-        known = lexed("\n".join(lines), lexer)
-        _remembered.put(key, known)
-    return known
+    return _lexed("\n".join(lines), lexer)
 
 
 def lexed(text: str, lexer: str, most_tokens: int = MOST_TOKENS) -> Pieces:
@@ -88,6 +55,9 @@ def lexed(text: str, lexer: str, most_tokens: int = MOST_TOKENS) -> Pieces:
         _add(found, _class_of(kind), piece)
     _add(found, "", text[at:])
     return tuple(tuple(line) for line in found)
+
+
+_lexed = lru_cache(maxsize=24)(lexed)
 
 
 def _add(found: list[list[tuple[str, int]]], name: str, piece: str) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
-from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.utils.safestring import SafeString
@@ -36,7 +33,7 @@ from web.code.lines import html_of
 from web.pages.compare_facts import interval_plot, metric_rows, verdict_of
 from web.pages.release_frame import readable_release
 from web.pages.rollout_verbs import Button, opening_buttons
-from web.streams import in_threads
+from web.streams import csv_line, download
 
 #: Changes of configuration, and comments, that the page shows.
 MOST_CHANGES, MOST_COMMENTS, MOST_OTHERS = 500, 200, 100
@@ -181,12 +178,7 @@ def disagreements_export(request: HttpRequest, slug: str, number: int) -> Stream
     if kind not in ("csv", "jsonl"):
         raise Invalid("no_such_format", "There is no such format. Ask for csv or jsonl.")
     lines = _csv_lines(found, against, release) if kind == "csv" else _json_lines(found)
-    content = in_threads(lines) if isinstance(request, ASGIRequest) else lines
-    answer = StreamingHttpResponse(content, content_type="text/csv" if kind == "csv" else "application/jsonl")
-    name = f"{slug}-{against.name}-{release.name}-disagreements.{kind}"
-    answer["Content-Disposition"] = f'attachment; filename="{name}"'
-    answer["X-Content-Type-Options"] = "nosniff"
-    return answer
+    return download(request, lines, f"{slug}-{against.name}-{release.name}-disagreements", kind)
 
 
 def _json_lines(found: Iterator[Disagreement]) -> Generator[bytes]:
@@ -195,16 +187,6 @@ def _json_lines(found: Iterator[Disagreement]) -> Generator[bytes]:
 
 
 def _csv_lines(found: Iterator[Disagreement], old: Release, new: Release) -> Generator[bytes]:
-    yield _csv(["position", "id", "slice", "how", "label", old.name, new.name, "text"])
+    yield csv_line(["position", "id", "slice", "how", "label", old.name, new.name, "text"])
     for one in found:
-        yield _csv([one.position, one.id, one.slice, one.how.value, one.label, one.old, one.new, one.text])
-
-
-def _csv(cells: list[Any]) -> bytes:
-    """One row. A text that a spreadsheet would take for a formula begins with an apostrophe."""
-    written = io.StringIO()
-    safe = [
-        f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell for cell in cells
-    ]
-    csv.writer(written).writerow(safe)
-    return written.getvalue().encode()
+        yield csv_line([one.position, one.id, one.slice, one.how.value, one.label, one.old, one.new, one.text])

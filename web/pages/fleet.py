@@ -10,11 +10,10 @@ from django.shortcuts import render
 
 from accounts.api.requests import actor_of
 from registry.queries import get_release, visible_model
-from serving.queries.fleet import NodeView, fleet_of
+from serving.queries.fleet import fleet_of
 from serving.queries.node_fit import fits_of
 from web.listing import Filter, asked
 from web.pages.session import live
-from web.plots import Cell, NodeRow, Plot, fleet_map
 
 
 def _page(request: HttpRequest, template: str = "serving/fleet.html") -> HttpResponse:
@@ -28,7 +27,7 @@ def _page(request: HttpRequest, template: str = "serving/fleet.html") -> HttpRes
     given = {one.name: one.value for one in filters}
     rows = [one for one in fleet_of(actor) if given["node"] in one.node.name and given["state"] in ("", one.state)]
     facts: dict[str, Any] = {
-        "filters": filters, "is_filtered": any(given.values()), "rows": rows, "plot": _map(rows),
+        "filters": filters, "is_filtered": any(given.values()), "rows": rows,
         "fit": given["fit"],
     }  # fmt: skip
     facts["no_green"] = any(one.is_silent for one in rows)
@@ -37,33 +36,6 @@ def _page(request: HttpRequest, template: str = "serving/fleet.html") -> HttpRes
         visible_model(actor, slug)
         facts["fits"] = fits_of(get_release(slug, name))
     return render(request, template, facts)
-
-
-def _map(rows: list[NodeView]) -> Plot:
-    looks = {"ready": "ok", "failed": "bad", "draining": "waiting", "unproven": "waiting"}
-
-    def cells(one: NodeView) -> list[Cell]:
-        names = [f"{held.model} {held.release}".strip() or "another team's" for held in one.held]
-        if one.is_silent:
-            return [Cell(name, "bad", "lost") for name in names]
-        states = ["unproven" if held.is_unproven else held.deployment.state for held in one.held]
-        return [Cell(name, looks.get(state, "running"), state) for name, state in zip(names, states, strict=True)]
-
-    def bytes_of(mib: int | None) -> float | None:
-        return None if mib is None else float(mib) * 1024 * 1024
-
-    nodes = [
-        NodeRow(
-            one.node.name,
-            cells(one),
-            bytes_of(one.declared_mib),
-            bytes_of(one.known.memory_mib),
-            one.state,
-        )
-        for one in rows
-    ]
-    said = "The bar is the memory that envelopes declare, against what the node has. What servers really hold stands below."
-    return fleet_map("Fleet", said, nodes, name="fleet")
 
 
 @login_required

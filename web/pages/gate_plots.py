@@ -8,7 +8,6 @@ from typing import Any, Final
 from accounts.core.quantities import share_text
 from validators.core.compare import Paired, drop_interval
 from validators.core.gates import GATES
-from web.pages.sweep_plots import sweep_plots
 from web.plots import (
     Axis,
     Estimate,
@@ -142,26 +141,6 @@ def stage_plot(evidence: Evidence) -> Plot | None:
     )
 
 
-def batch_plot(evidence: Evidence) -> Plot | None:
-    """What a request of more items costs while nobody else asks; None where a request has one item only."""
-    sizes = evidence.get("batches") or ()
-    if len(sizes) < 2:
-        return None
-    latency = [
-        Series(name, [(one["items"], one["latency_ms"][name] / 1000) for one in sizes], look)
-        for name, look in (("p50", "s1"), ("p95", "s2"))
-    ]
-    done = [Series("items a second", [(one["items"], one["items_per_s"]) for one in sizes], "stable")]
-    best = max(sizes, key=lambda one: one["items_per_s"])
-    return panels(
-        "Latency by batch",
-        f"One request after another; most items a second in requests of {best['items']}.",
-        [Panel(latency, Axis("latency", Unit.DURATION), height=150), Panel(done, Axis("items a second"), height=90)],
-        x=Axis("items in a request", is_log=True),
-        name="batches",
-    )
-
-
 def _point(evidence: Evidence) -> LoadPoint | None:
     rate, latency = evidence.get("offered_per_s"), evidence.get("latency_ms") or {}
     if not rate or not latency:
@@ -231,8 +210,6 @@ FIGURES: Final[Mapping[str, Figure]] = {
     "rate": lambda evidence, policy, others: [rate_plot(evidence, others)],
     "capacity": lambda evidence, policy, others: [capacity_plot(evidence)],
     "stages": lambda evidence, policy, others: [stage_plot(evidence)],
-    "batches": lambda evidence, policy, others: [batch_plot(evidence)],
-    "sweep": lambda evidence, policy, others: sweep_plots(evidence.get("sweep") or {}),
     "slices": lambda evidence, policy, others: [slice_plot(evidence, policy)],
     "memory": lambda evidence, policy, others: [memory_plot(evidence)],
 }

@@ -15,15 +15,13 @@ from accounts.core.access import Verb, may
 from ledger.core.errors import DomainError, Invalid, NotFound
 from registry.actions import change_model
 from registry.models import ServedModel
-from validators.actions import add_golden_set, draft_golden_set, forget_requests
+from validators.actions import add_golden_set
 from validators.core.gates import REPLAYING
 from validators.core.golden_fit import fitted
 from validators.core.golden_preview import Preview
 from validators.core.golden_set import kind_of_lines
-from validators.core.kept_requests import Draft
 from validators.queries import golden_lines, golden_sets_of
 from validators.queries.golden_preview import preview_golden_set, require_size, set_in_policy
-from validators.queries.kept_requests import kept_of
 from web.pages.forms import act, refused, version_in
 from web.pages.model_frame import frame, readable_model
 
@@ -36,7 +34,6 @@ def golden_sets(request: HttpRequest, slug: str) -> HttpResponse:
         "golden_sets": found,
         "used": set_in_policy(served),
         "may_edit": _may_edit(request, served),
-        "kept": kept_of(served),
     }
     return render(request, "registry/model_golden_sets.html", {**frame(served, "model_golden_sets"), **facts})
 
@@ -62,30 +59,6 @@ def add(request: HttpRequest, slug: str) -> HttpResponse:
         return refused(request, error, lambda: _form(request, served, mistakes=told))
     messages.success(request, f"{made.items} examples are {'added' if is_new else 'there already'}: {made.digest}.")
     return redirect("model_golden_sets", slug)
-
-
-@login_required
-def draft(request: HttpRequest, slug: str) -> HttpResponse:
-    """The form with the lines that the kept requests make, and what they can prove: whoever looks at it adds it."""
-    served = readable_model(request, slug)
-    try:
-        found = draft_golden_set(actor=actor_of(request), model=served)
-        proves = preview_golden_set(served, found.lines)
-    except DomainError as error:
-        return refused(request, error, lambda: golden_sets(request, slug))
-    return _form(request, served, proves, drafted=found)
-
-
-@login_required
-def forget(request: HttpRequest, slug: str) -> HttpResponse:
-    """Deletes what is kept of the model's requests."""
-    served = readable_model(request, slug)
-
-    def verb() -> None:
-        forget_requests(actor=actor_of(request), model=served)
-
-    then = reverse("model_golden_sets", args=[slug])
-    return act(request, verb, done="The kept requests are deleted.", then=then, page=lambda: golden_sets(request, slug))
 
 
 @login_required
@@ -134,13 +107,11 @@ def _form(
     served: ServedModel,
     preview: Preview | None = None,
     mistakes: list[dict[str, str]] | None = None,
-    drafted: Draft | None = None,
 ) -> HttpResponse:
     facts = {
         "preview": preview,
         "mistakes": mistakes or [],
-        "drafted": drafted,
-        "text": drafted.lines.decode() if drafted else request.POST.get("text", ""),
+        "text": request.POST.get("text", ""),
         "may_edit": _may_edit(request, served),
         "used": set_in_policy(served),
     }

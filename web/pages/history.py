@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.http import urlencode
@@ -31,6 +29,7 @@ from serving.models import Environment
 from serving.queries import environment_titles, find_environment
 from web.listing import Filter, asked
 from web.plots import Mark, Plot, Stretch, bands
+from web.streams import csv_line, download
 
 #: Changes that one page draws and lists; routes that it lists without a model.
 MOST_CHANGES, MOST_ROUTES = 500, 200
@@ -53,37 +52,25 @@ def history(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
-def history_csv(request: HttpRequest) -> HttpResponse:
+def history_csv(request: HttpRequest) -> StreamingHttpResponse:
     """The changes of the window that the page shows, as CSV."""
     facts = _facts_for(request, {one.name: one.value for one in _filters(request)})
     if "changes" not in facts:
         raise Invalid("no_model", "Choose a model and an environment; their changes are what can be taken away.")
-    text = io.StringIO()
-    table = csv.writer(text)
-    table.writerow(
+    return download(request, _csv_lines(facts["changes"]), "sluicegate-served", "csv")
+
+
+def _csv_lines(changes: Sequence[ServedChange]) -> Generator[bytes]:
+    yield csv_line(
         ("at", "stable", "stable_pct", "candidate", "candidate_pct", "mirrored_pct", "who", "why", "event", "hash")
     )
-    for row in facts["changes"]:
+    for row in changes:
         arms = {arm.role: arm for arm in row.arms}
         cells = [row.at.isoformat()]
         for role in ("stable", "candidate"):
             cells += [arms[role].release, f"{arms[role].weight_pct:g}"] if role in arms else ["", ""]
-        cells += [
-            f"{row.mirrored_pct:g}",
-            _safe(row.actor),
-            _safe(row.reason),
-            str(row.event["seq"]),
-            row.event["hash"],
-        ]
-        table.writerow(cells)
-    answer = HttpResponse(text.getvalue(), content_type="text/csv; charset=utf-8")
-    answer["Content-Disposition"] = 'attachment; filename="sluicegate-served.csv"'
-    return answer
-
-
-def _safe(text: str) -> str:
-    """What a spreadsheet would run as a formula is text. Source: OWASP, CSV injection."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+        event = row.event
+        yield csv_line([*cells, f"{row.mirrored_pct:g}", row.actor, row.reason, str(event["seq"]), event["hash"]])
 
 
 def _filters(request: HttpRequest) -> list[Filter]:

@@ -17,7 +17,6 @@ TABS = (
     ("Serving", "model_serving"),
     ("Sleep", "model_sleep"),
     ("Golden sets", "model_golden_sets"),
-    ("Traces", "model_traces"),
     ("Aliases", "model_aliases"),
     ("Policies", "model_policies"),
     ("Ownership", "model_ownership"),

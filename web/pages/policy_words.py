@@ -26,7 +26,7 @@ LABELS: Final = {
 }
 #: Characters of a text that somebody sends.
 _LONGEST: Final = 256 << 10
-_NUMBER, _TEXT, _FLAG, _LIST, _NUMBERS = "number", "text", "flag", "list", "numbers"
+_NUMBER, _TEXT, _FLAG, _LIST = "number", "text", "flag", "list"
 _GATE_NAMES: Final = f"{', '.join(gate for gate in GATES if gate not in ON_DEMAND)}; also {', '.join(ON_DEMAND)}"
 #: (path, label, unit, what it is) of each setting that has a field here; the text has all of them.
 _WORDS: Final = {
@@ -45,8 +45,6 @@ _WORDS: Final = {
         ("envelope.on_breach", "A value beyond the envelope", "fail or warn", _TEXT),
         ("envelope.tolerance_frac", "Times and rates may be off by", "share of the declared value", _NUMBER),
         ("evidence.max_age_days", "Evidence holds for", "days, or none", _NUMBER),
-        ("kept_requests.most", "Mirrored requests kept", "requests; empty: none", _NUMBER),
-        ("kept_requests.max_age_days", "They are kept for at most", "days", _NUMBER),
     ),
     "rollout_policy": (
         ("holdback_pct", "Held back while it bakes", "percent", _NUMBER),
@@ -215,9 +213,8 @@ def _value(text: str, label: str, kind: str) -> Any:
     """The value typed, `_ABSENT` for an empty field. Raises Invalid."""
     if not text:
         return _ABSENT
-    if kind in (_LIST, _NUMBERS):
-        words = [one for one in re.split(r"[\s,;→]+", text) if one]
-        return words if kind == _LIST else [_number(one, label) for one in words]
+    if kind == _LIST:
+        return [one for one in re.split(r"[\s,;→]+", text) if one]
     if kind == _TEXT:
         return text
     if text.lower() == "none":

@@ -15,7 +15,7 @@ from accounts.api.requests import actor_of
 from ledger.core.errors import DomainError, Invalid
 from rollouts.models import Rollout
 from rollouts.queries import get_rollout
-from web.pages.rollout_plots import Read, plots_of
+from web.pages.rollout_plots import plots_of
 from web.post_mortem import markdown_of, post_mortem_of
 
 #: The sheets that one file of HTML carries in itself.
@@ -28,12 +28,7 @@ def post_mortem(request: HttpRequest, pk: int) -> HttpResponse:
     found = get_rollout(actor_of(request), pk)
     address = request.build_absolute_uri(reverse("post_mortem", args=[pk]))
     try:
-        read = Read(found)
-        facts: dict[str, Any] = {
-            "rollout": found,
-            "found": post_mortem_of(found, read),
-            "plots": plots_of(found, read),
-        }
+        facts: dict[str, Any] = {"rollout": found, "found": post_mortem_of(found), "plots": plots_of(found)}
         wanted = request.GET.get("format", "")
         if wanted:
             return _file(found, document(found, facts["found"], wanted, address), wanted)

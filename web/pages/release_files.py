@@ -80,7 +80,7 @@ def _text(request: HttpRequest, held: ReleaseFile) -> dict[str, Any]:
     text = read.text.removeprefix("\ufeff")
     ends = "Windows line ends" if text.count("\r\n") and text.count("\r\n") == text.count("\n") else ""
     lines = lines_of(text.replace("\r\n", "\n") if ends else text)
-    coloured = pieces_of(held.blob_id, lines, held.path) if read.is_whole else None
+    coloured = pieces_of(lines, held.path) if read.is_whole else None
     page = Paginator(lines, LINES_PER_PAGE).get_page(request.GET.get("page"))
     first = page.start_index() if lines else 1
     rows = [

@@ -21,7 +21,6 @@ TABS = (
     ("Summary", "release"),
     ("Files", "release_files"),
     ("Gates", "release_gates"),
-    ("Capacity", "release_capacity"),
     ("Deployments", "release_deployments"),
     ("Provenance", "release_provenance"),
 )

@@ -5,6 +5,7 @@ Moments, windows and marks are arguments; x is seconds since the rollout's begin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -12,7 +13,6 @@ from itertools import accumulate, pairwise
 from rollouts.core.timeline import EvidenceAt, Moment
 from rollouts.queries.timeline import LatencySpan
 from web.plots.axes import Mark
-from web.plots.heatmap import Arm, heatmap, quantile_edge
 from web.plots.lines import Axis, Kind, Limit, Panel, Series, panels
 from web.plots.markup import Point
 from web.plots.plot import Plot, empty
@@ -158,36 +158,6 @@ def _usual(xs: Sequence[float]) -> float:
     return gaps[len(gaps) // 2] if gaps else 1.0
 
 
-def latency_heatmap(
-    story: Story,
-    spans: Sequence[LatencySpan],
-    edges_s: Sequence[float],
-    *,
-    limit_s: float | None = None,
-    name: str = "",
-) -> Plot:
-    """First attempts by latency and time, the candidate above stable."""
-    arms = [Arm(f"{story.candidate}, candidate", [_counted(one.candidate) for one in spans])]
-    if story.stable:
-        arms.append(Arm(f"{story.stable}, stable", [_counted(one.stable) for one in spans]))
-    return heatmap(
-        "Latency over time",
-        "The share of each time's first attempts between two edges; darker is more."
-        + (f" The line is the limit of slow requests, {text_of(limit_s, Unit.DURATION)}." if limit_s else ""),
-        arms,
-        starts=[one.from_at - story.began for one in spans],
-        end=max((one.at - story.began for one in spans), default=0.0),
-        edges=list(edges_s),
-        x_label=SINCE.label,
-        limit=limit_s,
-        name=name,
-    )
-
-
-def _counted(column: Sequence[int]) -> Sequence[int] | None:
-    return column if any(column) else None
-
-
 def latency_cdf(
     story: Story,
     spans: Sequence[LatencySpan],
@@ -211,7 +181,7 @@ def latency_cdf(
         under = list(accumulate(summed))[: len(edges_s)]
         reached = max(reached, next((i for i, n in enumerate(under) if n == total), len(under) - 1))
         series.append(Series(release, [(edge, n / total) for edge, n in zip(edges_s, under, strict=True)], look))
-        half, most = (quantile_edge(summed, edges_s, share) for share in (0.5, 0.99))
+        half, most = (_quantile_edge(summed, edges_s, share) for share in (0.5, 0.99))
         sentences.append(
             f"{release}: half under {text_of(half, Unit.DURATION)}, 99 % under {text_of(most, Unit.DURATION)}, {total} counted"
         )
@@ -228,3 +198,16 @@ def latency_cdf(
         name=name,
     )
     return replace(plot, columns=("Answered within", *plot.columns[1:]))
+
+
+def _quantile_edge(column: Sequence[int] | None, edges: Sequence[float], share: float) -> float | None:
+    """The edge below which at least this share lies: infinity above the last edge, None without counts."""
+    total = sum(column or ())
+    if not column or not total:
+        return None
+    seen = 0
+    for count, edge in zip(column, [*edges, math.inf], strict=True):
+        seen += count
+        if seen >= share * total:
+            return edge
+    return math.inf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -16,18 +16,13 @@ from rollouts.core.timeline import Moment
 from rollouts.models import Rollout
 from rollouts.queries.replay import Judgement, history_of, judged_by
 from rollouts.queries.timeline import bars_of, latency_of, moments_of
-from web.kept import Kept
-from web.pages.rollout_figures import Guard, Story, evidence_plot, latency_cdf, latency_heatmap, traffic_plot
+from web.pages.rollout_figures import Guard, Story, evidence_plot, latency_cdf, traffic_plot
 from web.plots import Mark, Plot, Unit, text_of
 
 #: So many guards are drawn, the loudest first.
 MOST_GUARDS = 4
 #: More approvals than this are not marked.
 MOST_APPROVALS = 3
-#: Of so many rollouts the last drawing is kept in this process.
-_drawn: Kept[RolloutPlots] = Kept(64)
-#: Likewise what another policy would have decided, for so many pairs of a rollout and a policy.
-_judged: Kept[tuple[dict[str, Any], Plot]] = Kept(64)
 
 
 @dataclass(frozen=True)
@@ -36,7 +31,6 @@ class RolloutPlots:
 
     traffic: Plot
     evidence: tuple[Plot, ...]
-    heatmap: Plot
     cdf: Plot
 
     @property
@@ -68,27 +62,16 @@ class Read:
         rows = self.rollout.approvals.order_by("pk").values_list("at", "approver__username", "stage")
         return tuple(rows[:MOST_APPROVALS])
 
-    @property
-    def drawn_of(self) -> Hashable:
-        """What changes whenever the plots do: every tick is counted, and whatever is marked stands here."""
-        one = self.rollout
-        marked = (one.started_at, one.first_bad_at, one.decided_at, one.zero_at, one.confirmed_at, one.ended_at)
-        return one.version, one.state, one.tick, marked, self.approvals
-
-
-def plots_of(rollout: Rollout, read: Read | None = None) -> RolloutPlots:
-    """All plots of the rollout as it stands. They are drawn anew once it has moved or ticked."""
-    read = read or Read(rollout)
-    return _drawn.of(rollout.pk, read.drawn_of, lambda: _draw(read))
-
 
 def began_at(rollout: Rollout) -> datetime:
     """The beginning that a rollout's seconds are counted from."""
     return rollout.started_at or rollout.created_at
 
 
-def _draw(read: Read) -> RolloutPlots:
-    rollout, moments = read.rollout, read.moments
+def plots_of(rollout: Rollout, read: Read | None = None) -> RolloutPlots:
+    """All plots of the rollout as it stands."""
+    read = read or Read(rollout)
+    moments = read.moments
     spans = [] if rollout.state in WITHOUT_TRAFFIC else latency_of(rollout)  # nobody has asked the candidate yet
     story = Story(
         rollout.candidate.name,
@@ -109,7 +92,6 @@ def _draw(read: Read) -> RolloutPlots:
     return RolloutPlots(
         traffic_plot(story, moments, name="traffic"),
         tuple(evidence_plot(story, one, moments, name=f"evidence-{one.name}") for one in guards[:MOST_GUARDS]),
-        latency_heatmap(story, spans, edges_s, limit_s=limit_s, name="latency-over-time"),
         latency_cdf(story, spans, edges_s, limit_s=limit_s, name="latency"),
     )
 
@@ -145,17 +127,10 @@ def _zero_after(rollout: Rollout) -> str:
 
 
 def judged_again(read: Read, plan: Policy) -> tuple[dict[str, Any], Plot]:
-    """What another policy would have decided, as JSON and drawn: walked anew once the rollout has moved or ticked.
-
-    Raises StateChanged("no_history").
-    """
-
-    def walked() -> tuple[dict[str, Any], Plot]:
-        judged = judged_by(read.rollout, plan, read.history)
-        told = judged.to_json()
-        return told, _replay_plot(read, judged, told["roll_back"])
-
-    return _judged.of((read.rollout.pk, plan.digest), read.drawn_of, walked)
+    """What another policy would have decided, as JSON and drawn. Raises StateChanged("no_history")."""
+    judged = judged_by(read.rollout, plan, read.history)
+    told = judged.to_json()
+    return told, _replay_plot(read, judged, told["roll_back"])
 
 
 def _replay_plot(read: Read, judged: Judgement, back: Mapping[str, Any] | None) -> Plot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib import messages
@@ -15,7 +15,7 @@ from django.utils.cache import add_never_cache_headers
 from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may, require
 from ledger.core.canonical import digest_of
-from ledger.core.errors import DomainError, Invalid
+from ledger.core.errors import DomainError
 from web.pages.forms import refused
 
 #: (name of the page's address, its label, whether it is for administrators alone), in the order of the tabs.
@@ -23,25 +23,19 @@ _PAGES: tuple[tuple[str, str, bool], ...] = (
     ("people", "People", True),
     ("teams", "Teams", False),
     ("tokens", "Tokens", True),
-    ("issuers", "Issuers", True),
     ("webhooks", "Webhooks", False),
     ("settings_environments", "Environments", False),
-    ("settings_keys", "Keys", False),
-    ("settings_storage", "Storage", True),
     ("status", "Status", False),
 )
 
 
 def _tabs(current: str, *, is_admin: bool) -> list[tuple[str, str, bool, None]]:
     """Of `_parts/tabs.html`: the pages of settings that this person may open."""
-    shown = [("settings", "All", reverse("settings"), True), *pages_of_settings(is_admin=is_admin)]
-    return [(label, url, name == current, None) for name, label, url, is_open in shown if is_open]
-
-
-def pages_of_settings(*, is_admin: bool) -> Iterator[tuple[str, str, str, bool]]:
-    """(name, label, address, whether the person may open it) of each, in their order."""
-    for name, label, is_for_administrators in _PAGES:
-        yield name, label, reverse(name), is_admin or not is_for_administrators
+    return [
+        (label, reverse(name), name == current, None)
+        for name, label, is_for_administrators in _PAGES
+        if is_admin or not is_for_administrators
+    ]
 
 
 def render_settings(
@@ -107,23 +101,3 @@ def ask_first(request: HttpRequest, title: str, sentences: Sequence[str], *, rea
     )
     add_never_cache_headers(answer)
     return answer
-
-
-def lines_of(text: str, *, what: str) -> dict[str, str]:
-    """`name = value` on each line. Raises Invalid for a line that is none, and for a name that comes twice."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        if not line.strip():
-            continue
-        name, sign, value = line.partition("=")
-        if not sign or not name.strip() or name.strip() in found:
-            raise Invalid(
-                "invalid", f"{what}: write name = value, each name once on a line of its own, and not {line[:80]!r}."
-            )
-        found[name.strip()] = value.strip()
-    return found
-
-
-def words_of(text: str) -> list[str]:
-    """Words between blanks, commas or line ends."""
-    return text.replace(",", " ").split()

@@ -19,9 +19,7 @@ from web.plots.curves import (
     rate_latency,
     staircase,
 )
-from web.plots.fleet import Cell, NodeRow, fleet_map
 from web.plots.forest import Estimate, forest
-from web.plots.heatmap import Arm, heatmap, quantile_edge
 from web.plots.lines import Axis, Kind, Limit, Panel, Series, lines, panels
 from web.plots.markup import Markup, thinned
 from web.plots.plot import Key, Plot, empty
@@ -29,8 +27,8 @@ from web.plots.scales import Scale, Unit, linear, logarithmic, text_of
 from web.plots.sparkline import sparkline
 
 __all__ = [
-    "Arm", "Axis", "Bar", "Cell", "Estimate", "Found", "Key", "Kind", "Limit", "LoadPoint", "Mark", "Markup", "NodeRow", "Panel",
+    "Axis", "Bar", "Estimate", "Found", "Key", "Kind", "Limit", "LoadPoint", "Mark", "Markup", "Panel",
     "PlannedStep", "Plot", "Scale", "Series", "StageCurve", "Stretch", "Unit", "bands", "bars", "detection_curve", "empty",
-    "fleet_map", "forest", "heatmap", "linear", "lines", "logarithmic", "panels", "quantile_edge", "rate_latency", "sparkline",
+    "forest", "linear", "lines", "logarithmic", "panels", "rate_latency", "sparkline",
     "staircase", "text_of", "thinned",
 ]  # fmt: skip

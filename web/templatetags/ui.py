@@ -1,4 +1,4 @@
-"""Template tags of the parts that pages are put together from: states, instants, digests, numbers, bars. All are on /styleguide/."""
+"""Template tags of the parts that pages are put together from: states, instants, digests, numbers, bars."""
 
 from __future__ import annotations
 

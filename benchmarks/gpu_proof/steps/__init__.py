@@ -25,7 +25,7 @@ MAIN = (
         120,
     ),
     Step("recordings", "Recordings of the card that tests replay", "device", device.recordings, ("gpu", "torch"), 90),
-    Step("cuda_adapter", "Bytes go to the device and come back", "device", device.cuda_adapter, _CARD, 40),
+    Step("cuda_adapter", "The driver names the GPU", "device", device.cuda_adapter, _CARD, 40),
     Step("launch", "The launcher starts a release in its sandbox", "release", gates.launch, _SERVER, 200),
     Step(
         "contract", "The contract gate passes it, and fails a mis-declared one", "release", gates.contract, _SERVER, 150

@@ -64,7 +64,6 @@ def steps(world: Gallery) -> Iterator[Step]:
     yield "fleet-fit", f"{reverse('fleet')}?fit={world.release.model.slug}/{world.release.name}", None
     yield "not-found", "/models/nobody-knows-it/", None
     yield "compare", f"{reverse('release_diff', kwargs=of)}?against=r2", None
-    yield "golden-set-drafted", reverse("model_golden_set_draft", args=["sentiment"]), {}
     yield from _posts(world, of)
 
 
@@ -92,7 +91,6 @@ def _posts(world: Gallery, of: dict[str, Any]) -> Iterator[Step]:
     )
     yield "password-refused", reverse("password"), {"old_password": "wrong", "new_password1": "a", "new_password2": "b"}
     yield "waiver-refused", reverse("release_waive", kwargs=of), {"reason": ""}
-    yield "try-token-refused", reverse("token_try"), {"token": "not.a.token"}
 
 
 def take(page: Page, step: Step) -> None:

@@ -97,7 +97,6 @@ GATES: dict[str, Any] = {
         "max_accuracy_drop": 0.02, "max_slice_drop": 0.05,
     },
     "load": {"rate_per_s": 40, "max_duration_s": 60, "slo_quantile": 0.95, "max_lag_ms": 250},
-    "kept_requests": {"most": 500},
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import AATestRecord, Rollout
 from serving.models import Environment, Gateway, Node, Route
 from tests.pages.gallery.clock import StoryClock
-from tests.pages.gallery.hardware import SILENT, SILENT_S, gpus_are_read, requests_are_kept, watched_run
+from tests.pages.gallery.hardware import SILENT, SILENT_S, gpus_are_read, watched_run
 from tests.pages.gallery.releases import (
     CODE,
     IMAGE,
@@ -62,7 +62,6 @@ class Gallery:
     running_run: GateRun
     watched_run: GateRun  # with capacity and GPUs
     webhook: Webhook
-    issuer: Issuer
     person: User
     rejected: Release
     long: Release
@@ -75,7 +74,6 @@ class Gallery:
             "release_file": {**release, "path": "artifact/model.py"},
             "gate_run": {"pk": self.gate_run.pk},
             "webhook": {"pk": self.webhook.pk},
-            "issuer": {"pk": self.issuer.pk},
             "settings_environment": {"slug": "production"},
             "person": {"username": self.person.username},
             "audit_event": {"seq": Event.objects.filter(verb="rollout.rolled_back").latest("seq").seq},
@@ -131,14 +129,13 @@ def _story(clock: StoryClock, people: _People, minutes: int) -> Gallery:
     traffic.refuse(stuck.model, "the listener of this model was refused: no healthy upstream cluster of that name")
     traffic.until(stuck, "stuck")
     traffic.for_s(rollout, 3)
-    issuer, webhook = _settings(people, production)
+    webhook = _settings(people, production)
     _hours(clock, minutes)
     running, watched = _running(later, staging), watched_run(others["lines"], staging)
-    requests_are_kept(sentiment)
     everybody_is_heard()
     return Gallery(
         people.ada, candidate, rollout, ended, waiting, stuck, report.gate_run, GateRun.objects.get(release=releases[2]),
-        running, watched, webhook, issuer, people.mara, releases[2], long,
+        running, watched, webhook, people.mara, releases[2], long,
     )  # fmt: skip
 
 
@@ -268,12 +265,12 @@ def _notes(people: _People, candidate: Release, against: Release) -> None:
     )  # fmt: skip
 
 
-def _settings(people: _People, production: Environment) -> tuple[Issuer, Webhook]:
+def _settings(people: _People, production: Environment) -> Webhook:
     issue_token(user=people.ada, name="laptop", actor=people.admin)
     issue_token(user=people.ada, name="deploys of the search team, from the office network", actor=people.admin)
     issue_token(user=people.ada, name="old laptop", actor=people.admin)
     Token.objects.filter(name="old laptop").update(expires_at=timezone.now() - timedelta(days=2))
-    issuer = Issuer.objects.create(
+    Issuer.objects.create(
         title="Company sign-in", url="https://login.example.com/realms/company", kind="other", is_for_people=True,
         client_id="sluicegate", audience="https://sluicegate.example.com", created_by="ada",
     )  # fmt: skip
@@ -294,7 +291,7 @@ def _settings(people: _People, production: Environment) -> tuple[Issuer, Webhook
                 delivery=row, number=attempt, at=event.at, ended_at=event.at, status_code=503 if is_last else 200,
                 snippet="upstream connect error" if is_last else "ok", duration_ms=40 + 7 * attempt,
             )  # fmt: skip
-    return issuer, webhook
+    return webhook
 
 
 def _hours(clock: StoryClock, minutes: int) -> None:

@@ -1,32 +1,22 @@
-"""What the product uses of NVIDIA's `tensorrt` module, on ONNX Runtime: a plan is a header, its profile and the graph.
+"""What the product uses of NVIDIA's `tensorrt` module: a plan is a header, its profile and the graph.
 
-It keeps the bindings' manners: failures are False, None or -1 with words in the log, the parser keeps a list of errors, shapes
-beyond the profile are refused, and nothing runs without an address for every tensor. `python -m pytest tests/contracts/test_tensorrt.py`
-runs the same contract on the real module. `fault` changes an output; `refuses_to` names what fails.
+It keeps the bindings' manners: failures are False, None or -1 with words in the log, and the parser keeps a list of errors.
+`python -m pytest tests/contracts/test_tensorrt.py` runs the same contract on the real module. `refuses_to` names what fails.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
-import math
-from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-import numpy as np
 import onnx
-import onnxruntime
 
 from tests.support.worlds.model_files import plan_file
 
 __version__ = "10.3.0"
-#: (output, answer) → the answer that is given instead.
-fault: Callable[[str, Any], Any] = lambda name, answer: answer  # noqa: E731
-#: "builder", "build", "runtime", "load", "context", "execute".
+#: "builder", "build".
 refuses_to: set[str] = set()
-#: Names of inputs and outputs that hold shapes, and so lie on the host.
-shape_tensors: set[str] = set()
 #: Of the last build.
 built: dict[str, Any] = {}
 
@@ -65,19 +55,6 @@ _OF_ONNX = {
     9: DataType.BOOL,
     16: DataType.BF16,
 }
-_NUMPY = {
-    DataType.FLOAT: np.float32,
-    DataType.HALF: np.float16,
-    DataType.INT32: np.int32,
-    DataType.INT64: np.int64,
-    DataType.BOOL: np.bool_,
-}
-
-
-def nptype(kind: DataType) -> Any:
-    if kind not in _NUMPY:
-        raise TypeError("no such type in numpy")
-    return _NUMPY[kind]
 
 
 class NetworkDefinitionCreationFlag(IntEnum):
@@ -97,17 +74,6 @@ class HardwareCompatibilityLevel(IntEnum):
 
 class MemoryPoolType(IntEnum):
     WORKSPACE = 0
-
-
-class TensorIOMode(IntEnum):
-    NONE = 0
-    INPUT = 1
-    OUTPUT = 2
-
-
-class TensorLocation(IntEnum):
-    DEVICE = 0
-    HOST = 1
 
 
 def _start(what: str, logger: ILogger) -> None:
@@ -254,96 +220,3 @@ class Builder:
         about = json.dumps({"shapes": shapes, "host_code": is_portable}).encode()
         head = plan_file(tensorrt=(10, 3, 0, 26))
         return bytearray(head + len(about).to_bytes(4, "little") + about + network.model.SerializeToString())
-
-
-class Runtime:
-    engine_host_code_allowed = False
-
-    def __init__(self, logger: ILogger) -> None:
-        _start("runtime", logger)
-        self.logger = logger
-
-    def deserialize_cuda_engine(self, plan: bytes) -> _Engine | None:
-        head = len(plan_file())
-        if "load" in refuses_to or plan[:4] != b"ftrt" or len(plan) < head + 4:
-            self.logger.log(Severity.ERROR, "1: [stdArchiveReader.cpp] Error Code 1: the version tag does not match")
-            return None
-        at = head + 4 + int.from_bytes(plan[head : head + 4], "little")
-        about = json.loads(plan[head + 4 : at])
-        if about["host_code"] and not self.engine_host_code_allowed:
-            self.logger.log(Severity.ERROR, "4: host code is not allowed")
-            return None
-        return _Engine(self.logger, about["shapes"], plan[at:])
-
-
-class _Engine:
-    def __init__(self, logger: ILogger, shapes: dict[str, list[list[int]]], graph: bytes) -> None:
-        self.logger, self.shapes = logger, shapes
-        network = _Network(0)
-        network.model = onnx.load_from_string(graph)
-        outputs = [_Tensor(one) for one in network.model.graph.output]
-        self.inputs = [one.name for one in network.inputs]
-        self.tensors = {one.name: one for one in [*network.inputs, *outputs]}
-        self.session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-
-    @property
-    def num_io_tensors(self) -> int:
-        return len(self.tensors)
-
-    def get_tensor_name(self, at: int) -> str:
-        return list(self.tensors)[at]
-
-    def get_tensor_mode(self, name: str) -> TensorIOMode:
-        return TensorIOMode.INPUT if name in self.inputs else TensorIOMode.OUTPUT
-
-    def get_tensor_dtype(self, name: str) -> DataType:
-        return self.tensors[name].dtype
-
-    def get_tensor_location(self, name: str) -> TensorLocation:
-        return TensorLocation.HOST if name in shape_tensors else TensorLocation.DEVICE
-
-    def create_execution_context(self) -> _Context | None:
-        return None if "context" in refuses_to else _Context(self)
-
-
-class _Context:
-    def __init__(self, engine: _Engine) -> None:
-        self.engine = engine
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        self.addresses: dict[str, int] = {}
-
-    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
-        low, _, high = self.engine.shapes[name]
-        if len(shape) != len(high) or any(not a <= b <= c for a, b, c in zip(low, shape, high, strict=True)):
-            self.engine.logger.log(Severity.ERROR, f"3: set_input_shape: {name} is beyond the profile")
-            return False
-        self.shapes[name] = shape
-        return True
-
-    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
-        """Of an output: its batch is the inputs'; another free size depends on the data."""
-        assert set(self.shapes) == set(self.engine.inputs), "asked before every input has a shape"
-        own = self.engine.tensors[name].shape
-        batch = next(iter(self.shapes.values()))[0]
-        return tuple(batch if at == 0 and size == -1 else size for at, size in enumerate(own))
-
-    def set_tensor_address(self, name: str, address: int) -> bool:
-        self.addresses[name] = address
-        return name in self.engine.tensors
-
-    def execute_async_v3(self, stream_handle: int) -> bool:
-        missing = set(self.engine.tensors) - set(self.addresses)
-        if "execute" in refuses_to or missing or not stream_handle:
-            self.engine.logger.log(Severity.ERROR, f"3: enqueueV3: no address for {sorted(missing)}")
-            return False
-        feed = {name: self._read(name) for name in self.engine.inputs}
-        names = [name for name in self.engine.tensors if name not in feed]
-        for name, answer in zip(names, self.engine.session.run(names, feed), strict=True):
-            given = np.ascontiguousarray(fault(name, answer), answer.dtype)
-            ctypes.memmove(self.addresses[name], given.ctypes.data, given.nbytes)
-        return True
-
-    def _read(self, name: str) -> Any:
-        kind, shape = np.dtype(nptype(self.engine.tensors[name].dtype)), self.shapes[name]
-        held = ctypes.string_at(self.addresses[name], kind.itemsize * math.prod(shape))
-        return np.frombuffer(held, kind).reshape(shape)

@@ -109,9 +109,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     if not any(row["state"] == State.RUN_ON_GPU for row in rows):
         lines += ["", "No part has run on a GPU yet."]
-    if next(row["state"] for row in rows if row["id"] == "builder:execution") == State.NEVER_RUN:
-        lines += ["", "Sluicegate has not executed a TensorRT plan yet."]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", "Sluicegate has not executed a TensorRT plan yet."])
 
 
 def whole(rows: list[dict[str, Any]]) -> str:

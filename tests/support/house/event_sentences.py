@@ -120,7 +120,6 @@ RESTS_ON = {
     "it once served, so it is tried again": "`ready_at` is set",
     "it is not wanted any more": "`is_wanted` is false",
     "{}{}": "a reason that was given, and what was in vain",
-    "its row is gone": "no row of the variant",
     # validators
     "cancelled": PERSON,
     "its gates run": STATE,

@@ -73,8 +73,6 @@ RAW: dict[str, tuple[str, bytes]] = {
         ),
     ),
     "golden set of mistakes": ("golden-sets:check", b"{}\n" * 1_000_000),
-    "trace, too long": ("traces", b"\n".join(b"%d" % i for i in range(1_000_002))),
-    "trace": ("traces", b"\n".join(b"%d" % i for i in range(900_000))),
     "new golden set": (
         "golden-sets",
         b"\n".join(b'{"id":"%d","inputs":{"text":"x"},"label":1,"slice":"%d"}' % (i, i) for i in range(150_000)),

@@ -17,13 +17,12 @@ import web.urls
 from accounts.actions import actor_for, issue_token
 from accounts.actions.issuers import create_issuer
 from accounts.core.access import Actor, Role
-from accounts.models import Issuer, User
+from accounts.models import User
 from audit.actions import check_log
 from ledger.actions import append_event
 from ledger.models import Event
 from notifications.actions.webhooks import create_webhook
 from notifications.models import Webhook
-from registry.actions import plan_storage
 from registry.actions.aliases import set_alias
 from registry.models import Release, ServedModel
 from rollouts.core.counter_deltas import Arms, Counts
@@ -64,7 +63,6 @@ class PageWorld:
     gate_run: GateRun
     webhook: Webhook
     golden_set: GoldenSet
-    issuer: Issuer
     event: Event
 
 
@@ -91,7 +89,7 @@ def page_world(rows: int) -> PageWorld:
     webhook, _ = create_webhook(
         actor=SYSTEM, team="search", target="https://hooks.example.com/one", verbs=["rollout.*"]
     )
-    issuer = create_issuer(actor=SYSTEM, url="https://login.example.com")
+    create_issuer(actor=SYSTEM, url="https://login.example.com")
     rollout = put(started(candidate=candidate), "shifting", step_index=0, weight_bp=2500)
     waiting, *_ = awaiting(approvals={"start": 1})
     over, _ = with_stable()
@@ -106,11 +104,8 @@ def page_world(rows: int) -> PageWorld:
             verb="rollout.held", subject_type="rollout", subject_id=rollout.pk, actor=SYSTEM, reason=f"Tick {number}.",
             facts={"model": model.slug, "environment": "production"},
         )  # fmt: skip
-    world = PageWorld(
-        admin, model, stable, rollout, ended, waiting, report.gate_run, webhook, golden_set, issuer, event
-    )
+    world = PageWorld(admin, model, stable, rollout, ended, waiting, report.gate_run, webhook, golden_set, event)
     _many(world, rows - 1)
-    plan_storage()
     check_log(asked_by=admin.username)
     return world
 
@@ -187,7 +182,7 @@ def addresses(world: PageWorld) -> Iterator[tuple[str, str]]:
     }  # fmt: skip
     keys = {
         "rollout": world.rollout.pk, "gate": world.gate_run.pk, "gates": world.gate_run.pk, "webhook": world.webhook.pk,
-        "issuer": world.issuer.pk, "post": world.ended.pk,
+        "post": world.ended.pk,
     }  # fmt: skip
     for pattern in web.urls.urlpatterns:
         assert isinstance(pattern, URLPattern)

@@ -7,21 +7,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 from registry.core.schema import Number, Problem, Record, may
-from validators.core import sweep_policy, trace_policy
 from validators.core.envelope_values import Observed, Reader, times
 from validators.core.gates.fields import CONFIDENCE, UNDECIDED, OrNone
-from validators.core.gates.gate import Demand, Evidence, FormField, Gate, Metric, Plan, Section, sentence, wrongly
+from validators.core.gates.gate import Demand, Evidence, Gate, Metric, Plan, Section, sentence, wrongly
 from validators.core.gates.load import protocol_of, sizes_of
 from validators.core.verdict import Verdict
 
 
 def _complete(own: Section, stated: Section, read: Mapping[str, Any], objectives: Mapping[str, Any]) -> Section:
-    """Without a sweep the section has no field for one, so that older policies keep their digest."""
     first = own["first_per_s"]
-    out = {**own, "first_per_s": read["load"]["rate_per_s"] if first is None else first}
-    if out.get("sweep") is None:
-        out.pop("sweep", None)
-    return out
+    return {**own, "first_per_s": read["load"]["rate_per_s"] if first is None else first}
 
 
 def _contradictions(read: Mapping[str, Any]) -> Iterator[Problem]:
@@ -29,21 +24,12 @@ def _contradictions(read: Mapping[str, Any]) -> Iterator[Problem]:
     if "capacity" in (read.get("gates") or ()) and own.get("budget_s", 0) > read.get("gate_timeout_s", 0):
         fix = "Raise gate_timeout_s to more than that, or search for a shorter time."
         yield Problem("capacity.budget_s", "it is longer than any gate may take, gate_timeout_s.", fix)
-    yield from sweep_policy.problems_of(own, float(read.get("gate_timeout_s") or 0))
 
 
 def _explain(own: Section, plan: Plan) -> Iterator[Demand]:
-    demands = f"The objective holds at some rate{trace_policy.words_of(plan.document['load'])}."
+    demands = "The objective holds at some rate."
     certifies = f"the objective at the proven rate, up to {own['most_per_s']:g}/s, {wrongly(own['confidence'])}; not that higher rates fail"
     yield Demand("capacity", "capacity.budget_s", demands, sentence(certifies), None, float(own["budget_s"]))
-    if sweep := own.get("sweep"):
-        rates = ", ".join(f"{share:g}" for share in sorted(sweep["of_proven"]))
-        demands = (
-            f"Nothing. Of a proven rate {rates} times as much are asked of {sweep_policy.most_batchings(sweep)} servers in turn, "
-            f"{sweep_policy.run_s(sweep)} s each: the release's own batching, the others, its own again."
-        )
-        advises = "Nothing: it advises which batching answers more in time, where that can be told from chance."
-        yield Demand("capacity", "capacity.sweep", demands, advises, 0.0, float(sweep["budget_s"]))
 
 
 def _metrics(evidence: Evidence) -> Iterator[Metric]:
@@ -83,7 +69,6 @@ CAPACITY: Final = Gate(
             "budget_s": may(Number(20, 3600, unit="seconds"), 600),
             "confidence": may(CONFIDENCE, 0.9),
             "undecided": may(UNDECIDED, "block"),
-            "sweep": may(OrNone(sweep_policy.SWEEP)),
         }
     ),
     explain=_explain,
@@ -99,12 +84,5 @@ CAPACITY: Final = Gate(
         **{f"latency_ms.{share}": _of_points(share) for share in ("p50", "p95", "p99")},
         "throughput": _searched_rate,
     },
-    figures=("capacity", "stages", "batches", "sweep"),
-    form=(
-        FormField(
-            "sweep.max_queue_delay_us", "Queue delays that are tried", "microseconds, with commas between", "numbers"
-        ),
-        FormField("sweep.max_batch_size", "Batch sizes that are tried", "items, with commas between", "numbers"),
-        FormField("sweep.budget_s", "Other batchings take at most", "seconds"),
-    ),
+    figures=("capacity", "stages"),
 )

@@ -73,7 +73,7 @@ class Plan:
 
 
 class FormField(NamedTuple):
-    """A field of the policy form. `path` is within the section. `kind`: number, text, flag, list or numbers."""
+    """A field of the policy form. `path` is within the section. `kind`: number, text, flag or list."""
 
     path: str
     label: str
@@ -101,7 +101,7 @@ class Gate:
         on_demand: runs only if the policy names it; only such a policy has its section.
         complete: (section as read, section as stated, whole policy, objectives) → the section without open fields.
         contradictions: (whole policy as read) → mistakes that no single field shows.
-        runs_alone: sends a load, so that it needs the machine to itself, the sizes that users send and the policy's trace.
+        runs_alone: sends a load, so that it needs the machine to itself and the sizes that users send.
         is_watched: measures times under load, so that GPUs are watched meanwhile.
         watches: judges the GPUs under the watched gates. Its result and theirs hold together or not at all.
         searches: chooses its own load to find a limit. Other gates that send a load send the declared one.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from registry.core.schema import Integer, Number, Problem, Record, Text, may
-from validators.core import recovery, token_policy, trace_policy
+from validators.core import recovery, token_policy
 from validators.core.compare import share_of
 from validators.core.envelope_values import QUANTILES, Observed, load_of, times
 from validators.core.gates.fields import CONFIDENCE, FRACTION, MILLISECONDS, SECONDS, UNDECIDED, OrNone, OrWord
@@ -29,12 +29,11 @@ def _complete(own: Section, stated: Section, read: Mapping[str, Any], objectives
 
 def _contradictions(read: Mapping[str, Any]) -> Iterator[Problem]:
     own = read.get("load") or {}
-    yield from trace_policy.problems_of(own)
     yield from token_policy.problems_of(own)
 
 
 def _explain(own: Section, plan: Plan) -> Iterator[Demand]:
-    asked = f"{own['rate_per_s']:g}/s over {PROTOCOLS[own['protocol']]}{trace_policy.words_of(own)}"
+    asked = f"{own['rate_per_s']:g}/s over {PROTOCOLS[own['protocol']]}"
     errors = f"At most {own['max_error_frac'] * 100:g} % of requests fail at {asked}."
     measured = "The share of this run, without an interval."
     if own["sizes"] == "seen":
@@ -50,10 +49,7 @@ def _explain(own: Section, plan: Plan) -> Iterator[Demand]:
     yield from _explain_latency(own)
     if recovery.is_asked(own):
         lasts = round(float(recovery.surge(own, seed=int(own["seed"]))[-1]), 1)
-        demands = (
-            f"Back within the objective {own['recovery_s']:g} s after {own['burst_s']:g} s of {own['burst_factor']:g} times the rate"
-            f"{trace_policy.words_of(own)}."
-        )
+        demands = f"Back within the objective {own['recovery_s']:g} s after {own['burst_s']:g} s of {own['burst_factor']:g} times the rate."
         certifies = sentence("one burst of this size; not a longer one")
         yield Demand("load", "load.recovery_s", demands, certifies, lasts, lasts)
 
@@ -148,7 +144,6 @@ _SECTION: Final = Record(
         "rate_per_s": may(Number(0, 10_000, above=True, unit="requests per second"), 20),
         "rate_from": may(OrNone(Text(one_of=(STATED, MEASURED), says="where the rate comes from")), None),
         "arrivals_cv": may(Number(0.1, 20), 1),
-        "trace": may(trace_policy.TraceOrGaps(), None),
         "protocol": may(Text(one_of=tuple(PROTOCOLS), says="a protocol"), "grpc"),
         "generators": may(OrWord("auto", Integer(1, 16, unit="processes")), "auto"),
         "duration_s": may(OrNone(_DURATION), None),

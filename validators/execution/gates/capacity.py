@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from validators.core.capacity import Measured, judge_capacity, plan_of
-from validators.core.capacity_search import BATCHES_SHARE, Ended, Purpose, Run, Step, is_hopeless, next_step
+from validators.core.capacity_search import Ended, Purpose, Run, Step, is_hopeless, next_step
 from validators.core.load import Attempt, Floats, generator_limit, max_lag_ms, summarise
 from validators.core.proof import WINDOW_S
 from validators.core.verdict import Judgement, Verdict
-from validators.execution.gates.batch_curve import batch_curve
-from validators.execution.gates.batch_sweep import sweep_batchings
 from validators.execution.gates.context import GateContext
 from validators.execution.gates.load_looks import settled
 from validators.execution.gates.load_payloads import payloads_of, requests_to
@@ -38,8 +35,7 @@ class _CapacityGate:
 
     def __init__(self, context: GateContext) -> None:
         self.context, self.load = context, context.policy.of("load")
-        section = context.policy.of("capacity")
-        self.plan, self.sweep = plan_of(section, self.load), section.get("sweep")
+        self.plan = plan_of(context.policy.of("capacity"), self.load)
         self.slo_ms = float(self.load["slo_ms"])
         self.payloads = payloads_of(context)
         self.requests = requests_to(context.server, context.serving, self.payloads, context)
@@ -48,23 +44,6 @@ class _CapacityGate:
         self.began_s = time.time()
 
     def found(self) -> Judgement:
-        """The search's judgement; a sweep adds to its evidence alone."""
-        judged = self._searched()
-        if self.sweep is not None:
-            is_sound = judged.verdict is not Verdict.ERRORED
-            judged.evidence["searched_until_s"] = round(time.time(), 3)
-            judged.evidence["sweep"] = sweep_batchings(
-                self.context,
-                self.sweep,
-                proven_per_s=judged.evidence["capacity_per_s"] if is_sound else None,
-                payloads=self.payloads,
-                generators=self.generators,
-                tell=lambda seconds: self._tell(self._spent_s + int(seconds)),
-            )
-        return judged
-
-    def _searched(self) -> Judgement:
-        batches = self._batches()
         while not isinstance(step := next_step([one.run for one in self.measured], self.plan), Ended):
             self.context.say(f"{step.purpose.value}: {step.rate_per_s:.4g} requests/s for {step.seconds:g} s")
             self.measured.append(self._measure(step))
@@ -79,7 +58,6 @@ class _CapacityGate:
         judged.evidence.update(
             {
                 **self.payloads.told,
-                "batches": batches,
                 "protocol": self.load["protocol"],
                 "generators": self.generators.used,
                 "began_s": round(self.began_s, 3),
@@ -93,17 +71,6 @@ class _CapacityGate:
         if late and judged.verdict is not Verdict.PASSED:  # lateness only adds to what is measured
             return Judgement(Verdict.ERRORED, f"generator_limited: {late}.", judged.evidence)
         return judged
-
-    def _batches(self) -> list[dict[str, Any]]:
-        """What requests of more items cost; none where a request has one item only."""
-        if not self.context.has_batch_axis:
-            return []
-        self.context.say("asks for one item, two, four … in a request, one request after another")
-        return batch_curve(
-            self.context,
-            seconds=BATCHES_SHARE * self.plan.budget_s,
-            beat=lambda: self._tell(0),
-        )
 
     def _measure(self, step: Step) -> Measured:
         schedule = self.context.arrivals(step.rate_per_s, step.seconds, seed=self.load["seed"] + len(self.measured))
@@ -139,7 +106,7 @@ class _CapacityGate:
         return sum(len(one.run.over_per_window) for one in self.measured)
 
     def _tell(self, done_s: int) -> None:
-        total_s = math.ceil(self.plan.budget_s) + (math.ceil(self.sweep["budget_s"]) if self.sweep else 0)
+        total_s = math.ceil(self.plan.budget_s)
         self.context.progress(min(done_s, total_s), total_s)
 
     def _run_of(self, step: Step, attempts: Sequence[Attempt], seconds: int) -> Run:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from serving.core.made_up import made_up_items
 from serving.core.use import Reading
-from serving.core.variants import Batching
 from serving.core.warm_requests import requests
 from serving.ports import InferenceServer
 from validators.core.contract import Tensor, tensors_of
@@ -43,22 +42,6 @@ class OutOfTime(Exception):
     """The gate has had all the time that its policy gives it."""
 
 
-class NotServed(Exception):
-    """Why the release has no server under another batching, or has none any more."""
-
-
-class Variants(Protocol):
-    """Brings the release up under another batching, on a server of its own beside the one that the gates ask."""
-
-    def __call__(
-        self, batching: Batching, *, wait_s: float, beat: Callable[[], None]
-    ) -> AbstractContextManager[tuple[InferenceServer, Callable[[], None]]]:
-        """The server, and what keeps it: it ends by itself where that is not called for some seconds. Both it and `beat`,
-        which is called while the server comes and goes, may raise. Raises NotServed, also after `wait_s`, and so does what keeps it.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class GateContext:
     """All that a gate may know. `progress(done, total)` may raise, which ends the gate without a verdict: OutOfTime, or what ends the run.
@@ -89,13 +72,11 @@ class GateContext:
     readings: Callable[[float, float], Sequence[Reading]] = (
         lambda since_s, until_s: ()
     )  # of the server, by the Unix clock
-    variants: Variants | None = None  # None where users may be on the release's servers
-    trace: Sequence[float] | None = None  # the gaps of the trace that the policy names by its digest
     gpus: Callable[[], Watch] = lambda: Watch(0, 0.0)  # what the node's agent read of its GPUs so far
 
     def arrivals(self, rate_per_s: float, duration_s: float, *, seed: int) -> Floats:
         """When requests are due at a rate, in the shape that the policy's load asks for."""
-        return arrivals_of(self.policy.of("load"), rate_per_s, duration_s, seed=seed, trace=self.trace)
+        return arrivals_of(self.policy.of("load"), rate_per_s, duration_s, seed=seed)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:

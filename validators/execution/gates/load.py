@@ -188,7 +188,7 @@ class _LoadGate:
         if not is_asked(policy):
             return found
         for attempt in range(_BURST_TRIES):
-            schedule = surge(policy, seed=policy["seed"] + attempt, trace=self.context.trace)
+            schedule = surge(policy, seed=policy["seed"] + attempt)
 
             def is_back(attempts: Sequence[Attempt], now_s: float, schedule: Floats = schedule) -> bool:
                 return recovered_after_s(settled(schedule, attempts, now_s, self.slo_ms), policy) is not None

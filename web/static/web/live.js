@@ -47,15 +47,11 @@
   }
   const lookAtAll = () => elements().forEach(look);
 
-  // For other scripts: these topics changed; without topics, whatever.
-  const tell = (news) => document.dispatchEvent(new CustomEvent("live:news", { detail: news }));
-
   function pollIfLost() {
     const isLost = stream !== "live" && (!wasLive || Date.now() - lostAt >= SILENT_AFTER_S * 1000);
     if (!isLost || document.visibilityState === "hidden" || Date.now() - polledAt < (isSignedOut ? 6 : 1) * POLL_MS) return;
     polledAt = Date.now();
     lookAtAll();
-    tell({});
   }
 
   // Figures change without an event: an element with `data-live-every` (ms) is fetched as often while it is seen.
@@ -110,7 +106,6 @@
     if (topics || isReset || isBeat) heardAt = Date.now();
     if (topics) for (const element of elements()) if (element.dataset.live.split(" ").some((one) => topics.includes(one))) look(element);
     if (isReset) lookAtAll();
-    if (topics || isReset) tell({ topics });
     if (bye && isExpired) lookAtAll(); // its 401 says the rest, and what was typed stays
     else if (bye) leave();
     show();

@@ -1,8 +1,4 @@
-"""Every part that pages are put together from, in every state. For those who build pages, and for the tests that look at them.
-
-It is there in every installation, for whoever is signed in: it shows nothing of anybody's, and what is looked at by tests is then
-what is served. No page links to it.
-"""
+"""A page with every part that pages are put together from, in every state. Only tests show it."""
 
 from __future__ import annotations
 
@@ -13,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import path
 from django.utils import timezone
 
+from sluicegate import urls
 from web.gauge import EvidenceCard
 from web.listing import Filter
 from web.plots.curves import PlannedStep, staircase
@@ -56,9 +53,8 @@ _SHEETS: list[dict[str, Any]] = [
 ]
 
 
-@login_required
 def styleguide(request: HttpRequest) -> HttpResponse:
-    return render(request, "web/styleguide.html", {**_tokens(), **_states(), **_plots(), **_lists()})
+    return render(request, "styleguide/page.html", {**_tokens(), **_states(), **_plots(), **_lists()})
 
 
 def _tokens() -> dict[str, Any]:
@@ -148,3 +144,8 @@ def _lists() -> dict[str, Any]:
         "sort": "-name",
         "page": page,
     }
+
+
+#: Root of the addresses while a test shows the page.
+urlpatterns = [path("styleguide/", styleguide), *urls.urlpatterns]
+handler500 = urls.handler500
