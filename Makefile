@@ -60,9 +60,8 @@ bench: setup-tests ## Measure the numbers that the documents claim
 access: setup ## Write who may what at every address to docs/access.md, by asking
 	@SLUICEGATE_WRITE_ACCESS=1 $(PY) -m pytest -n 0 -q tests/pages/test_access_of_pages.py tests/api/test_route_roles.py
 
-openapi: setup ## Write the schemas of the API and of the envelope to docs/
+openapi: setup ## Write the schema of the API to docs/
 	@$(PY) manage.py spectacular --validate --format openapi-json --file docs/openapi.json
-	@$(PY) manage.py envelope_schema docs/envelope.schema.json
 
 capabilities: setup-tests ## Run the tests on real parts that show a capability, and write the table of states (ARGS="tests/contracts")
 	@SLUICEGATE_WRITE_CAPABILITIES=1 $(PY) -m pytest -n $(WORKERS) -q -m shows $(ARGS)

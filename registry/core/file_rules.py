@@ -6,7 +6,7 @@ Formats are allowed, never denied, by name: a list of bad ones is always one sho
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from registry.core.kinds import BACKEND_FILES
@@ -220,19 +220,14 @@ def collisions(path: str, others: Iterable[str]) -> list[Problem]:
     return problems
 
 
-def set_problems(
-    paths: Iterable[str], at: str = "files", judge: Callable[[str], list[Problem]] | None = None
-) -> list[Problem]:
-    """All that is wrong with a whole list of paths, each problem at `files[i].path`. Linear in the number of paths.
-
-    `judge` returns what is wrong with one path alone. Without it, paths and formats are judged.
-    """
+def set_problems(paths: Iterable[str]) -> list[Problem]:
+    """All that is wrong with a whole list of paths, each problem at `files[i].path`. Linear in the number of paths."""
     problems, seen, folders = [], dict[str, str](), dict[str, str]()
     listed = list(paths)
     graphs = graph_folders(listed)
     for i, path in enumerate(listed):
-        found = judge(path) if judge is not None else path_problems(path)
-        if judge is None and not _lies_at(path, graphs):
+        found = path_problems(path)
+        if not _lies_at(path, graphs):
             found = found or format_problems(path)
         if not found:
             key = collision_key(path)
@@ -242,7 +237,7 @@ def set_problems(
             seen.setdefault(key, path)
             for parent in parents:
                 folders.setdefault(parent, path)
-        problems += [problem.at(f"{at}[{i}].path") for problem in found]
+        problems += [problem.at(f"files[{i}].path") for problem in found]
     return problems
 
 

@@ -92,13 +92,11 @@ class MemberKind(StrEnum):
 
 @dataclass(frozen=True)
 class Member:
-    """One file or folder as a folder or an archive names it. `start`: where its packed bytes lie, if that is known."""
+    """One file or folder as a folder names it."""
 
     name: str
     kind: MemberKind
     size_bytes: int
-    packed_bytes: int | None = None
-    start: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """GPU memory of a release, estimated from its files and release.yaml before it runs.
 
 Four parts: weights, activations at the largest batch, workspace, runtime. Each names the file, field or formula that its number
-comes from. A part that nothing determines is unknown and adds nothing, so that the total may be too small. Activations
-may share memory, so that it may be too large as well. Sizes are MiB on each
+comes from. A part that nothing determines is unknown and adds nothing, so that the total may be too small. Sizes are MiB on each
 device that the server sees, because Triton starts the counted instances on each of them (server docs/user_guide/
 model_configuration.md, "Instance Groups").
 
@@ -19,7 +18,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
-from registry.core.file_lint import MADE_BY_TOKENIZER, TEXT, TOKENIZER
 from registry.core.formats import gguf, kind_of, safetensors
 from registry.core.formats.findings import LARGEST
 from registry.core.formats.transformer import ELEMENT_BYTES, cache_bytes_per_token
@@ -28,9 +26,6 @@ from registry.core.serving import instances_of
 
 #: path → (size in bytes, the facts of `registry.core.formats`; {} if the header was not read)
 Files = Mapping[str, tuple[int, Mapping[str, Any]]]
-#: Tokens of one text, and of all texts of one run. Source: serving/runner/onnx_runner.py.
-MAX_TOKENS: Final = 512
-MAX_TOKENS_PER_RUN: Final = 512
 #: A number of up to 8 bytes takes one byte or more in a file, so that tensors are at most 8 times as large as their files.
 _MOST_EXPANSION: Final = 8
 _ELEMENT_BYTES: Final = {
@@ -209,70 +204,17 @@ class _Asked:
 def _activations(asked: _Asked, files: Files) -> MemoryPart:
     if asked.backend == "python":
         return _cache(asked, files)
-    facts = files.get(BACKEND_FILES[asked.backend], (0, {}))[1]
-    run = facts.get("activations") if asked.backend == "sluicegate-onnx" else None
-    if run is not None:
-        return _of_graph(asked, run, files[TOKENIZER][1] if TOKENIZER in files else None)
     return _in_and_out(asked)
 
 
-def _of_graph(asked: _Asked, run: Mapping[str, Any], tokenizer: Mapping[str, Any] | None) -> MemoryPart:
-    """The largest sum of tensors that are live at one node, by `registry.core.formats.onnx_liveness`."""
-    sizes, unsized = _free_sizes(asked, run["free"], tokenizer), run["unsized"]
-    needs = [
-        sum(own * prod(sizes[name] for name in term) for own, term in peak if sizes.keys() >= set(term))
-        for peak in run["peaks"]
-    ]
-    open_dims = sorted({name for peak in run["peaks"] for _, term in peak for name in term} - sizes.keys())
-    if not any(needs):
-        return MemoryPart("activations", None, "the ONNX graph states no shape that the largest batch decides")
-    source = "largest sum of live tensors over the nodes of the ONNX graph"
-    if unsized:
-        source += f"; {unsized} of {run['tensors']} tensors have no stated shape (onnx.shape_inference adds them)"
-    if open_dims:
-        named = ", ".join(open_dims[:3])
-        source += f"; the largest size of {named} is unknown (declare envelope.limits.max_input_dims)"
-    return _part("activations", max(needs), asked.instances, source, is_whole=not unsized and not open_dims)
-
-
-def _free_sizes(
-    asked: _Asked, places: Mapping[str, Sequence[Sequence[Any]]], tokenizer: Mapping[str, Any] | None
-) -> dict[str, int]:
-    """The largest size of each free dimension, as far as it is known."""
-    shapes = {name: shape for name, _, shape in asked.largest("inputs")}
-    if tokenizer is not None and TEXT in shapes:
-        shapes |= dict.fromkeys(MADE_BY_TOKENIZER, _tokenized(asked.serving, tokenizer))
-    found: dict[str, int] = {}
-    for dimension, inputs in places.items():
-        known = [shapes[name][axis] for name, axis in inputs if axis < len(shapes.get(name, ()))]
-        if known and max(known) >= 0:
-            found[dimension] = max(known)
-    return found
-
-
-def _tokenized(serving: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> tuple[int, int]:
-    """(texts, tokens) of the largest run. A run holds at most `max_tokens_per_run` tokens; a longer text runs alone."""
-    parameters = serving.get("parameters", {})
-    tokens = _number(parameters.get("max_tokens"), tokenizer.get("tokenizer", {}).get("max_tokens", MAX_TOKENS))
-    together = _number(parameters.get("max_tokens_per_run"), MAX_TOKENS_PER_RUN)
-    return max(1, min(serving["max_batch_size"], together // tokens)), tokens
-
-
-def _number(text: str | None, otherwise: int) -> int:
-    is_number = text is not None and text.isascii() and text.isdigit() and len(text) < 10
-    return int(text or 0) if is_number and int(text or 0) else otherwise
-
-
 def _in_and_out(asked: _Asked) -> MemoryPart:
-    """The served tensors, in part: no file states the tensors between them."""
+    """The served tensors, in part: the tensors between them are not counted."""
     every = [*asked.largest("inputs"), *asked.largest("outputs")]
     known = [(kind, shape) for _, kind, shape in every if min(shape, default=0) >= 0]
     size = sum(prod(shape) * _ELEMENT_BYTES[kind] for kind, shape in known)
     if not size:
-        return MemoryPart(
-            "activations", None, "no file states the model's tensors, and the served ones have no largest size"
-        )
-    source = "inputs and outputs at the largest batch; no file states the tensors between them"
+        return MemoryPart("activations", None, "the served tensors have no largest size")
+    source = "inputs and outputs at the largest batch; the tensors between them are not counted"
     return _part("activations", size, asked.instances, source, is_whole=False)
 
 

@@ -11,19 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from registry.core import envelope_suggestion, file_lint, manifest
+from registry.core import file_lint, manifest
 from registry.core.file_rules import code_files, config_size_problems, path_problems, role_of, waivers_needed
 from registry.core.files import read_files
 from registry.core.folder_rules import DOCUMENT
 from registry.core.formats.findings import LARGEST, Findings
-from registry.core.kinds import lint as kind_lint
 from registry.core.lifecycle import FileRole
 from registry.core.located import Located, TextPlace, in_document
 from registry.core.partial_spec import PartialSpec, read_partial
 from registry.core.pbtxt import ConfigFile, disagreements
 from registry.core.schema import Problem
-from registry.core.serving import SERVING, against_contract
-from registry.core.spec import RUNTIME, Spec
+from registry.core.serving import against_contract
+from registry.core.spec import Spec
 from registry.core.timeouts import against_objectives
 
 _NO_DIGEST: Final = "0" * 64
@@ -71,7 +70,6 @@ class Checked:
     spec: Spec | None = None
     digest: str | None = None
     waivers: tuple[str, ...] = ()
-    suggested_envelope: Mapping[str, Any] | None = None
     suggested_serving: Mapping[str, Any] | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)  # the facts in the header of the engine plan
 
@@ -114,7 +112,6 @@ def check(candidate: Candidate, terms: ModelTerms) -> Checked:
         spec,
         manifest.text_and_digest(spec, _manifest_files(listed, roles))[1] if spec is not None and is_hashed else None,
         tuple(sorted(waivers_needed(code_files({"path": path, "role": role} for path, role in roles.items())))),
-        _envelope_of(document, sizes) if listed else None,
         _serving_of(terms.contract, findings),
         file_lint.plan_facts({path: facts for path, (_, facts) in known.items()}),
     )
@@ -198,20 +195,6 @@ def _in_order(problems: Sequence[Located]) -> list[Located]:
 
 def _manifest_files(listed: Sequence[Mapping[str, Any]], roles: Mapping[str, FileRole]) -> list[manifest.File]:
     return [manifest.File(f["path"], roles[f["path"]], f["sha256"], f["size_bytes"]) for f in listed]
-
-
-def _envelope_of(
-    document: Mapping[str, Any], files: Mapping[str, tuple[int, Mapping[str, Any]]]
-) -> dict[str, Any] | None:
-    """A suggestion, also where the envelope is what is wrong: then most of all."""
-    problems: list[Problem] = []
-    document = kind_lint.completed(document)
-    serving = SERVING.read(document.get("serving"), "serving", problems)
-    runtime = RUNTIME.read(document.get("runtime"), "runtime", [])
-    backend = runtime.get("backend") if isinstance(runtime, dict) else None
-    if problems or not isinstance(serving, dict) or backend is None:
-        return None
-    return envelope_suggestion.suggested(serving, backend, files)
 
 
 def _serving_of(contract: Mapping[str, Any], findings: Mapping[str, Findings]) -> dict[str, Any] | None:

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from registry.core.diff import differing
 from registry.core.formats import kind_of
-from registry.core.text_diff import LONGEST_BYTES, MOST_WORK, TextDiff, compare_texts, sorted_json
+from registry.core.text_diff import LONGEST_BYTES, MOST_LINES, TextDiff, compare_texts, sorted_json
 from registry.models import Blob
 from registry.queries.file_text import FileText, text_of
 
 #: Files of one answer that are compared; the others are named.
 MOST_FILES: Final = 20
-#: Comparisons for all of them together.
-_MOST_WORK_OF_ALL: Final = 2 * MOST_WORK
+#: Lines of all of them together.
+_MOST_LINES_OF_ALL: Final = 2 * MOST_LINES
 #: Kinds that are never text, whatever their bytes look like.
 _BINARY: Final = frozenset({"safetensors", "onnx", "gguf", "tensorrt", "torchscript", "pickle"})
 
@@ -50,10 +50,10 @@ def text_changes(old: Mapping[str, Any], new: Mapping[str, Any], only: str = "")
     shown = paths[:MOST_FILES]
     named = {file["sha256"] for path in shown for file in (before.get(path), after.get(path)) if file}
     blobs = {blob.sha256: blob for blob in Blob.objects.filter(pk__in=named)}
-    found, left = [], _MOST_WORK_OF_ALL
+    found, left = [], _MOST_LINES_OF_ALL
     for path in shown:
-        change = _change(path, before.get(path), after.get(path), blobs, min(left, MOST_WORK))
-        left = max(0, left - (change.diff.work if change.diff else 0))
+        change = _change(path, before.get(path), after.get(path), blobs, min(left, MOST_LINES))
+        left -= change.diff.lines if change.diff else 0
         if change.diff is not None or change.why_not:
             found.append(change)
     return found, len(paths) - len(shown)
@@ -65,7 +65,7 @@ def _is_moved(path: str, before: Mapping[str, Any], after: Mapping[str, Any], sa
 
 
 def _change(
-    path: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, blobs: Mapping[str, Blob], most_work: int
+    path: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, blobs: Mapping[str, Blob], most_lines: int
 ) -> FileChange:
     how = "added" if old is None else "removed" if new is None else "changed"
     made = FileChange(path, how, old["sha256"] if old else "", new["sha256"] if new else "")
@@ -83,7 +83,7 @@ def _change(
     before, after, note = texts[0].text or "", texts[1].text or "", ""
     if path.endswith(".json") and how == "changed":
         before, after, note = _as_json(before, after)
-    diff = compare_texts(before, after, most_work=most_work)
+    diff = compare_texts(before, after, most_lines=most_lines)
     return replace(made, diff=None if diff.why_not else diff, why_not=diff.why_not, note=note)
 
 

@@ -25,7 +25,6 @@ from django.conf import settings
 
 from ledger.core.errors import DomainError, Invalid, NotFound, Unavailable
 from registry.core.uploads import PartTicket, part_address
-from registry.storage.mapped import pieces
 from registry.storage.port import (
     Place,
     Readable,
@@ -100,8 +99,10 @@ class FolderStore:
             return os.pread(file.fileno(), length, start)
 
     def chunks(self, key: str) -> Iterator[memoryview]:
+        buffer = bytearray(1 << 20)
         with self.path(key).open("rb", buffering=0) as file:
-            yield from pieces(file)
+            while count := file.readinto(buffer):
+                yield memoryview(buffer)[:count]
 
     def exists(self, key: str) -> bool:
         return self._name(key).is_file()

@@ -86,7 +86,6 @@ class CheckOut(serializers.Serializer[Any]):
         child=serializers.CharField(),
         help_text="one for each node with the runtime on which the engine plan cannot load",
     )
-    suggested_envelope = serializers.JSONField(help_text="null where it cannot be told")
     suggested_serving = serializers.JSONField(help_text="{inputs, outputs}, or null")
     document = serializers.JSONField(help_text="release.yaml as it was read; null where it holds no fields")
     text = serializers.CharField(allow_null=True, help_text="the same as YAML")
@@ -119,7 +118,6 @@ class ReleaseCheckView(APIView):
             "plan_tensorrt": checked.plan.get("tensorrt"),
             "plan_flavour": checked.plan.get("flavour"),
             "warnings": list(fits.warnings),
-            "suggested_envelope": checked.suggested_envelope,
             "suggested_serving": checked.suggested_serving,
             "document": document,
             "text": text,

@@ -64,7 +64,6 @@ class Verdict:
             "plan_tensorrt": checked.plan.get("tensorrt"),
             "plan_flavour": checked.plan.get("flavour"),
             "warnings": [],
-            "suggested_envelope": checked.suggested_envelope,
             "suggested_serving": checked.suggested_serving,
             "document": dict(checked.document) if checked.document is not None else None,
             "text": write_text(dict(checked.document)) if checked.document else None,

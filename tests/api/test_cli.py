@@ -283,7 +283,7 @@ def test_the_gpu_memory_is_estimated_before_the_push_and_after_it(run: Run, tmp_
         lines = run("ada", *words, plain=True)[1].splitlines()
         lines = [line.strip() for line in lines]
         assert (
-            "GPU memory, an estimate before the run: about 4 MiB on each device, without its unknown parts" in lines
+            "GPU memory, an estimate before the run: about 5 MiB on each device, without its unknown parts" in lines
         ), words
         assert "weights 4 MiB: tensors in the ONNX graph and its external data" in lines
         assert any(line.startswith("runtime unknown: the CUDA context") for line in lines)

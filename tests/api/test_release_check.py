@@ -65,7 +65,6 @@ def test_a_release_that_is_fine_is_told_its_digest_and_stores_nothing(dev: Any) 
     body = answer.json()
     assert problems(answer) == [] and body["is_fine"] is True
     assert yaml.safe_load(body["text"]) == body["document"]
-    assert body["suggested_envelope"]["limits"] == {"max_batch_size": 16, "instances": 1}
     assert body["waivers_needed"] == [] and body["is_offered"] is False
     assert (Release.objects.count(), Upload.objects.count(), Blob.objects.count()) == (0, 0, 0)
     assert Event.objects.count() == before
@@ -79,7 +78,6 @@ def test_a_text_release_is_fine_without_tensors(dev: Any) -> None:
     document = {"model": "sentiment", "runtime": runtime, "serving": {"interface": "chat"}}
     body = check(dev, yaml.safe_dump(document), [one("artifact/model.gguf", tiny_gguf())]).json()
     assert (body["problems"], body["is_fine"]) == ([], True)
-    assert "engine" not in body["suggested_envelope"]
     del document["serving"]["interface"]
     assert "serving.interface" in [p[3] for p in problems(check(dev, yaml.safe_dump(document), []))]
 
@@ -219,7 +217,6 @@ def test_a_plan_tells_its_tensorrt_and_where_it_cannot_load(dev: Any) -> None:
     told = check(dev, document, [one("artifact/model.plan", plan_file())]).json()
     assert told["problems"] == [] and told["plan_tensorrt"] == "10.3.0.26"
     assert told["warnings"] == ["newer: The node has TensorRT 10.4.0; the plan loads in 10.3.0.26 only."]
-    engine = {"type": "trt-plan", "flavour": "standard", "builder_version": "10.3.0.26"}
-    assert told["suggested_envelope"]["engine"] == engine and told["plan_flavour"] == "standard"
+    assert told["plan_flavour"] == "standard"
     unread = check(dev, document, [one("artifact/model.plan", plan_file(), head=False)]).json()
     assert (unread["plan_tensorrt"], unread["warnings"]) == (None, [])

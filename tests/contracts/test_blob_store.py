@@ -14,7 +14,6 @@ import pytest
 from ledger.core.errors import Invalid, NotFound, Unavailable
 from registry.storage import CHUNK_BYTES, BlobStore, FolderStore, store
 from registry.storage.blobs import adapter
-from registry.storage.mapped import pieces
 from registry.storage.s3 import S3Store
 from tests.contracts.blob_store_parts import MAX_BYTES, digest, s3_store
 from tests.support.rigs.s3_rig import ACCESS_KEY, SECRET_KEY, SeaweedFS
@@ -169,20 +168,7 @@ def test_a_damaged_object_is_not_copied(seaweed: SeaweedFS, tmp_path: Path) -> N
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_file_is_read_whole_on_a_kernel_that_cannot_populate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_several_pieces_is_read_whole(tmp_path: Path) -> None:
     folder, data = FolderStore(tmp_path, max_bytes=MAX_BYTES), bytes(range(256)) * 9000
     sha256, _ = folder.put_stream(io.BytesIO(data))
-    monkeypatch.setattr("registry.storage.mapped._POPULATE_READ", 9999)  # EINVAL, as an older kernel says
     assert b"".join(bytes(chunk) for chunk in folder.chunks(sha256)) == data
-
-
-def test_a_disk_that_does_not_give_a_file_is_an_error_and_not_the_end(tmp_path: Path) -> None:
-    file = tmp_path / "shrinks"
-    file.write_bytes(b"x" * (20 << 20))
-    with file.open("rb", buffering=0) as opened:
-        found = pieces(opened)
-        next(found)
-        os.truncate(file, 9 << 20)
-        with pytest.raises(OSError, match="does not give"):
-            for _ in found:
-                pass

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from registry.core.folder_rules import WORDS, MemberKind, added_part, arrange, for_pages
+from sluicegate.client.folder import ReleaseFolder, read_folder
 from tests.support.worlds.folder_members import ADDED, MEMBERS, SENT, listed
 
 
@@ -37,6 +39,27 @@ def test_every_mistake_of_a_folder_is_told_at_once(name: str, words: list[str]) 
 def test_too_many_files_are_counted() -> None:
     [problem] = arrange(MEMBERS["too many files"]).problems
     assert problem.problem.message == "the release has 10051 files, and 10000 are the most."
+
+
+def told(release: ReleaseFolder) -> tuple[list[str], tuple[str, ...], list[tuple[str, str]]]:
+    """(paths, paths left out, mistakes) of a release folder."""
+    return (
+        [path for path, _ in release.files],
+        release.left_out,
+        [(one.file, one.problem.message) for one in release.problems],
+    )
+
+
+def test_a_folder_on_disk_gets_the_verdict_of_its_members(tmp_path: Path) -> None:
+    folder = tmp_path / "r1"
+    for path in ["artifact/model.onnx", "tokeniser/a.txt", "notes.txt", "artifact/run.sh", "release.yaml", *ADDED]:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text("model: sentiment\n")
+    (folder / "artifact" / "link.json").symlink_to("model.onnx")
+    found = told(read_folder(folder))
+    assert found[0] == ["artifact/model.onnx", "artifact/run.sh"]
+    assert found[1] == tuple(sorted({*ADDED.values(), "notes.txt"}))
+    assert [file for file, _ in found[2]] == ["artifact/link.json", "tokeniser/"]
 
 
 def test_the_pages_get_the_whole_list_as_json() -> None:

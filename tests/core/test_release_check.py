@@ -1,4 +1,4 @@
-"""The parts of the dry check that need no server: places in YAML, first bytes, suggested envelopes, whole judgements."""
+"""The parts of the dry check that need no server: places in YAML, first bytes, whole judgements."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.adapters.json_yaml import LONGEST_TEXT, MOST_PATH_CHARS, MOST_VALUES, _Loader, read_text, write_text
-from registry.core.envelope_suggestion import suggested
 from registry.core.formats import inspect
 from registry.core.formats.heads import inspect_head
 from registry.core.located import TextPlace, in_document, place_of
 from registry.core.release_check import Candidate, ModelTerms, check
 from registry.core.schema import Problem
-from registry.core.spec import parse_spec
 from tests.support.worlds.model_files import onnx_file
 from tests.support.worlds.registry_samples import CONTRACT, ONNX, release_yaml, sha256
 
@@ -136,24 +134,6 @@ def test_the_check_tells_the_waivers_that_the_seal_will_ask_for(name: str, neede
     listed = [{"path": path, "size_bytes": len(one)} for path, one in files.items()]
     findings = {path: inspect(path, io.BytesIO(one), len(one)) for path, one in files.items()}
     assert check(Candidate(release_yaml(), listed, findings), ModelTerms("sentiment")).waivers == needed
-
-
-def test_an_envelope_is_suggested_from_the_weights() -> None:
-    changes = {"serving.instance_group": [{"kind": "gpu", "count": 2}], "envelope": {}}
-    serving = release_yaml(changes)["serving"]
-    files = {
-        "artifact/model.onnx": (1 << 30, {"tensors": [["w", "FP16", [8, 8]], ["b", "FP32", [8]]]}),
-        "tokenizer/t.json": (9, {}),
-    }
-    found = suggested(serving, "sluicegate-onnx", files)
-    assert found["host"] == {"memory_mib_min": 2048 + 256, "disk_mib": 1024 + 64}
-    assert found["accelerator"] == {"vendor": "nvidia", "count": 1, "memory_mib_min": 2560}
-    assert found["engine"] == {"type": "onnx", "precision": "fp16"}
-    assert parse_spec(release_yaml(changes | {"envelope": found})).envelope
-    listed = [{"path": "artifact/model.onnx", "size_bytes": 1 << 30}]
-    needed = check(Candidate(release_yaml(changes), listed), ModelTerms("sentiment", CONTRACT, {}, 1 << 40))
-    assert [one.problem.field for one in needed.problems] == ["envelope.accelerator.vendor"]
-    assert needed.suggested_envelope is not None and needed.suggested_envelope["accelerator"]["vendor"] == "nvidia"
 
 
 def test_the_whole_is_judged() -> None:

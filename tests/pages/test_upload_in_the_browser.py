@@ -309,7 +309,6 @@ def test_typing_tells_mistakes_by_line_and_fields_write_the_text(ada: Person, tm
     ada.says("#checked", "Nothing is wrong")
     ada.page.fill("#f-notes", "Smaller: 8 bit.")
     ada.page.fill("#f-labels", "precision=int8")
-    ada.page.click("#take-envelope")
     ada.page.locator("#f-labels").blur()
     ada.says("#checked", "Nothing is wrong")
     ada.send()
@@ -322,7 +321,6 @@ def test_typing_tells_mistakes_by_line_and_fields_write_the_text(ada: Person, tm
     ada.seal()
     spec = Release.objects.get(state="sealed").spec
     assert spec["provenance"] == {"git_commit": "4f2a9c1", "notes": "Smaller: 8 bit.", "labels": {"precision": "int8"}}
-    assert spec["envelope"]["limits"] == {"max_batch_size": 16, "instances": 1}
 
 
 def test_a_graph_larger_than_what_is_sent_tells_its_tensors(ada: Person, tmp_path: Path) -> None:

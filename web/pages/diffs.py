@@ -163,7 +163,7 @@ def _file_diff(change: FileChange) -> FileDiff:
 
 def _row(line: Line) -> DiffRow:
     sign = {"old": "−", "new": "+"}.get(line.kind, "")
-    return DiffRow(line.kind, line.old, line.new, sign, html_of(line.text, None, line.marks))
+    return DiffRow(line.kind, line.old, line.new, sign, html_of(line.text))
 
 
 @login_required

@@ -1,18 +1,15 @@
 """An ONNX graph: its inputs and outputs, its initializers, and the files beside it that hold their bytes.
 
-Source: onnx/onnx.proto. Only the fields below are looked into. Nodes are counted, and the names that they read and make are
-followed (`onnx_liveness`); tensors and graphs inside their attributes, and inside functions, are searched for bytes that lie in
-other files.
+Source: onnx/onnx.proto. Only the fields below are looked into. Nodes are counted; tensors and graphs inside their attributes, and
+inside functions, are searched for bytes that lie in other files.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from registry.core.formats.findings import LARGEST, MOST_TENSORS, Malformed, checked_tensors, elements_of, shown
-from registry.core.formats.onnx_liveness import MOST_NAMES, Node, activations
 from registry.core.formats.protobuf import Reader, Wire
 from registry.core.formats.window import Window
 from registry.core.schema import LONGEST_NAME
@@ -33,9 +30,8 @@ _TYPES: Final[dict[int, tuple[str, int]]] = {
 }  # fmt: skip
 # field numbers of onnx.proto
 _MODEL_GRAPH, _MODEL_OPSET, _MODEL_IR, _MODEL_PRODUCER, _MODEL_FUNCTIONS = 7, 8, 1, 2, 25
-_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_VALUE = 1, 5, 11, 12, 13
+_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 5, 11, 12
 _GRAPH_SPARSE, _FUNCTION_NODE, _NODE_ATTRIBUTE, _MODEL_TRAINING = 15, 7, 5, 20
-_NODE_INPUT, _NODE_OUTPUT, _NODE_OPERATOR = 1, 2, 4
 #: AttributeProto: t and tensors, g and graphs, sparse_tensor and sparse_tensors.
 _ATTRIBUTE_TENSORS, _ATTRIBUTE_GRAPHS, _ATTRIBUTE_SPARSE = (5, 10), (6, 11), (22, 23)
 #: Graphs inside graphs, as If and Loop have them.
@@ -51,14 +47,10 @@ class _Graph:
     tensors: dict[str, tuple[str, list[int]]] = field(default_factory=dict)
     external: dict[str, int] = field(default_factory=dict)  # path beside the graph → bytes that it must have at least
     weights_bytes: int = 0  # of every tensor in the file or beside it
-    shapes: dict[str, tuple[int, list[int | str]]] = field(default_factory=dict)  # name → bits of an element, shape
-    run: list[Node] = field(default_factory=list)
-    names: int = 0
-    functions: int = 0
 
 
 def read(window: Window) -> dict[str, Any]:
-    """{"inputs", "outputs", "tensors", "external", "nodes", "weights_bytes", "activations", …}; a free dimension is -1.
+    """{"inputs", "outputs", "tensors", "external", "nodes", "weights_bytes", …}; a free dimension is -1.
 
     Raises Malformed.
     """
@@ -70,7 +62,6 @@ def read(window: Window) -> dict[str, Any]:
             if graphs == 1:
                 _read_graph(reader, _message(part), graph)
         elif part.number == _MODEL_FUNCTIONS:
-            graph.functions += 1
             for inner in reader.fields(_message(part).start, part.end):
                 if inner.number == _FUNCTION_NODE:
                     _search_node(reader, _message(inner), graph, 1)
@@ -101,19 +92,7 @@ def read(window: Window) -> dict[str, Any]:
         "nodes": graph.nodes,
         "opsets": opsets,
         "weights_bytes": min(graph.weights_bytes, LARGEST),
-        "activations": _activations(graph, list(inputs)),
     }
-
-
-def _activations(graph: _Graph, inputs: list[str]) -> dict[str, Any] | None:
-    """None if the graph names more than is followed."""
-    if graph.names > MOST_NAMES:
-        return None
-    for name in inputs:
-        bits, dims = graph.shapes.get(name, (-1, []))
-        graph.shapes[name] = bits, [f"{name}[{axis}]" if size == "" else size for axis, size in enumerate(dims)]
-    found = activations(inputs, list(graph.outputs), graph.shapes, graph.run)
-    return {**found, "unsized": found["unsized"] + graph.functions}
 
 
 def _message(part: Wire) -> Wire:
@@ -136,21 +115,17 @@ def _read_graph(reader: Reader, message: Wire, graph: _Graph) -> None:
     for part in reader.fields(message.start, message.end):
         if part.number == _GRAPH_NODE:
             graph.nodes += 1
-            _node(reader, _message(part), graph)
+            _search_node(reader, _message(part), graph, 1)
         elif part.number == _GRAPH_SPARSE:
             _search_sparse(reader, _message(part), graph)
         elif part.number == _GRAPH_INITIALIZER:
             _initializer(reader, _message(part), graph)
         elif part.number in (_GRAPH_INPUT, _GRAPH_OUTPUT):
-            name, tensor = _value_info(reader, _message(part), graph)
+            name, tensor = _value_info(reader, _message(part))
             side = graph.inputs if part.number == _GRAPH_INPUT else graph.outputs
             if name in side:
                 raise Malformed(f"the name {shown(name)} occurs twice among its inputs or outputs", _FIX)
             side[name] = tensor
-        elif part.number == _GRAPH_VALUE and graph.names <= MOST_NAMES:
-            graph.names += 1
-            with suppress(Malformed):  # a shape that cannot be read is a shape that is not stated
-                _value_info(reader, _message(part), graph)
         if len(graph.tensors) + len(graph.inputs) + len(graph.outputs) > MOST_TENSORS:
             raise Malformed(f"it names more than {MOST_TENSORS} tensors", "Split the graph.")
 
@@ -168,40 +143,20 @@ def _search_graph(reader: Reader, message: Wire, graph: _Graph, depth: int) -> N
             _search_sparse(reader, _message(part), graph)
 
 
-def _node(reader: Reader, message: Wire, graph: _Graph) -> None:
-    """A node of the graph itself."""
-    names: dict[int, list[str]] = {_NODE_INPUT: [], _NODE_OUTPUT: []}
-    is_plain, operator = True, ""
-    for part in reader.fields(message.start, message.end):
-        if part.number == _NODE_ATTRIBUTE:
-            is_plain = not _search_attribute(reader, _message(part), graph, 1) and is_plain
-        elif part.number == _NODE_OPERATOR and part.is_bytes:
-            operator = reader.text(part, 50)
-        elif part.number in names and part.is_bytes and graph.names <= MOST_NAMES:
-            graph.names += 1
-            names[part.number].append(reader.text(part, _LONGEST_NAME))
-    if graph.names <= MOST_NAMES:
-        graph.run.append(Node(names[_NODE_INPUT], names[_NODE_OUTPUT], is_plain, operator == "Constant"))
-
-
 def _search_node(reader: Reader, message: Wire, graph: _Graph, depth: int) -> None:
     for part in reader.fields(message.start, message.end):
         if part.number == _NODE_ATTRIBUTE:
             _search_attribute(reader, _message(part), graph, depth)
 
 
-def _search_attribute(reader: Reader, message: Wire, graph: _Graph, depth: int) -> bool:
-    """Whether a graph lies in the attribute."""
-    has_graph = False
-    for told in reader.fields(message.start, message.end):
-        if told.number in _ATTRIBUTE_TENSORS:
-            _tensor(reader, _message(told), graph)
-        elif told.number in _ATTRIBUTE_GRAPHS:
-            has_graph = True
-            _search_graph(reader, _message(told), graph, depth + 1)
-        elif told.number in _ATTRIBUTE_SPARSE:
-            _search_sparse(reader, _message(told), graph)
-    return has_graph
+def _search_attribute(reader: Reader, message: Wire, graph: _Graph, depth: int) -> None:
+    for part in reader.fields(message.start, message.end):
+        if part.number in _ATTRIBUTE_TENSORS:
+            _tensor(reader, _message(part), graph)
+        elif part.number in _ATTRIBUTE_GRAPHS:
+            _search_graph(reader, _message(part), graph, depth + 1)
+        elif part.number in _ATTRIBUTE_SPARSE:
+            _search_sparse(reader, _message(part), graph)
 
 
 def _search_sparse(reader: Reader, message: Wire, graph: _Graph) -> None:
@@ -210,38 +165,33 @@ def _search_sparse(reader: Reader, message: Wire, graph: _Graph) -> None:
             _tensor(reader, _message(part), graph)
 
 
-def _value_info(reader: Reader, message: Wire, graph: _Graph) -> tuple[str, tuple[str, list[int]]]:
+def _value_info(reader: Reader, message: Wire) -> tuple[str, tuple[str, list[int]]]:
     """(name, (data type, dims)); a type that is no tensor is "OTHER", and dims that are not told are [-2]."""
-    name, data_type, dims = "", ("OTHER", -1), list[int | str]([-2])
+    name, tensor = "", ("OTHER", [-2])
     for part in reader.fields(message.start, message.end):
         if part.number == 1:
             name = reader.text(part, _LONGEST_NAME)
         elif part.number == 2:
             for kind in reader.fields(_message(part).start, part.end):
                 if kind.number == 1:
-                    data_type, dims = _tensor_type(reader, _message(kind))
+                    tensor = _tensor_type(reader, _message(kind))
     if not name:
         raise Malformed("one of its inputs or outputs has no name", _FIX)
-    if data_type[1] >= 0 and dims != [-2]:
-        graph.shapes[name] = data_type[1], dims
-    return name, (data_type[0], [-1 if isinstance(size, str) else size for size in dims])
+    return name, tensor
 
 
-def _tensor_type(reader: Reader, message: Wire) -> tuple[tuple[str, int], list[int | str]]:
-    """((data type, bits of an element), dims); a free dimension is its name, "" without one."""
-    data_type, dims = ("OTHER", -1), list[int | str]([-2])
+def _tensor_type(reader: Reader, message: Wire) -> tuple[str, list[int]]:
+    data_type, dims = "OTHER", [-2]
     for part in reader.fields(message.start, message.end):
         if part.number == 1:
-            data_type = _type_of(part)
+            data_type = _type_of(part)[0]
         elif part.number == 2:
             dims = []
             for dim in reader.fields(_message(part).start, part.end):
-                size: int | str = ""
+                size = -1
                 for told in reader.fields(_message(dim).start, dim.end):
                     if told.number == 1 and 0 <= told.value <= LARGEST:
                         size = told.value
-                    elif told.number == 2 and told.is_bytes:
-                        size = reader.text(told, 100)
                 dims.append(size)
                 if len(dims) > MOST_DIMS:
                     raise Malformed(f"a tensor has more than {MOST_DIMS} dimensions", _FIX)

@@ -23,10 +23,9 @@ export class ReleaseForm {
     this.fields = [...root.querySelectorAll("[data-field]")];
     this.onChange = onChange;
     this.document = null;  // the last that was read
-    this.suggested = {};
+    this.serving = null;  // the suggested
     this.text.addEventListener("input", () => onChange(this.text.value, true));
     for (const field of this.fields) field.addEventListener("change", () => this.changed(field));
-    root.querySelector("#take-envelope").addEventListener("click", () => this.take("envelope", this.suggested.envelope));
     root.querySelector("#take-serving").addEventListener("click", () => this.takeServing());
     this.root = root;
   }
@@ -34,11 +33,8 @@ export class ReleaseForm {
   // What the server read; the fields follow, but not the one that is being typed in.
   show(answer) {
     this.document = answer.document;
-    this.suggested = { envelope: answer.suggested_envelope, serving: answer.suggested_serving };
-    this.root.querySelector("#take-envelope").disabled = !answer.suggested_envelope || !answer.document;
-    this.root.querySelector("#take-serving").disabled = !answer.suggested_serving || !answer.document;
-    this.root.querySelector("#suggested").textContent = answer.suggested_envelope
-      ? `From the headers: ${JSON.stringify(answer.suggested_envelope)}` : "";
+    this.serving = answer.suggested_serving;
+    this.root.querySelector("#take-serving").disabled = !this.serving || !answer.document;
     this.offer(answer.runtimes);
     for (const field of this.fields) {
       field.disabled = !answer.document;
@@ -78,17 +74,10 @@ export class ReleaseForm {
     this.onChange(made, false);
   }
 
-  take(path, value) {
-    if (!this.document || !value) return;
-    const made = structuredClone(this.document);
-    made[path] = { ...made[path], ...value };
-    this.hand(made);
-  }
-
   takeServing() {
-    if (!this.document || !this.suggested.serving) return;
+    if (!this.document || !this.serving) return;
     const made = structuredClone(this.document);
-    made.serving = { max_batch_size: 1, ...made.serving, ...this.suggested.serving };
+    made.serving = { max_batch_size: 1, ...made.serving, ...this.serving };
     this.hand(made);
   }
 }
