@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.calibration.arrays import increments_of, mixed_of
 from benchmarks.calibration.vectorised import Dispersions, fixed_sums_of, onset_mixed_of, onset_step_of, worse_of
-from rollouts.core.arrays import increments_of, mixed_of
 from rollouts.core.evidence import Side, Tolerance
 from rollouts.core.policy_schema import parse_policy
 

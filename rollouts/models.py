@@ -215,21 +215,19 @@ class Mismatch(models.Model):
     facts = models.JSONField(default=dict)
 
 
-class AATestRecord(models.Model):
-    """Stable tried against itself: blocks of 5 s to 2 minutes of its attempts are compared with the block that follows. One is worse
-    than the other only where failures come in spells; `alarmed_at` is since when too many episodes of ten minutes say so.
-    """
+class TrafficRecord(models.Model):
+    """The traffic of a model in an environment, as the engine counts it all the time."""
 
-    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="self_tests")
-    model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="self_tests")
-    state = models.JSONField(default=dict)  # rollouts.core.aa_test.SelfTest
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="+")
+    model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="+")
+    state = models.JSONField(default=dict)  # {"rate_per_s", "error_frac"}: averages over some minutes
     traffic = models.JSONField(
         default=dict
     )  # what it counted in the last hour: rollouts.core.recent_traffic.RecentTraffic
     tenants = models.JSONField(default=dict)  # the last hour by tenant: rollouts.core.tenant_traffic.TenantTraffic
     classes = models.JSONField(default=dict)  # the same by class of requests
     at = models.DateTimeField()
-    alarmed_at = models.DateTimeField(null=True)
 
     class Meta:
+        db_table = "rollouts_aatestrecord"
         constraints = [models.UniqueConstraint(fields=["environment", "model"], name="self_test_once")]

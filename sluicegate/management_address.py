@@ -1,7 +1,7 @@
 """The management address of a process: /livez, /readyz and /metrics, for probes and Prometheus. It asks for no sign-in.
 
 `SLUICEGATE_MANAGEMENT_ADDRESS` is host:port; port 0 takes a free one. Without it there is none. The process tells the database every
-15 s where it answers, so that Prometheus finds it (`/api/v1/prometheus-targets`).
+15 s where it answers, so that Prometheus finds it (`insights.api.targets`).
 """
 
 from __future__ import annotations

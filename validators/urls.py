@@ -14,6 +14,7 @@ urlpatterns = [
     path("models/<slug:slug>/releases/<str:name>/capacity-plan", capacity.CapacityPlanView.as_view()),
     path("models/<slug:slug>/releases/<str:name>/envelope", capacity.EnvelopeView.as_view()),
     path("models/<slug:slug>/releases/<str:name>/measured-envelope", capacity.MeasuredEnvelopeView.as_view()),
+    path("models/<slug:slug>/releases/<str:name>/mlbom", gate_runs.MlBomView.as_view()),
     path("gate-runs/<int:pk>", gate_runs.GateRunView.as_view()),
     path("gate-runs/<int:pk>/wait", gate_runs.GateRunWaitView.as_view()),
     path("gate-runs/<int:pk>/log", gate_runs.GateRunLogView.as_view()),

@@ -31,7 +31,7 @@ PAGES: Final = (
     ("Overview", "overview"), ("Models", "models"), ("New model", "new_model"), ("Drafts", "drafts"),
     ("Rollouts", "rollouts"), ("Approvals", "approvals"), ("Fleet", "fleet"), ("History", "history"), ("Audit", "audit"),
     ("Events", "events"), ("Webhooks", "webhooks"), ("Settings", "settings"), ("People", "people"), ("Teams", "teams"),
-    ("Tokens", "tokens"), ("Environments", "environments"),
+    ("Tokens", "tokens"), ("Issuers", "issuers"), ("Environments", "environments"),
     ("Your account", "account"), ("Status", "status"), ("Error codes", "errors"),
 )  # fmt: skip
 

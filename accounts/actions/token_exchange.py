@@ -83,8 +83,8 @@ def exchange_id_token(*, id_token: str, rule: int | None = None) -> Exchanged:
     if chosen is None:
         raise Refused(
             "no_rule_met",
-            "The identity token is good, but it meets no rule here. An administrator can see why with "
-            "sluicegate api POST /tokens:try.",
+            "The identity token is good, but it meets no rule here. An administrator can see why under Settings, Issuers, "
+            "Try a token.",
             issuer=issuer.url,
             rules_met=[one.pk for one in met],
         )

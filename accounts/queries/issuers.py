@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet
 
 from accounts.core.access import Actor, Verb, require
 from accounts.models import Identity, Issuer, RoleRule, TokenRule
@@ -10,9 +10,11 @@ from ledger.core.errors import NotFound
 
 
 def issuers(actor: Actor) -> QuerySet[Issuer]:
-    """Every issuer. Raises Refused."""
+    """All of them, with how many rules and people each has. Raises Refused."""
     require(actor, Verb.ADMINISTER, "*")
-    return Issuer.objects.order_by("pk")
+    return Issuer.objects.annotate(
+        rule_count=Count("token_rules", distinct=True), people_count=Count("identities", distinct=True)
+    ).order_by("pk")
 
 
 def get_issuer(actor: Actor, pk: int) -> Issuer:

@@ -7,8 +7,8 @@ from copy import deepcopy
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.calibration.arrays import mixed_of
 from benchmarks.calibration.vectorised import Dispersions, fixed_sums_of
-from rollouts.core.arrays import mixed_of
 from rollouts.core.evidence import Side
 from rollouts.core.stable_minute import CALM_S, LASTING_PARTS, NEWEST, OVER_LOG_E, PART_S, PARTS
 

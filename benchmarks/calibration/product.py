@@ -14,11 +14,11 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.calibration.arrays import increments_of, mixed_of
 from benchmarks.calibration.minutes import Minutes
 from benchmarks.calibration.rows import Failing, MostlyFailings
 from benchmarks.calibration.traffic import ERRORS, Second
 from benchmarks.calibration.vectorised import Dispersions, fixed_sums_of, worse_of
-from rollouts.core.arrays import increments_of, mixed_of
 from rollouts.core.decision import Code
 from rollouts.core.evidence import FIRST_ONSET, GRID, LATE_TICKS, Side
 from rollouts.core.policy import FULL_BP, Guard, Policy, Source

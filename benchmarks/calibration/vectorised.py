@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rollouts.core.arrays import Floats, increments_of, mixed_of
+from benchmarks.calibration.arrays import Floats, increments_of, mixed_of
 from rollouts.core.dispersion import (
     HISTORY_BAD,
     HISTORY_PHI,

@@ -15,7 +15,7 @@ from ledger.models import Job
 from ledger.queries.clock import now as database_now
 from rollouts.core.lifecycle import ACTIVE, FINAL
 from rollouts.core.recent_traffic import RecentTraffic
-from rollouts.models import AATestRecord, DecisionRecord, Observation, Rollout
+from rollouts.models import DecisionRecord, Observation, Rollout, TrafficRecord
 from serving.core.gpu import Gpu, reading_of
 from serving.models import Deployment, Gateway, Node, Route, Server
 from serving.queries.routes import acknowledgements
@@ -152,7 +152,7 @@ def objectives() -> Values:
 def error_burn() -> Values:
     """Absent without requests in the last hour, and without an objective."""
     limits, found = objectives(), dict[tuple[str, ...], float | Buckets]()
-    for environment, model, told in AATestRecord.objects.values_list("environment__slug", "model__slug", "traffic"):
+    for environment, model, told in TrafficRecord.objects.values_list("environment__slug", "model__slug", "traffic"):
         limit, minutes = limits.get((environment, model, "errors")), RecentTraffic.from_json(told).minutes
         requests = sum(one.requests for one in minutes)
         if isinstance(limit, float) and limit > 0 and requests:

@@ -111,7 +111,6 @@ class EventVerb(StrEnum):
     ROLLOUT_OVERDUE = "rollout.overdue"
     ROLLOUT_TOOK_OVER = "rollout.took_over"
     ROLLOUT_PROMOTING = "rollout.promoting"
-    SELFTEST_ALARMED = "selftest.alarmed"
     ROLLOUT_PAUSED = "rollout.paused"
     ROLLOUT_RESUMED = "rollout.resumed"
     ROLLOUT_BAKING = "rollout.baking"

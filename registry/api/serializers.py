@@ -210,6 +210,7 @@ class ReleaseBrief(serializers.Serializer[Release]):
             "attestations": f"{here}/attestations",
             "notes": f"{here}/notes",
             "comments": f"{here}/comments",
+            "mlbom": f"{here}/mlbom",
             "gate_runs": f"{here}/gate-runs",
             "model": model,
         }

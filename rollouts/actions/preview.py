@@ -39,7 +39,6 @@ from rollouts.core.room import Room
 from rollouts.models import Rollout
 from rollouts.queries.approvals import MOST_NAMES, approvers_of
 from rollouts.queries.beside import Beside, beside
-from rollouts.queries.detection import curve_of
 from rollouts.queries.obstacles import does_not_hold
 from rollouts.queries.prometheus_guards import query_problems
 from rollouts.queries.rolled_back import MOST_TOLD, rolled_back_before
@@ -141,7 +140,6 @@ def preview_rollout(
         "policy_digest": plan.digest,
         "traffic": traffic.to_json(),
         **found.to_json(),
-        "curve": curve_of(plan, traffic, has_stable=stable is not None)["stages"],
         "approvals": [{"stage": stage, "needed": count} for stage, count in plan.approvals.items()],
         "frozen": frozen_view(plan),
         "can_start": not any(one.level == "refused" for one in warnings),

@@ -9,17 +9,18 @@ from functools import reduce
 from typing import Any
 
 from django.db import connection, transaction
+from django.db.models import Count
 
 from accounts.core.access import Actor
 from ledger.actions.transitions import reread
 from ledger.core.errors import Stale, StateChanged
-from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import Code, evidence_of
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import FULL_BP
 from rollouts.core.tick import Outcome, Tick
 from rollouts.core.tick_history import MOST_BLOCKS, Segment, joined, to_join
 from rollouts.models import DecisionRecord, Observation, Rollout
+from rollouts.queries.replay import block_of
 
 ENGINE = Actor.system("engine")
 #: States whose rows keep the reason that they have: what a person or the rollback wrote there.
@@ -157,12 +158,6 @@ def _row_of(
     )
 
 
-def block_of(row: Observation) -> Segment:
-    """A stored block, as `rollouts.core` reads it."""
-    arms = Arms(Counts.from_json(row.candidate), Counts.from_json(row.stable))
-    return Segment(row.first_tick, row.tick, row.from_at.timestamp(), row.at.timestamp(), tuple(row.ticks), arms)
-
-
 @transaction.atomic
 def join_old_blocks(rollout: Rollout, *, fence: int, most: int = MOST_BLOCKS) -> int:
     """How many blocks the rollout is left with: not more than `most`, the old ones joined into coarser ones.
@@ -189,8 +184,6 @@ def _join(rollout: Rollout, pks: Collection[int]) -> None:
 
 def count_blocks(rollout_ids: Iterable[int]) -> dict[int, int]:
     """How many blocks are stored of each rollout."""
-    from django.db.models import Count
-
     counted = (
         Observation.objects.filter(rollout_id__in=list(rollout_ids)).values_list("rollout_id").annotate(Count("pk"))
     )

@@ -345,9 +345,6 @@ class RolloutPreviewOut(serializers.Serializer[Any]):
     traffic = TrafficOut()
     stages = StagePreviewOut(many=True)
     detect = DetectionOut(many=True)
-    curve = serializers.ListField(
-        child=serializers.DictField(), help_text="detection at many shares of failures, by stage"
-    )
     total_s = serializers.FloatField(allow_null=True)
     is_thin = serializers.BooleanField(help_text="some stage will not see enough before its deadline")
     sooner = SoonerPlanOut(allow_null=True, help_text="a plan that proves a healthy release in less time; if is_thin")

@@ -7,11 +7,10 @@ The rules of a zone come from the IANA time zone database, which is a table and 
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from functools import cache, lru_cache
+from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -79,6 +78,18 @@ class FreezeWindow:
         begin = _instant(midnight + timedelta(minutes=self.from_min), self.zone, is_end=False)
         end = _instant(midnight + timedelta(minutes=to_min), self.zone, is_end=True)
         return (begin, end) if begin < end else None
+
+    def covers(self, other: FreezeWindow) -> bool:
+        """Whether the window freezes all that `other` does. If zones differ, or over midnight, only an equal window does."""
+        if replace(self, why="") == replace(other, why=""):
+            return True
+        return (
+            self.time_zone == other.time_zone
+            and self.days >= other.days
+            and self.from_min <= other.from_min < other.to_min <= self.to_min
+            and (self.first_day is None or (other.first_day is not None and self.first_day <= other.first_day))
+            and (self.last_day is None or (other.last_day is not None and other.last_day <= self.last_day))
+        )
 
     def _has(self, day: date) -> bool:
         return (
@@ -173,47 +184,6 @@ def stretches(windows: Iterable[FreezeWindow], begin: datetime, end: datetime) -
     return tuple(merged)
 
 
-@lru_cache(maxsize=256)
-def uncovered(own: tuple[FreezeWindow, ...], others: tuple[FreezeWindow, ...]) -> list[FreezeWindow]:
-    """Windows of `own` with time that `others`, together, do not freeze. Reasons are not compared, nor time outside 2020 to 2040."""
-    same = {replace(window, why="") for window in others}
-    left = [window for window in own if replace(window, why="") not in same]
-    if not left:
-        return []
-    spans = [(*span, stretches(others, span[0] - _NEAR, span[1] + _NEAR)) for span in _spans([*own, *others])]
-    return [window for window in left if not all(_is_covered(window, *span) for span in spans)]
-
-
-_FIRST, _LAST = date(2020, 1, 1), date(2040, 1, 1)
-_A_YEAR, _NEAR = timedelta(days=373), timedelta(days=3)
-
-
-def _spans(windows: Iterable[FreezeWindow]) -> Iterator[tuple[datetime, datetime]]:
-    """Begins and ends of the times that show all that the windows freeze.
-
-    Between two days that windows name, and beyond them, everything repeats each week, but for the clock changes of a
-    year. So a span lasts for a year after each such day, and begins a year before the first.
-    """
-    edges = {day for window in windows for day in (window.first_day, window.last_day) if day is not None}
-    first, *days = sorted(min(max(day, _FIRST), _LAST) for day in edges or {_FIRST})
-    begin, end = first - _A_YEAR, first + _A_YEAR
-    for day in days:
-        if day > end:
-            yield _midnight(begin), _midnight(end)
-            begin = day
-        end = day + _A_YEAR
-    yield _midnight(begin), _midnight(end)
-
-
-def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time(), UTC)
-
-
-def _is_covered(window: FreezeWindow, begin: datetime, end: datetime, others: Sequence[Stretch]) -> bool:
-    """Whether each of its stretches lies within one of `others`, which are merged and in their order."""
-    ends = [one.ends_at for one in others]
-    for stretch in stretches([window], begin, end):
-        after = bisect_left(ends, stretch.ends_at)
-        if after == len(ends) or others[after].begins_at > stretch.begins_at:
-            return False
-    return True
+def uncovered(own: Iterable[FreezeWindow], others: Collection[FreezeWindow]) -> list[FreezeWindow]:
+    """Windows of `own` that no window of `others` covers alone. Reasons are not compared."""
+    return [window for window in own if not any(other.covers(window) for other in others)]

@@ -7,16 +7,13 @@ medians, not promises; `benchmarks.calibration` measures their spread.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from accounts.core.quantities import weight_text
-from rollouts.core.arrays import Floats, increments_of, mixed_of
-from rollouts.core.evidence import LOG_WEIGHTS, Side, fixed_sums
+from rollouts.core.evidence import Side, Sums, Window, fixed_sums, increments, mixed
 from rollouts.core.policy import FULL_BP, ONE_LOOK, Guard, OnUndecided, Policy, Source, Step
 
 FAILURES = (0.01, 0.05, 0.20)
@@ -107,10 +104,8 @@ def preview(
     error_frac: float = 0.0,
     slow_frac: Mapping[str, float] = NO_SHARES,
     has_stable: bool,
-    failures: Sequence[float] = FAILURES,
 ) -> PolicyPreview:
-    """`rate_per_s`: requests a second of the whole model, None where nobody knows; `error_frac`: stable's share of errors;
-    `failures`: the shares of failing attempts whose detection is told, each in (0, 1].
+    """`rate_per_s`: requests a second of the whole model, None where nobody knows; `error_frac`: stable's share of errors.
 
     `slow_frac`: stable's share of slow attempts by counter (`slow_50ms`). A stage waits for proof at every point of a
     guard, and takes several times longer at one where a fifth of a healthy release's attempts are slow.
@@ -119,7 +114,11 @@ def preview(
     stages = [_stage(plan, name, step, rate_per_s, error_frac, slow_frac, has_stable) for name, step in _named(plan)]
     if plan.shadow is not None:
         stages.insert(0, _shadow(plan, rate_per_s))
-    detect = detections(policy, rate_per_s=rate_per_s, error_frac=error_frac, has_stable=has_stable, failures=failures)
+    detect = tuple(
+        one
+        for name, step in (_named(plan) if rate_per_s else ())
+        for one in _detections(plan, name, step, rate_per_s or 0.0, error_frac, has_stable)
+    )
     times = [one.expected_s for one in stages]
     total = None if None in times else sum(one for one in times if one is not None)
     is_thin = bool(rate_per_s) and any(one.is_late or one.expected_s is None for one in stages)
@@ -141,18 +140,6 @@ def _sooner(
     whole = sum(one or 0.0 for one in times)
     is_sooner = total_s is None or whole <= SOONER_FRAC * total_s
     return SoonerPlan(SOONER_BP, SOONER_HOLDBACK_BP, whole) if is_sooner else None
-
-
-def detections(
-    policy: Policy, *, rate_per_s: float | None, error_frac: float, has_stable: bool, failures: Sequence[float]
-) -> tuple[Detection, ...]:
-    """Of `preview`, how fast each share of failing attempts is found at each stage; nothing where nobody knows the rate."""
-    plan = policy.facing(has_stable=has_stable)
-    return tuple(
-        one
-        for name, step in (_named(plan) if rate_per_s else ())
-        for one in _detections(plan, name, step, failures, rate_per_s or 0.0, error_frac, has_stable)
-    )
 
 
 def _named(plan: Policy) -> list[tuple[str, Step]]:
@@ -179,7 +166,7 @@ def _stage(
             if guard.source is Source.GATEWAY and guard.needs_proof and not guard.is_dry_run
             for share in _shares(guard, base, slow if has_stable else NO_SHARES)
         ]
-        longest_s = float(np.max(_until(np.array(each), plan.bar_fine))) if each else 0.0
+        longest_s = max((_until(sums, plan.bar_fine) for sums in each), default=0.0)
         proof_s = longest_s if math.isfinite(longest_s) else None
         longest = None if samples_s is None or proof_s is None else max(step.min_s, samples_s, proof_s)
         expected, is_late = _waited(plan, longest, step.deadline_s)
@@ -217,36 +204,33 @@ def _shadow(plan: Policy, rate: float | None) -> StagePreview:
     )
 
 
-def _detections(
-    plan: Policy, name: str, step: Step, fails: Sequence[float], rate: float, base: float, has_stable: bool
-) -> list[Detection]:
+def _detections(plan: Policy, name: str, step: Step, rate: float, base: float, has_stable: bool) -> list[Detection]:
     """By the errors guard, or by the first one where errors are not guarded."""
     guard = next((one for one in plan.guards if one.kind.is_failure), plan.guards[0])
     nc, nb = _loads(step.weight_bp, rate)
-    bads = np.maximum(np.asarray(fails, dtype=np.float64), base)
-    limit = guard.roll_back_over.of(guard.max_frac)
-    ways = [np.array([fixed_sums(nc * bad, nc, limit, Side.WORSE) for bad in bads.tolist()])]
-    if has_stable and nb:
-        ways.append(_increments(guard, nc, nb, bads, base, Side.WORSE))
-    found = np.min(_until(np.stack(ways), plan.bar_worse_of(guard)), axis=0)
-    seconds = np.maximum(found, 1.0 / (nc * bads)) + REACTION_S  # no evidence before the first bad attempt
+    limit, bar = guard.roll_back_over.of(guard.max_frac), plan.bar_worse_of(guard)
     more = plan.second_look.looks - 1 if has_stable else 0
-    again = [one.seconds for one in _first_stage_again(plan, fails, rate, base)] if more else [0.0] * len(fails)
-    return [
-        Detection(
-            fail, name, step.weight_bp, round(after, 1), round(after * nc * bad, 1),
-            None if later is None else round(after + more * (plan.second_look.after_s + later), 1),
-        )
-        if math.isfinite(after)
-        else Detection(fail, name, step.weight_bp, None, None, None)
-        for fail, bad, after, later in zip(fails, bads.tolist(), seconds.tolist(), again, strict=True)
-    ]  # fmt: skip
+    again = [one.seconds for one in _first_stage_again(plan, rate, base)] if more else [0.0] * len(FAILURES)
+    found = []
+    for fail, later in zip(FAILURES, again, strict=True):
+        bad = max(fail, base)
+        ways = [fixed_sums(nc * bad, nc, limit, Side.WORSE)]
+        if has_stable and nb:
+            ways.append(increments(Window(nc * bad, nc, nb * base, nb), guard.roll_back_over, Side.WORSE))
+        # No evidence before the first bad attempt.
+        after = max(min(_until(sums, bar) for sums in ways), 1.0 / (nc * bad)) + REACTION_S
+        if math.isinf(after):
+            found.append(Detection(fail, name, step.weight_bp, None, None, None))
+            continue
+        convicted = None if later is None else round(after + more * (plan.second_look.after_s + later), 1)
+        found.append(Detection(fail, name, step.weight_bp, round(after, 1), round(after * nc * bad, 1), convicted))
+    return found
 
 
-def _first_stage_again(plan: Policy, fails: Sequence[float], rate: float, base: float) -> list[Detection]:
+def _first_stage_again(plan: Policy, rate: float, base: float) -> list[Detection]:
     """The same in a later look, which begins at the first weight and convicts."""
     later = replace(plan.at_look(2), second_look=ONE_LOOK)
-    return _detections(later, plan.stage_name(0), plan.steps[0], fails, rate, base, has_stable=True)
+    return _detections(later, plan.stage_name(0), plan.steps[0], rate, base, has_stable=True)
 
 
 def _loads(weight_bp: int, rate: float) -> tuple[float, float]:
@@ -266,37 +250,23 @@ def _shares(guard: Guard, base: float, slow: Mapping[str, float]) -> list[float]
     return [slow.get(guard.name, guard.max_frac / 2), *inner]
 
 
-def _fine_sums(guard: Guard, nc: float, nb: float, share: float, has_stable: bool) -> Floats:
+def _fine_sums(guard: Guard, nc: float, nb: float, share: float, has_stable: bool) -> Sums:
     """What a second adds to a healthy candidate's evidence, where both arms have this share of bad attempts."""
     if has_stable and nb:
-        return _increments(guard, nc, nb, np.float64(share), share, Side.FINE)
-    return np.array(fixed_sums(nc * share, nc, guard.promote_within.of(guard.max_frac), Side.FINE))
+        return increments(Window(nc * share, nc, nb * share, nb), guard.promote_within, Side.FINE)
+    return fixed_sums(nc * share, nc, guard.promote_within.of(guard.max_frac), Side.FINE)
 
 
-def _increments(guard: Guard, nc: float, nb: float, candidate: Any, stable: float, side: Side) -> Floats:
-    """For each of the candidate's shares of bad attempts."""
-    tolerance = guard.roll_back_over if side is Side.WORSE else guard.promote_within
-    counts = (nc * candidate, np.float64(nc), np.float64(nb * stable), np.float64(nb))
-    return increments_of(*counts, tolerance, side)  # type: ignore[arg-type]
+def _until(sums: Sums, bar: float) -> float:
+    """Seconds until evidence that grows by `sums` a second reaches the bar; infinite if not within FOREVER_S."""
 
+    def is_reached(seconds: float) -> bool:
+        return mixed([seconds * one for one in sums]) >= bar
 
-def _until(each: Floats, bar: float) -> Floats:
-    """Seconds until evidence that grows by `each` a second reaches the bar; infinite if not within FOREVER_S. The grid is the last axis.
-
-    Found by halving between two bounds: a mixture is no less than its largest part, and no more than as many times that.
-    """
-    never = mixed_of(FOREVER_S * each) < bar
-    low, high = (_largest_reaches(each, bar - room) for room in (math.log(each.shape[-1]), 0.0))
-    while np.any(is_wide := ~never & (high - low > np.maximum(0.05, low * 0.01))):
+    if not is_reached(FOREVER_S):
+        return math.inf
+    low, high = 0.0, FOREVER_S
+    while high - low > max(0.05, low * 0.01):
         middle = (low + high) / 2
-        is_reached = mixed_of(middle[..., np.newaxis] * each) >= bar
-        high = np.where(is_wide & is_reached, middle, high)
-        low = np.where(is_wide & ~is_reached, middle, low)
-    return np.where(never, np.inf, high)
-
-
-def _largest_reaches(each: Floats, bar: float) -> Floats:
-    """When the first of a mixture's parts reaches the bar by itself, within FOREVER_S."""
-    rises = each > 0
-    seconds = np.where(rises, (bar - LOG_WEIGHTS) / np.where(rises, each, 1.0), FOREVER_S)
-    return np.asarray(np.clip(np.min(seconds, axis=-1), 0.0, FOREVER_S))
+        low, high = (low, middle) if is_reached(middle) else (middle, high)
+    return high

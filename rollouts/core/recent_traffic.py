@@ -15,6 +15,8 @@ SPAN_S: Final = 5
 SPANS: Final = 6
 #: Counts that are older than this, in seconds, are not shown as present ones. The engine writes them every 5 s.
 NOW_WITHIN_S: Final = 10
+#: A model's rate of requests and share of errors are averages over about this time.
+RATE_MEMORY_S: Final = 300.0
 _QUANTILE: Final = 0.99
 
 

@@ -56,7 +56,7 @@ def approvals_of(rollouts: Iterable[Rollout], *, now: datetime | None = None) ->
 def given_to(rollout: Rollout, *, now: datetime | None = None) -> list[Given]:
     """Every approval of the rollout, the oldest first, with why it does not count now, if so. One query."""
     now, found = now or timezone.now(), []
-    for row in _given(rollout=rollout.pk):
+    for row in _judgeable().filter(rollout=rollout).select_related("approver"):
         _, newest_report, *columns = (getattr(row, name) for name in _COLUMNS)
         void = core.void_because(_approval(*columns), now=now, **_facts_of(rollout, newest_report))
         found.append(Given(row, void))
@@ -163,10 +163,6 @@ def _with_may_approve(team: OuterRef) -> QuerySet[Approval]:
     return Approval.objects.annotate(may_approve=ExpressionWrapper(still_may, output_field=BooleanField())).order_by(
         "pk"
     )
-
-
-def _given(rollout: Any) -> QuerySet[Any, Any]:
-    return _judgeable().filter(rollout=rollout).select_related("approver")
 
 
 def _newest_report(rollout: str = "") -> Coalesce:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import OuterRef, Subquery
 from django.db.models.functions import JSONObject
 from django.utils import timezone
 
@@ -48,17 +47,13 @@ class Beside:
 
 def beside(model: ServedModel, environment: Environment) -> Beside:
     """What a rollout of the model would begin beside in the environment. One query."""
-    (row,) = _beside(environment=environment.pk, model=model.pk, since=timezone.now() - FRESH_FOR)
-    ongoing = Ongoing(**{**row.ongoing, "state": RolloutState(row.ongoing["state"])}) if row.ongoing else None
-    return Beside(ongoing, Former(**row.former) if row.former else None, traffic_from(row.tested, row.blocks))
-
-
-def _beside(environment: int, model: int, since: datetime) -> QuerySet[Any, Any]:
     here = Rollout.objects.filter(model=model, environment=OuterRef("pk")).order_by("-pk")
-    ongoing = here.filter(state__in=sorted(state.value for state in ACTIVE))
+    active = here.filter(state__in=sorted(state.value for state in ACTIVE))
     of_ongoing = JSONObject(pk="pk", state="state", candidate="candidate__number")
     of_former = JSONObject(pk="pk", policy="policy", policy_digest="policy_digest")
-    return counted(one_environment(environment), model, since).annotate(
-        ongoing=Subquery(ongoing.values(row=of_ongoing)[:1]),
-        former=Subquery(here.values(row=of_former)[:1]),
-    )
+    places = counted(one_environment(environment.pk), model.pk, timezone.now() - FRESH_FOR)
+    row: Any = places.annotate(
+        ongoing=Subquery(active.values(row=of_ongoing)[:1]), former=Subquery(here.values(row=of_former)[:1])
+    ).get()
+    ongoing = Ongoing(**{**row.ongoing, "state": RolloutState(row.ongoing["state"])}) if row.ongoing else None
+    return Beside(ongoing, Former(**row.former) if row.former else None, traffic_from(row.tested, row.blocks))

@@ -1,7 +1,7 @@
 """Whether the engine reads the gateways of an environment: without that, nobody knows whether users are served there.
 
 The engine reads all gateways of an environment each second, whatever models they route, and writes what it counted
-(`rollouts.engine.aa_tests`). A gateway that is frozen keeps its connection to the control plane for a while, so only a read shows it.
+(`rollouts.engine.stable_traffic`). A gateway that is frozen keeps its connection to the control plane for a while, so only a read shows it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from registry.models import ServedModel
 from rollouts.core.recent_traffic import NOW_WITHIN_S
-from rollouts.models import AATestRecord
+from rollouts.models import TrafficRecord
 from serving.models import Route
 from serving.queries.reporting import reports_since, with_answering
 from serving.queries.routes import model_routes
@@ -58,18 +58,20 @@ def lost_or_unread(reports: datetime, reads: datetime) -> QuerySet[Any]:
 def route_standing() -> list[tuple[int, str, int, bool]]:
     """(route, model's slug, servers known to answer for its stable release, whether its gateways are unread) of every route that
     gateways follow. One query."""
-    return list(_standing(reports=reports_since(), reads=timezone.now() - READ_WITHIN))
+    is_unread = unread(timezone.now() - READ_WITHIN)
+    routes = with_answering(reports_since()).annotate(slug=F("model__slug"), is_unread=is_unread)
+    return list(routes.order_by("pk").values_list("pk", "slug", "answering", "is_unread"))
 
 
 def read_routes(model: ServedModel) -> list[Route]:
     """As `routes_of` of serving, and each with `read_at` and `written_at`: see `last_read` and `last_written`."""
-    return list(_of_model(model=model.pk, since=reports_since()))
+    return list(model_routes(model.pk, reports_since()).annotate(read_at=last_read(), written_at=last_written()))
 
 
 def unread(since: Any) -> Q:
     """Condition on routes whose environment was counted once and was not read since this instant. An environment that was never
     counted is new."""
-    here = AATestRecord.objects.filter(environment=OuterRef("environment"))
+    here = TrafficRecord.objects.filter(environment=OuterRef("environment"))
     read = here.annotate(counted_at=_COUNTED_AT).filter(counted_at__gte=since).filter(counted_at__gte=F("at") - MISSED)
     return Q(Exists(here)) & ~Q(Exists(read))
 
@@ -78,18 +80,5 @@ _COUNTED_AT = Func(Cast(KT("traffic__counted_s"), FloatField()), function="to_ti
 
 
 def _newest(column: str) -> QuerySet[Any, Any]:
-    rows = AATestRecord.objects.filter(environment=OuterRef("environment")).annotate(counted_at=_COUNTED_AT).order_by()
+    rows = TrafficRecord.objects.filter(environment=OuterRef("environment")).annotate(counted_at=_COUNTED_AT).order_by()
     return rows.values("environment").annotate(newest=Max(column)).values("newest")
-
-
-def _of_model(model: Any, since: Any) -> QuerySet[Any, Any]:
-    return model_routes(model, since).annotate(read_at=last_read(), written_at=last_written())
-
-
-def _standing(reports: Any, reads: Any) -> QuerySet[Any, Any]:
-    return (
-        with_answering(reports)
-        .annotate(slug=F("model__slug"), is_unread=unread(reads))
-        .order_by("pk")
-        .values_list("pk", "slug", "answering", "is_unread")
-    )

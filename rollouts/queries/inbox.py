@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef, Q, QuerySet, Subquery
@@ -107,7 +106,7 @@ def waiting_approvals(actor: Actor, *, now: datetime | None = None, most: int = 
     """
     now = now or timezone.now()
     found = []
-    for rollout in _asking_rows(*sight_of(actor)):
+    for rollout in _asking().filter(within_sight(*sight_of(actor), of="model__")).order_by("pk"):
         plan = rollout.effective_policy
         people = people_of_row(rollout, pinned_by(rollout), rollout.newest_report, rollout.given, now)
         stage = _lacking(rollout, plan, people)
@@ -122,10 +121,10 @@ def approval_need(rollout_id: int, *, now: datetime | None = None) -> tuple[Wait
     """The stage of the rollout that lacks approvals, and everybody who may give one and has not; None where none can be given."""
     now = now or timezone.now()
     rollout = _asking().filter(pk=rollout_id).first()
-    if rollout is None or rollout.newest_report != pinned_by(rollout).report:  # type: ignore[attr-defined]
+    if rollout is None or rollout.newest_report != pinned_by(rollout).report:
         return None
     plan = rollout.effective_policy
-    people = people_of_row(rollout, pinned_by(rollout), rollout.newest_report, rollout.given, now)  # type: ignore[attr-defined]
+    people = people_of_row(rollout, pinned_by(rollout), rollout.newest_report, rollout.given, now)
     stage = _lacking(rollout, plan, people)
     if not stage:
         return None
@@ -134,7 +133,7 @@ def approval_need(rollout_id: int, *, now: datetime | None = None) -> tuple[Wait
     return need, list(able_to_approve(rollout.model, excluded_from(rollout)).exclude(username__in=by))
 
 
-def _asking() -> QuerySet[Rollout]:
+def _asking() -> QuerySet[Any, Any]:
     """The rollouts that are active and whose policy asks for approvals, with who gave some and since when they wait."""
     held = DecisionRecord.objects.filter(rollout=OuterRef("pk"), code=Code.AWAITING_APPROVAL).order_by("-pk")
     asking = with_approvals(Rollout.objects.filter(_ASKS, state__in=_STATES))
@@ -142,10 +141,6 @@ def _asking() -> QuerySet[Rollout]:
         "model__team", "environment", "candidate", "stable", "displaced", "report", "requested_by"
     )
     return related.defer(*(f"{arm}__{column}" for arm in ("candidate", "stable", "displaced") for column in LARGE))
-
-
-def _asking_rows(*sight: Any) -> QuerySet[Any, Any]:
-    return _asking().filter(within_sight(*sight, of="model__")).order_by("pk")
 
 
 def _lacking(rollout: Rollout, plan: Policy, people: Mapping[str, Sequence[str]]) -> str:
@@ -179,7 +174,9 @@ def weakened(rollout: Rollout, plan: Policy) -> list[str]:
 def awaited_of(release: Release) -> tuple[Rollout, dict[str, Any]] | None:
     """The newest rollout of the release as a candidate that has not ended and asks for approvals, with its stable release whole;
     and of its view (`view_of`) what the buttons for a yes and a no are made of. One query."""
-    rollout = next(iter(_awaited(release=release.pk)), None)
+    asking = with_approvals(Rollout.objects.filter(_ASKS, candidate=release, state__in=sorted(ACTIVE)))
+    related = ("model__team", "environment", "candidate__author", "stable__author", "report", "requested_by")
+    rollout: Any = asking.select_related(*related).order_by("-pk").first()
     if rollout is None:
         return None
     plan, newest, now = rollout.effective_policy, rollout.newest_report, timezone.now()
@@ -195,12 +192,6 @@ def awaited_of(release: Release) -> tuple[Rollout, dict[str, Any]] | None:
     superseded = {"code": "report_superseded", "message": _superseded(rollout)} if is_old else None
     told = {"approval_stages": stages, "next_approval": _lacking(rollout, plan, people) or None}
     return rollout, {**told, "blocked": superseded, "will_stop": None}
-
-
-def _awaited(release: UUID) -> QuerySet[Any, Any]:
-    asking = with_approvals(Rollout.objects.filter(_ASKS, candidate=release, state__in=sorted(ACTIVE)))
-    related = ("model__team", "environment", "candidate__author", "stable__author", "report", "requested_by")
-    return asking.select_related(*related).order_by("-pk")[:1]
 
 
 def _superseded(rollout: Rollout) -> str:
@@ -284,19 +275,14 @@ def waiting_waivers(actor: Actor, *, now: datetime | None = None) -> list[Waitin
     """Releases of the actor's teams, sealed within WAIVERS_WITHIN, that no gate and no server may run yet. One query."""
     since = (now or timezone.now()) - WAIVERS_WITHIN
     found = []
-    for release in _with_code(*sight_of(actor), since=since):
+    releases = code_bearing(within_sight(*sight_of(actor), of="model__"), since).select_related("model__team", "author")
+    for release in releases.order_by("sealed_at", "number"):
         kinds = _kinds_missing(release.paths, release.given)
         if kinds:
             risky = tuple(path for path in sorted(release.paths) if waivers_for([path]))
             will = f"Its gates and servers may then run the {' and '.join(kinds)} of {release.name}, and of no other release."
             found.append(WaitingWaiver(release, kinds, risky, will, _why_no_waiver(actor, release)))
     return sorted(found, key=lambda one: bool(one.why_not))
-
-
-def _with_code(teams: frozenset[str] | None, pattern: str | None, since: datetime) -> QuerySet[Any, Any]:
-    """The releases that the sight (`sight_of`) goes to and that `waiting_waivers` looks at, the oldest first."""
-    rows = code_bearing(within_sight(teams, pattern, of="model__"), since).select_related("model__team", "author")
-    return rows.order_by("sealed_at", "number")
 
 
 def _kinds_missing(paths: Iterable[str], given: Iterable[str]) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from rollouts.core.lifecycle import ACTIVE, LIVE, RolloutState, outcome_of
 from rollouts.models import Rollout
 from serving.models import Environment, Route
 from serving.queries import all_environments
-from serving.queries.deployments import among_text, array_text
 from serving.queries.readiness import Readiness, readiness_from, readiness_of
 from serving.queries.route_splits import NamedRelease, RouteSplit, named_release, splits_of
 
@@ -123,7 +122,7 @@ def places_in(
     """The same for these environments. Three queries."""
     now = now or timezone.now()
     ids = [model.pk for model in models]
-    routes, rollouts, health = splits_of(ids), _newest(array_text(ids)), readiness_of(ids, now=now)
+    routes, rollouts, health = splits_of(ids), _newest(ids), readiness_of(ids, now=now)
     loaded: dict[_At, dict[int, Readiness]] = {}
     for (environment_id, _), one in health.items():
         loaded.setdefault((environment_id, one.model_id), {})[one.number] = one
@@ -148,9 +147,9 @@ def places_in(
     return found
 
 
-def _rollout_rows(models: str) -> QuerySet[Any, tuple[Any, ...]]:
+def _rollout_rows(models: Collection[int]) -> QuerySet[Any, tuple[Any, ...]]:
     """The newest of each place, and the newest there that was promoted; the oldest first."""
-    mine = Rollout.objects.filter(model_id__in=among_text(models)).order_by(*_AT, "-pk")
+    mine = Rollout.objects.filter(model__in=models).order_by(*_AT, "-pk")
     newest = mine.distinct(*_AT).values("pk")
     promoted = mine.filter(state__in=_PROMOTED).distinct(*_AT).values("pk")
     rows = Rollout.objects.filter(Q(pk__in=newest) | Q(pk__in=promoted)).order_by("pk")
@@ -162,10 +161,10 @@ _ARMS = ("stable_id", "stable__number", "candidate_id", "candidate__number")
 _PROMOTED = (S.PROMOTED, S.REVERTED)
 
 
-def _newest(models: str) -> dict[_At, tuple[PlaceRollout, PlaceRollout | None]]:
+def _newest(models: Collection[int]) -> dict[_At, tuple[PlaceRollout, PlaceRollout | None]]:
     """The newest rollout, and the newest that was promoted (also where it was reverted since)."""
     found: dict[_At, tuple[PlaceRollout, PlaceRollout | None]] = {}
-    for environment, model, stable, stable_number, candidate, number, pk, *rest in _rollout_rows(models=models):
+    for environment, model, stable, stable_number, candidate, number, pk, *rest in _rollout_rows(models):
         row = PlaceRollout(pk, NamedRelease(candidate, number), named_release(stable, stable_number), *rest)
         _, before = found.get((environment, model), (None, None))
         found[environment, model] = (row, row if row.state in _PROMOTED else before)

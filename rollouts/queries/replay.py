@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db.models import QuerySet
-
 from ledger.core.errors import StateChanged
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import TAKES_BACK, Action
@@ -98,24 +96,16 @@ def beside_what_happened(rollout: Rollout, told: dict[str, Any]) -> dict[str, An
 
 def history_of(rollout: Rollout) -> list[Segment]:
     """What was observed, the oldest first, with the block that the engine has not stored yet."""
-    stored = [
-        Segment(
-            one.first_tick,
-            one.tick,
-            one.from_at.timestamp(),
-            one.at.timestamp(),
-            tuple(one.ticks),
-            Arms(Counts.from_json(one.candidate), Counts.from_json(one.stable)),
-        )
-        for one in _blocks(rollout=rollout.pk)
-        if one.ticks
-    ]
+    rows = Observation.objects.filter(rollout=rollout).order_by("first_tick")
+    stored = [block_of(one) for one in rows if one.ticks]
     unstored = OpenSegment.from_json(rollout.engine_state.get("history", {}))
     return [*stored, unstored.block()] if unstored.rows else stored
 
 
-def _blocks(rollout: Any) -> QuerySet[Any, Any]:
-    return Observation.objects.filter(rollout=rollout).order_by("first_tick")
+def block_of(row: Observation) -> Segment:
+    """A stored block, as `rollouts.core` reads it."""
+    arms = Arms(Counts.from_json(row.candidate), Counts.from_json(row.stable))
+    return Segment(row.first_tick, row.tick, row.from_at.timestamp(), row.at.timestamp(), tuple(row.ticks), arms)
 
 
 def _turns(walks: list[Walk]) -> Iterator[Walk]:

@@ -14,7 +14,6 @@ from registry.models import Release
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import DecisionRecord, Rollout
 from serving.models import Environment
-from serving.queries.deployments import among_text, array_text
 
 S = RolloutState
 #: The decisions that send the traffic back; whichever is the latest says why.
@@ -32,7 +31,7 @@ def rolled_back(releases: Iterable[UUID], environment: Environment | None = None
     place = {} if environment is None else {"environment": environment.pk}
     found: dict[UUID, list[RolledBack]] = {}
     made_up: set[tuple[UUID, int]] = set()
-    told = list(_ended(*place, releases=array_text(releases), **place))
+    told = _ended(releases, **place)
     for pk, state, candidate, at_place, slug, reason, ended_at, at, why in told:
         if state == S.PROMOTED:
             made_up.add((candidate, at_place))
@@ -41,11 +40,11 @@ def rolled_back(releases: Iterable[UUID], environment: Environment | None = None
     return found
 
 
-def _ended(*_: str, releases: str, **place: int) -> QuerySet[Rollout, tuple[Any, ...]]:
+def _ended(releases: Iterable[UUID], **place: int) -> QuerySet[Rollout, tuple[Any, ...]]:
     """The rollouts that took one of the releases back or promoted it, the newest first, MOST_TOLD of each place at most."""
     last = DecisionRecord.objects.filter(rollout=OuterRef("pk"), action__in=_BACK).order_by("-pk")
     back = Q(state=S.ROLLED_BACK, stable__isnull=False) | Q(state=S.REVERTED)
-    ended = Rollout.objects.filter(back | Q(state=S.PROMOTED), candidate__in=among_text(releases, "uuid"), **place)
+    ended = Rollout.objects.filter(back | Q(state=S.PROMOTED), candidate__in=list(releases), **place)
     age = Window(RowNumber(), partition_by=["candidate", "environment"], order_by="-pk")
     newest = Rollout.objects.filter(pk__in=ended.annotate(age=age).filter(age__lte=MOST_TOLD).values("pk"))
     told = newest.annotate(back_at=Subquery(last.values("at")[:1]), back_why=Subquery(last.values("reason")[:1]))

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
 
-from django.db.models import BooleanField, Count, F, Func, Q, QuerySet, Value
+from django.db.models import Count, Q, QuerySet
 from django.db.models.functions import TruncWeek
 
 from accounts.queries import users
@@ -57,15 +56,8 @@ def found_rollouts(models: Collection[int], narrowed: ListFilter) -> QuerySet[Ro
         asked &= Q(**{column: value}) if value else Q()
     if narrowed.state:
         asked &= Q(state__in=sorted(GROUPS.get(narrowed.state, {narrowed.state})))
-    found = Rollout.objects.filter(_of(models), asked).select_related(*_JOINED)
+    found = Rollout.objects.filter(asked, model__in=models).select_related(*_JOINED)
     return found.only(*_SAID).order_by("-pk")
-
-
-def _of(models: Collection[int]) -> Func:
-    """Of these models: however many there are, one parameter, and no join that PostgreSQL would have to plan."""
-    keys = Value(f"{{{','.join(map(str, models))}}}")
-    is_one = BooleanField()
-    return Func(F("model"), keys, template="%(expressions)s::bigint[])", arg_joiner=" = ANY(", output_field=is_one)
 
 
 def weeks_of(models: Collection[int], today: date, weeks: int = 12) -> list[tuple[date, dict[str, int]]]:
@@ -73,24 +65,16 @@ def weeks_of(models: Collection[int], today: date, weeks: int = 12) -> list[tupl
     first = today - timedelta(days=today.weekday(), weeks=weeks - 1)
     counts: dict[date, Counter[str]] = {first + timedelta(weeks=i): Counter() for i in range(weeks)}
     since = datetime.combine(first, time(), UTC)
-    for monday, state, count in _weekly(tuple(models), since=since):
+    rows = Rollout.objects.filter(model__in=models, created_at__gte=since).order_by()
+    weekly = rows.annotate(monday=TruncWeek("created_at", tzinfo=UTC)).values_list("monday", "state")
+    for monday, state, count in weekly.annotate(count=Count("pk")):
         outcome = next((name for name, states in OUTCOMES.items() if state in states), "")
         if monday.date() in counts and outcome:
             counts[monday.date()][outcome] += count
     return [(monday, dict(found)) for monday, found in counts.items()]
 
 
-def _weekly(models: tuple[int, ...], since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
-    rows = Rollout.objects.filter(_of(models), created_at__gte=since).order_by()
-    weekly = rows.annotate(monday=TruncWeek("created_at", tzinfo=UTC)).values_list("monday", "state")
-    return weekly.annotate(count=Count("pk"))
-
-
 def people_of(models: Collection[int]) -> list[str]:
     """Who asked for rollouts of these models, by name."""
-    return [name for (name,) in _people(tuple(models))]
-
-
-def _people(models: tuple[int, ...]) -> QuerySet[Any, tuple[Any, ...]]:
-    asked = Rollout.objects.filter(_of(models)).order_by().values("requested_by").distinct()
-    return users().filter(pk__in=asked).order_by("username").values_list("username")
+    asked = Rollout.objects.filter(model__in=models).order_by().values("requested_by").distinct()
+    return list(users().filter(pk__in=asked).order_by("username").values_list("username", flat=True))

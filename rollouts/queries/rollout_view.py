@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.utils import timezone
 
 from accounts.core.addresses import API
@@ -133,14 +133,10 @@ def _where(rollout: Rollout) -> RolloutState:
 
 def _decisions(rollout: Rollout) -> list[DecisionRecord]:
     """The newest first: the DECISIONS_SHOWN newest, and then those before them that entered a stage."""
-    return list(_shown(rollout=rollout.pk))
-
-
-def _shown(rollout: int) -> QuerySet[DecisionRecord]:
-    decisions = DecisionRecord.objects.filter(rollout=rollout).order_by("-pk")
+    decisions = rollout.decisions.order_by("-pk")
     entering = Q(action__in=_ENTERING, facts__has_key="to_index")
     anew = Q(action__in=_ANEW)
-    return decisions.filter(entering | anew | Q(pk__in=decisions.values("pk")[:DECISIONS_SHOWN]))
+    return list(decisions.filter(entering | anew | Q(pk__in=decisions.values("pk")[:DECISIONS_SHOWN])))
 
 
 def _entered(rollout: Rollout, policy: Policy, decisions: list[DecisionRecord]) -> dict[str, datetime | None]:

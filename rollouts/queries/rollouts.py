@@ -20,16 +20,12 @@ from serving.queries.deployments import answering_servers
 _WHOLE = ("model__team", "environment", "candidate__author", "stable", "displaced", "report", "requested_by")
 
 
-def _one(rollout: Any) -> QuerySet[Any, Any]:
-    return with_comments(Rollout.objects.select_related(*_WHOLE).filter(pk=rollout), "candidate")
-
-
 def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
     """The rollout, with the comments on its candidate as `with_comments` reads them.
 
     Raises NotFound, also where the actor may not read the model's team.
     """
-    rollout = next(iter(_one(rollout=rollout_id)), None)
+    rollout = with_comments(Rollout.objects.select_related(*_WHOLE).filter(pk=rollout_id), "candidate").first()
     if rollout is None or not may(actor, Verb.READ, rollout.model.team.slug, rollout.model.slug):
         raise NotFound(
             "no_such_rollout",
@@ -61,11 +57,7 @@ def rollouts_of(models: Iterable[ServedModel]) -> QuerySet[Rollout]:
 
 def newest_of(model: ServedModel, most: int) -> list[Rollout]:
     """So many rollouts of the model, the newest first, with the columns that a row of `rollouts/_rows.html` shows and no others."""
-    return list(_newest(most, model=model.pk))
-
-
-def _newest(most: Any, model: Any) -> QuerySet[Any, Any]:
-    return (
+    rows = (
         Rollout.objects.filter(model=model)
         .select_related("model", "environment", "candidate", "stable")
         .only(
@@ -78,8 +70,9 @@ def _newest(most: Any, model: Any) -> QuerySet[Any, Any]:
             "candidate__number",
             "stable__number",
         )
-        .order_by("-pk")[:most]
+        .order_by("-pk")
     )
+    return list(rows[:most])
 
 
 def policy_by_digest(model: ServedModel, digest: str) -> dict[str, Any] | None:

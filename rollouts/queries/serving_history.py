@@ -79,28 +79,8 @@ def served_at(model: ServedModel, environment: Environment, at: datetime | None 
     at = at or now
     if at > now:
         raise Invalid("in_the_future", f"{at.isoformat()} is yet to come. Name an instant that has passed.", field="at")
-    moves = moves_of(model, environment)
-    move = moves.filter(at__lte=at).order_by("-seq").first()
-    if move is None:
-        following = moves.order_by("seq").first()
-        return Served(environment.slug, model.slug, at, until=following.at if following else None)
-    following = moves.filter(seq__gt=move.seq).order_by("seq").first()
-    rollout = _rollout(model, environment, at)
-    change = changes_of_moves(model, [move])[0]
-    return Served(
-        environment.slug,
-        model.slug,
-        at,
-        arms=change.arms,
-        mirrored_pct=change.mirrored_pct,
-        since=change.at,
-        until=following.at if following else None,
-        reason=change.reason,
-        actor=change.actor,
-        event=change.event,
-        rollout=_decided(rollout, at),
-        observed=_observed(rollout, at),
-    )
+    changes, _, after = changes_between(model, environment, at, at, 1)
+    return served_among(model, environment, at, changes, after)
 
 
 def moves_of(model: ServedModel, environment: Environment) -> QuerySet[Event]:

@@ -11,7 +11,7 @@ from registry.core.traffic import OTHERS, quotas_per_s, shares_pct
 from registry.models import ServedModel
 from rollouts.core.recent_traffic import quantile
 from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
-from rollouts.models import AATestRecord
+from rollouts.models import TrafficRecord
 from serving.models import Environment
 from serving.queries.answering import NONE_SERVING, serving_of
 from serving.queries.routes import route_of
@@ -80,7 +80,7 @@ def tenants_view(model: ServedModel, environment: Environment) -> TenantsSeen:
     quotas = {name: float(one["requests_per_s"]) for name, one in sorted(stated.get("named", {}).items())}
     if stated:
         quotas[OTHERS] = float(stated["others"]["requests_per_s"])
-    record = AATestRecord.objects.filter(model=model, environment=environment).first()
+    record = TrafficRecord.objects.filter(model=model, environment=environment).first()
     now = timezone.now().timestamp()
     found = TenantTraffic.from_json(record.tenants).since(now, MINUTES) if record else {}
     rows = [

@@ -13,15 +13,14 @@ from django.db.models.functions import JSONObject
 from django.utils import timezone
 
 from registry.models import ServedModel
-from rollouts.core.aa_test import RATE_MEMORY_S
 from rollouts.core.counter_deltas import Counts
-from rollouts.core.recent_traffic import Minute, RecentTraffic, Span
-from rollouts.models import AATestRecord, Observation, Rollout
+from rollouts.core.recent_traffic import RATE_MEMORY_S, Minute, RecentTraffic, Span
+from rollouts.models import Observation, Rollout, TrafficRecord
 from rollouts.queries.gateway_reads import last_read, last_written
 from serving.models import Environment
-from serving.queries.deployments import among_text, array_text, one_environment
+from serving.queries.deployments import one_environment
 
-#: An A/A test whose state is older than this says nothing of the present traffic.
+#: Counts that are older than this say nothing of the present traffic.
 FRESH_FOR = timedelta(days=1)
 #: As many of the last blocks of observations are looked at.
 BLOCKS = 60
@@ -46,15 +45,15 @@ class Traffic:
 
 
 def traffic_of(model: ServedModel, environment: Environment) -> Traffic:
-    """By the A/A test, which watches always, else by the last rollout that saw traffic, else unknown. One query."""
+    """As the engine counted it at the gateways, else by the last rollout that saw traffic, else unknown. One query."""
     since = timezone.now() - FRESH_FOR
-    (row,) = _counted(environment=environment.pk, model=model.pk, since=since)
+    row: Any = counted(one_environment(environment.pk), model.pk, since).get()
     return traffic_from(row.tested, row.blocks)
 
 
 def counted(environments: QuerySet[Environment], model: int, since: datetime) -> QuerySet[Environment]:
-    """The environments, each with what `traffic_from` reads of the model's traffic there; `since` when a test must have counted."""
-    tested = AATestRecord.objects.filter(model=model, environment=OuterRef("pk"), at__gte=since)
+    """The environments, each with what `traffic_from` reads of the model's traffic there; `since`: the oldest count that is still used."""
+    tested = TrafficRecord.objects.filter(model=model, environment=OuterRef("pk"), at__gte=since)
     ticked = Observation.objects.filter(rollout=OuterRef("pk"))
     seen = Rollout.objects.filter(Exists(ticked), model=model, environment=OuterRef(OuterRef("pk"))).order_by("-pk")
     blocks = Observation.objects.filter(rollout=Subquery(seen.values("pk")[:1])).order_by("-tick")
@@ -65,13 +64,9 @@ def counted(environments: QuerySet[Environment], model: int, since: datetime) ->
     )
 
 
-def _counted(environment: Any, model: Any, since: Any) -> QuerySet[Any, Any]:
-    return counted(one_environment(environment), model, since)
-
-
 def traffic_from(tested: Mapping[str, Any] | None, blocks: Sequence[Mapping[str, Any]]) -> Traffic:
-    """As `traffic_of`, from the state of an A/A test and the last rollout's blocks of observations, the newest first."""
-    watched, seen = _by_aa_test(tested or {}), _by_last_rollout(blocks)
+    """As `traffic_of`, from the engine's counts and the last rollout's blocks of observations, the newest first."""
+    watched, seen = _by_gateways(tested or {}), _by_last_rollout(blocks)
     if watched is not None and seen is not None:
         errors = seen.error_frac if watched.error_frac is None else watched.error_frac
         return replace(watched, error_frac=errors, slow_frac=seen.slow_frac)
@@ -105,7 +100,9 @@ class Lately:
 
 def lately_of(models: Collection[ServedModel], now: datetime) -> dict[tuple[int, int], Lately]:
     """(environment's key, model's key) → its traffic. One query."""
-    rows = list(_traffic_rows(models=array_text(model.pk for model in models), since=now - FRESH_FOR))
+    rows = TrafficRecord.objects.filter(model__in=models, at__gte=now - FRESH_FOR).values_list(
+        "environment_id", "model_id", "traffic", last_read(), last_written()
+    )
     found = {}
     for environment, model, kept, read_at, written_at in rows:
         traffic = RecentTraffic.from_json(kept)
@@ -117,16 +114,11 @@ def lately_of(models: Collection[ServedModel], now: datetime) -> dict[tuple[int,
     return found
 
 
-def _traffic_rows(models: str, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
-    rows = AATestRecord.objects.filter(model_id__in=among_text(models), at__gte=since)
-    return rows.values_list("environment_id", "model_id", "traffic", last_read(), last_written())
-
-
-def _by_aa_test(state: Mapping[str, Any]) -> Traffic | None:
+def _by_gateways(state: Mapping[str, Any]) -> Traffic | None:
     rate = state.get("rate_per_s")
     if not rate:
         return None
-    return Traffic(float(rate), state.get("error_frac"), "A/A test", window_s=RATE_MEMORY_S)
+    return Traffic(float(rate), state.get("error_frac"), "gateways", window_s=RATE_MEMORY_S)
 
 
 def _by_last_rollout(blocks: Sequence[Mapping[str, Any]]) -> Traffic | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
@@ -22,14 +21,11 @@ def last_promoted(model: ServedModel, environment: Environment) -> Rollout | Non
 
     A reverted one hides those before it, so that a second rollback does not go back one release further.
     """
-    return next(iter(_last_promoted(model=model.pk, environment=environment.pk)), None)
-
-
-def _last_promoted(model: Any, environment: Any) -> QuerySet[Any, Any]:
     return (
         Rollout.objects.select_related("candidate", "stable", "model__team", "environment")
         .filter(environment=environment, model=model, state__in=[RolloutState.PROMOTED, RolloutState.REVERTED])
-        .order_by("-pk")[:1]
+        .order_by("-pk")
+        .first()
     )
 
 

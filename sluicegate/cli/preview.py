@@ -29,7 +29,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def traffic_line(traffic: dict[str, Any]) -> str:
-    """`Traffic: 12.5 requests/s, 0.1 % errors on stable (A/A test).`"""
+    """`Traffic: 12.5 requests/s, 0.1 % errors on stable (gateways).`"""
     if traffic["rate_per_s"] is None:
         return "Traffic: unknown."
     errors = "" if traffic["error_frac"] is None else f", {share_text(traffic['error_frac'])} errors on stable"

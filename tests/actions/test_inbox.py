@@ -21,7 +21,7 @@ from rollouts import actions
 from rollouts.core.approvals import Digests
 from rollouts.core.latency import NOTHING
 from rollouts.core.recent_traffic import RecentTraffic
-from rollouts.models import AATestRecord, Approval, DecisionRecord
+from rollouts.models import Approval, DecisionRecord, TrafficRecord
 from rollouts.queries.approvals import pinned_by
 from rollouts.queries.gateway_reads import MISSED, READ_WITHIN, route_standing
 from rollouts.queries.inbox import WAIVERS_WITHIN, counted_for, waiting_approvals, waiting_waivers, with_changes
@@ -75,7 +75,7 @@ def test_a_model_behind_gateways_that_nobody_reads_is_counted_and_the_watcher_no
 
     def count(at: datetime, written_at: datetime) -> tuple[int, bool]:
         traffic = RecentTraffic().after(at.timestamp(), 0, 0, NOTHING).to_json()
-        AATestRecord.objects.update_or_create(
+        TrafficRecord.objects.update_or_create(
             model=other, environment=rollout.environment, defaults={"traffic": traffic, "at": written_at}
         )
         ((*_, is_unread),) = route_standing()

@@ -16,7 +16,7 @@ from registry.models import Release, Waiver
 from registry.queries import manifest_of
 from rollouts.actions.preview import preview_rollout
 from rollouts.core.capacity import shortage
-from rollouts.models import AATestRecord, Observation, Rollout
+from rollouts.models import Observation, Rollout, TrafficRecord
 from rollouts.queries.traffic import traffic_of
 from serving.models import Deployment, Scale
 from sluicegate.cli.preview import lines
@@ -72,7 +72,7 @@ def message(candidate: Release, code: str, policy: Any = None, **over: Any) -> s
 
 
 def counting(candidate: Release, rate_per_s: float, **state: Any) -> None:
-    AATestRecord.objects.update_or_create(
+    TrafficRecord.objects.update_or_create(
         environment=production(),
         model=candidate.model,
         defaults={"state": {"rate_per_s": rate_per_s, **state}, "at": timezone.now()},
@@ -318,8 +318,8 @@ def test_traffic_is_that_of_the_self_test_else_of_the_last_rollout() -> None:
     assert (traffic_of(model, environment).rate_per_s, traffic_of(model, environment).error_frac) == (42, 0.1)
     counting(candidate, 42, error_frac=0.01)
     found = traffic_of(model, environment)
-    assert (found.rate_per_s, found.error_frac, found.source) == (42, 0.01, "A/A test")
-    AATestRecord.objects.update(at=timezone.now() - timedelta(days=2))
+    assert (found.rate_per_s, found.error_frac, found.source) == (42, 0.01, "gateways")
+    TrafficRecord.objects.update(at=timezone.now() - timedelta(days=2))
     assert traffic_of(model, environment).source == f"rollout {rollout.pk}"
 
 
@@ -332,7 +332,7 @@ def test_how_slow_stable_is_was_seen_by_the_last_rollout() -> None:
     assert traffic_of(candidate.model, production()).slow_frac == shares
     counting(candidate, 42)
     found = traffic_of(candidate.model, production())
-    assert (found.source, found.slow_frac) == ("A/A test", shares)
+    assert (found.source, found.slow_frac) == ("gateways", shares)
     assert seen(candidate)["traffic"]["slow_frac"] == shares
 
 

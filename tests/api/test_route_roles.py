@@ -149,6 +149,7 @@ ASKS: dict[str, Ask] = {
     f"POST {RELEASE}/capacity-plan": Ask(V.READ, lambda w: {"peak_per_s": 10}),
     f"GET {RELEASE}/envelope": Ask(V.READ),
     f"GET {RELEASE}/measured-envelope": Ask(V.READ, also=frozenset({404})),  # nothing was measured
+    f"GET {RELEASE}/mlbom": Ask(V.READ),
     f"GET {RELEASE}/disagreements": Ask(V.READ, query="against=r1"),
     f"GET {RELEASE}/notes": Ask(V.READ),
     f"POST {RELEASE}/notes": Ask(V.ANNOTATE_RELEASE, lambda w: {"text": "tried", "tags": ["a"]}),

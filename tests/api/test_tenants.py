@@ -10,9 +10,8 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from registry.models import ServedModel
-from rollouts.core.aa_test import AATest
-from rollouts.engine.aa_tests import _TestedModel
-from rollouts.models import AATestRecord
+from rollouts.engine.stable_traffic import _WatchedModel
+from rollouts.models import TrafficRecord
 from rollouts.queries import tenants
 from serving.actions.routes import set_route
 from serving.core.buckets import TENANT_EDGES_US
@@ -43,13 +42,13 @@ def test_what_each_tenant_sent_is_told_with_what_was_refused(dev: Any) -> None:
     assert [one["tenant"] for one in before["tenants"]] == ["acme", "others"] and before["counted_at"] is None
 
     minute_ago = timezone.now().timestamp() - 60
-    watched = _TestedModel(environment.pk, model.pk, model.slug, "", AATest())
+    watched = _WatchedModel(environment.pk, model.pk, model.slug, "")
     watched.take_callers("gateway-1", reading("a", minute_ago, acme=TenantCounters(1000)))  # of before anybody looked
     watched.take_callers("gateway-1", reading("a", minute_ago, acme=TenantCounters(1600, 300, latency_us=FAST)))
     watched.take_callers(
         "gateway-1", reading("b", minute_ago, acme=TenantCounters(300, latency_us=FAST), gone=TenantCounters(3))
     )
-    AATestRecord.objects.create(
+    TrafficRecord.objects.create(
         environment=environment, model=model, tenants=watched.tenants.to_json(), at=timezone.now()
     )
     found = dev.get(at).json()
@@ -73,12 +72,12 @@ def test_what_each_class_sent_is_told_with_what_was_shed(dev: Any) -> None:
         dev, "patch", "/models/sentiment", {"traffic_policy": policy}, **{"If-Match": str(model.version)}
     )
     assert change.status_code == 200 and change.json()["traffic_policy"] == policy
-    watched = _TestedModel(environment.pk, model.pk, model.slug, "", AATest())
+    watched = _WatchedModel(environment.pk, model.pk, model.slug, "")
     at = datetime.fromtimestamp(timezone.now().timestamp() - 60, UTC)
     for batch in (TenantCounters(10), TenantCounters(610, shed=300, latency_us=FAST)):
         counts = {"batch": batch, "interactive": TenantCounters(5)}
         watched.take_callers("gateway-1", GatewayCounters("gateway-1", "a", at, {}, by_class=counts))
-    AATestRecord.objects.create(
+    TrafficRecord.objects.create(
         environment=environment, model=model, classes=watched.classes.to_json(), at=timezone.now()
     )
     found = dev.get("/api/v1/environments/production/models/sentiment/tenants").json()

@@ -367,7 +367,7 @@ def test_a_preview_is_told_in_columns_and_its_warnings_with_their_codes() -> Non
     found = {
         "model": "sentiment", "candidate": "r2", "stable": None, "environment": "production",
         "policy": {"preset": "standard"}, "policy_digest": "sha256:0123456789abcdef",
-        "traffic": {"rate_per_s": 12.5, "error_frac": 0.001, "source": "A/A test"},
+        "traffic": {"rate_per_s": 12.5, "error_frac": 0.001, "source": "gateways"},
         "stages": [{**stage, "expected_s": 480.0}, {**stage, "name": "bake", "weight_bp": 9500, "expected_s": None}],
         "detect": [
             {"fail_frac": 0.01, "stage": "start", "weight_bp": 500, "seconds": None, "bad_requests": None, "convicted_s": None},
@@ -378,7 +378,7 @@ def test_a_preview_is_told_in_columns_and_its_warnings_with_their_codes() -> Non
     }  # fmt: skip
     assert preview.lines(found) == [
         "sentiment/r2 as the first release in production, policy standard 0123456789ab",
-        "Traffic: 12.5 requests/s, 0.1 % errors on stable (A/A test).",
+        "Traffic: 12.5 requests/s, 0.1 % errors on stable (gateways).",
         "",
         "stage  weight  at least  samples  deadline  expected  approvals",
         "start  5 %     3 min     300      60 min    8 min     2",

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.calibration.arrays import increments_of, mixed_of
 from benchmarks.calibration.vectorised import fixed_sums_of, onset_mixed_of, onset_step_of
-from rollouts.core.arrays import increments_of, mixed_of
 from rollouts.core.evidence import (
     GRID,
     ZERO,

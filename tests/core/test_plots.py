@@ -205,9 +205,6 @@ EVERY: dict[str, Callable[[str, list[float | None]], Plot]] = {
     "staircase": lambda label, values: plots.staircase(
         label, label, [plots.PlannedStep(label, 0.1, 60, approvals=1), plots.PlannedStep("bake", 1.0, None, 30)]
     ),
-    "detection": lambda label, values: plots.detection_curve(
-        label, label, [plots.StageCurve(label, [plots.Found(0.01, 600, 9), plots.Found(0.2, None, None), plots.Found(0.5, 3, 4)])]
-    ),
     "rate": lambda label, values: plots.rate_latency(
         label, label, [plots.LoadPoint(r, {label: r / 100}, r) for r in (10, 20, 40)], limit_s=0.2, capacity_per_s=30
     ),

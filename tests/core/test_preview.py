@@ -306,11 +306,3 @@ def test_a_preview_is_json_field_by_field() -> None:
         "bad_requests": found.detect[0].bad_requests, "convicted_s": found.detect[0].seconds,
     }  # fmt: skip
     assert (told["total_s"], told["is_thin"]) == (found.total_s, False)
-
-
-def test_shares_of_failures_may_be_asked_for() -> None:
-    shares = (0.01, 0.1, 0.5)
-    found = preview(parse_policy({"preset": "standard"}), rate_per_s=20.0, has_stable=True, failures=shares).detect
-    assert {one.fail_frac for one in found} == set(shares)
-    start = [one.seconds for one in found if one.stage == "start"]
-    assert all(one is not None for one in start) and start == sorted(start, reverse=True)

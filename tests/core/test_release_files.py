@@ -9,6 +9,7 @@ import pytest
 from registry.core.alias import RESERVED, name_problems
 from registry.core.file_rules import MOST_FILES
 from registry.core.files import bare_sha256, read_files
+from registry.core.triton_tree import tree_of
 
 A, B = "a" * 64, "b" * 64
 MOST = 1000
@@ -104,3 +105,26 @@ def test_names_that_it_may_not_have(name: str, says: str) -> None:
 def test_a_long_name_is_shown_short() -> None:
     (problem,) = name_problems("x" * 200)
     assert problem.message == "'" + "x" * 59 + " is no name of an alias."
+
+
+# --- Triton's model repository
+
+
+def manifest(*paths: str) -> dict[str, Any]:
+    serving = {"max_batch_size": 4, "inputs": [TENSOR], "outputs": [TENSOR], "dynamic_batching": None}
+    runtime = {"backend": "sluicegate-onnx"}
+    return {"model": "m", "files": [{"path": path} for path in paths], "serving": serving, "runtime": runtime}
+
+
+def test_files_lie_in_the_directory_of_their_release() -> None:
+    placed, texts = tree_of(
+        manifest("artifact/model.onnx", "config.pbtxt", "artifact/config.pbtxt", "tokenizer/v.txt"), 7
+    )
+    assert placed == {"m/7/model.onnx": "artifact/model.onnx", "m/7/tokenizer/v.txt": "tokenizer/v.txt"}
+    assert list(texts) == ["m/config.pbtxt"]
+    assert texts["m/config.pbtxt"].splitlines()[:3] == ['name: "m"', 'backend: "sluicegate-onnx"', "max_batch_size: 4"]
+
+
+def test_two_files_that_would_be_one_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"tokenizer/v.txt and artifact/tokenizer/v.txt would be the same file"):
+        tree_of(manifest("artifact/tokenizer/v.txt", "tokenizer/v.txt"), 1)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.calibration.arrays import increments_of, mixed_of
 from benchmarks.calibration.vectorised import Dispersions, onset_mixed_of, onset_step_of, worse_of
-from rollouts.core.arrays import increments_of, mixed_of
 from rollouts.core.evidence import GRID, Side, Tolerance
 
 RUNS, SCRAPE_S, HOUR_S = 1000, 10, 3600

@@ -18,7 +18,6 @@ ABOUT = {
     "release.sealed": ("release", ["release:m/r3", "model:m", "drafts", "models"]),
     "release.retired": ("release", ["release:m/r3", "model:m", "models"]),
     "release.restored": ("release", ["release:m/r3", "model:m", "models"]),
-    "selftest.alarmed": ("rollout", ["rollout:7", "rollouts", "approvals", "release:m/r3", "model:m"]),
 }
 #: Those of the other verbs of a kind.
 BY_KIND = {

@@ -8,7 +8,7 @@ import pytest
 
 from rollouts import actions
 from rollouts.actions import tick_records
-from rollouts.actions.tick_records import block_of, join_old_blocks
+from rollouts.actions.tick_records import join_old_blocks
 from rollouts.core import tick as core_tick
 from rollouts.core.decision import Action
 from rollouts.core.engine_state import EngineState
@@ -16,6 +16,7 @@ from rollouts.core.replay import replay
 from rollouts.core.tick_history import BLOCK_ROWS, OpenSegment, rows_in, rows_of
 from rollouts.engine.timings import EngineLimits
 from rollouts.models import DecisionRecord, Observation, Rollout
+from rollouts.queries.replay import block_of
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.support.worlds.rollout_crowd import World
 

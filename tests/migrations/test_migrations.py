@@ -208,7 +208,7 @@ def addresses_of_the_api(rows: Rows) -> Iterator[str]:
             yield f"releases/{row['id']}"
             continue
         release = f"models/{models[row['model_id']]}/releases/r{row['number']}"
-        yield from (release, f"{release}/headers", f"{release}/signature", f"{release}/gate-runs")
+        yield from (release, f"{release}/headers", f"{release}/signature", f"{release}/gate-runs", f"{release}/mlbom")
     for row in objects(rows, "registry_alias"):
         yield f"models/{models[row['model_id']]}/aliases/{row['name']}"
     environments = {row["id"]: row["slug"] for row in objects(rows, "serving_environment")}

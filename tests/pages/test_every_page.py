@@ -48,6 +48,7 @@ class World:
     release: Any
     gate_run: Any
     webhook: Any
+    issuer: Any
     person: Any
 
     def arguments(self) -> dict[str, dict[str, Any]]:
@@ -58,6 +59,7 @@ class World:
             "release_file": {**release, "path": "artifact/model.onnx"},
             "gate_run": {"pk": self.gate_run.pk},
             "webhook": {"pk": self.webhook.pk},
+            "issuer": {"pk": self.issuer.pk},
             "settings_environment": {"slug": self.rollout.environment.slug},
             "person": {"username": self.person.username},
             "audit_event": {"seq": Event.objects.latest("seq").seq},
@@ -74,12 +76,12 @@ def made() -> World:
     make_node()
     make_server()
     report = report_for(rollout.candidate)
-    Issuer.objects.create(**ISSUER)
+    issuer = Issuer.objects.create(**ISSUER)
     hook = subscribe("https://hooks.example/x", team="search", verbs=["rollout.*"])
     ended, _ = promoted()
     for one in (rollout, ended):
         slow_request(one)
-    return World(rollout, ended, rollout.candidate, report.gate_run, hook, make_user("ann", team="search"))
+    return World(rollout, ended, rollout.candidate, report.gate_run, hook, issuer, make_user("ann", team="search"))
 
 
 ISSUER: dict[str, Any] = {

@@ -18,7 +18,7 @@ from accounts.core.access import Role
 from registry.models import Release
 from rollouts.core.latency import NOTHING
 from rollouts.core.recent_traffic import RecentTraffic
-from rollouts.models import AATestRecord
+from rollouts.models import TrafficRecord
 from serving.models import Node
 from serving.queries.reporting import REPORTS_WITHIN
 from tests.support.rigs.browser_rig import GOOD, GREEN, TEXT, WITHIN_MS
@@ -67,7 +67,7 @@ def failing(release: Release) -> None:
     """What the gateways counted since: all of the last requests failed."""
     now = timezone.now().timestamp()
     traffic = RecentTraffic().after(now - 120, 240, 0, NOTHING).after(now, 40, 40, NOTHING)
-    AATestRecord.objects.update_or_create(
+    TrafficRecord.objects.update_or_create(
         environment=production(), model=release.model, defaults={"traffic": traffic.to_json(), "at": timezone.now()}
     )
 

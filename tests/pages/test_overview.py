@@ -17,7 +17,7 @@ from registry.core.contract import read_settings
 from rollouts import actions as rollback
 from rollouts.core.latency import NOTHING
 from rollouts.core.recent_traffic import RecentTraffic
-from rollouts.models import AATestRecord, Rollout
+from rollouts.models import Rollout, TrafficRecord
 from rollouts.queries.places import places_of
 from serving.actions.routes import set_route
 from serving.models import Node, Route, Server, Sleep
@@ -213,7 +213,7 @@ def test_the_last_hour_of_each_place_is_drawn() -> None:
     traffic = RecentTraffic()
     for minute, errors in ((10, 0), (9, 0), (2, 30)):
         traffic = traffic.after(now - 60 * minute, 600, errors, NOTHING)
-    AATestRecord.objects.create(
+    TrafficRecord.objects.create(
         environment=production(), model=stable.model, traffic=traffic.to_json(), at=timezone.now(), state={}
     )
     page = page_of(manager())
@@ -257,7 +257,7 @@ def test_what_was_shed_is_no_failure_and_a_failing_model_without_objective_is_ma
     serves(stable)
     now = timezone.now().timestamp()
     traffic = RecentTraffic().after(now - 120, 100, 0, NOTHING, 50)
-    row = AATestRecord.objects.create(
+    row = TrafficRecord.objects.create(
         environment=production(), model=stable.model, traffic=traffic.to_json(), at=timezone.now(), state={}
     )
     page = page_of(manager())
@@ -275,10 +275,10 @@ def served_and_counted(*, counted_s_ago: float, written_s_ago: float = 0.0, requ
     now = timezone.now()
     traffic = RecentTraffic().after(now.timestamp() - 180, 600, 0, NOTHING)
     traffic = traffic.after(now.timestamp() - counted_s_ago, requests, 0, NOTHING)
-    AATestRecord.objects.create(
+    TrafficRecord.objects.create(
         environment=production(), model=release.model, traffic=traffic.to_json(), at=now, state={}
     )
-    AATestRecord.objects.update(at=now - timedelta(seconds=written_s_ago))
+    TrafficRecord.objects.update(at=now - timedelta(seconds=written_s_ago))
     return make_user(team="search", role=Role.RELEASE_MANAGER)
 
 
@@ -363,7 +363,7 @@ def test_no_page_about_a_model_in_trouble_states_that_it_is_well(how: str) -> No
         Server.objects.update(probed_at=timezone.now() - timedelta(minutes=1))
     else:
         traffic = RecentTraffic().after(timezone.now().timestamp() - 60, 1, 0, NOTHING).to_json()
-        AATestRecord.objects.create(
+        TrafficRecord.objects.create(
             environment=production(), model=release.model, traffic=traffic, at=timezone.now(), state={}
         )
     after = shown()

@@ -193,35 +193,17 @@ def test_who_may_not_edit_reads_and_is_refused(model: ServedModel, page: str) ->
     assert now(model)["objectives"] == OBJECTIVES
 
 
-def test_the_curve_follows_what_is_typed_as_a_fragment_and_without_a_script() -> None:
+def test_the_preview_follows_what_is_typed_as_a_fragment_and_without_a_script() -> None:
     rollout, _ = with_stable()
     team, page = signed_in(Role.MODEL_TEAM), reverse("model_policies", args=[rollout.model.slug])
     whole = team.get(page).content.decode()
-    assert (
-        "type a rate" in whole
-        and "curve of a first release" not in whole
-        and 'hx-trigger="input changed delay:400ms"' in whole
-    )
-    filled = {**words(whole), "rate": "50", "weights": "10, 40"}
-    first = team.get(page, filled).content.decode()
-    asked = {**filled, "weights": "20, 60"}
+    assert "What would change" not in whole and 'hx-trigger="input changed delay:400ms"' in whole
+    asked = {**words(whole), "weights": "20, 60"}
     part = team.get(page, asked, headers={"HX-Request": "true"})
     text = part.content.decode()
     assert part["Vary"].count("HX-Request") == 1 and text.strip().startswith('<div id="policy-preview">')
-    assert "start at 10" in first and "start at 20" in text and "start at 10" not in text
-    assert "start at 20" in team.get(page, asked).content.decode() and "<html" not in text
-    strict = team.get(page, {**filled, "objectives.errors_max_frac": "0.2"}, headers={"HX-Request": "true"})
-    assert points(strict.content.decode()) != points(first), "objectives that are typed count"
-    bad = team.get(page, {**asked, "rate": "many"}, headers={"HX-Request": "true"})
-    assert bad.status_code == 200 and "Write the rate" in bad.content.decode()
-
-
-def test_a_model_that_nothing_serves_is_drawn_as_a_first_release(model: ServedModel, page: str) -> None:
-    assert "curve of a first release" in signed_in(Role.VIEWER).get(page, {"rate": "50"}).content.decode()
-
-
-def points(text: str) -> list[str]:
-    return re.findall(r"<td>([^<]*)</td>", text[text.index('id="plot-detection"') :])
+    assert "rollout_policy.steps" in text and "<html" not in text
+    assert "rollout_policy.steps" in team.get(page, asked).content.decode()
 
 
 def test_the_history_tells_who_changed_what(model: ServedModel, page: str) -> None:
@@ -245,12 +227,12 @@ def test_few_questions_however_long_the_history_is(page: str) -> None:
             assert client.get(address, given).status_code == 200
         return len(queries)
 
-    few = asked(version="1", rate="20", weights="10, 20")
+    few = asked(version="1", weights="10, 20")
     for number in range(60):
         model.refresh_from_db()
         changes = {"objectives": {"timeout_s": 1 + number}}
         change_model(actor=SYSTEM, model=model, expected_version=model.version, changes=changes)
-    assert asked(version="1", rate="20", weights="10, 20") <= few <= 12
+    assert asked(version="1", weights="10, 20") <= few <= 12
     assert "Older" in client.get(address).content.decode()
 
 

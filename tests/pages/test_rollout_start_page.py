@@ -41,7 +41,7 @@ def page(candidate: Release, status: int = 200, **asked: str) -> str:
 def test_a_preview_has_an_address_and_creates_nothing(candidate: Release) -> None:
     shown = page(candidate, environment="production", policy="careful", rate="20", reason="A fix.")
     assert "Reckoned with 20 requests/s" in shown and "(as typed)" in shown
-    assert "The steps over expected time" in shown and "How fast a fault is found" in shown
+    assert "The steps over expected time" in shown and "Attempts that fail" in shown
     assert 'value="careful" selected' in shown and 'value="A fix."' in shown and 'value="20"' in shown
     assert "address of this preview can be shared" in shown and not Rollout.objects.exists()
     # one confirmation, which repeats what will happen and carries what was previewed

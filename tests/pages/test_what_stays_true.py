@@ -15,7 +15,7 @@ from django.utils import timezone
 from accounts.core.access import Role
 from accounts.models import User
 from rollouts.core.timeline import EvidenceAt, Moment
-from rollouts.models import AATestRecord, Rollout
+from rollouts.models import Rollout, TrafficRecord
 from rollouts.queries.timeline import to_go_ranges
 from tests.pages.markup import squeezed
 from tests.pages.test_access_of_pages import is_form
@@ -97,13 +97,13 @@ def test_how_many_samples_are_missing_is_a_range_and_no_jumping_number() -> None
 def test_a_preview_says_over_how_long_its_rate_was_counted_and_takes_another() -> None:
     rollout, _ = with_stable()
     put(rollout, "cancelled")
-    AATestRecord.objects.create(
+    TrafficRecord.objects.create(
         environment=rollout.environment, model=rollout.model, at=timezone.now(), traffic={}, state={"rate_per_s": 0.183}
     )
     place = ("release_rollout", rollout.model.slug, rollout.candidate.number)
     client = manager()
     page = shown(client, *place, environment="production", policy="demo")
-    assert re.search(r"Reckoned with 0\.2 requests/s \(A/A test, an average over about [^)]+\)", page), page
+    assert re.search(r"Reckoned with 0\.2 requests/s \(gateways, an average over about [^)]+\)", page), page
     assert '<label for="rate">Requests/s, if other than counted</label>' in page
     page = shown(client, *place, environment="production", policy="demo", rate="8")
     assert "Reckoned with 8 requests/s (as typed)" in page and "an average over" not in page

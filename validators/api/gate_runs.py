@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import Any
 
+from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework import generics
@@ -17,6 +19,7 @@ from accounts.api.following import Followed
 from accounts.api.requests import IF_MATCH, actor_of, expected_version, read_body
 from accounts.api.responses import versioned
 from accounts.api.waiting import TIMEOUT, VERSION, status_of_wait
+from registry.core.mlbom import MEDIA_TYPE
 from registry.core.schema import Problem
 from registry.core.spec import refuse
 from registry.queries import visible_model, visible_release
@@ -27,6 +30,7 @@ from validators.api.serializers import CancelIn, DiffOut, GateRunIn, GateRunLogO
 from validators.core.lifecycle import UNFINISHED
 from validators.models import GateRun
 from validators.queries.golden_preview import MAX_GOLDEN_SET_BYTES, require_size
+from validators.queries.ml_bom import bom_of
 from validators.queries.release_diff import whole_diff
 
 
@@ -82,6 +86,16 @@ class ReleaseGateRunsView(generics.ListAPIView[Any]):
         )
         follow(actor, GateRunRead.subject_type, gate_run.pk)
         return _shown(queries.visible_gate_run(actor, gate_run.pk), status=202 if is_new else 200)
+
+
+class MlBomView(APIView):
+    @extend_schema(operation_id="releases_mlbom", responses={(200, MEDIA_TYPE): OpenApiTypes.OBJECT})
+    def get(self, request: Request, slug: str, name: str) -> HttpResponse:
+        """The release as a CycloneDX 1.6 ML-BOM, with what its newest report measured."""
+        bom = bom_of(visible_release(actor_of(request), slug, name))
+        response = HttpResponse(json.dumps(bom, ensure_ascii=False), content_type=MEDIA_TYPE)
+        response["Content-Disposition"] = f'attachment; filename="{slug}-{name}.cdx.json"'
+        return response
 
 
 class DiffView(APIView):

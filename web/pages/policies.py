@@ -1,10 +1,8 @@
-"""A model's objectives and policies: read, changed by a form that shows what would change and how fast faults would be found."""
+"""A model's objectives and policies: read, changed by a form that shows what would change."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from copy import copy
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
@@ -18,18 +16,14 @@ from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may, require
 from audit.queries import visible_events
 from audit.queries.event_search import about_model
-from ledger.core.errors import DomainError, Invalid, Refused
+from ledger.core.errors import DomainError, Refused
 from ledger.models import Event
 from registry.actions import change_model
 from registry.core.schema import Problem
 from registry.hooks.policy_validators import refuse_change
 from registry.models import ServedModel
 from registry.queries.model_changes import POLICIES, proposed_change
-from rollouts.core.policy import FULL_BP
 from rollouts.core.policy_schema import stored_policy
-from rollouts.queries.detection import detection_of
-from serving.models import Environment
-from serving.queries import environments
 from validators.core.explain import Demand
 from validators.queries.model_policy import policy_of as gate_policy_of
 from validators.queries.policy_explained import demands_of
@@ -38,7 +32,6 @@ from web.pages.forms import act, version_in
 from web.pages.model_frame import frame, readable_model
 from web.pages.policy_form import CHOICES
 from web.pages.policy_words import Asked, base_of, differences, from_text, from_words, groups_of, text_of
-from web.pages.starting import DEFAULT_ENVIRONMENT, detection_plot, rate_in
 
 #: Changes that a confirmation repeats and a row of the history tells; the table and the event have all of them.
 MOST_REPEATED, MOST_OF_A_ROW = 12, 20
@@ -119,7 +112,7 @@ def _page(request: HttpRequest, served: ServedModel, asked: Asked | None, status
 
 
 def _preview(request: HttpRequest, served: ServedModel, asked: Asked | None) -> dict[str, Any]:
-    """What would change, what speaks against it, and how fast the rollout policy finds a fault."""
+    """What would change, and what speaks against it."""
     proposed = proposed_change(served, asked.settings if asked else {})
     problems = [*(asked.problems if asked else ()), *proposed.problems]
     if not problems:
@@ -138,33 +131,7 @@ def _preview(request: HttpRequest, served: ServedModel, asked: Asked | None) -> 
         "is_late": asked is not None and request.method != "POST" and was != str(served.version),
         "says": _says(served, changes) if changes and not problems else "",
         "hidden": [("confirmed", "yes"), ("settings", json.dumps(proposed.after, default=str))] if asked else [],
-        **_curve(request, served, {} if problems else proposed.after),
     }
-
-
-def _curve(request: HttpRequest, served: ServedModel, after: Mapping[str, Any]) -> dict[str, Any]:
-    """The detection curve of the policy as it would be; of the model's own where that cannot be read."""
-    routed = list(environments().filter(is_routed=True).prefetch_related(None))
-    named = request.GET.get("environment") or DEFAULT_ENVIRONMENT
-    environment = next((one for one in routed if one.slug == named), routed[0] if routed else None)
-    told = {"environments": routed, "environment": environment, "rate": request.GET.get("rate", "")}
-    if environment is None:
-        return told
-    try:
-        return {**told, **_found(served, after, environment, rate_in(request.GET))}
-    except Invalid as error:
-        return {**told, "no_curve": error.message}
-
-
-def _found(
-    served: ServedModel, after: Mapping[str, Any], environment: Environment, rate: float | None
-) -> dict[str, Any]:
-    tried = copy(served)
-    for name, value in after.items():
-        setattr(tried, name, value)
-    found = detection_of(tried, environment, rate_per_s=rate)
-    found["is_first"] = any(one["stage"] == "start" and one["weight_bp"] == FULL_BP for one in found["stages"])
-    return {"found": found, "plot": detection_plot(found["stages"]) if found["stages"] else None}
 
 
 def _says(served: ServedModel, changes: list[Any]) -> str:

@@ -15,7 +15,7 @@ from django.utils.cache import add_never_cache_headers
 from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may, require
 from ledger.core.canonical import digest_of
-from ledger.core.errors import DomainError
+from ledger.core.errors import DomainError, Invalid
 from web.pages.forms import refused
 
 #: (name of the page's address, its label, whether it is for administrators alone), in the order of the tabs.
@@ -23,6 +23,7 @@ _PAGES: tuple[tuple[str, str, bool], ...] = (
     ("people", "People", True),
     ("teams", "Teams", False),
     ("tokens", "Tokens", True),
+    ("issuers", "Issuers", True),
     ("webhooks", "Webhooks", False),
     ("settings_environments", "Environments", False),
     ("status", "Status", False),
@@ -101,3 +102,23 @@ def ask_first(request: HttpRequest, title: str, sentences: Sequence[str], *, rea
     )
     add_never_cache_headers(answer)
     return answer
+
+
+def lines_of(text: str, *, what: str) -> dict[str, str]:
+    """`name = value` on each line. Raises Invalid for a line that is none, and for a name that comes twice."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        name, sign, value = line.partition("=")
+        if not sign or not name.strip() or name.strip() in found:
+            raise Invalid(
+                "invalid", f"{what}: write name = value, each name once on a line of its own, and not {line[:80]!r}."
+            )
+        found[name.strip()] = value.strip()
+    return found
+
+
+def words_of(text: str) -> list[str]:
+    """Words between blanks, commas or line ends."""
+    return text.replace(",", " ").split()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import messages
@@ -25,7 +24,7 @@ from serving.queries.deployments import all_environments
 from web.pages.forms import LONGEST_REASON
 from web.pages.policy_form import CHOICES, JSON, LONGEST_IN_ADDRESS, NAMES, fields_of, policy_in
 from web.pages.release_frame import readable_release
-from web.plots import Found, PlannedStep, Plot, StageCurve, detection_curve, staircase
+from web.plots import PlannedStep, staircase
 
 #: The most requests a second that somebody may suppose.
 MOST_RATE = 1e6
@@ -172,31 +171,14 @@ def _with_grid(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_plots(found: dict[str, Any]) -> dict[str, Any]:
-    """The preview with its plan as a staircase and its detection as curves."""
+    """The preview with its plan as a staircase."""
     served = [one for one in found["stages"] if one["weight_bp"]]
     steps = [
         PlannedStep(one["name"], one["weight_bp"] / 10_000, one["expected_s"], one["min_s"], one["approvals"])
         for one in served
     ]
     plan = staircase("The steps over expected time", _takes(found), steps, name="plan")
-    return {**found, "plan": plan, "detection": detection_plot(found["curve"])}
-
-
-def detection_plot(stages: Sequence[Mapping[str, Any]]) -> Plot:
-    """The curves of a policy's stages, as `rollouts.queries.detection` tells them."""
-    curves = [
-        StageCurve(
-            f"{one['stage']} at {weight_text(one['weight_bp'])}",
-            [Found(each["fail_frac"], each["seconds"], each["bad_requests"]) for each in one["found"]],
-        )
-        for one in stages
-    ]
-    return detection_curve(
-        "How fast a fault is found",
-        "Time until a candidate of which this share of the attempts fails is rolled back, and bad attempts until then.",
-        curves,
-        name="detection",
-    )
+    return {**found, "plan": plan}
 
 
 def _takes(found: dict[str, Any]) -> str:

@@ -11,11 +11,8 @@ from web.plots.axes import Mark
 from web.plots.bands import Stretch, bands
 from web.plots.bars import Bar, bars
 from web.plots.curves import (
-    Found,
     LoadPoint,
     PlannedStep,
-    StageCurve,
-    detection_curve,
     rate_latency,
     staircase,
 )
@@ -27,8 +24,8 @@ from web.plots.scales import Scale, Unit, linear, logarithmic, text_of
 from web.plots.sparkline import sparkline
 
 __all__ = [
-    "Axis", "Bar", "Estimate", "Found", "Key", "Kind", "Limit", "LoadPoint", "Mark", "Markup", "Panel",
-    "PlannedStep", "Plot", "Scale", "Series", "StageCurve", "Stretch", "Unit", "bands", "bars", "detection_curve", "empty",
+    "Axis", "Bar", "Estimate", "Key", "Kind", "Limit", "LoadPoint", "Mark", "Markup", "Panel",
+    "PlannedStep", "Plot", "Scale", "Series", "Stretch", "Unit", "bands", "bars", "empty",
     "forest", "linear", "lines", "logarithmic", "panels", "rate_latency", "sparkline",
     "staircase", "text_of", "thinned",
 ]  # fmt: skip

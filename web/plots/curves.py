@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from web.plots.axes import Mark
 from web.plots.lines import Axis, Kind, Limit, Panel, Series, lines, panels
 from web.plots.markup import Markup, Point
-from web.plots.plot import Key, Plot, empty
+from web.plots.plot import Plot, empty
 from web.plots.scales import Unit, text_of
 
 
@@ -70,42 +70,6 @@ def _with_rows(plot: Plot, columns: Sequence[str], rows: Sequence[Sequence[str]]
     """The plot with another table, whose rows have no place on the x axis."""
     svg, narrow = (Markup(one.replace(' tabindex="0"', "")) for one in (plot.svg, plot.narrow))
     return replace(plot, svg=svg, narrow=narrow, columns=tuple(columns), rows=tuple(tuple(row) for row in rows), at=())
-
-
-@dataclass(frozen=True)
-class Found:
-    """A candidate of which `share` of the attempts fail: seconds until it is rolled back, and bad requests by then; None: never."""
-
-    share: float
-    seconds: float | None
-    bad: float | None
-
-
-@dataclass(frozen=True)
-class StageCurve:
-    stage: str
-    found: Sequence[Found]
-
-
-def detection_curve(title: str, caption: str, stages: Sequence[StageCurve], *, name: str = "") -> Plot:
-    """x: share of attempts that fail; above: time to the rollback; below: bad requests until then; a line for each stage."""
-    looks = ("s1", "s2", "s3", "s4")
-    when, cost = [], []
-    for index, stage in enumerate(stages):
-        look, ordered = looks[index % 4], sorted(stage.found, key=lambda one: one.share)
-        when.append(Series(f"{stage.stage}: time", [(one.share, one.seconds) for one in ordered], look))
-        cost.append(Series(f"{stage.stage}: bad requests", [(one.share, one.bad) for one in ordered], look))
-    plot = panels(
-        title,
-        caption,
-        [
-            Panel(when, Axis("time to rollback", Unit.DURATION, is_log=True), height=130),
-            Panel(cost, Axis("bad requests until then", is_log=True), height=100),
-        ],
-        x=Axis("share of the candidate's attempts that fail", Unit.SHARE, is_log=True),
-        name=name,
-    )
-    return replace(plot, key=tuple(Key(one.look, stage.stage) for one, stage in zip(when, stages, strict=True)))
 
 
 @dataclass(frozen=True)

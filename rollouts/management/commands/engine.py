@@ -14,11 +14,11 @@ from django.db import connection
 
 from ledger.actions.leases import holder
 from ledger.queries.clock import DatabaseClock
-from rollouts.engine.aa_tests import AATests
 from rollouts.engine.lag_metrics import PACE_FILE
 from rollouts.engine.loop import LEASE, Engine
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.sleep_watch import SleepWatch
+from rollouts.engine.stable_traffic import StableTraffic
 from rollouts.engine.timings import EngineTimings
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.adapters.envoy_hosts import EnvoyHosts
@@ -50,10 +50,10 @@ class Command(BaseCommand):
             """The lease itself is asked: one that slept believes to lead until its next turn."""
             return holder(LEASE, for_s=for_s) == engine.owner
 
-        tests = AATests(EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), leads=leads)
+        traffic = StableTraffic(EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), leads=leads)
         counters, hosts = EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), EnvoyHosts(tls=settings.XDS_TLS)
         sleep = SleepWatch(counters, hosts, leads=leads, now=clock.now)
-        for name, run in (("aa-tests", tests.run), ("sleep-watch", sleep.run)):
+        for name, run in (("stable-traffic", traffic.run), ("sleep-watch", sleep.run)):
             threading.Thread(target=run, args=(stopping,), name=name, daemon=True).start()
 
         def on_signal(number: int, frame: FrameType | None) -> None:

@@ -91,6 +91,7 @@ def _posts(world: Gallery, of: dict[str, Any]) -> Iterator[Step]:
     )
     yield "password-refused", reverse("password"), {"old_password": "wrong", "new_password1": "a", "new_password2": "b"}
     yield "waiver-refused", reverse("release_waive", kwargs=of), {"reason": ""}
+    yield "try-token-refused", reverse("token_try"), {"token": "not.a.token"}
 
 
 def take(page: Page, step: Step) -> None:

@@ -19,7 +19,7 @@ from registry.actions.reviews import comment_on, write_note
 from registry.models import Release, ServedModel
 from rollouts.actions import roll_back
 from rollouts.core.recent_traffic import RecentTraffic
-from rollouts.models import AATestRecord, Rollout
+from rollouts.models import Rollout, TrafficRecord
 from serving.models import Environment, Gateway, Node, Route
 from tests.pages.gallery.clock import StoryClock
 from tests.pages.gallery.hardware import SILENT, SILENT_S, gpus_are_read, watched_run
@@ -62,6 +62,7 @@ class Gallery:
     running_run: GateRun
     watched_run: GateRun  # with capacity and GPUs
     webhook: Webhook
+    issuer: Issuer
     person: User
     rejected: Release
     long: Release
@@ -74,6 +75,7 @@ class Gallery:
             "release_file": {**release, "path": "artifact/model.py"},
             "gate_run": {"pk": self.gate_run.pk},
             "webhook": {"pk": self.webhook.pk},
+            "issuer": {"pk": self.issuer.pk},
             "settings_environment": {"slug": "production"},
             "person": {"username": self.person.username},
             "audit_event": {"seq": Event.objects.filter(verb="rollout.rolled_back").latest("seq").seq},
@@ -129,13 +131,13 @@ def _story(clock: StoryClock, people: _People, minutes: int) -> Gallery:
     traffic.refuse(stuck.model, "the listener of this model was refused: no healthy upstream cluster of that name")
     traffic.until(stuck, "stuck")
     traffic.for_s(rollout, 3)
-    webhook = _settings(people, production)
+    issuer, webhook = _settings(people, production)
     _hours(clock, minutes)
     running, watched = _running(later, staging), watched_run(others["lines"], staging)
     everybody_is_heard()
     return Gallery(
         people.ada, candidate, rollout, ended, waiting, stuck, report.gate_run, GateRun.objects.get(release=releases[2]),
-        running, watched, webhook, people.mara, releases[2], long,
+        running, watched, webhook, issuer, people.mara, releases[2], long,
     )  # fmt: skip
 
 
@@ -265,12 +267,12 @@ def _notes(people: _People, candidate: Release, against: Release) -> None:
     )  # fmt: skip
 
 
-def _settings(people: _People, production: Environment) -> Webhook:
+def _settings(people: _People, production: Environment) -> tuple[Issuer, Webhook]:
     issue_token(user=people.ada, name="laptop", actor=people.admin)
     issue_token(user=people.ada, name="deploys of the search team, from the office network", actor=people.admin)
     issue_token(user=people.ada, name="old laptop", actor=people.admin)
     Token.objects.filter(name="old laptop").update(expires_at=timezone.now() - timedelta(days=2))
-    Issuer.objects.create(
+    issuer = Issuer.objects.create(
         title="Company sign-in", url="https://login.example.com/realms/company", kind="other", is_for_people=True,
         client_id="sluicegate", audience="https://sluicegate.example.com", created_by="ada",
     )  # fmt: skip
@@ -291,11 +293,11 @@ def _settings(people: _People, production: Environment) -> Webhook:
                 delivery=row, number=attempt, at=event.at, ended_at=event.at, status_code=503 if is_last else 200,
                 snippet="upstream connect error" if is_last else "ok", duration_ms=40 + 7 * attempt,
             )  # fmt: skip
-    return webhook
+    return issuer, webhook
 
 
 def _hours(clock: StoryClock, minutes: int) -> None:
-    """The last hour of each routed model, as the A/A test would have counted it."""
+    """The last hour of each routed model, as the engine would have counted it."""
     for row, route in enumerate(Route.objects.select_related("model", "environment").order_by("model__slug")):
         counted, began = RecentTraffic(), clock.at.timestamp() - 60 * minutes
         for minute in range(minutes):
@@ -303,7 +305,7 @@ def _hours(clock: StoryClock, minutes: int) -> None:
             errors = 30 if route.model.slug == "ocr-lines" and minute > minutes - 8 else int(minute % 17 == 0)
             classes = (0,) * 8 + (requests - 30, 20, 5, 5, 0, 0) + (0,) * 7
             counted = counted.after(began + 60 * minute, requests, errors, classes)
-        AATestRecord.objects.create(
+        TrafficRecord.objects.create(
             environment=route.environment, model=route.model, state={"rate_per_s": 24.0}, traffic=counted.to_json(),
             at=timezone.now(),
         )  # fmt: skip

@@ -43,7 +43,7 @@ def bare_objects() -> list[str]:
         for method, operation in operations.items()
         for status, answer in operation["responses"].items()
         for media_type, content in answer_of(answer).get("content", {}).items()
-        if "json" in media_type and not {"$ref", "oneOf"} & set(content["schema"])
+        if "json" in media_type and not {"$ref", "oneOf"} & set(content["schema"].get("items", content["schema"]))
     ]
 
 

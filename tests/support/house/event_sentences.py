@@ -95,8 +95,6 @@ RESTS_ON = {
     "{} Every gateway has acknowledged weight 0, {}.": "as above; the rest names whether the counters confirm it",
     "{} leaves the route, as its rollback has ended.": STATE,
     "{} stays loaded: {}": "the error of the action that was to drain it",
-    "Failures of {}'s stable release stick together for longer than a second: that showed in {} of {} stretches of ten minutes. "
-    "A candidate on few servers may be rolled back for a server's spell.": "A/A tests on the counters of stable",
     # serving
     "{} asked for another in its place.": PERSON,
     "{} answers {} s after it was asked for.": "a server of the release is ready",

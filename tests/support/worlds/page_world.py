@@ -17,7 +17,7 @@ import web.urls
 from accounts.actions import actor_for, issue_token
 from accounts.actions.issuers import create_issuer
 from accounts.core.access import Actor, Role
-from accounts.models import User
+from accounts.models import Issuer, User
 from audit.actions import check_log
 from ledger.actions import append_event
 from ledger.models import Event
@@ -63,6 +63,7 @@ class PageWorld:
     gate_run: GateRun
     webhook: Webhook
     golden_set: GoldenSet
+    issuer: Issuer
     event: Event
 
 
@@ -89,7 +90,7 @@ def page_world(rows: int) -> PageWorld:
     webhook, _ = create_webhook(
         actor=SYSTEM, team="search", target="https://hooks.example.com/one", verbs=["rollout.*"]
     )
-    create_issuer(actor=SYSTEM, url="https://login.example.com")
+    issuer = create_issuer(actor=SYSTEM, url="https://login.example.com")
     rollout = put(started(candidate=candidate), "shifting", step_index=0, weight_bp=2500)
     waiting, *_ = awaiting(approvals={"start": 1})
     over, _ = with_stable()
@@ -104,7 +105,9 @@ def page_world(rows: int) -> PageWorld:
             verb="rollout.held", subject_type="rollout", subject_id=rollout.pk, actor=SYSTEM, reason=f"Tick {number}.",
             facts={"model": model.slug, "environment": "production"},
         )  # fmt: skip
-    world = PageWorld(admin, model, stable, rollout, ended, waiting, report.gate_run, webhook, golden_set, event)
+    world = PageWorld(
+        admin, model, stable, rollout, ended, waiting, report.gate_run, webhook, golden_set, issuer, event
+    )
     _many(world, rows - 1)
     check_log(asked_by=admin.username)
     return world
@@ -182,7 +185,7 @@ def addresses(world: PageWorld) -> Iterator[tuple[str, str]]:
     }  # fmt: skip
     keys = {
         "rollout": world.rollout.pk, "gate": world.gate_run.pk, "gates": world.gate_run.pk, "webhook": world.webhook.pk,
-        "post": world.ended.pk,
+        "issuer": world.issuer.pk, "post": world.ended.pk,
     }  # fmt: skip
     for pattern in web.urls.urlpatterns:
         assert isinstance(pattern, URLPattern)

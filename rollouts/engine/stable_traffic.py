@@ -1,9 +1,6 @@
-"""Every stable release tried against itself, all the time, beside the engine's ticks.
+"""Counts the traffic of every routed model, beside the engine's ticks.
 
-One block of its seconds is no worse than the next, so where they differ more often than alpha allows, failures stick together
-for longer than a second, as those of a server that is unwell for a while: `selftest.alarmed` says so before a candidate is
-blamed for its server's spell. The same counting tells how many requests a model gets, which a preview reckons with, and the last hour
-of its traffic, which pages draw.
+A preview reads the rate of requests and stable's share of errors; pages draw the last hour.
 """
 
 from __future__ import annotations
@@ -21,23 +18,20 @@ from django.conf import settings
 from django.db import close_old_connections, connection, transaction
 from django.utils import timezone
 
-from accounts.core.access import Actor
-from ledger.actions import append_event
-from rollouts.core.aa_test import RATE_MEMORY_S, AATest
 from rollouts.core.counter_deltas import ERRORS, Counts, Reading, difference
 from rollouts.core.latency import NOTHING, Classes, added, classes_of, since
-from rollouts.core.recent_traffic import RecentTraffic
+from rollouts.core.recent_traffic import RATE_MEMORY_S, RecentTraffic
 from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
-from rollouts.models import AATestRecord as Row
+from rollouts.models import TrafficRecord as Row
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters, GatewayError, TenantCounters, TrafficCounters
 from serving.queries import gateways_in
 from serving.queries.routes import all_routes
 
 log = structlog.get_logger(__name__)
-#: So many models are watched at a time; the others take their turn after an episode.
+#: Number of models that are watched at a time; the others take their turn after TURN_S.
 AT_ONCE = 100
-EPISODE_S = 600.0
+TURN_S = 600.0
 #: Seconds between two reads of the routes, and between two writes of the counts. Pages take counts for present ones for twice as long
 #: (`rollouts.core.recent_traffic.NOW_WITHIN_S`).
 ROUTES_EVERY_S, WRITE_EVERY_S = 10.0, 5.0
@@ -50,15 +44,15 @@ _ByName = dict[str, TenantCounters]
 
 
 @dataclass
-class _TestedModel:
+class _WatchedModel:
     """One model in one environment. `readings` are the last ones, by gateway."""
 
     environment_id: int
     model_id: int
     model: str
     stable: str  # digest
-    test: AATest
     rate_per_s: float | None = None
+    error_frac: float | None = None
     readings: dict[str, Reading] = field(default_factory=dict)
     is_first: bool = True  # the first reading has nothing to be compared with
     traffic: RecentTraffic = field(default_factory=RecentTraffic)
@@ -120,14 +114,15 @@ class _TestedModel:
         self.tenants = self.tenants.after(at, _news(tenants, counters.by_tenant))
         self.classes = self.classes.after(at, _news(classes, counters.by_class))
 
-    def counted(
-        self, tick: int, at: float, news: list[Reading], latency: Classes, elapsed_s: float, shed: int = 0
-    ) -> None:
+    def counted(self, at: float, news: list[Reading], latency: Classes, elapsed_s: float, shed: int = 0) -> None:
         """Takes one second in."""
         stable = Counts()
         for one in news:
             stable = stable + one.stable
-        self.test = self.test.after(tick, at, stable)
+        if stable.attempts:
+            share = stable.bad.get(ERRORS, 0) / stable.attempts
+            known = share if self.error_frac is None else self.error_frac
+            self.error_frac = known + (share - known) / RATE_MEMORY_S
         if self.is_first:
             self.is_first = False
             self.traffic = self.traffic.after(at, 0, 0, NOTHING)  # a baseline: earlier requests are not counted
@@ -140,7 +135,8 @@ class _TestedModel:
 
     def to_json(self) -> dict[str, Any]:
         rate = None if self.rate_per_s is None else round(self.rate_per_s, 3)
-        return {**self.test.to_json(), "rate_per_s": rate}
+        errors = None if self.error_frac is None else round(self.error_frac, 6)
+        return {"rate_per_s": rate, "error_frac": errors}
 
 
 def _news(before: _ByName, now: _ByName) -> dict[str, TenantMinute]:
@@ -153,15 +149,14 @@ def _more(before: TenantCounters, now: TenantCounters) -> TenantMinute:
     return TenantMinute(0, *now.since(before), took)
 
 
-class AATests:
+class StableTraffic:
     """Runs in a thread of its own, so that it never delays a tick. `leads` says whether this engine leads, and for so many
     seconds more."""
 
     def __init__(self, counters: TrafficCounters, leads: Callable[[float], bool], *, tick_s: float = 1.0) -> None:
         self.counters, self.leads, self.tick_s = counters, leads, tick_s
-        self._watched: dict[tuple[int, int], _TestedModel] = {}
+        self._watched: dict[tuple[int, int], _WatchedModel] = {}
         self._gateways: dict[int, list[Gateway]] = {}
-        self._tick = 0
         self._looked_at = self._written_at = self._read_at = 0.0
 
     def run(self, stopping: threading.Event) -> None:
@@ -173,7 +168,7 @@ class AATests:
                 else:
                     self._watched.clear()
             except Exception:  # nothing of this may end the engine
-                log.warning("selftest_failed", traceback=traceback.format_exc())
+                log.warning("stable_traffic_failed", traceback=traceback.format_exc())
                 self._watched.clear()
                 close_old_connections()
         connection.close()
@@ -183,7 +178,6 @@ class AATests:
         if not self._watched or now - self._looked_at >= ROUTES_EVERY_S:
             self._looked_at = now
             self._look(now)
-        self._tick += 1
         elapsed_s, self._read_at = max(0.001, now - self._read_at) if self._read_at else self.tick_s, now
         is_due = now - self._written_at >= WRITE_EVERY_S
         self._written_at = now if is_due else self._written_at
@@ -199,7 +193,7 @@ class AATests:
         """The models to watch now: all where they are few, else the share whose turn it is."""
         routes = list(all_routes())
         if len(routes) > AT_ONCE:
-            start = int(now // EPISODE_S) * AT_ONCE % len(routes)
+            start = int(now // TURN_S) * AT_ONCE % len(routes)
             routes = (routes + routes)[start : start + AT_ONCE]
         kept, self._watched = self._watched, {}
         rows = {(row.environment_id, row.model_id): row for row in Row.objects.all()} if routes else {}
@@ -208,15 +202,15 @@ class AATests:
             one = kept.get(key)
             if one is None or one.stable != route.stable.digest:
                 state = rows[key].state if key in rows else {}
-                test = AATest.from_json(state)
-                one = _TestedModel(*key, route.model.slug, str(route.stable.digest), test, state.get("rate_per_s"))
+                counted = (state.get("rate_per_s"), state.get("error_frac"))
+                one = _WatchedModel(*key, route.model.slug, str(route.stable.digest), *counted)
                 if key in rows:
                     one.traffic = RecentTraffic.from_json(rows[key].traffic)
                     one.tenants = TenantTraffic.from_json(rows[key].tenants)
             self._watched[key] = one
         self._gateways = gateways_in({route.environment_id for route in routes})
 
-    def _read(self, gateways: list[Gateway], watched: list[_TestedModel], elapsed_s: float) -> None:
+    def _read(self, gateways: list[Gateway], watched: list[_WatchedModel], elapsed_s: float) -> None:
         news: dict[tuple[int, int], list[Reading]] = {one.key: [] for one in watched}
         latency, shed = dict.fromkeys(news, NOTHING), dict.fromkeys(news, 0)
         models = [one.model for one in watched]
@@ -226,7 +220,7 @@ class AATests:
                     gateway=gateway.name, admin_url=gateway.admin_url, timeout_s=READ_TIMEOUT_S, models=models
                 )
             except GatewayError:
-                return  # a second that was not seen by all of them is no second of this test
+                return  # counts of some gateways alone would look like less traffic
             for one in watched:
                 if one.model in pages:
                     news[one.key].append(one.take(gateway.name, pages[one.model]))
@@ -236,18 +230,17 @@ class AATests:
         for one in watched:
             if news[one.key]:
                 at = max(part.at for part in news[one.key])
-                one.counted(self._tick, at, news[one.key], latency[one.key], elapsed_s, shed[one.key])
+                one.counted(at, news[one.key], latency[one.key], elapsed_s, shed[one.key])
                 one.counted_at = self._read_at
 
     @transaction.atomic
-    def _write(self, one: _TestedModel) -> None:
+    def _write(self, one: _WatchedModel) -> None:
         # Should this process be frozen in here, the database ends the transaction before another engine can lead.
         with connection.cursor() as cursor:
             cursor.execute(_LET_GO, [f"{settings.ENGINE_LEASE_S / 3 * 1000:.0f}"])
         if not self.leads(settings.ENGINE_LEASE_S / 2):
             return
-        now = timezone.now()
-        row, _ = Row.objects.update_or_create(
+        Row.objects.update_or_create(
             environment_id=one.environment_id,
             model_id=one.model_id,
             defaults={
@@ -255,17 +248,6 @@ class AATests:
                 "traffic": one.traffic.to_json(),
                 "tenants": one.tenants.to_json(),
                 "classes": one.classes.to_json(),
-                "at": now,
+                "at": timezone.now(),
             },
         )
-        if one.test.alarm and row.alarmed_at is None:
-            Row.objects.filter(pk=row.pk).update(alarmed_at=now)
-            append_event(
-                verb="selftest.alarmed", subject_type="model", subject_id=one.model, actor=Actor.system("engine"),
-                reason=f"Failures of {one.model}'s stable release stick together for longer than a second: that showed in "
-                f"{one.test.rejections} of {one.test.episodes} stretches of ten minutes. A candidate on few servers may be rolled back "
-                "for a server's spell.",
-                facts={"model": one.model, "episodes": one.test.episodes, "rejections": one.test.rejections},
-            )  # fmt: skip
-        elif not one.test.alarm and row.alarmed_at is not None:
-            Row.objects.filter(pk=row.pk).update(alarmed_at=None)

@@ -1,4 +1,4 @@
-"""The A/A test beside the engine: it watches every routed model, keeps its state, and alarms once."""
+"""The engine counts the traffic of every routed model and keeps the counts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import pytest
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from ledger.models import Event
 from rollouts.core.recent_traffic import RecentTraffic
-from rollouts.engine import aa_tests
-from rollouts.engine.aa_tests import AATests
-from rollouts.models import AATestRecord as Row
+from rollouts.engine import stable_traffic
+from rollouts.engine.stable_traffic import StableTraffic
+from rollouts.models import TrafficRecord as Row
 from rollouts.queries.gateway_reads import is_read
 from rollouts.queries.traffic import lately_of, traffic_of
 from serving.actions.routes import set_route
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> tuple[AATests, FakeGateway]:
+def world(monkeypatch: pytest.MonkeyPatch) -> tuple[StableTraffic, FakeGateway]:
     environment, model = make_environment("production"), make_model()
     Gateway.objects.create(
         environment=environment, name="gateway-1", admin_url="http://127.0.0.1:1", http_url="http://127.0.0.1:2",
@@ -40,27 +39,27 @@ def world(monkeypatch: pytest.MonkeyPatch) -> tuple[AATests, FakeGateway]:
     seconds = count()  # each look at the clock is a second later
     gateway = FakeGateway("gateway-1", seed=3, now=lambda: BEGIN + timedelta(seconds=next(seconds)))
     gateway.set_route(model.slug, stable=str(stable.digest))
-    monkeypatch.setattr(aa_tests, "WRITE_EVERY_S", 1.0)
-    return AATests(gateway, lambda _: True), gateway
+    monkeypatch.setattr(stable_traffic, "WRITE_EVERY_S", 1.0)
+    return StableTraffic(gateway, lambda _: True), gateway
 
 
-def turns(tests: AATests, gateway: FakeGateway, count: int, *, begin: float = 100.0) -> None:
+def turns(tests: StableTraffic, gateway: FakeGateway, count: int, *, begin: float = 100.0) -> None:
     for i in range(count):
         gateway.traffic(20)
         tests.turn(begin + i)
 
 
-def test_every_routed_model_is_watched_without_any_rollout(world: tuple[AATests, FakeGateway]) -> None:
+def test_every_routed_model_is_watched_without_any_rollout(world: tuple[StableTraffic, FakeGateway]) -> None:
     tests, gateway = world
     turns(tests, gateway, 30)
     row = Row.objects.get()
-    assert row.state["pairs"] >= 2 and row.alarmed_at is None
+    assert row.state["error_frac"] is not None
     assert row.state["rate_per_s"] == pytest.approx(20, rel=0.2)
-    assert traffic_of(row.model, row.environment).source == "A/A test"
+    assert traffic_of(row.model, row.environment).source == "gateways"
 
 
 def test_gateways_that_are_off_do_not_make_those_of_another_environment_unread(
-    world: tuple[AATests, FakeGateway], monkeypatch: pytest.MonkeyPatch
+    world: tuple[StableTraffic, FakeGateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gateway on a machine that is off takes a whole time-out. With five of them, everything looked unread."""
     tests, gateway = world
@@ -73,54 +72,46 @@ def test_gateways_that_are_off_do_not_make_those_of_another_environment_unread(
 
     def reads(*, gateway: str, **asked: Any) -> Any:
         if gateway.startswith("off"):
-            instant[0] += timedelta(seconds=aa_tests.READ_TIMEOUT_S)
+            instant[0] += timedelta(seconds=stable_traffic.READ_TIMEOUT_S)
             raise GatewayError("unreachable", "it is off")
         return {key: replace(one, read_at=instant[0]) for key, one in read(gateway=gateway, **asked).items()}
 
     monkeypatch.setattr(gateway, "read", reads)
-    monkeypatch.setattr(aa_tests.timezone, "now", lambda: instant[0])
+    monkeypatch.setattr(stable_traffic.timezone, "now", lambda: instant[0])
     turns(tests, gateway, 3)
     row = Row.objects.get(environment=route.environment)
     counted_s = RecentTraffic.from_json(row.traffic).counted_s
     assert counted_s and is_read(datetime.fromtimestamp(counted_s, UTC), row.at, row.at)
 
 
-def test_nothing_is_written_where_another_engine_may_lead_soon(world: tuple[AATests, FakeGateway]) -> None:
+def test_nothing_is_written_where_another_engine_may_lead_soon(world: tuple[StableTraffic, FakeGateway]) -> None:
     tests, gateway = world
     tests.leads = lambda for_s: for_s == 0.0
     turns(tests, gateway, 30)
     assert not Row.objects.exists()
 
 
-def test_another_engine_goes_on_from_what_was_kept(world: tuple[AATests, FakeGateway]) -> None:
+def test_another_engine_goes_on_from_what_was_kept(world: tuple[StableTraffic, FakeGateway]) -> None:
     tests, gateway = world
     turns(tests, gateway, 30)
-    kept = Row.objects.get().state["pairs"]
-    turns(AATests(gateway, lambda _: True), gateway, 30, begin=500.0)
-    assert Row.objects.get().state["pairs"] > kept
+    kept = Row.objects.get().state
+    other = StableTraffic(gateway, lambda _: True)
+    turns(other, gateway, 1, begin=500.0)
+    (one,) = other._watched.values()
+    assert one.to_json() == kept and one.rate_per_s
 
 
-def test_a_gateway_that_does_not_answer_makes_no_second(world: tuple[AATests, FakeGateway]) -> None:
+def test_a_gateway_that_does_not_answer_makes_no_second(world: tuple[StableTraffic, FakeGateway]) -> None:
     tests, gateway = world
     turns(tests, gateway, 5)
-    before = Row.objects.get().state["pairs"]
+    before = Row.objects.get()
     gateway.fail("timeout")
     turns(tests, gateway, 10, begin=200.0)
-    assert Row.objects.get().state["pairs"] <= before + 1
+    after = Row.objects.get()
+    assert (after.state, after.traffic) == (before.state, before.traffic)
 
 
-def test_an_alarm_is_told_once(world: tuple[AATests, FakeGateway]) -> None:
-    tests, gateway = world
-    turns(tests, gateway, 5)
-    (one,) = tests._watched.values()
-    one.test = replace(one.test, episodes=40, rejections=20, log_m=(8.0,) * 4)
-    turns(tests, gateway, 5, begin=200.0)
-    row, event = Row.objects.get(), Event.objects.get(verb="selftest.alarmed")
-    assert row.alarmed_at is not None and event.facts["rejections"] == 20
-    assert "20 of 40 stretches" in event.reason and "server's spell" in event.reason
-
-
-def test_many_models_take_turns(world: tuple[AATests, FakeGateway], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_models_take_turns(world: tuple[StableTraffic, FakeGateway], monkeypatch: pytest.MonkeyPatch) -> None:
     tests, _ = world
     environment = Gateway.objects.get().environment
     for slug in ("second", "third"):
@@ -132,17 +123,17 @@ def test_many_models_take_turns(world: tuple[AATests, FakeGateway], monkeypatch:
             stable=make_release(model),
             reason="It serves.",
         )
-    monkeypatch.setattr(aa_tests, "AT_ONCE", 2)
+    monkeypatch.setattr(stable_traffic, "AT_ONCE", 2)
     seen = set()
     for episode in range(3):
         tests._looked_at = 0.0
-        tests.turn(episode * aa_tests.EPISODE_S + 1000)
+        tests.turn(episode * stable_traffic.TURN_S + 1000)
         seen |= {one.model for one in tests._watched.values()}
         assert len(tests._watched) == 2
     assert len(seen) == 3
 
 
-def test_the_last_hour_is_kept_minute_by_minute(world: tuple[AATests, FakeGateway]) -> None:
+def test_the_last_hour_is_kept_minute_by_minute(world: tuple[StableTraffic, FakeGateway]) -> None:
     tests, gateway = world
     turns(tests, gateway, 130)
     row = Row.objects.get()
@@ -151,15 +142,15 @@ def test_the_last_hour_is_kept_minute_by_minute(world: tuple[AATests, FakeGatewa
     kept = RecentTraffic.from_json(row.traffic).minutes
     assert len(kept) >= 2 and sum(one.requests for one in kept) == pytest.approx(129 * 20, rel=0.1)
     assert all(one.p99_us for one in kept[:-1])
-    turns(AATests(gateway, lambda _: True), gateway, 10, begin=900.0)  # another engine goes on from it
+    turns(StableTraffic(gateway, lambda _: True), gateway, 10, begin=900.0)  # another engine goes on from it
     after = RecentTraffic.from_json(Row.objects.get().traffic).minutes
     assert {one.at for one in kept} <= {one.at for one in after}
 
 
 def test_traffic_that_fails_is_written_at_once_and_what_is_shed_is_no_failure(
-    world: tuple[AATests, FakeGateway], monkeypatch: pytest.MonkeyPatch
+    world: tuple[StableTraffic, FakeGateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aa_tests, "WRITE_EVERY_S", 1000.0)
+    monkeypatch.setattr(stable_traffic, "WRITE_EVERY_S", 1000.0)
     tests, gateway = world
     tests._written_at = 99.0
     turns(tests, gateway, 10)
@@ -177,11 +168,11 @@ def test_traffic_that_fails_is_written_at_once_and_what_is_shed_is_no_failure(
 
 
 def test_gateways_that_cannot_be_read_are_written_at_once_with_when_they_last_were(
-    world: tuple[AATests, FakeGateway], monkeypatch: pytest.MonkeyPatch
+    world: tuple[StableTraffic, FakeGateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tests, gateway = world
     turns(tests, gateway, 5)
-    monkeypatch.setattr(aa_tests, "WRITE_EVERY_S", 1000.0)
+    monkeypatch.setattr(stable_traffic, "WRITE_EVERY_S", 1000.0)
     before = Row.objects.get()
     gateway.fail("timeout")
     turns(tests, gateway, 4, begin=105.0)

@@ -1,0 +1,52 @@
+"""The tree that `release export --triton` writes, loaded by a real tritonserver as it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from registry.core.triton_tree import tree_of
+from serving.adapters.triton import TritonServer
+from serving.agent import model_repository
+from tests.contracts.serving_models import MemoryBlobs, launch_spec, manifest, serving
+from tests.support.rigs.triton_rig import local_launcher
+
+CODE = b"""
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        found = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", (3 * x).astype(np.float32))]) for x in found]
+"""
+
+
+@pytest.mark.real("triton")
+def test_a_real_tritonserver_loads_and_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs = MemoryBlobs()
+    made = manifest(blobs, "tripling", {"artifact/model.py": CODE}, serving(), backend="python")
+
+    def exported(spec: Any, _blobs: Any, repository: Path) -> None:
+        """What the command line writes, in the place of what the node's agent writes."""
+        placed, texts = tree_of(spec.manifest, 7)
+        by_path = {file["path"]: file["sha256"] for file in spec.manifest["files"]}
+        for target, path in placed.items():
+            (repository / target).parent.mkdir(parents=True, exist_ok=True)
+            with blobs.open(by_path[path]) as source:
+                (repository / target).write_bytes(source.read())
+        for target, text in texts.items():
+            (repository / target).write_text(text)
+
+    monkeypatch.setattr(model_repository, "write", exported)
+    with local_launcher(tmp_path, blobs) as launcher:
+        running = launcher.start(launch_spec(made, launcher.folder_for(1, "tripling", "r7")))
+        launcher.await_loaded(running, "tripling", timeout_s=60)
+        client = TritonServer(running.host, running.http_port, running.grpc_port)
+        answer = client.infer("tripling", {"x": np.ones((2, 4), np.float32)}, timeout_s=20)
+        client.close()
+    assert (answer.outputs["y"] == 3).all()
