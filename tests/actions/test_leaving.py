@@ -33,7 +33,7 @@ from tests.support.worlds.deployment_setup import (  # noqa: F401 - fixtures are
     release,
     sealed,
 )
-from tests.support.worlds.factories import make_model
+from tests.support.worlds.factories import make_model, make_release
 
 # ruff: noqa: F811
 pytestmark = pytest.mark.django_db
@@ -124,8 +124,8 @@ def test_a_gateway_that_cannot_take_the_models_route_is_not_known_to_have_left_i
 ) -> None:
     one = gateway(production)
     place = {"environment": production, "generation": 7, "changed_at": database_clock.now()}
-    route = Route.objects.create(model=model, stable=world.row.release, **place)
-    other = Route.objects.create(model=make_model(), stable=world.row.release, **place)
+    route = Route.objects.create(model=model, stable=make_release(model), **place)
+    other = Route.objects.create(model=make_model(), stable=make_release(), **place)
     store.write_acks([store.AckRow(one.pk, other.pk, 7, "it cannot", database_clock.now())])
     leave(world)
     world.reconciler.step()
