@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from registry.core.engine_flavour import declared_flavour
+from registry.core.gpu_names import capability_of, version_parts
 from registry.core.schema import Problem
 
 _AT: Final = "envelope.engine"
@@ -105,8 +106,45 @@ def _portable(envelope: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _device(envelope: Mapping[str, Any]) -> Iterator[Problem]:
-    """A plan for a compute capability that its flavour lacks. `fit` compares the plan with the GPU of each node."""
-    built = envelope.get("engine", {}).get("built_on", {}).get("compute_capability")
-    if built and (why := declared_flavour(envelope).why_not(built)):
-        fix = "Write one of them, or build the plan with TensorRT itself (flavour: standard)."
-        yield Problem(f"{_AT}.built_on.compute_capability", f"{why}.", fix)
+    """A plan for a compute capability that its flavour lacks, or that none of the GPUs that the envelope asks for has."""
+    engine, flavour = envelope.get("engine", {}), declared_flavour(envelope)
+    built, field = engine.get("built_on", {}).get("compute_capability"), f"{_AT}.built_on.compute_capability"
+    if built and (why := flavour.why_not(built)):
+        yield Problem(
+            field, f"{why}.", "Write one of them, or build the plan with TensorRT itself (flavour: standard)."
+        )
+        return
+    least = envelope.get("accelerator", {}).get("compute_capability", {}).get("min")
+    if (
+        built
+        and least
+        and version_parts(built) < version_parts(least)
+        and engine.get("hardware_compatibility") != "ampere_plus"
+    ):
+        said = f"The plan was built for compute capability {built}, and envelope.accelerator asks for {least} or later."
+        yield Problem(field, said, f"Build the plan for the GPU that is to run it, or ask for {built}.")
+    for at, allowed, words in _asked(envelope.get("accelerator", {})):
+        lacking = [one for one in allowed if flavour.why_not(one)]
+        if lacking and len(lacking) == len(allowed):
+            yield Problem(at, f"{flavour.why_not(lacking[0])}.", "Ask for another GPU, or write flavour: standard.")
+        elif built and not any(_runs_on(engine, built, one) for one in allowed):
+            said = f"The plan was built for compute capability {built}, and {at} allows {words} only."
+            yield Problem(field, said, f"Build the plan for {allowed[0]}, or ask for a GPU of {built}.")
+
+
+def _asked(accelerator: Mapping[str, Any]) -> Iterator[tuple[str, list[str], str]]:
+    """(field, every compute capability that it lets in, the same in words), as far as the fields list some."""
+    at, asked = "envelope.accelerator", accelerator.get("compute_capability", {})
+    if asked.get("any_of"):
+        yield f"{at}.compute_capability.any_of", asked["any_of"], ", ".join(asked["any_of"])
+    products = {one: capability_of(one) for one in accelerator.get("sku_allow", [])}
+    known = [one for one in products.values() if one is not None]
+    if known and len(known) == len(products):
+        words = ", ".join(f"{product} ({capability})" for product, capability in products.items())
+        yield f"{at}.sku_allow", known, words
+
+
+def _runs_on(engine: Mapping[str, Any], built: str, capability: str) -> bool:
+    if engine.get("hardware_compatibility") == "ampere_plus":
+        return version_parts(capability) >= (8, 0)
+    return built == capability

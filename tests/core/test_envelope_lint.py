@@ -121,9 +121,11 @@ ON_TENSORRT = {**SERVING, "instance_group": GPU}
 WIDE = {"input": "ids", "min": [1, 1, 8], "opt": [2, 32, 8], "max": [4, 64, 8]}
 
 
-def plan(limits: dict[str, Any] | None = None, **engine: Any) -> dict[str, str]:
+def plan(
+    accelerator: dict[str, Any] | None = None, limits: dict[str, Any] | None = None, **engine: Any
+) -> dict[str, str]:
     """What is wrong with an engine on a server of TensorRT that takes ids[-1, 8] in batches of 4."""
-    envelope = {"accelerator": {"vendor": "nvidia"}, "engine": engine, "limits": limits or {}}
+    envelope = {"accelerator": {"vendor": "nvidia", **(accelerator or {})}, "engine": engine, "limits": limits or {}}
     return found(envelope, ON_TENSORRT, "tensorrt")
 
 
@@ -193,18 +195,34 @@ BUILT_ON_8_9 = {"built_on": {"compute_capability": "8.9"}}
 
 
 @pytest.mark.parametrize(
-    ("engine", "field", "says"),
+    ("accelerator", "engine", "field", "says"),
     [
-        (BUILT_ON_8_9, "", ""),
-        ({"built_on": {"compute_capability": "9.0"}}, "", ""),
-        ({"flavour": "rtx", "built_on": {"compute_capability": "10.0"}}, "built_on", "only for 7.5, 8.0"),
-        ({"flavour": "rtx", "version_compatible": True}, "engine.version_compatible", "builds no such plan"),
-        ({"flavour": "rtx", "version_compatible": False, "hardware_compatibility": "none"}, "", ""),
-        ({"flavour": "rtx", "hardware_compatibility": "ampere_plus"}, "engine.hardware_compatibility", "builds no such plan"),
+        ({}, BUILT_ON_8_9, "", ""),
+        ({}, {"built_on": {"compute_capability": "9.0"}}, "", ""),
+        ({"compute_capability": {"any_of": ["8.0", "8.9"]}}, BUILT_ON_8_9, "", ""),
+        ({"compute_capability": {"any_of": ["8.0"]}}, BUILT_ON_8_9, "built_on", "any_of allows 8.0 only. Build the plan for 8.0"),
+        ({"compute_capability": {"any_of": ["8.0"]}}, BUILT_ON_8_9 | {"hardware_compatibility": "ampere_plus"}, "", ""),
+        ({"compute_capability": {"any_of": ["7.5"]}}, BUILT_ON_8_9 | {"hardware_compatibility": "ampere_plus"}, "built_on", "7.5 only"),
+        ({"compute_capability": {"min": "8.9"}}, BUILT_ON_8_9, "", ""),
+        ({"compute_capability": {"min": "10.0"}}, BUILT_ON_8_9, "built_on", "asks for 10.0 or later"),
+        ({"compute_capability": {"min": "9.0"}}, BUILT_ON_8_9 | {"hardware_compatibility": "ampere_plus"}, "", ""),
+        ({"sku_allow": ["NVIDIA-A10", "NVIDIA-L40S"]}, BUILT_ON_8_9, "", ""),
+        ({"sku_allow": ["NVIDIA-A10", "NVIDIA-Next"]}, BUILT_ON_8_9, "", "of a product that is not known, nothing is said"),
+        ({"sku_allow": ["NVIDIA-H100"]}, BUILT_ON_8_9, "built_on", "sku_allow allows NVIDIA-H100 (9.0) only"),
+        ({"sku_allow": ["NVIDIA-H100"]}, {"flavour": "rtx"}, "accelerator.sku_allow", "9.0 (H100, H200)"),
+        ({"sku_allow": ["NVIDIA-H100"]}, {}, "", ""),
+        ({"compute_capability": {"any_of": ["9.0", "10.0"]}}, {"flavour": "rtx"}, "accelerator.compute_capability.any_of", "9.0 (H100"),
+        ({"compute_capability": {"any_of": ["9.0", "12.0"]}}, {"flavour": "rtx"}, "", ""),
+        ({}, {"flavour": "rtx", "built_on": {"compute_capability": "10.0"}}, "built_on", "only for 7.5, 8.0"),
+        ({}, {"flavour": "rtx", "version_compatible": True}, "engine.version_compatible", "builds no such plan"),
+        ({}, {"flavour": "rtx", "version_compatible": False, "hardware_compatibility": "none"}, "", ""),
+        ({}, {"flavour": "rtx", "hardware_compatibility": "ampere_plus"}, "engine.hardware_compatibility", "builds no such plan"),
     ],
 )  # fmt: skip
-def test_a_plan_is_one_that_its_flavour_builds(engine: dict[str, Any], field: str, says: str) -> None:
-    problems = plan(**engine)
+def test_a_plan_is_for_a_gpu_that_the_envelope_asks_for(
+    accelerator: dict[str, Any], engine: dict[str, Any], field: str, says: str
+) -> None:
+    problems = plan(accelerator, **engine)
     if not field:
         assert problems == {}
     else:

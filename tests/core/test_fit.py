@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from registry.core.fit import ESTIMATED, Fit, Verdict, fit
 from registry.core.gpu_memory import MemoryEstimate, MemoryPart
-from registry.core.gpu_names import sku
+from registry.core.gpu_names import capability_of, sku
 from registry.core.node_facts import NodeFacts, from_agent, from_labels
 from registry.core.spec import parse_spec
 from tests.support.worlds.registry_samples import release_yaml
@@ -300,6 +300,20 @@ def test_an_estimate_is_held_against_the_slices_that_are_asked_for() -> None:
 def test_names_of_products() -> None:
     assert sku("NVIDIA L4") == sku("NVIDIA-L4") == sku("nvidia_l4") == sku("L4-SHARED") == "l4"
     assert sku("A100-SXM4-40GB-MIG-1g.5gb") == "a100-sxm4-40gb"
+
+
+@pytest.mark.parametrize(
+    ("product", "capability"),
+    [
+        ("Tesla-T4", "7.5"), ("NVIDIA T4", "7.5"), ("Tesla V100", None), ("NVIDIA A100-SXM4-40GB-MIG-1g.5gb", "8.0"), ("NVIDIA-A10", "8.6"),
+        ("NVIDIA-A10G", "8.6"), ("NVIDIA-A100", "8.0"), ("NVIDIA RTX A6000", "8.6"), ("NVIDIA-L4-SHARED", "8.9"),
+        ("L40S", "8.9"), ("NVIDIA GeForce RTX 4090", "8.9"), ("NVIDIA RTX 6000 Ada Generation", "8.9"),
+        ("NVIDIA H100 80GB HBM3", "9.0"), ("NVIDIA-H200", "9.0"), ("NVIDIA B200", "10.0"), ("NVIDIA B300", None),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "12.0"), ("NVIDIA GeForce RTX 5090", "12.0"), ("L400", None),
+    ],
+)  # fmt: skip
+def test_the_compute_capability_of_products(product: str, capability: str | None) -> None:
+    assert capability_of(product) == capability
 
 
 def test_the_answer_as_json_has_the_worst_first() -> None:
