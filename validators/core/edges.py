@@ -105,14 +105,17 @@ def mismatches(outcomes: Sequence[Outcome]) -> list[Mismatch]:
     ]
 
 
-def judge_edges(found: Judgement, outcomes: Sequence[Outcome]) -> Judgement:
-    """A contract gate's judgement that did not fail, with the edges: failed if one ended as it must not."""
+def judge_edges(found: Judgement, outcomes: Sequence[Outcome], *, not_tried: str = "") -> Judgement:
+    """A contract gate's judgement that did not fail, with the edges: failed where one ended as it must not. `not_tried`: what could
+    not be asked."""
     tried = [
         {"request": one.edge.name, "expected": one.edge.expected.value, "outcome": one.reason or "answered"}
         for one in outcomes
     ]
     broken = mismatches(outcomes)
     evidence = {**found.evidence, "edges": tried, "mismatches": [asdict(one) for one in broken]}
+    if not_tried:
+        evidence["edges_not_tried"] = not_tried
     if broken:
         more = f" ({len(broken) - 1} more)" if len(broken) > 1 else ""
         return Judgement(Verdict.FAILED, f"{broken[0].message}{more}", evidence)

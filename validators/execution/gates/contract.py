@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from registry.core.kinds import spoken
 from validators.core.contract import batch_sizes, compare_answer, compare_declared, judge_contract, tensors_of
-from validators.core.edges import Edge, Expected, Outcome, edges_of, judge_edges
+from validators.core.edges import Edge, edges_of, judge_edges
 from validators.core.input_use import MOST_TRIED, judge_input_use
-from validators.core.inputs import stack
+from validators.core.inputs import Arrays, stack
+from validators.core.largest_request import ByteEdges, byte_edges
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates.context import GateContext, example_items
 from validators.execution.runners import contract as contract_runner
@@ -21,8 +23,7 @@ def contract_gate(context: GateContext) -> Judgement:
     most, example = int(context.serving["max_batch_size"]), example_items(context, 1)[0]
     sizes = batch_sizes(policy["batch_sizes"], most)
     limits = context.envelope.get("limits") or {}
-    bodies = spoken(context.speaks)[1].wrong(context.model) if context.speaks else None
-    edges = edges_of(context.inputs, example, limits, max_batch_size=most, bodies=bodies) if policy["edges"] else ()
+    edges, by_bytes = _edges(context, example, limits, most) if policy["edges"] else ((), ByteEdges())
     total = len(sizes) + len(edges)
     facts = contract_runner.observe(
         context.server,
@@ -56,24 +57,18 @@ def contract_gate(context: GateContext) -> Judgement:
         found = _input_use(context, found, limits, lambda: context.progress(len(sizes), total))
     if found.verdict is Verdict.FAILED or not edges:
         return found
-    ordinary = stack([example], has_batch_axis=context.has_batch_axis)
     outcomes = contract_runner.try_edges(
         context.server,
         context.model,
         edges,
-        ordinary,
+        stack([example], has_batch_axis=context.has_batch_axis),
         context.outputs,
         batch_size=1 if context.has_batch_axis else None,
         timeout_s=policy["timeout_s"],
         progress=lambda done: context.progress(len(sizes) + done, total),
     )
     context.progress(total, total)
-    limit = limits.get("max_request_bytes")
-    size = contract_runner.gateway_bytes(context.model, ordinary, speaks=context.speaks)
-    if limit is not None and size > limit:
-        says = f"it has {size} bytes, and gateways let {limit} through, the envelope's max_request_bytes"
-        outcomes.insert(0, Outcome(Edge("an ordinary request", ordinary, Expected.ANSWERED), "rejected", says))
-    return judge_edges(found, outcomes)
+    return judge_edges(found, [*by_bytes.known, *outcomes], not_tried=by_bytes.why_none)
 
 
 def _input_use(
@@ -91,3 +86,14 @@ def _input_use(
         progress=progress,
     )
     return judge_input_use(found, use, context.outputs)
+
+
+def _edges(
+    context: GateContext, example: Arrays, limits: Mapping[str, Any], most: int
+) -> tuple[tuple[Edge, ...], ByteEdges]:
+    """All that are asked, and what is known of those by bytes."""
+    inputs, model, speaks = context.inputs, context.model, context.speaks
+    size_of = partial(contract_runner.gateway_bytes, model, speaks=speaks)
+    by_bytes = byte_edges(inputs, example, limits, max_batch_size=most, size_of=size_of)
+    bodies = spoken(speaks)[1].wrong(model) if speaks else None
+    return (*edges_of(inputs, example, limits, max_batch_size=most, bodies=bodies), *by_bytes.edges), by_bytes
