@@ -40,7 +40,7 @@ class GpuOut(serializers.Serializer[Any]):
     row_remap_failed = serializers.BooleanField(allow_null=True)
     is_sliced = serializers.BooleanField(allow_null=True, help_text="in MIG mode")
     processes = serializers.IntegerField(
-        source="processes.__len__", default=None, allow_null=True, help_text="how many compute on it"
+        source="process_count", default=None, allow_null=True, help_text="how many compute on it"
     )
     xids = XidOut(many=True, allow_null=True)
     unknown = serializers.DictField(child=serializers.CharField(), help_text="why, by field")

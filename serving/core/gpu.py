@@ -85,6 +85,10 @@ class Gpu:
     unknown: Mapping[str, str] = field(default_factory=dict)  # why, by field
 
     @property
+    def process_count(self) -> int | None:
+        return None if self.processes is None else len(self.processes)
+
+    @property
     def faults(self) -> list[str]:
         """Faults of the hardware itself in one reading, as half sentences. If something is unknown, an empty list is not "fine".
 
