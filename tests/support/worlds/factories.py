@@ -18,6 +18,7 @@ from ledger.models import Event
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.models import Blob, Release, ReleaseFile, ServedModel
 from serving.models import Deployment, Environment, Node, Server
+from serving.queries.replicas import _DECLARED
 
 _number = itertools.count(1)
 
@@ -143,6 +144,7 @@ def resealed(release: Release, **manifest: Any) -> Release:
         )
         cursor.execute("ALTER TABLE registry_release ENABLE TRIGGER USER")
     release.refresh_from_db()
+    _DECLARED.pop(release.pk, None)  # a process remembers what a sealed release declares
     return release
 
 
