@@ -44,10 +44,10 @@ from rollouts.queries.target import who_replaces
 from rollouts.queries.traffic import Traffic, supposed
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Environment
-from serving.queries.node_fit import Places, places_for
 from serving.queries.routes import WarmRoute, warm_route
 from serving.queries.sleep import sleep_of
 from serving.targets import platform_of
+from serving.targets.port import Forecast
 from serving.wiring import external_metrics
 from validators.queries import closest_report
 from validators.queries.entry import advice_of
@@ -85,7 +85,7 @@ class _Asked:
     plan: Policy
     warm: WarmRoute
     stable: Release | None
-    places: Places
+    forecast: Forecast
     beside: Beside
     traffic: Traffic
     found: PolicyPreview
@@ -113,7 +113,7 @@ def preview_rollout(
     plan = policy_for(candidate, environment, policy)
     warm = warm_route(candidate.model, environment)
     stable = warm.route.stable if warm.route else None
-    places = places_for(candidate, environment)
+    forecast = platform_of(environment).forecast(candidate, environment)
     found_beside = beside(candidate.model, environment)
     traffic = supposed(found_beside.traffic, rate_per_s)
     found = preview(
@@ -125,7 +125,7 @@ def preview_rollout(
     )
     weaker = weakened_by(candidate, environment, plan)
     asked = _Asked(
-        actor, candidate, environment, policy, plan, warm, stable, places, found_beside, traffic, found, again, weaker
+        actor, candidate, environment, policy, plan, warm, stable, forecast, found_beside, traffic, found, again, weaker
     )
     warnings = list(_warnings(asked))
     return {
@@ -188,12 +188,12 @@ def _of_report(asked: _Asked) -> Iterator[Warned]:
         yield Warned("expired_report", level, f"{said} {again}")
         return
     try:
-        admitted_by(report, candidate, asked.environment, policy_digest, asked.places)
+        admitted_by(report, candidate, asked.environment, policy_digest, asked.forecast)
     except DomainError as error:
         yield Warned(error.code, "refused", error.message)
     else:
         is_held = asked.environment.needs_passed_report  # then this was asked just now
-        if not is_held and (lines := expired_of(report, asked.environment, release=candidate, places=asked.places)):
+        if not is_held and (lines := expired_of(report, asked.environment, release=candidate, forecast=asked.forecast)):
             yield Warned("expired_report", "warning", does_not_hold(candidate, asked.environment, lines))
     for gate, reason in advice_of(report, asked.environment):
         said = f"{gate} did not pass, which holds nothing up in {asked.environment.slug}: {reason}"
@@ -236,7 +236,7 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         yield _of_cold(asked, stable)
     if not candidate.manifest:
         return
-    forecast = platform_of(asked.environment).forecast(candidate, asked.environment)
+    forecast = asked.forecast
     if forecast.beside is None:
         yield Warned(forecast.code, "warning", f"{forecast.why} {_REMEDIES[forecast.code]}")
         return

@@ -31,8 +31,8 @@ from rollouts.queries.target import gone_beside, is_stable_gone
 from rollouts.queries.undo_window import serves
 from serving.actions.routes import lock_open, refuse_retired
 from serving.models import Environment, Route
-from serving.queries.node_fit import Places
 from serving.queries.routes import route_of
+from serving.targets.port import Forecast
 from validators.models import Report
 from validators.queries import closest_report
 from validators.queries.expiry import expired_of
@@ -326,9 +326,9 @@ def admitted_by(
     candidate: Release,
     environment: Environment,
     policy_digest: str,
-    places: Places | None = None,
+    forecast: Forecast | None = None,
 ) -> Report | None:
-    """The report, where it admits the candidate or the environment asks for none. `places` as `expired_of` takes them.
+    """The report, where it admits the candidate or the environment asks for none. `forecast` as `expired_of` takes it.
 
     Raises Refused where it does not admit, or where what it measured does not hold here: facts["lines"] tells what.
     """
@@ -338,7 +338,7 @@ def admitted_by(
         raise Refused(code, problem, release=candidate.name, digest=candidate.digest, policy_digest=policy_digest)
     if report is None or not environment.needs_passed_report:
         return report
-    if lines := expired_of(report, environment, release=candidate, places=places):
+    if lines := expired_of(report, environment, release=candidate, forecast=forecast):
         told = [line.as_json() for line in lines]
         raise Refused(
             "expired_report", does_not_hold(candidate, environment, lines), release=candidate.name, lines=told

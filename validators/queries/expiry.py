@@ -11,7 +11,8 @@ from ledger.core.errors import Invalid
 from registry.models import Release
 from registry.queries import manifest_of
 from serving.models import Deployment, Environment, Node
-from serving.queries.node_fit import Places, next_node, places_for
+from serving.queries.node_fit import next_node, places_for
+from serving.targets.port import Forecast, Machine
 from validators.core.entry import advisory_in, policy_in
 from validators.core.expiry import Expired, expired, measured_together, place_of, results_of, uses_gpu
 from validators.core.gates import GATES
@@ -27,21 +28,21 @@ def expired_of(
     environment: Environment | None = None,
     *,
     release: Release | None = None,
-    places: Places | None = None,
+    forecast: Forecast | None = None,
 ) -> list[Expired]:
     """What of the report does not hold where its release serves or would serve in the environment, under today's gate policy.
 
     Without an environment: on the node that a new deployment would be given, by the strictest age of any environment.
-    `release` is the report's, and `places` is where it may serve in the environment, where these are at hand.
+    `release` is the report's, and `forecast` is its platform's for the environment, where these are at hand.
     """
     release, body = release or report.release, json.loads(report.body)
     try:
         policy = policy_of(release.model)
     except Invalid as error:
         return [Expired("policy", tuple(one["gate"] for one in results_of(body)), error.message.rstrip("."))]
-    if environment is not None and places is None:
-        places = places_for(release, environment)
-    node = places.of(release) if places else next_node(release)
+    if forecast is not None:
+        return _expired(body, release, policy, environment, forecast.machine)
+    node = places_for(release, environment).of(release) if environment is not None else next_node(release)
     return _expired(body, release, policy, environment, node)
 
 
@@ -82,7 +83,7 @@ def place_under(deployment: Deployment) -> dict[str, str | None]:
 
 
 def _expired(
-    body: dict[str, Any], release: Release, policy: Policy, environment: Environment | None, node: Node | None
+    body: dict[str, Any], release: Release, policy: Policy, environment: Environment | None, node: Node | Machine | None
 ) -> list[Expired]:
     slug = environment.slug if environment else None
     advisory = advisory_in(policy.document, slug) if slug else frozenset()
@@ -96,5 +97,5 @@ def _expired(
     )
 
 
-def _place(node: Node, release: Release) -> dict[str, str | None]:
+def _place(node: Node | Machine, release: Release) -> dict[str, str | None]:
     return place_of(node.name, node.facts, manifest_of(release)["runtime"]["image"])
