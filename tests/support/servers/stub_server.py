@@ -79,6 +79,7 @@ class Backend:
     grpc_port: int = field(default_factory=free_port)
     _servers: list[Any] = field(default_factory=list)
     _writers: set[Any] = field(default_factory=set)
+    _handlers: set[asyncio.Task[None]] = field(default_factory=set)
     _free: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -109,7 +110,7 @@ class Backend:
         self.loop.run(self._stop())
 
     async def _start(self) -> None:
-        http_server = await asyncio.start_server(self._http, self.address, self.http_port, limit=2**27)
+        http_server = await asyncio.start_server(self._connected, self.address, self.http_port, limit=2**27)
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
         handler = grpc.unary_unary_rpc_method_handler(
             self._grpc,
@@ -135,8 +136,20 @@ class Backend:
                 writer.transport.abort()
             await asyncio.sleep(0)
 
-    async def _http(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Known from its first moment on, and closed even if its handler is cancelled before it begins."""
         self._writers.add(writer)
+        handler = self.loop.loop.create_task(self._http(reader, writer))
+        self._handlers.add(handler)
+
+        def over(_: asyncio.Task[None]) -> None:
+            self._handlers.discard(handler)
+            self._writers.discard(writer)
+            writer.close()
+
+        handler.add_done_callback(over)
+
+    async def _http(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 lower = self.head = head.lower()
@@ -172,9 +185,6 @@ class Backend:
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
-        finally:
-            self._writers.discard(writer)
-            writer.close()
 
     async def _grpc(self, request: Any, context: Any) -> Any:
         self.hits += 1
