@@ -8,16 +8,18 @@ from datetime import timedelta
 from typing import Final
 
 from django.db import connection
-from django.db.models import Count, Max, Min, Q
+from django.db.models import Count, Max, Min
 
 from insights.core.figures import Buckets, Figure, FigureType, Values
 from ledger.models import Job
 from ledger.queries.clock import now as database_now
-from rollouts.core.lifecycle import ACTIVE, FINAL
-from rollouts.core.recent_traffic import RecentTraffic
+from rollouts.core.lifecycle import ACTIVE
+from rollouts.core.recent_traffic import MINUTES, RecentTraffic
 from rollouts.models import DecisionRecord, Observation, Rollout, TrafficRecord
 from serving.core.gpu import Gpu, reading_of
-from serving.models import Deployment, Gateway, Node, Route, Server
+from serving.models import Deployment, Gateway, Node, Route
+from serving.queries.endpoints import answering
+from serving.queries.fleet import why_unread
 from serving.queries.routes import acknowledgements
 from validators.models import GateResult
 
@@ -26,12 +28,22 @@ _BASIS_POINTS: Final = 10_000
 #: Seconds. Promised are 2 s for a kill or failed answers, and 5 s when an engine is killed too.
 ROLLBACK_EDGES: Final = (1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 GATE_EDGES: Final = (1.0, 5.0, 15.0, 60.0, 180.0, 600.0, 1800.0, 7200.0)
-COLD_START_EDGES: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0)
 #: A decision is counted so long after it was made: a transaction that began before it may commit later.
 SETTLED_S: Final = 10.0
 
 _PLACE: Final = ("environment", "model")
-_GPU: Final = ("node", "gpu")
+Reader = Callable[[], Values]
+_READERS: list[tuple[Figure, Reader]] = []
+
+
+def _figure(name: str, kind: FigureType, about: str, *labels: str) -> Callable[[Reader], Reader]:
+    """Exports what the function reads under this name."""
+
+    def added(read: Reader) -> Reader:
+        _READERS.append((Figure(name, kind, about, labels), read))
+        return read
+
+    return added
 
 
 def _active() -> list[Rollout]:
@@ -39,10 +51,17 @@ def _active() -> list[Rollout]:
     return list(found.select_related("environment", "model").defer("engine_state", "policy"))
 
 
+@_figure("sluicegate_rollout_state", _GAUGE, "1 for the state of each active rollout.", *_PLACE, "state")
 def rollout_state() -> Values:
     return {(one.environment.slug, one.model.slug, one.state): 1.0 for one in _active()}
 
 
+@_figure(
+    "sluicegate_rollout_stage_start_timestamp_seconds",
+    _GAUGE,
+    "When the present stage of each active rollout began, Unix time.",
+    *_PLACE,
+)
 def rollout_stage_start() -> Values:
     return {
         (one.environment.slug, one.model.slug): at.timestamp()
@@ -51,6 +70,13 @@ def rollout_stage_start() -> Values:
     }
 
 
+@_figure(
+    "sluicegate_rollout_weight_ratio",
+    _GAUGE,
+    "Candidate's share of traffic in each active rollout: desired, acknowledged by every gateway, observed in counts.",
+    *_PLACE,
+    "kind",
+)
 def rollout_weight() -> Values:
     """`acknowledged` and `observed` are absent while they are not known."""
     active = _active()
@@ -58,23 +84,31 @@ def rollout_weight() -> Values:
     routes = [
         one
         for one in Route.objects.filter(model__in={pair[0] for pair in pairs}).only(
-            "model", "environment", "generation"
+            "model", "environment", "generation", "candidate_bp"
         )
         if (one.model_id, one.environment_id) in pairs
     ]
     acks = acknowledgements(routes, database_now())
-    followed = {(one.model_id, one.environment_id) for one in routes if acks[one.pk].all_acked}
+    followed = {(one.model_id, one.environment_id): one.candidate_bp for one in routes if acks[one.pk].all_acked}
     found: dict[tuple[str, ...], float | Buckets] = {}
     for one in active:
         place = (one.environment.slug, one.model.slug)
         found[(*place, "desired")] = one.weight_bp / _BASIS_POINTS
-        if (one.model_id, one.environment_id) in followed:
-            found[(*place, "acknowledged")] = one.weight_bp / _BASIS_POINTS
+        if (weight_bp := followed.get((one.model_id, one.environment_id))) is not None:
+            found[(*place, "acknowledged")] = weight_bp / _BASIS_POINTS
         if one.observed_bp is not None:
             found[(*place, "observed")] = one.observed_bp / _BASIS_POINTS
     return found
 
 
+@_figure(
+    "sluicegate_rollout_evidence_log",
+    _GAUGE,
+    "Natural logarithm of the evidence that the candidate is worse, or fine, by guard of each active rollout.",
+    *_PLACE,
+    "guard",
+    "side",
+)
 def rollout_evidence() -> Values:
     """Of each active rollout's newest observation."""
     active = {one.pk: one for one in _active()}
@@ -91,12 +125,18 @@ def rollout_evidence() -> Values:
     return found
 
 
-def ended_rollouts() -> Values:
-    ended = Rollout.objects.filter(state__in=sorted(one.value for one in FINAL))
-    rows = ended.values_list("environment__slug", "state").annotate(count=Count("pk")).order_by()
+@_figure("sluicegate_rollouts", _GAUGE, "All rollouts, by their state now.", "environment", "state")
+def rollouts() -> Values:
+    rows = Rollout.objects.values_list("environment__slug", "state").annotate(count=Count("pk")).order_by()
     return {(environment, state): float(count) for environment, state, count in rows}
 
 
+@_figure(
+    "sluicegate_rollback_fault_to_zero_seconds",
+    _HISTOGRAM,
+    "Time from the first broken request to acknowledged weight 0.",
+    "environment",
+)
 def fault_to_zero() -> Values:
     found: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
     rows = Rollout.objects.filter(first_bad_at__isnull=False, zero_at__isnull=False)
@@ -124,11 +164,13 @@ class Decisions:
         return {labels: float(count) for labels, count in self._counts.items()}
 
 
+@_figure("sluicegate_gate_results", _COUNTER, "Gates that were judged, by verdict.", "gate", "verdict")
 def gate_results() -> Values:
     rows = GateResult.objects.exclude(verdict="").values_list("gate", "verdict").annotate(count=Count("pk")).order_by()
     return {(gate, verdict): float(count) for gate, verdict, count in rows}
 
 
+@_figure("sluicegate_gate_duration_seconds", _HISTOGRAM, "Time that each gate took, without reused results.", "gate")
 def gate_durations() -> Values:
     found: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
     ended = GateResult.objects.filter(started_at__isnull=False, ended_at__isnull=False, reused_from=None)
@@ -138,6 +180,7 @@ def gate_durations() -> Values:
     return {labels: Buckets.of(values, GATE_EDGES) for labels, values in found.items()}
 
 
+@_figure("sluicegate_objective_ratio", _GAUGE, "Largest share that the objective allows.", *_PLACE, "indicator")
 def objectives() -> Values:
     """The largest share that a routed model allows, by indicator: `errors`, `slow`, `wrong`."""
     found: dict[tuple[str, ...], float | Buckets] = {}
@@ -149,17 +192,26 @@ def objectives() -> Values:
     return found
 
 
+@_figure(
+    "sluicegate_error_burn_ratio",
+    _GAUGE,
+    "Error share of the model's users in the last hour, divided by its objective.",
+    *_PLACE,
+)
 def error_burn() -> Values:
     """Absent without requests in the last hour, and without an objective."""
     limits, found = objectives(), dict[tuple[str, ...], float | Buckets]()
+    oldest = int(database_now().timestamp() // 60) - MINUTES
     for environment, model, told in TrafficRecord.objects.values_list("environment__slug", "model__slug", "traffic"):
-        limit, minutes = limits.get((environment, model, "errors")), RecentTraffic.from_json(told).minutes
+        limit = limits.get((environment, model, "errors"))
+        minutes = [one for one in RecentTraffic.from_json(told).minutes if one.at > oldest]
         requests = sum(one.requests for one in minutes)
         if isinstance(limit, float) and limit > 0 and requests:
             found[environment, model] = sum(one.errors for one in minutes) / requests / limit
     return found
 
 
+@_figure("sluicegate_replicas", _GAUGE, "Replicas by release and state.", *_PLACE, "release", "state")
 def replicas() -> Values:
     rows = Deployment.objects.filter(gone_at=None).values_list(
         "environment__slug", "release__model__slug", "release__number", "state"
@@ -170,26 +222,40 @@ def replicas() -> Values:
     }
 
 
+@_figure("sluicegate_endpoints", _GAUGE, "Servers that answer, by their platform's last word.", *_PLACE, "release")
 def endpoints() -> Values:
-    serving = Count("pk", filter=Q(is_serving=True))
-    rows = Server.objects.filter(ended_at=None).values_list(
-        "deployment__environment__slug", "deployment__release__model__slug", "deployment__release__number"
-    )
+    rows = answering().order_by().values_list("environment__slug", "release__model__slug", "release__number")
     return {
         (environment, model, f"r{number}"): float(count)
-        for environment, model, number, count in rows.annotate(count=serving).order_by()
+        for environment, model, number, count in rows.annotate(count=Count("pk"))
     }
 
 
+@_figure(
+    "sluicegate_cold_start_seconds",
+    _GAUGE,
+    "Longest last start of the release's replicas: fetch, load and warm-up.",
+    *_PLACE,
+    "release",
+)
 def cold_starts() -> Values:
-    """Time of fetch, load and warm-up together, of the replicas that exist."""
-    found: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
-    rows = Deployment.objects.filter(ready_at__isnull=False).exclude(timings={})
-    for environment, model, timings in rows.values_list("environment__slug", "release__model__slug", "timings"):
-        found[environment, model].append(sum(float(value) for value in timings.values()))
-    return {labels: Buckets.of(values, COLD_START_EDGES) for labels, values in found.items()}
+    found: dict[tuple[str, ...], float | Buckets] = {}
+    rows = Deployment.objects.filter(ready_at__isnull=False, gone_at=None).exclude(timings={})
+    columns = ("environment__slug", "release__model__slug", "release__number", "timings")
+    for environment, model, number, timings in rows.values_list(*columns):
+        labels, took_s = (environment, model, f"r{number}"), sum(float(value) for value in timings.values())
+        before = found.get(labels)
+        found[labels] = max(took_s, before) if isinstance(before, float) else took_s
+    return found
 
 
+@_figure(
+    "sluicegate_gateway_last_seen_seconds",
+    _GAUGE,
+    "Time since each gateway spoke to the control plane.",
+    "environment",
+    "gateway",
+)
 def gateways() -> Values:
     now = database_now()
     return {
@@ -199,11 +265,13 @@ def gateways() -> Values:
     }
 
 
+@_figure("sluicegate_jobs", _GAUGE, "Jobs that wait or run.", "queue", "kind", "state")
 def jobs() -> Values:
     rows = Job.objects.filter(state__in=("queued", "running")).values_list("queue", "kind", "state")
     return {tuple(labels): float(count) for *labels, count in rows.annotate(count=Count("pk")).order_by()}
 
 
+@_figure("sluicegate_job_lag_seconds", _GAUGE, "Time by which the oldest waiting job is late.", "queue")
 def job_lag() -> Values:
     now = database_now()
     rows = (
@@ -215,18 +283,38 @@ def job_lag() -> Values:
     return {(queue,): (now - due_at).total_seconds() for queue, due_at in rows}
 
 
+@_figure("sluicegate_node_last_seen_seconds", _GAUGE, "Time since each node's agent reported.", "node")
 def nodes() -> Values:
     now = database_now()
     seen = Node.objects.filter(removed_at=None, seen_at__isnull=False).values_list("name", "seen_at")
     return {(name,): (now - seen_at).total_seconds() for name, seen_at in seen if seen_at}
 
 
-def _of_gpus(read: Callable[[Gpu], float | None]) -> Callable[[], Values]:
+_OF_GPUS: Final[tuple[tuple[str, FigureType, str, Callable[[Gpu], float | None]], ...]] = (
+    ("sluicegate_gpu_busy_ratio", _GAUGE, "Share of time in which a kernel ran.", lambda one: one.busy_frac),
+    ("sluicegate_gpu_memory_used_bytes", _GAUGE, "Memory in use.", lambda one: one.memory_used_bytes),
+    ("sluicegate_gpu_memory_total_bytes", _GAUGE, "Memory of the GPU.", lambda one: one.memory_total_bytes),
+    ("sluicegate_gpu_temperature_celsius", _GAUGE, "Temperature.", lambda one: one.temperature_c),
+    ("sluicegate_gpu_power_watts", _GAUGE, "Power draw.", lambda one: one.power_w),
+    (
+        "sluicegate_gpu_throttled_seconds",
+        _COUNTER,
+        "Time slowed by heat since the driver loaded.",
+        lambda one: one.thermal_throttled_s,
+    ),
+    ("sluicegate_gpu_ecc_uncorrected_errors", _COUNTER, "Uncorrected memory errors.", lambda one: one.ecc_uncorrected),
+)
+
+
+def _of_gpus(read: Callable[[Gpu], float | None]) -> Reader:
+    """Facts of readings that still hold. A GPU that cannot be read, or was read long ago, is left out."""
+
     def values() -> Values:
         found: dict[tuple[str, ...], float | Buckets] = {}
+        now = database_now()
         for name, told in Node.objects.filter(removed_at=None).values_list("name", "gpus"):
             reading = reading_of(told)
-            for gpu in reading.gpus if reading is not None and not reading.unknown else ():
+            for gpu in reading.gpus if reading is not None and not why_unread(reading, now) else ():
                 if (value := read(gpu)) is not None:
                     found[name, gpu.uuid] = float(value)
         return found
@@ -234,167 +322,20 @@ def _of_gpus(read: Callable[[Gpu], float | None]) -> Callable[[], Values]:
     return values
 
 
+@_figure("sluicegate_database_size_bytes", _GAUGE, "Size of the database.")
 def database_size() -> Values:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_database_size(current_database())")
         return {(): float(cursor.fetchone()[0])}
 
 
-def _seconds(name: str, about: str, labels: tuple[str, ...], edges: tuple[float, ...] = ()) -> Figure:
-    return Figure(f"{name}_seconds", _HISTOGRAM if edges else _GAUGE, about, labels)
-
-
-def figures() -> list[tuple[Figure, Callable[[], Values]]]:
+def figures() -> list[tuple[Figure, Reader]]:
     """Every figure with what reads it. One list for a process: it remembers how many decisions it has counted."""
-    return [
-        (
-            Figure("sluicegate_rollout_state", _GAUGE, "1 for the state of each active rollout.", (*_PLACE, "state")),
-            rollout_state,
-        ),
-        (
-            Figure(
-                "sluicegate_rollout_stage_start_timestamp_seconds",
-                _GAUGE,
-                "When the present stage of each active rollout began, Unix time.",
-                _PLACE,
-            ),
-            rollout_stage_start,
-        ),
-        (
-            Figure(
-                "sluicegate_rollout_weight_ratio",
-                _GAUGE,
-                "Candidate's share of traffic in each active rollout: desired, acknowledged by every gateway, observed in counts.",
-                (*_PLACE, "kind"),
-            ),
-            rollout_weight,
-        ),
-        (
-            Figure(
-                "sluicegate_rollout_evidence_log",
-                _GAUGE,
-                "Natural logarithm of the evidence that the candidate is worse, or fine, by guard of each active rollout.",
-                (*_PLACE, "guard", "side"),
-            ),
-            rollout_evidence,
-        ),
-        (
-            Figure(
-                "sluicegate_rollouts_ended",
-                _COUNTER,
-                "Rollouts that ended, by their state now.",
-                ("environment", "state"),
-            ),
-            ended_rollouts,
-        ),
-        (
-            _seconds(
-                "sluicegate_rollback_fault_to_zero",
-                "Time from the first broken request to acknowledged weight 0.",
-                ("environment",),
-                ROLLBACK_EDGES,
-            ),
-            fault_to_zero,
-        ),
-        (
-            Figure(
-                "sluicegate_rollout_decisions",
-                _COUNTER,
-                "Decisions of the engine and of people.",
-                ("environment", "action", "code"),
-            ),
-            Decisions(),
-        ),
-        (
-            Figure("sluicegate_gate_results", _COUNTER, "Gates that were judged, by verdict.", ("gate", "verdict")),
-            gate_results,
-        ),
-        (
-            _seconds(
-                "sluicegate_gate_duration", "Time that each gate took, without reused results.", ("gate",), GATE_EDGES
-            ),
-            gate_durations,
-        ),
-        (
-            Figure(
-                "sluicegate_objective_ratio",
-                _GAUGE,
-                "Largest share that the model's objective allows.",
-                (*_PLACE, "indicator"),
-            ),
-            objectives,
-        ),
-        (
-            Figure(
-                "sluicegate_error_burn_ratio",
-                _GAUGE,
-                "Error share of the model's users in the last hour, divided by its objective.",
-                _PLACE,
-            ),
-            error_burn,
-        ),
-        (
-            Figure("sluicegate_replicas", _GAUGE, "Replicas by release and state.", (*_PLACE, "release", "state")),
-            replicas,
-        ),
-        (
-            Figure(
-                "sluicegate_endpoints",
-                _GAUGE,
-                "Servers that answer a real inference, by release.",
-                (*_PLACE, "release"),
-            ),
-            endpoints,
-        ),
-        (
-            _seconds(
-                "sluicegate_cold_start",
-                "Time to fetch, load and warm up each replica that exists.",
-                _PLACE,
-                COLD_START_EDGES,
-            ),
-            cold_starts,
-        ),
-        (
-            _seconds(
-                "sluicegate_gateway_last_seen",
-                "Time since each gateway spoke to the control plane.",
-                ("environment", "gateway"),
-            ),
-            gateways,
-        ),
-        (_seconds("sluicegate_node_last_seen", "Time since each node's agent reported.", ("node",)), nodes),
-        (Figure("sluicegate_jobs", _GAUGE, "Jobs that wait or run.", ("queue", "kind", "state")), jobs),
-        (_seconds("sluicegate_job_lag", "Time by which the oldest waiting job is late.", ("queue",)), job_lag),
-        (
-            Figure("sluicegate_gpu_busy_ratio", _GAUGE, "Share of time in which a kernel ran.", _GPU),
-            _of_gpus(lambda one: one.busy_frac),
-        ),
-        (
-            Figure("sluicegate_gpu_memory_used_bytes", _GAUGE, "Memory in use.", _GPU),
-            _of_gpus(lambda one: one.memory_used_bytes),
-        ),
-        (
-            Figure("sluicegate_gpu_memory_total_bytes", _GAUGE, "Memory of the GPU.", _GPU),
-            _of_gpus(lambda one: one.memory_total_bytes),
-        ),
-        (
-            Figure("sluicegate_gpu_temperature_celsius", _GAUGE, "Temperature.", _GPU),
-            _of_gpus(lambda one: one.temperature_c),
-        ),
-        (Figure("sluicegate_gpu_power_watts", _GAUGE, "Power draw.", _GPU), _of_gpus(lambda one: one.power_w)),
-        (
-            Figure(
-                "sluicegate_gpu_throttled_seconds",
-                _COUNTER,
-                "Time slowed down by heat, since the driver was loaded.",
-                _GPU,
-            ),
-            _of_gpus(lambda one: one.thermal_throttled_s),
-        ),
-        (
-            Figure("sluicegate_gpu_ecc_uncorrected_errors", _COUNTER, "Uncorrected memory errors.", _GPU),
-            _of_gpus(lambda one: one.ecc_uncorrected),
-        ),
-        (Figure("sluicegate_database_size_bytes", _GAUGE, "Size of the database."), database_size),
-    ]
+    counted = Figure(
+        "sluicegate_rollout_decisions",
+        _COUNTER,
+        "Decisions of the engine and of people.",
+        ("environment", "action", "code"),
+    )
+    of_gpus = [(Figure(name, kind, about, ("node", "gpu")), _of_gpus(read)) for name, kind, about, read in _OF_GPUS]
+    return [*_READERS, (counted, Decisions()), *of_gpus]

@@ -185,11 +185,12 @@ def _view(node: Node, held: list[OnNode], now: datetime) -> NodeView:
     contained = of_facts(node.facts)
     reading = reading_of(node.gpus)
     return NodeView(
-        node, known, is_silent, contained.value, contained.sentence, why, reading, _why_not(reading, now), held,
+        node, known, is_silent, contained.value, contained.sentence, why, reading, why_unread(reading, now), held,
     )  # fmt: skip
 
 
-def _why_not(reading: GpuReading | None, now: datetime) -> str:
+def why_unread(reading: GpuReading | None, now: datetime) -> str:
+    """Why a node's GPUs are unknown now; empty if the reading holds."""
     if reading is None:
         return "its agent has read none"
     if now.timestamp() - reading.at_s > SILENT_AFTER.total_seconds():

@@ -17,9 +17,12 @@ from insights.queries.database_figures import Decisions, figures
 from ledger.actions.processes import FORGOTTEN_AFTER, note_process
 from ledger.models import ProcessAddress
 from ledger.queries.processes import SEEN_WITHIN, processes
-from rollouts.models import DecisionRecord, Observation
-from serving.models import Gateway
+from rollouts.core.latency import NOTHING
+from rollouts.core.recent_traffic import RecentTraffic
+from rollouts.models import DecisionRecord, Observation, TrafficRecord
+from serving.models import Gateway, Node
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
+from tests.support.worlds.factories import make_node
 from tests.support.worlds.rollout_setup import put, started, with_stable
 
 pytestmark = pytest.mark.django_db
@@ -128,3 +131,33 @@ def test_processes_are_known_while_they_say_so() -> None:
     ProcessAddress.objects.filter(name="web").update(seen_at=NOW() - FORGOTTEN_AFTER - timedelta(seconds=1))
     note_process("127.0.0.1:2", "worker")
     assert ProcessAddress.objects.count() == 1
+
+
+def values_of(name: str) -> Any:
+    return {figure.name: read for figure, read in figures()}[name]()
+
+
+@pytest.mark.parametrize(("minutes_ago", "is_there"), [(1, True), (59, True), (61, False)])
+def test_burn_is_of_the_last_hour_alone(minutes_ago: int, is_there: bool) -> None:
+    rollout, stable = with_stable()
+    assert stable.model.objectives["errors_max_frac"] == 0.01
+    at_s = NOW().timestamp() - 60 * minutes_ago
+    counted = RecentTraffic().after(at_s, 1000, 20, NOTHING).to_json()
+    TrafficRecord.objects.create(
+        environment=rollout.environment, model=stable.model, traffic=counted, at=NOW(), state={}
+    )
+    found = values_of("sluicegate_error_burn_ratio")
+    assert found == ({(rollout.environment.slug, stable.model.slug): pytest.approx(2.0)} if is_there else {})
+
+
+@pytest.mark.parametrize(("age_s", "is_there"), [(0, True), (60, False)])
+def test_a_gpu_that_was_read_long_ago_is_left_out(age_s: float, is_there: bool) -> None:
+    reading = {"at_s": NOW().timestamp() - age_s, "gpus": [{"uuid": "GPU-1", "temperature_c": 41.0}]}
+    Node.objects.filter(pk=make_node("one").pk).update(gpus=reading)
+    assert values_of("sluicegate_gpu_temperature_celsius") == ({("one", "GPU-1"): 41.0} if is_there else {})
+
+
+def test_rollouts_are_counted_by_their_state_now() -> None:
+    rollout = started()
+    put(rollout, "rolled_back")
+    assert values_of("sluicegate_rollouts") == {(rollout.environment.slug, "rolled_back"): 1.0}
