@@ -44,8 +44,12 @@ class InstallationCollector(Collector):
                 except Exception as error:  # one figure that cannot be read hides no other
                     log.warning("figure_failed", figure=figure.name, error=str(error))
                     failed[(figure.name,)] = 1.0
-            for figure, values in read_traffic(self._counters):
-                yield family(figure, values)
+            try:
+                for figure, values in read_traffic(self._counters):
+                    yield family(figure, values)
+            except Exception as error:
+                log.warning("figure_failed", figure="gateways", error=str(error))
+                failed[("gateways",)] = 1.0
             yield family(FAILED, failed)
         finally:
             connection.close()

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import socket
 import socketserver
 import threading
 from collections.abc import Callable, Iterable
@@ -22,6 +23,8 @@ from ledger.actions.processes import note_process
 
 log = structlog.get_logger(__name__)
 TOLD_EVERY_S: Final = 15.0
+#: Addresses that listen on every interface.
+_EVERY: Final = frozenset({"0.0.0.0", "[::]", "::"})  # noqa: S104
 #: Callers that are answered at a time.
 MOST_AT_ONCE: Final = 8
 #: A caller that sends nothing for so long is cut off.
@@ -49,7 +52,9 @@ class ManagementServer(socketserver.ThreadingMixIn, WSGIServer):
             raise ImproperlyConfigured(said)
         super().__init__((host, int(port)), _Handler)
         disable_created_metrics()
-        self.name, self.address = name, f"{host}:{self.server_address[1]}"
+        self.name = name
+        reached = socket.gethostname() if host in _EVERY else host  # a container's name is how others reach it
+        self.address = f"{reached}:{self.server_address[1]}"
         self._places = threading.BoundedSemaphore(MOST_AT_ONCE)
         self._metrics, self._closing = make_wsgi_app(), threading.Event()
         self.set_app(self._answer)
@@ -64,10 +69,14 @@ class ManagementServer(socketserver.ThreadingMixIn, WSGIServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """In a thread of its own, of MOST_AT_ONCE; who comes beside these is cut off."""
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except Exception:
+            self._places.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
@@ -122,7 +131,11 @@ def serve_as_configured() -> None:
     """Begins to answer if an address is configured. Once for a process; says in the log where."""
     if not settings.MANAGEMENT_ADDRESS or _served:
         return
-    _served.append(ManagementServer(settings.MANAGEMENT_ADDRESS, settings.PROCESS_NAME))
+    try:
+        _served.append(ManagementServer(settings.MANAGEMENT_ADDRESS, settings.PROCESS_NAME))
+    except OSError as error:  # a command beside a service may have its environment
+        log.error("management_address_taken", address=settings.MANAGEMENT_ADDRESS, error=str(error))
+        return
     log.info("management_address", address=_served[0].address, process=settings.PROCESS_NAME)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from registry.core.kinds import runtime_of
 from registry.core.lifecycle import FileRole
 
 #: Part → what it is made of in a manifest's files; code travels with the artifact.
@@ -14,7 +15,7 @@ _FILES = {"artifact": {FileRole.ARTIFACT, FileRole.CODE}, "tokenizer": {FileRole
 def changed_parts(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
     """Which of `artifact`, `tokenizer`, `runtime image`, `driver needs` and `serving config` differ between two manifests."""
     found = [part for part, roles in _FILES.items() if _digests(before, roles) != _digests(after, roles)]
-    if before.get("runtime") != after.get("runtime"):
+    if runtime_of(before) != runtime_of(after):
         found.append("runtime image")
     if _driver(before) != _driver(after):
         found.append("driver needs")

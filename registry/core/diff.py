@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from registry.core import coupling
+from registry.core.kinds import runtime_of
 from registry.core.tensor_groups import LayerChanges, changed_layers
 
 #: The parts of a manifest that are compared by field, in the order in which people ask.
@@ -100,7 +101,7 @@ def compare(
     found = [
         *_files(before, after),
         *_headers(old_facts, new_facts),
-        *(change for part in PARTS for change in fields(part, old.get(part), new.get(part))),
+        *(change for part in PARTS for change in fields(part, _part(old, part), _part(new, part))),
     ]
     parts = coupling.changed_parts(old, new)
     return Diff(
@@ -111,6 +112,11 @@ def compare(
         coupled=parts if len(parts) > 1 else (),
         warning=coupling.warning(parts, names[1], names[0]),
     )
+
+
+def _part(manifest: Mapping[str, Any], part: str) -> Any:
+    """The part in words of today: a backend that was renamed is no change."""
+    return runtime_of(manifest) if part == "runtime" else manifest.get(part)
 
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -11,11 +11,14 @@ releases can be put into one repository. Source: Triton's model repository layou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from registry.core.file_rules import CONFIG_FILES
 from registry.core.kinds import backend_of, kind_of
 from registry.core.pbtxt import render
+
+#: Backends of this product, and the stock server's own that loads the same files.
+_STOCK: Final = {"sluicegate-onnx": "onnxruntime"}
 
 
 def tree_of(manifest: Mapping[str, Any], number: int) -> tuple[dict[str, str], dict[str, str]]:
@@ -36,5 +39,6 @@ def tree_of(manifest: Mapping[str, Any], number: int) -> tuple[dict[str, str], d
         if target in placed:
             raise ValueError(f"{path} and {placed[target]} would be the same file; rename one and push again")
         placed[target] = path
-    config = render(manifest["serving"], model, backend=backend_of(manifest))
+    backend = backend_of(manifest)
+    config = render(manifest["serving"], model, backend=_STOCK.get(backend, backend))
     return placed, {f"{model}/config.pbtxt": config}

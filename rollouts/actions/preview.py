@@ -113,7 +113,7 @@ def preview_rollout(
     plan = policy_for(candidate, environment, policy)
     warm = warm_route(candidate.model, environment)
     stable = warm.route.stable if warm.route else None
-    forecast = platform_of(environment).forecast(candidate, environment)
+    forecast = platform_of(environment).forecast(candidate, environment) if candidate.manifest else Forecast()
     found_beside = beside(candidate.model, environment)
     traffic = supposed(found_beside.traffic, rate_per_s)
     found = preview(

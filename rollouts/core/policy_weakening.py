@@ -65,7 +65,7 @@ def _longer(own: Policy, other: Policy) -> Iterator[str]:
 def _thawed(own: Policy, other: Policy) -> Iterator[str]:
     if windows := uncovered(own.freeze_windows, other.freeze_windows):
         named = ", ".join(window.why or "without a reason" for window in windows)
-        yield f"freeze windows cover less time ({named})"
+        yield f"no single freeze window covers all of {named}"
 
 
 def _replaced(own: Policy, other: Policy) -> Iterator[str]:

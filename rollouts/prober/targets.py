@@ -23,7 +23,7 @@ from serving.queries.endpoints import answering
 from serving.queries.routes import routes_between
 from serving.queries.time_limits import limits_of
 from validators.core.contract import tensors_of
-from validators.core.policy import Policy, parse_policy
+from validators.core.policy import Policy, stored_policy
 from validators.queries.model_policy import policy_of
 
 log = structlog.get_logger(__name__)
@@ -136,7 +136,7 @@ def _profile(rollout: Rollout, examples: int) -> Profile:
 
 def _gates(rollout: Rollout) -> Policy:
     """The gate policy that the candidate was proven under; without a report, the model's own."""
-    return parse_policy(rollout.report.gate_run.policy) if rollout.report else policy_of(rollout.model)
+    return stored_policy(rollout.report.gate_run.policy) if rollout.report else policy_of(rollout.model)
 
 
 def _arm(release: Release) -> Arm:

@@ -6,7 +6,7 @@ Triton's:
 <repository>/<model>/1/…                    what lay under artifact/ (model.onnx, model.py, …)
 <repository>/<model>/1/tokenizer/…          what lay under tokenizer/
 <repository>/<model>/1/sluicegate.json      the manifest's `serving`, for the runner and for code that wants it
-<repository>/<model>/1/model.py             with `backend: onnxruntime`: this runtime's runner
+<repository>/<model>/1/model.py             with `backend: sluicegate-onnx`: this runtime's runner
 
 Other server kinds have the same tree without the files that they do not read (`registry.core.kinds`).
 """

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from django.db import InterfaceError, InternalError, OperationalError, connection
+from django.db import IntegrityError, InterfaceError, InternalError, OperationalError, connection
 
 from accounts.core.access import Actor
 from ledger.adapters.linux_memory import memory_here
@@ -48,7 +48,8 @@ LOOK_EVERY_S = 0.5
 RENEW_EVERY_S = 60.0
 BEAT_EVERY_S = 2.5  # pages call a node silent after `serving.queries.reporting.REPORTS_WITHIN`
 #: The last: the database ended a transaction that this process had left idle, as one does that stood still for a while.
-_STORE_TROUBLE = (OperationalError, InterfaceError, InternalError)
+#: IntegrityError: somebody else changed the same at this moment, and a constraint refused the sum of both. It is tried again.
+_STORE_TROUBLE = (OperationalError, InterfaceError, InternalError, IntegrityError)
 
 
 class Agent:
@@ -170,7 +171,7 @@ class Agent:
         for chore in (*of_machine, self._launcher.stop_left, self._drain):
             try:
                 chore()
-            except (DomainError, OSError) as error:
+            except (DomainError, OSError, IntegrityError) as error:
                 log.warning("node %s: %s; it is tried again", self._node, error)
 
     def _drain(self) -> None:

@@ -8,10 +8,13 @@ CREATE FUNCTION serving_publish(which bigint) RETURNS void LANGUAGE plpgsql AS $
 DECLARE
   said record;
 BEGIN
+  PERFORM 1 FROM serving_endpoint WHERE replica = which::text FOR NO KEY UPDATE;  -- what is read next is what others wrote by then
   SELECT d.environment_id, d.release_id, d.node_id, d.state, d.reason, server.host, server.http_port, server.grpc_port,
          coalesce(server.is_serving, false) AS is_serving, coalesce(server.probed_at IS NOT NULL, false) AS was_well,
          NOT d.is_wanted AS is_leaving, d.is_set_aside, server.started_at,
-         coalesce(server.drift <> '[]'::jsonb, false) AS has_drifted
+         coalesce(server.drift <> '[]'::jsonb, false) AS has_drifted,
+         EXISTS (SELECT FROM serving_listedserver listed WHERE listed.node_id = d.node_id) AS is_shared,
+         ARRAY(SELECT id FROM registry_release WHERE model_id = (SELECT model_id FROM registry_release WHERE id = d.release_id)) AS siblings
     INTO said
     FROM serving_deployment d
     LEFT JOIN LATERAL (
@@ -22,9 +25,15 @@ BEGIN
     DELETE FROM serving_endpoint WHERE replica = which::text;
     RETURN;
   END IF;
-  IF said.is_serving THEN  -- an address belongs to the replica that answered there last
+  -- An address belongs to the server that began there last. A server that its owner runs serves one release of each of many models.
+  IF said.is_serving THEN
+    said.is_serving := NOT EXISTS (
+      SELECT FROM serving_endpoint other WHERE other.is_serving AND other.node_id = said.node_id AND other.host = said.host
+         AND other.http_port = said.http_port AND other.replica <> which::text AND other.since > said.started_at
+         AND (NOT said.is_shared OR other.release_id = ANY(said.siblings)));
     UPDATE serving_endpoint SET is_serving = false
-     WHERE is_serving AND node_id = said.node_id AND host = said.host AND http_port = said.http_port AND replica <> which::text;
+     WHERE said.is_serving AND is_serving AND node_id = said.node_id AND host = said.host AND http_port = said.http_port
+       AND replica <> which::text AND (NOT said.is_shared OR release_id = ANY(said.siblings));
   END IF;
   INSERT INTO serving_endpoint AS known (environment_id, release_id, replica, node_id, state, why, host, http_port, grpc_port,
                                 is_serving, was_well, is_leaving, is_set_aside, since, has_drifted)
@@ -159,9 +168,6 @@ class Migration(migrations.Migration):
                         condition=Q(is_serving=False)
                         | Q(host__isnull=False, http_port__isnull=False, grpc_port__isnull=False),
                         name="endpoint_serves_at_an_address",
-                    ),
-                    models.UniqueConstraint(
-                        condition=Q(is_serving=True), fields=["node", "host", "http_port"], name="endpoint_once_at"
                     ),
                 ],
             },

@@ -43,9 +43,6 @@ class Endpoint(models.Model):
                 condition=Q(is_serving=False) | Q(host__isnull=False, http_port__isnull=False, grpc_port__isnull=False),
                 name="endpoint_serves_at_an_address",
             ),
-            models.UniqueConstraint(
-                fields=["node", "host", "http_port"], condition=Q(is_serving=True), name="endpoint_once_at"
-            ),
         ]
 
     @property

@@ -79,7 +79,7 @@ def standing_of(releases: Iterable[object]) -> dict[Place, ReleaseStanding]:
     facts = dict(Node.objects.filter(name__in=nodes).values_list("name", "facts")) if nodes else {}
     found = {}
     for where, release, state, why, is_wanted, said, count, heard, reported, newest_at, has_drifted, on in rows:
-        wanted = desired_replicas(said, declared[UUID(release)].least if said is None else None)
+        wanted = desired_replicas(said, declared[UUID(release)].least if said is None else None) if is_wanted else 1
         hardware = tuple(facts[name] for name in sorted(on or ()))
         counts = (wanted, count, heard, reported, newest_at, has_drifted, hardware)
         found[where, release] = ReleaseStanding(EndpointState(state), why, is_wanted, *counts)

@@ -90,7 +90,7 @@ def _runtime_text(runtime: Mapping[str, Any]) -> str:
 
 
 def offers_of(among: Iterable[Node]) -> str:
-    """`triton-local@sha256:… (onnxruntime, python)` for each image that a node offers; `nothing` without any."""
+    """`triton-local@sha256:… (sluicegate-onnx, python)` for each image that a node offers; `nothing` without any."""
     found = dict[str, set[str]]()
     for own in (own for node in among for own in node.runtimes):
         found.setdefault(str(own["image"]), set()).update(own["backends"])

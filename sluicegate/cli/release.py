@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from accounts.core.quantities import size_text
+from registry.core.kinds import backend_of
 from registry.core.oms import SIGNATURE_FILE
 from sluicegate.cli import capacity, diff, envelope, exits, export, gates, verify
 from sluicegate.cli.errors import CommandError, Problem, refuse
@@ -124,7 +125,7 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
     for one in release.get("rolled_back", []):
         lines.append(f"rolled back in {one['environment']} by rollout {one['rollout']}, {one['at']}: {one['why']}")
     lines.append(f"digest {release['digest']}")
-    lines.append(f"runtime {manifest['runtime']['image']}, {manifest['runtime']['backend']}")
+    lines.append(f"runtime {manifest['runtime']['image']}, {backend_of(manifest)}")
     for file in manifest["files"]:
         lines.append(f"{file['role']:<10} {short(file['sha256'])}  {size_text(file['size_bytes']):>9}  {file['path']}")
     lines += [f"{path} would import {', '.join(names)}" for path, names in release.get("imports", {}).items()]

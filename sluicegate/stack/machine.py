@@ -170,7 +170,7 @@ def _services(state: Path, run: Path, ports: Mapping[str, int], env: Mapping[str
         settles_s = 0.0 if is_ready or more.get("ports") else 2.5
         named = {
             **env,
-            "SLUICEGATE_MANAGEMENT_ADDRESS": env.get("SLUICEGATE_MANAGEMENT_ADDRESS", "127.0.0.1:0"),
+            "SLUICEGATE_MANAGEMENT_ADDRESS": "127.0.0.1:0",
             "SLUICEGATE_PROCESS_NAME": name,
         }
         ours = {"env": named, "cwd": BASE_DIR, "is_ready": is_ready, "settles_s": settles_s}

@@ -102,7 +102,7 @@ def test_triton_reads_the_tree(run: Run, pushed: dict[str, Any], tmp_path: Path)
     code, told = run("ada", "release", "export", "sentiment/r1", str(folder), "--triton")
     assert (code, told["files"]) == (exits.OK, 2)
     config = text_format.Parse((folder / "sentiment" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
-    assert (config.name, config.backend, config.max_batch_size) == ("sentiment", "sluicegate-onnx", 16)
+    assert (config.name, config.backend, config.max_batch_size) == ("sentiment", "onnxruntime", 16)
     assert [tensor.name for tensor in config.input] == ["text"]
     one = tmp_path / "one"
     assert (folder / "sentiment/1/model.onnx").read_bytes() == (one / "artifact/model.onnx").read_bytes()

@@ -38,8 +38,9 @@ class Rig:
     comes_up: Callable[[str, str, int], None]
     releases: list[Release] = field(default_factory=list)
 
-    def release(self) -> Release:
-        self.releases.append(make_release())
+    def release(self, beside: Release | None = None) -> Release:
+        """Another release; of the same model as `beside`."""
+        self.releases.append(make_release(beside.model if beside else None))
         return self.releases[-1]
 
     def start(self, release: Release) -> str:
@@ -121,7 +122,8 @@ def test_an_address_may_change(rig: Rig) -> None:
 
 
 def test_an_address_that_is_reused_serves_one_release(rig: Rig) -> None:
-    old, new = rig.release(), rig.release()
+    old = rig.release()
+    new = rig.release(beside=old)
     rig.serve(old, 9000)
     replica = rig.start(new)
     Deployment.objects.update(node="local")

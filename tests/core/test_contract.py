@@ -19,7 +19,6 @@ from validators.core.contract import (
 from validators.core.inputs import (
     item_arrays,
     longest_item,
-    same_shapes,
     stack,
 )
 from validators.core.verdict import Verdict
@@ -108,7 +107,6 @@ def test_items_become_arrays_of_the_declared_types_and_shapes() -> None:
     both = stack([item, item], has_batch_axis=True)
     assert both["text"].shape == (2, 1)
     assert both["x"].shape == (2, 2)
-    assert same_shapes(item, item)
 
 
 @pytest.mark.parametrize(
@@ -233,12 +231,6 @@ def test_a_dimension_of_any_size_takes_every_size_and_a_fixed_one_only_its_own()
 def test_every_text_of_an_item_is_kept() -> None:
     item = item_arrays([Tensor("text", "BYTES", (-1,))], {"text": ["a", "b", b"c"]})
     assert item["text"].tolist() == [b"a", b"b", b"c"]
-
-
-def test_items_share_a_batch_only_where_every_shape_is_alike() -> None:
-    one = {"a": np.zeros(2), "b": np.zeros(3)}
-    assert not same_shapes(one, {"a": np.zeros(2), "b": np.zeros(4)})
-    assert not same_shapes(one, {"a": np.zeros(1), "b": np.zeros(3)})
 
 
 def test_made_up_numbers_are_small_around_nothing_and_the_same_for_the_same_seed() -> None:

@@ -12,7 +12,7 @@ import pytest
 from ledger.core.errors import Invalid
 from validators.core.gates import GATES
 from validators.core.gates.gate import FACTS
-from validators.core.policy import ON_DEMAND, parse_policy
+from validators.core.policy import ON_DEMAND, parse_policy, stored_policy
 
 GATES_MD = Path(__file__).parents[2] / "docs" / "gates.md"
 #: What the document says in words where the policy leaves the field open.
@@ -205,3 +205,19 @@ def test_an_environment_has_a_say_of_its_own_and_some_gate_always_holds_a_releas
     for wrong in ({"production": {"advisory": ["speed"]}}, {"production": {"advisory": 7}}, {"production": {"age": 1}}):
         with pytest.raises(Invalid):
             parse_policy({"environments": wrong})
+
+
+def test_a_policy_keeps_its_digest_though_a_field_of_it_is_gone() -> None:
+    """Reports name it: another digest of the same policy would void all of them."""
+    assert parse_policy({}).digest == "sha256:b4d239f95e8dc38ee70a632ee51da2876c523240a2c1440822effb1061d393e5"
+
+
+def test_a_stored_policy_is_read_without_fields_that_are_gone() -> None:
+    now = parse_policy({"gates": ["contract", "load", "capacity"]})
+    before = json.loads(json.dumps(now.document))
+    before["load"]["trace"], before["capacity"]["sweep"] = [0.1, 0.2], {"max_batch_size": [1, 2]}
+    before["kept_requests"] = {"most": 100}
+    untouched = json.dumps(before)
+    assert stored_policy(before).digest == now.digest and json.dumps(before) == untouched
+    with pytest.raises(Invalid, match="not replayed any more"):
+        parse_policy({"load": {"trace": [0.1]}})

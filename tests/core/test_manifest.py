@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.core import manifest
+from registry.core import coupling, manifest
+from registry.core.diff import compare
 from registry.core.file_rules import role_of
 from registry.core.kinds import backend_of, runtime_of
 from registry.core.manifest import File
@@ -99,3 +100,11 @@ def test_a_manifest_of_the_first_schema_keeps_the_meaning_of_its_backend() -> No
     assert (backend_of(v1), runtime_of(v1)["backend"]) == ("sluicegate-onnx", "sluicegate-onnx")
     assert backend_of({**v1, "schema": manifest.SCHEMA}) == "onnxruntime"
     assert backend_of({**v1, "runtime": {"backend": "python"}}) == "python" and backend_of({}) == ""
+
+
+def test_a_backend_that_was_renamed_is_no_change() -> None:
+    spec = parse_spec(release_yaml())
+    after = manifest.build(spec, FILES)
+    before = {**after, "schema": "sluicegate/manifest/v1", "runtime": {**spec.runtime, "backend": "onnxruntime"}}
+    assert coupling.changed_parts(before, after) == ()
+    assert compare(before, after, names=("r1", "r2"), old_facts={}, new_facts={}).changes == ()

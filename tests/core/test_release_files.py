@@ -122,7 +122,7 @@ def test_files_lie_in_the_directory_of_their_release() -> None:
     )
     assert placed == {"m/7/model.onnx": "artifact/model.onnx", "m/7/tokenizer/v.txt": "tokenizer/v.txt"}
     assert list(texts) == ["m/config.pbtxt"]
-    assert texts["m/config.pbtxt"].splitlines()[:3] == ['name: "m"', 'backend: "sluicegate-onnx"', "max_batch_size: 4"]
+    assert texts["m/config.pbtxt"].splitlines()[:3] == ['name: "m"', 'backend: "onnxruntime"', "max_batch_size: 4"]
 
 
 def test_two_files_that_would_be_one_are_refused() -> None:

@@ -49,11 +49,6 @@ def filled(array: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
     return out.reshape(shape)
 
 
-def same_shapes(first: Arrays, second: Arrays) -> bool:
-    """Whether two items may share a batch."""
-    return all(first[name].shape == second[name].shape for name in first)
-
-
 def longest_item(
     tensors: Sequence[Tensor], limits: Mapping[str, Any], example: Arrays
 ) -> tuple[Arrays, dict[str, Any]]:

@@ -7,8 +7,9 @@ gate is not told, it takes from the model's objectives, and what the golden gate
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ledger.core.canonical import digest_of
 from ledger.core.errors import Invalid
@@ -130,6 +131,22 @@ def parse_policy(
         if name not in read["gates"]:
             del read[name]
     return Policy(read, digest_of(read))
+
+
+#: Fields that policies of gate runs may hold from before they were removed.
+_REMOVED: Final = (("kept_requests",), ("capacity", "sweep"), ("load", "trace"))
+
+
+def stored_policy(document: Mapping[str, Any]) -> Policy:
+    """The policy of a gate run, also of one from before a field was removed. Raises Invalid, as `parse_policy`."""
+    kept = deepcopy(dict(document))
+    for *sections, name in _REMOVED:
+        part: Any = kept
+        for section in sections:
+            part = part.get(section) if isinstance(part, dict) else None
+        if isinstance(part, dict):
+            part.pop(name, None)
+    return parse_policy(kept)
 
 
 def checked_policy(document: Mapping[str, Any], objectives: Mapping[str, Any]) -> Policy:

@@ -35,7 +35,7 @@ from validators.core.envelope import judged
 from validators.core.expiry import uses_gpu
 from validators.core.gates import GATES
 from validators.core.lifecycle import UNFINISHED, GateRunState
-from validators.core.policy import Policy, parse_policy
+from validators.core.policy import Policy, stored_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.exclusive import Disturbed, alone_on
 from validators.execution.gates import Baseline, GateContext, run_gate
@@ -79,7 +79,7 @@ def execute_gate_run(pk: int, beat: Beat) -> None:
 class _Run:
     def __init__(self, gate_run: GateRun, beat: Beat) -> None:
         self.gate_run = gate_run
-        self.policy: Policy = parse_policy(gate_run.policy)
+        self.policy: Policy = stored_policy(gate_run.policy)
         self.manifest = manifest_of(gate_run.release)
         self._beat = beat
         self._told_at = -1e9

@@ -17,6 +17,7 @@ from ledger.core.errors import Invalid
 from registry.actions import grant_waiver, restore, retire, write_note
 from registry.core.file_rules import code_files
 from registry.core.file_rules import waivers_needed as waivers_for
+from registry.core.kinds import backend_of
 from registry.core.lifecycle import ReleaseState
 from registry.hooks.code_runs import code_runs_of
 from registry.models import Release
@@ -117,6 +118,7 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         why_not = f"{found.name} brings its own code, and no release manager has waived it."
     facts = {
         "manifest": manifest,
+        "backend": backend_of(manifest),
         "size_bytes": sum(file["size_bytes"] for file in manifest["files"]),
         "gate_run": gate_run,
         "rollouts": rollouts,

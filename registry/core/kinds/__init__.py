@@ -37,7 +37,8 @@ def backend_of(manifest: Mapping[str, Any]) -> str:
 
 def runtime_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a manifest's `runtime` with the backend's name of today. A release.yaml is read alike."""
-    return {**manifest["runtime"], "backend": backend_of(manifest)}
+    stated = manifest.get("runtime") or {}
+    return {**stated, "backend": backend_of(manifest)} if stated else {}
 
 
 def spoken_by(manifest: Mapping[str, Any]) -> str:

@@ -139,11 +139,23 @@ def _errors(evidence: Evidence, verdict: Verdict, declared: Any) -> Iterator[Obs
         )
 
 
+class _Nothing:
+    """null, and no other value."""
+
+    def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
+        if value is not None:
+            said = "recorded arrivals are not replayed any more."
+            problems.append(Problem(at, said, "Remove it; load.arrivals_cv states how bursty the requests are."))
+        return None
+
+
 _SECTION: Final = Record(
     {
         "rate_per_s": may(Number(0, 10_000, above=True, unit="requests per second"), 20),
         "rate_from": may(OrNone(Text(one_of=(STATED, MEASURED), says="where the rate comes from")), None),
         "arrivals_cv": may(Number(0.1, 20), 1),
+        # No policy states a trace any more. The field stays in complete policies, so that reports of before keep their policy's digest.
+        "trace": may(_Nothing(), None),
         "protocol": may(Text(one_of=tuple(PROTOCOLS), says="a protocol"), "grpc"),
         "generators": may(OrWord("auto", Integer(1, 16, unit="processes")), "auto"),
         "duration_s": may(OrNone(_DURATION), None),
