@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 ARGS ?=
-#: Tests are shared among so many workers: `auto` is two per core, four at most; 0 is none (for a debugger).
+#: Tests are shared among so many workers: `auto` is one more than there are cores, four at most; 0 is none (for a debugger).
 WORKERS ?= auto
 # Tests, stacks and demos start Python by the dozen. None compiles anew what another has compiled, wherever the environment
 # forbids to write that beside the sources.

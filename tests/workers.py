@@ -69,13 +69,11 @@ def is_shared(config: pytest.Config) -> bool:
 
 
 def how_many(*, wait_for_servers: bool = True) -> int:
-    """Two for each processor core if most tests wait for servers, else one, and at most MOST_WORKERS.
-
-    Zero if there is one core, or if stores were named: two runs on the same Redis would take each other's messages.
-    """
+    """One more than there are processor cores for this process, where servers are mostly waited for. None at all, where there
+    is one core or stores were named: two runs on the same Redis would take each other's messages."""
     cores = len(os.sched_getaffinity(0))
     named = {"DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE"} & set(os.environ)
-    return 0 if cores == 1 or named else min(cores * (1 + wait_for_servers), MOST_WORKERS)
+    return 0 if cores == 1 or named else min(cores + wait_for_servers, MOST_WORKERS)
 
 
 def rewrite_assertions(config: pytest.Config) -> None:

@@ -141,7 +141,7 @@ def test_no_two_workers_choose_a_port_of_each_other(count: int) -> None:
 def test_stores_that_were_named_are_for_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE"):
         monkeypatch.delenv(name, raising=False)
-    for cores, count in ((1, 0), (2, 4), (3, 4), (64, 4)):
+    for cores, count in ((1, 0), (2, 3), (3, 4), (64, 4)):
         monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         assert workers.how_many() == count
         assert workers.how_many(wait_for_servers=False) == min(count, cores)
