@@ -188,14 +188,14 @@ def mark_serving(*, actor: Actor, server: Server, is_serving: bool, reason: str)
         if is_serving:
             if _serves_again(server) and server.deployment.recoveries:
                 _append_server(server, "server.recovered", actor, reason)
-        elif _held(server) and Server.objects.filter(pk=server.pk, ended_at=None, is_serving=True).update(
+        elif _locked(server) and Server.objects.filter(pk=server.pk, ended_at=None, is_serving=True).update(
             is_serving=False
         ):
             _append_server(server, "server.lost", actor, reason)
             notify_routes()
 
 
-def _held(server: Server) -> bool:
+def _locked(server: Server) -> bool:
     """Locks the server's deployment: both publish the same endpoint, and all lock in this order. True."""
     Deployment.objects.select_for_update(no_key=True).get(pk=server.deployment_id)
     return True
@@ -284,7 +284,7 @@ def record_drift(*, actor: Actor, server: Server, drift: list[Drift]) -> None:
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
     found = [one.as_json() for one in drift[:MOST_DRIFT]]
     with transaction.atomic():
-        _held(server)
+        _locked(server)
         row = Server.objects.select_for_update(no_key=True).get(pk=server.pk)
         is_new = bool(found) and found != row.drift
         Server.objects.filter(pk=server.pk).update(drift_checked_at=timezone.now(), drift=found)
@@ -298,7 +298,7 @@ def end_server(*, actor: Actor, server: Server, reason: str) -> None:
     """The server process is over. Idempotent."""
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
     with transaction.atomic():
-        _held(server)
+        _locked(server)
         if Server.objects.filter(pk=server.pk, ended_at=None).update(
             is_serving=False, ended_at=timezone.now(), end_reason=reason
         ):

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import connection
 
 from tests.support.rigs.gateway_rig import free_port
-from tests.support.servers.stub_server import Loop
+from tests.support.servers.stub_server import Loop, stop_listening
 
 _NEVER_POLLS = """
 import os, sys
@@ -47,7 +47,7 @@ class Wire:
     def cut(self) -> None:
         async def stop() -> None:
             if self._server is not None:
-                self._server.close()
+                await stop_listening(self._server)
             for writer in list(self._writers):
                 writer.transport.abort()
 

@@ -34,6 +34,16 @@ def free_port() -> int:
 _to_give: list[int] = []
 
 
+async def stop_listening(server: asyncio.Server) -> None:
+    """Close a server. Python 3.11 leaves a connection open, and warns of it, if the server is closed before a connection it accepted is set up:
+    so it first accepts no more."""
+    for listening in server.sockets:
+        asyncio.get_running_loop().remove_reader(listening.fileno())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    server.close()
+
+
 class Loop:
     """An event loop in a thread."""
 
@@ -129,7 +139,7 @@ class Backend:
             return
         http_server, server = self._servers
         self._servers = []
-        http_server.close()
+        await stop_listening(http_server)
         await server.stop(0)
         for _ in range(5):  # what was accepted just now has no writer yet: the gateway's port checks come all the time
             for writer in list(self._writers):
