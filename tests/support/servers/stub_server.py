@@ -35,8 +35,7 @@ _to_give: list[int] = []
 
 
 async def stop_listening(server: asyncio.Server) -> None:
-    """Close a server. Python 3.11 leaves a connection open, and warns of it, if the server is closed before a connection it accepted is set up:
-    so it first accepts no more."""
+    """Closes a server, which accepts no more some rounds before: Python 3.11 never closes a connection that was accepted just before."""
     for listening in server.sockets:
         asyncio.get_running_loop().remove_reader(listening.fileno())
     for _ in range(3):
