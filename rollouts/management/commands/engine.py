@@ -17,7 +17,6 @@ from ledger.queries.clock import DatabaseClock
 from rollouts.engine.lag_metrics import PACE_FILE
 from rollouts.engine.loop import LEASE, Engine
 from rollouts.engine.prometheus_reader import PrometheusReader
-from rollouts.engine.sleep_watch import SleepWatch
 from rollouts.engine.stable_traffic import StableTraffic
 from rollouts.engine.timings import EngineTimings
 from rollouts.watch.stable_watch import StableWatch
@@ -52,10 +51,8 @@ class Command(BaseCommand):
             return holder(LEASE, for_s=for_s) == engine.owner
 
         traffic = StableTraffic(EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), leads=leads)
-        counters, hosts = EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), EnvoyHosts(tls=settings.XDS_TLS)
-        sleep = SleepWatch(counters, hosts, leads=leads, now=clock.now)
         watch = StableWatch(EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), leads=leads, now=clock.now)
-        for name, run in (("stable-traffic", traffic.run), ("stable-watch", watch.run), ("sleep-watch", sleep.run)):
+        for name, run in (("stable-traffic", traffic.run), ("stable-watch", watch.run)):
             threading.Thread(target=run, args=(stopping,), name=name, daemon=True).start()
 
         def on_signal(number: int, frame: FrameType | None) -> None:
