@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.calibration.watch.tests import Detector
 from rollouts.core.counter_deltas import Counts
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.watch.objective import LEAST_FRAC, objectives_of
@@ -167,3 +169,18 @@ def test_an_undo_window_closes_by_proof_of_each_objective(standings: list[Standi
     judged = [ObjectiveResult("errors", "errors", LIMIT, one, 1, 1000, 4.0) for one in standings]
     assert undo_verdict(judged) is verdict
     assert all(one.sentence == "1 of 1000 errors (0.10%) where 1.00% is allowed" for one in judged)
+
+
+@pytest.mark.parametrize("tier", TIERS, ids=lambda tier: tier.name)
+def test_the_benchmark_simulates_the_tests_of_the_product(tier: Tier) -> None:
+    rng = np.random.default_rng(5)
+    detector, sums = Detector(tier, LIMIT, 2), [NONE, NONE]
+    for _ in range(200):
+        requests = rng.poisson(300, 2)
+        bad = rng.binomial(requests, [0.002, 0.1])
+        over = detector.after(bad, requests)
+        for i in range(2):
+            sums[i] = tier.after(sums[i], int(bad[i]), int(requests[i]), LIMIT)
+            assert tier.is_over(sums[i]) == over[i]
+            sums[i] = NONE if over[i] else sums[i]
+        assert np.allclose(detector.sums, np.array(sums))
