@@ -1,4 +1,4 @@
-"""False alarms of the watch, and how long it takes: `python -m benchmarks.calibration.watch [--models N] [--days N] [--runs N] [--only PART]`.
+"""False alarms of the watch, and its delays: `python -m benchmarks.calibration.watch [--models N] [--days N] [--runs N]`.
 
 The first table counts alarms on healthy traffic (`streams`), as pages per 1,000 models and day and tickets per model and month, with
 the 95 % limit of the pages. The second gives the time from the beginning of a failure to the page and the ticket, median and 90 %
