@@ -12,11 +12,11 @@ from ledger.actions import enqueue
 from ledger.core.errors import DomainError, NotFound, StateChanged
 from ledger.hooks.job_handlers import Again
 from registry.models import ServedModel
-from rollouts.actions.engine_effects import release_previous
 from rollouts.actions.operator_commands import abort
 from rollouts.actions.preconditions import require_reason
 from rollouts.actions.tick_records import ENGINE
 from rollouts.actions.transitions import move, record
+from rollouts.actions.undo_window import settle_undo_window
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
@@ -165,7 +165,7 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
 
 def settle_ended(rollout: Rollout) -> None:
     """What is left to do for one of `ended_to_settle`. Idempotent."""
-    (release_previous if rollout.state == S.PROMOTED else _go_back_to_displaced)(rollout)
+    (settle_undo_window if rollout.state == S.PROMOTED else _go_back_to_displaced)(rollout)
 
 
 @transaction.atomic

@@ -164,6 +164,7 @@ class Policy:
     approval_valid_s: float
     freeze_windows: tuple[FreezeWindow, ...]
     instant_window_s: float
+    undo_max_s: float
     when_stable_is_gone: WhenStableIsGone
     stable_gone_s: float
     second_look: SecondLook

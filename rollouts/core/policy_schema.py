@@ -118,6 +118,7 @@ _POLICY = Record(
             )
         },
         "instant_window_s": may(_SECONDS),
+        "undo_max_s": may(_SECONDS),
         **{one.name: may(one.schema) for one in SETTINGS},
     },
     elsewhere={
@@ -170,10 +171,14 @@ def watching_refusals(policy: Policy) -> Policy:
 @lru_cache(maxsize=MOST_FOLLOWED)
 def followed_policy(text: str, *, has_stable: bool) -> Policy:
     """`stored_policy` of a document's JSON, as it can be followed with or without a stable release: a page asks for it often,
-    and reading it takes a millisecond. One that was stored before there were second looks has none."""
+    and reading it takes a millisecond. One that was stored before there were second looks, or undo windows by evidence, has none."""
     document = json.loads(text)
     policy = stored_policy(document).facing(has_stable=has_stable)
-    return policy if "second_look" in document else replace(policy, second_look=ONE_LOOK)
+    earlier: dict[str, Any] = {
+        "second_look": ONE_LOOK,
+        "undo_max_s": 0.0,
+    }  # what a policy meant that was stored without the field
+    return replace(policy, **{name: value for name, value in earlier.items() if name not in document})
 
 
 def _read(document: Mapping[str, Any], objectives: Mapping[str, Any], *, is_asked: bool) -> Policy:
@@ -325,7 +330,7 @@ def _check_queries(guard: Mapping[str, Any], at: str, problems: list[Problem]) -
 _PLAIN = (
     "alpha_roll_back", "alpha_promote", "all_failing_attempts", "no_data_s", "stale_s", "blind_limit_s",
     "ack_deadline_s", "prepare_deadline_s", "deadline_s", "dispersion_window_s", "budget_bad", "approval_valid_s",
-    "instant_window_s", "stable_gone_s",
+    "instant_window_s", "undo_max_s", "stable_gone_s",
 )  # fmt: skip
 
 

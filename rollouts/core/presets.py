@@ -39,6 +39,7 @@ _COMMON: dict[str, Any] = {
     "prepare_deadline_s": 1800,
     "when_stable_is_gone": "hold",
     "stable_gone_s": 60,
+    "undo_max_s": 86_400,
     "second_look": _second_look(60),
     "dispersion_window_s": 5,
     "approvals": {},
@@ -54,6 +55,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "budget_bad": 50,
         "deadline_s": 172_800,
         "instant_window_s": 86_400,
+        "undo_max_s": 172_800,
     },
     "standard": {
         **_COMMON,
@@ -91,6 +93,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "budget_bad": 500,
         "deadline_s": 900,
         "instant_window_s": 20,
+        "undo_max_s": 600,
     },
 }
 _STRICT = {name: {"ratio": one.ratio, "plus_frac": one.plus_frac} for name, one in INDICATORS.items()}

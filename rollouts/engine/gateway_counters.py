@@ -120,7 +120,7 @@ def _reading(
     forced = {FORCED: begun, FORCED_ENDED: found.forced} if begun else {}
 
     def counts(arms: Mapping[str, ArmCounters], digest: str) -> Counts:
-        counted = _counts(arms.get(digest), edges)
+        counted = counts_of(arms.get(digest), edges)
         return replace(counted, bad={**counted.bad, **forced}) if forced else counted
 
     by_slot = {one: tuple(counts(found.by_slot.get(one, {}), digest) for digest in digests) for one in range(SLOTS)}
@@ -164,7 +164,7 @@ def _beyond(arm: ArmCounters, edge_us: int) -> int:
 _SIZES = tuple(zip(SIZES, SIZE_EDGES, strict=True))
 
 
-def _counts(arm: ArmCounters | None, edges: Sequence[tuple[str, int]]) -> Counts:
+def counts_of(arm: ArmCounters | None, edges: Sequence[tuple[str, int]]) -> Counts:
     arm = arm or ArmCounters()
     timed, routed, latency_us, size_bytes = arm.timed, arm.routed, arm.latency_us, arm.size_bytes
     bad = {

@@ -1,0 +1,258 @@
+"""Every 10 s: reads what gateways counted of each routed model, judges its objectives, opens and closes alarms."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import close_old_connections, connection, transaction
+
+from rollouts.actions.alarms import end_alarm, open_alarm, update_alarm
+from rollouts.core.counter_deltas import Counts
+from rollouts.core.watch.objective import Objective
+from rollouts.core.watch.sequential_test import PAGE, TIERS
+from rollouts.core.watch.watched import Watched
+from rollouts.engine.gateway_counters import counts_of
+from rollouts.models import Alarm, WatchRecord
+from rollouts.queries.alarms import live_alarms, watched_objectives
+from serving.models import Gateway, Route
+from serving.ports import GatewayCounters, GatewayError, TrafficCounters
+from serving.queries import gateways_in
+from serving.queries.routes import all_routes
+
+log = structlog.get_logger(__name__)
+READ_TIMEOUT_S = 2.0
+#: Counts are written so often, and whenever an alarm opens or closes. A new leader loses no more than this.
+WRITE_EVERY_S = 60.0
+#: An alarm tells the counts of the last minutes.
+TOLD_MINUTES = 5
+_END_IF_FROZEN = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
+
+Key = tuple[int, int]  # environment, model
+Pages = dict[str, dict[str, GatewayCounters]]  # by gateway and model
+
+
+@dataclass
+class _Model:
+    """One model in one environment. `readings`: (epoch, stable's counts) of the last reading, by gateway."""
+
+    route: Route
+    objectives: dict[str, Objective] = field(default_factory=dict)
+    watched: dict[str, Watched] = field(default_factory=dict)
+    readings: dict[str, tuple[str, Counts]] = field(default_factory=dict)
+    policy: tuple[Any, Any] | None = None  # what `objectives` were read from
+
+    def take_route(self, route: Route, at: float) -> None:
+        """What the route and the model's policy state now. Another stable release is counted anew."""
+        if str(route.stable.digest) != str(self.route.stable.digest):
+            self.readings = {}
+        self.route, stable = route, str(route.stable.digest)
+        policy = (route.model.rollout_policy, route.model.objectives)
+        if policy != self.policy:
+            self.policy = policy
+            self.objectives = {one.name: one for one in watched_objectives(route.model)}
+        known = self.watched
+        self.watched = {}
+        for name in self.objectives:
+            before = known.get(name)
+            self.watched[name] = before if before is not None and before.release == stable else Watched(stable, at)
+
+    def take(self, pages: Pages, gateways: list[Gateway]) -> Counts | None:
+        """What stable answered since the last reading; None if that is not known of each gateway."""
+        stable, found, is_known = str(self.route.stable.digest), Counts(), bool(gateways)
+        edges = [
+            (name, one.guard.threshold_us) for name, one in self.objectives.items() if one.guard.kind.has_thresholds
+        ]
+        for gateway in gateways:
+            page = pages.get(gateway.name)
+            if page is None:
+                is_known = False
+                continue
+            told = page.get(self.route.model.slug)
+            if told is None:
+                continue  # nobody ever asked for it there
+            now = counts_of(told.by_release.get(stable), edges)
+            epoch, before = self.readings.get(gateway.name, ("", Counts()))
+            self.readings[gateway.name] = (told.epoch, now)
+            if told.epoch != epoch or now.fell(before):
+                is_known = False  # a first reading, or counts that began anew
+                continue
+            found = found + now.since(before)
+        return found if is_known else None
+
+
+class StableWatch:
+    """Runs in a thread of its own, so that it never delays a tick.
+
+    `leads` states whether this engine leads, and for so many seconds more. `now` is the database's clock.
+    """
+
+    def __init__(self, counters: TrafficCounters, leads: Callable[[float], bool], now: Callable[[], datetime]) -> None:
+        self.counters, self.leads, self.now = counters, leads, now
+        self._models: dict[Key, _Model] = {}
+        self._is_loaded, self._written_at, self._last_at = False, 0.0, 0.0
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until `stopping` is set."""
+        due = time.monotonic()
+        while not stopping.wait(max(0.05, due - time.monotonic())):
+            due = max(due + PAGE.bin_s, time.monotonic())
+            try:
+                if self.leads(0.0):
+                    self.turn()
+                else:
+                    self._forget()
+            except Exception:  # nothing of this may end the engine
+                log.warning("stable_watch_failed", traceback=traceback.format_exc())
+                self._forget()
+                close_old_connections()
+        connection.close()
+
+    def _forget(self) -> None:
+        self._models, self._is_loaded = {}, False
+
+    def turn(self) -> None:
+        """One bin of every routed model."""
+        now = self.now()
+        at = now.timestamp()
+        took_s = at - self._last_at if self._is_loaded else PAGE.bin_s
+        self._last_at = at
+        self._take_routes(at)
+        gateways = gateways_in({one.route.environment_id for one in self._models.values()})
+        pages = self._read([one for here in gateways.values() for one in here])
+        for one in self._models.values():
+            self._count(one, pages, gateways.get(one.route.environment_id, []), at, took_s)
+        if not self.leads(settings.ENGINE_LEASE_S / 2):
+            return
+        changed = self._judge(now)
+        if changed or at - self._written_at >= WRITE_EVERY_S:
+            self._written_at = at
+            self._write(now)
+
+    def _take_routes(self, at: float) -> None:
+        stored = {} if self._is_loaded else _stored(at)
+        self._is_loaded = True
+        known, self._models = self._models, {}
+        for route in all_routes():
+            key = (route.environment_id, route.model_id)
+            one = known.get(key) or _Model(route, watched=stored.get(key, {}))
+            one.take_route(route, at)
+            self._models[key] = one
+
+    def _read(self, gateways: list[Gateway]) -> Pages:
+        """What each gateway counted. One that cannot be read is left out."""
+        found: Pages = {}
+        for one in gateways:
+            try:
+                found[one.name] = self.counters.read(
+                    gateway=one.name, admin_url=one.admin_url, timeout_s=READ_TIMEOUT_S
+                )
+            except GatewayError as error:
+                log.info("gateway_not_watched", gateway=one.name, error=str(error))
+        return found
+
+    def _count(self, one: _Model, pages: Pages, gateways: list[Gateway], at: float, took_s: float) -> None:
+        counts = one.take(pages, gateways)
+        for name, watched in one.watched.items():
+            objective = one.objectives[name]
+            if counts is None:
+                one.watched[name] = watched.unread(took_s)
+            else:
+                one.watched[name] = watched.after(at, *objective.counted(counts), objective.max_frac)
+
+    # -- alarms -------------------------------------------------------------------------------------------------------
+
+    def _judge(self, now: datetime) -> bool:
+        """Opens and closes alarms; whether any did."""
+        live = {(one.environment_id, one.model_id, one.objective, one.tier): one for one in live_alarms()}
+        changed = False
+        for alarm, one in self._with_models(live.values()):
+            changed |= self._close(alarm, one, now)
+        for key, one in self._models.items():
+            for name, watched in one.watched.items():
+                for tier in TIERS:
+                    if watched.is_over(tier.name) and (*key, name, tier.name) not in live:
+                        self._open(one, name, tier.name, now)
+                        changed = True
+        return changed
+
+    def _with_models(self, alarms: Any) -> Iterator[tuple[Alarm, _Model | None]]:
+        for alarm in alarms:
+            yield alarm, self._models.get((alarm.environment_id, alarm.model_id))
+
+    def _close(self, alarm: Alarm, one: _Model | None, now: datetime) -> bool:
+        """Closes an alarm whose objective is met again or is none any more; else its counts are brought up to date."""
+        if one is None or alarm.objective not in one.watched:
+            end_alarm(alarm, at=now, reason=_no_objective(alarm))
+            return True
+        watched, objective = one.watched[alarm.objective], one.objectives[alarm.objective]
+        if not watched.has_ended(alarm.tier):
+            if watched.at - self._written_at >= WRITE_EVERY_S:
+                update_alarm(alarm, _facts(watched, objective))
+            return False
+        bad, attempts = watched.last(TOLD_MINUTES)
+        words = f"{bad} of {attempts} {objective.words} in the last {TOLD_MINUTES} min"
+        end_alarm(alarm, at=now, reason=f"{one.route.stable.name} is within the objective again: {words}.")
+        one.watched[alarm.objective] = watched.begun_anew(alarm.tier)
+        return True
+
+    def _open(self, one: _Model, name: str, tier: str, now: datetime) -> None:
+        watched, objective = one.watched[name], one.objectives[name]
+        facts = _facts(watched, objective)
+        reason = (
+            f"{facts['bad']} of {facts['attempts']} {objective.words} of {one.route.stable.name} in the last {TOLD_MINUTES} min. The "
+            f"objective allows {objective.max_frac:.2%}; this is {facts['burn']:.1f} times that, "
+            f"since {datetime.fromisoformat(facts['since']):%H:%M} UTC."
+        )
+        open_alarm(one.route, objective=name, tier=tier, at=now, reason=reason, facts=facts)
+        one.watched[name] = watched.begun_anew(tier)
+
+    @transaction.atomic
+    def _write(self, now: datetime) -> None:
+        # Should this process be frozen in here, the database ends the transaction before another engine can lead.
+        with connection.cursor() as cursor:
+            cursor.execute(_END_IF_FROZEN, [f"{settings.ENGINE_LEASE_S / 3 * 1000:.0f}"])
+        rows = [
+            WatchRecord(
+                environment_id=environment,
+                model_id=model,
+                objectives={name: watched.to_json() for name, watched in one.watched.items()},
+                at=now,
+            )
+            for (environment, model), one in self._models.items()
+        ]
+        WatchRecord.objects.bulk_create(
+            rows, update_conflicts=True, unique_fields=["environment", "model"], update_fields=["objectives", "at"],
+            batch_size=200,
+        )  # fmt: skip
+
+
+def _stored(at: float) -> dict[Key, dict[str, Watched]]:
+    """What was written last. Since then nobody counted, as far as this process knows."""
+    return {
+        (row.environment_id, row.model_id): {
+            name: Watched.from_json(told).unread(max(0.0, at - row.at.timestamp()))
+            for name, told in row.objectives.items()
+        }
+        for row in WatchRecord.objects.all()
+    }
+
+
+def _facts(watched: Watched, objective: Objective) -> dict[str, Any]:
+    bad, attempts = watched.last(TOLD_MINUTES)
+    since = datetime.fromtimestamp(watched.bad_since(objective.max_frac), tz=UTC)
+    return {
+        "bad": bad, "attempts": attempts, "minutes": TOLD_MINUTES, "max_frac": objective.max_frac,
+        "burn": round(watched.burn(TOLD_MINUTES, objective.max_frac) or 0.0, 2), "since": since.isoformat(),
+    }  # fmt: skip
+
+
+def _no_objective(alarm: Alarm) -> str:
+    return f"{alarm.objective} of {alarm.model.slug} is no objective in {alarm.environment.slug} any more."
