@@ -11,6 +11,7 @@ from accounts.core.quantities import weight_text
 from ledger.actions import append_event
 from ledger.actions.transitions import reread
 from ledger.core.errors import Stale, StateChanged
+from rollouts.actions.control import begin_control
 from rollouts.actions.seen_sizes import keep_sizes_of
 from rollouts.actions.take_over import take_over
 from rollouts.actions.tick_records import ENGINE, decision_of, write
@@ -227,6 +228,8 @@ def _promote(rollout: Rollout, tick: Tick, fence: int) -> None:
     earlier = [one.displaced for one in aborted.select_related("displaced").order_by("pk")]
     lock_routes(rollout.environment, *earlier)  # before the event, as those that `commit_tick` locked
     move(rollout, S.PROMOTED, actor=ENGINE, reason=reason, facts=facts, **changes)
+    if undo_until is not None:
+        begin_control(rollout, tick.snapshot.policy.control, actor=ENGINE, fence=fence)
     keep_sizes_of(rollout, actor=ENGINE)
     before = rollout.stable or rollout.displaced
     reason = f"{rollout.candidate.name} was promoted over it."

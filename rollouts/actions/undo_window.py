@@ -9,22 +9,28 @@ from typing import Any
 from django.db import transaction
 
 from accounts.core.access import Actor, Verb
-from ledger.actions import append_event
-from ledger.core.errors import StateChanged
+from ledger.actions import append_event, enqueue
+from ledger.core.errors import DomainError, StateChanged
+from ledger.hooks.job_handlers import Again
 from ledger.queries import clock
+from registry.models import Release
+from rollouts.actions.control import end_control, is_followed
 from rollouts.actions.preconditions import lock_and_check, require_reason
 from rollouts.actions.tick_records import ENGINE
 from rollouts.actions.transitions import drain_release, named
-from rollouts.core.lifecycle import ACTIVE, RolloutState
+from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.watch.undo import ObjectiveResult, UndoVerdict
 from rollouts.models import Rollout
 from rollouts.queries.alarms import judged_since_promotion
 from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.undo_window import ending_undo_windows, serves
 from serving.actions.routes import lock_routes
+from serving.targets import platform_of
 
 #: A window that is held open is prolonged by this, in seconds, again and again: all that is warm only for it reads one instant.
 HOLD_S = 120.0
+DRAIN_PREVIOUS = "rollouts.drain_previous"
+_RETRY_S = 30.0
 
 
 @transaction.atomic
@@ -45,6 +51,8 @@ def settle_undo_window(rollout: Rollout) -> None:
         pk__gt=found.pk,
         state__in=sorted(s.value for s in ACTIVE),
     ).first()
+    if following is not None and following.state in WITHOUT_TRAFFIC:
+        end_control(found, actor=ENGINE)
     is_judged = bool(plan.undo_max_s) and following is None and serves(found)
     verdict, judged = judged_since_promotion(found) if is_judged else (None, [])
     began_at = found.ended_at or found.created_at
@@ -111,6 +119,7 @@ def _listed(judged: list[ObjectiveResult]) -> str:
 
 
 def _close(rollout: Rollout, actor: Actor, reason: str, facts: dict[str, Any]) -> None:
+    end_control(rollout, actor=actor)
     Rollout.objects.filter(pk=rollout.pk).update(undo_until=None)
     rollout.undo_until = None
     append_event(
@@ -118,5 +127,34 @@ def _close(rollout: Rollout, actor: Actor, reason: str, facts: dict[str, Any]) -
         facts=named(rollout) | facts,
     )  # fmt: skip
     before = rollout.stable
-    if before is not None and not is_in_use(before, rollout.environment):
+    if before is None or is_in_use(before, rollout.environment):
+        return
+    if rollout.effective_policy.control.share_bp and not is_followed(rollout):
+        enqueue(kind=DRAIN_PREVIOUS, key=f"{rollout.pk}", args={"rollout": rollout.pk, "reason": reason})
+    else:
         drain_release(rollout, before, actor=actor, reason=reason)
+
+
+def drain_previous(rollout: Rollout, reason: str) -> None:
+    """Drains the release before once no gateway sends it the control's share any more. Raises Again until then."""
+    if rollout.stable is not None:
+        drain_when_followed(rollout, rollout.stable, reason)
+
+
+def drain_when_followed(rollout: Rollout, release: Release, reason: str) -> None:
+    """Drains a release that lost its traffic, unless it serves again or is rolled out again.
+
+    Raises Again while a gateway may still follow the route of before.
+    """
+    with transaction.atomic():
+        lock_routes(rollout.environment)
+        if is_in_use(release, rollout.environment):
+            return
+        if not is_followed(rollout):
+            raise Again(_RETRY_S, f"Not every gateway has acknowledged that {release.name} gets no more traffic.")
+        try:
+            platform_of(rollout.environment).stop(
+                release, rollout.environment, actor=Actor.system("rollouts"), reason=reason
+            )
+        except DomainError as error:  # a server that stays warm costs memory, and nothing else
+            raise Again(_RETRY_S, error.message) from error

@@ -71,6 +71,15 @@ ONE_LOOK = SecondLook()
 
 
 @dataclass(frozen=True)
+class Control:
+    """What the release before does in the undo window: it keeps `share_bp` of the traffic, so that stable can still be compared; and
+    whether proof that stable is worse takes the promotion back."""
+
+    share_bp: int = 0
+    rolls_back: bool = False
+
+
+@dataclass(frozen=True)
 class Guard:
     """An indicator watched against stable at the same time, and against the model's objective.
 
@@ -168,6 +177,7 @@ class Policy:
     when_stable_is_gone: WhenStableIsGone
     stable_gone_s: float
     second_look: SecondLook
+    control: Control
     document: dict[str, Any]
     digest: str
 

@@ -41,6 +41,7 @@ _COMMON: dict[str, Any] = {
     "stable_gone_s": 60,
     "undo_max_s": 86_400,
     "second_look": _second_look(60),
+    "watch": {"control_pct": 0, "roll_back": "never"},
     "dispersion_window_s": 5,
     "approvals": {},
     "approval_valid_s": 86_400,

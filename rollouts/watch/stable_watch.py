@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,13 +14,18 @@ import structlog
 from django.conf import settings
 from django.db import close_old_connections, connection, transaction
 
-from rollouts.actions.alarms import end_alarm, open_alarm, update_alarm
-from rollouts.core.counter_deltas import Counts
+from ledger.core.errors import DomainError
+from rollouts.actions.alarms import WATCH, end_alarm, open_alarm, update_alarm
+from rollouts.actions.instant_rollback import roll_back_by_watch
+from rollouts.core.counter_deltas import Arms
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.policy import Policy
+from rollouts.core.watch.comparison import Comparison, bar_of
 from rollouts.core.watch.objective import Objective
 from rollouts.core.watch.sequential_test import PAGE, TIERS
 from rollouts.core.watch.watched import Watched
 from rollouts.engine.gateway_counters import counts_of
-from rollouts.models import Alarm, WatchRecord
+from rollouts.models import Alarm, Rollout, WatchRecord
 from rollouts.queries.alarms import live_alarms, watched_objectives
 from serving.models import Gateway, Route
 from serving.ports import GatewayCounters, GatewayError, TrafficCounters
@@ -41,18 +46,32 @@ Pages = dict[str, dict[str, GatewayCounters]]  # by gateway and model
 
 @dataclass
 class _Model:
-    """One model in one environment. `readings`: (epoch, stable's counts) of the last reading, by gateway."""
+    """One model in one environment. `readings`: (epoch, counts of control and stable) of the last reading, by gateway."""
 
     route: Route
     objectives: dict[str, Objective] = field(default_factory=dict)
     watched: dict[str, Watched] = field(default_factory=dict)
-    readings: dict[str, tuple[str, Counts]] = field(default_factory=dict)
+    readings: dict[str, tuple[str, Arms]] = field(default_factory=dict)
     policy: tuple[Any, Any] | None = None  # what `objectives` were read from
+    promoted: Rollout | None = None  # if the release before it is the control
 
-    def take_route(self, route: Route, at: float) -> None:
-        """What the route and the model's policy state now. Another stable release is counted anew."""
-        if str(route.stable.digest) != str(self.route.stable.digest):
+    @property
+    def plan(self) -> Policy | None:
+        """Of the rollout that has a control."""
+        return self.promoted.effective_policy if self.promoted is not None else None
+
+    def take_route(self, route: Route, promoted: Rollout | None, at: float) -> None:
+        """What the route and the model's policy state now. Another stable release is counted anew, and another control."""
+        if promoted is not None and (route.stable_id, route.candidate_id) != (
+            promoted.candidate_id,
+            promoted.stable_id,
+        ):
+            promoted = None
+        if (promoted and promoted.pk) != (
+            self.promoted and self.promoted.pk
+        ) or route.stable_id != self.route.stable_id:
             self.readings = {}
+        self.promoted = promoted
         self.route, stable = route, str(route.stable.digest)
         policy = (route.model.rollout_policy, route.model.objectives)
         if policy != self.policy:
@@ -62,11 +81,17 @@ class _Model:
         self.watched = {}
         for name in self.objectives:
             before = known.get(name)
-            self.watched[name] = before if before is not None and before.release == stable else Watched(stable, at)
+            watched = before if before is not None and before.release == stable else Watched(stable, at)
+            control = (watched.control or Comparison()) if promoted is not None else None
+            self.watched[name] = replace(watched, control=control)
 
-    def take(self, pages: Pages, gateways: list[Gateway]) -> Counts | None:
-        """What stable answered since the last reading; None if that is not known of each gateway."""
-        stable, found, is_known = str(self.route.stable.digest), Counts(), bool(gateways)
+    def take(self, pages: Pages, gateways: list[Gateway]) -> Arms | None:
+        """What stable answered since the last reading, and its control; None if that is not known of each gateway."""
+        found, is_known = Arms(), bool(gateways)
+        stable, control = (
+            str(self.route.stable.digest),
+            str(self.route.candidate.digest) if self.promoted and self.route.candidate else "",
+        )
         edges = [
             (name, one.guard.threshold_us) for name, one in self.objectives.items() if one.guard.kind.has_thresholds
         ]
@@ -78,13 +103,13 @@ class _Model:
             told = page.get(self.route.model.slug)
             if told is None:
                 continue  # nobody ever asked for it there
-            now = counts_of(told.by_release.get(stable), edges)
-            epoch, before = self.readings.get(gateway.name, ("", Counts()))
+            now = Arms(*(counts_of(told.by_release.get(digest), edges) for digest in (control, stable)))
+            epoch, before = self.readings.get(gateway.name, ("", Arms()))
             self.readings[gateway.name] = (told.epoch, now)
-            if told.epoch != epoch or now.fell(before):
+            if told.epoch != epoch or now.stable.fell(before.stable) or now.candidate.fell(before.candidate):
                 is_known = False  # a first reading, or counts that began anew
                 continue
-            found = found + now.since(before)
+            found = found + Arms(now.candidate.since(before.candidate), now.stable.since(before.stable))
         return found if is_known else None
 
 
@@ -140,10 +165,13 @@ class StableWatch:
         stored = {} if self._is_loaded else _stored(at)
         self._is_loaded = True
         known, self._models = self._models, {}
+        related = Rollout.objects.select_related("candidate", "stable", "model__team", "environment")
+        kept = related.filter(state=RolloutState.PROMOTED, undo_until__isnull=False, stable__isnull=False)
+        promoted = {(one.environment_id, one.model_id): one for one in kept.order_by("pk")}
         for route in all_routes():
             key = (route.environment_id, route.model_id)
             one = known.get(key) or _Model(route, watched=stored.get(key, {}))
-            one.take_route(route, at)
+            one.take_route(route, promoted.get(key), at)
             self._models[key] = one
 
     def _read(self, gateways: list[Gateway]) -> Pages:
@@ -165,7 +193,8 @@ class StableWatch:
             if counts is None:
                 one.watched[name] = watched.unread(took_s)
             else:
-                one.watched[name] = watched.after(at, *objective.counted(counts), objective.max_frac)
+                found = watched.after(at, *objective.counted(counts.stable), objective.max_frac)
+                one.watched[name] = replace(found, control=_compared(one, objective, counts, watched.control))
 
     # -- alarms -------------------------------------------------------------------------------------------------------
 
@@ -173,8 +202,10 @@ class StableWatch:
         """Opens and closes alarms; whether any did."""
         live = {(one.environment_id, one.model_id, one.objective, one.tier): one for one in live_alarms()}
         changed = False
-        for alarm, one in self._with_models(live.values()):
-            changed |= self._close(alarm, one, now)
+        for one in self._models.values():
+            changed |= self._roll_back(one, live)
+        for alarm in live.values():
+            changed |= self._close(alarm, self._models.get((alarm.environment_id, alarm.model_id)), now)
         for key, one in self._models.items():
             for name, watched in one.watched.items():
                 for tier in TIERS:
@@ -183,9 +214,25 @@ class StableWatch:
                         changed = True
         return changed
 
-    def _with_models(self, alarms: Any) -> Iterator[tuple[Alarm, _Model | None]]:
-        for alarm in alarms:
-            yield alarm, self._models.get((alarm.environment_id, alarm.model_id))
+    def _roll_back(self, one: _Model, live: dict[Any, Alarm]) -> bool:
+        """Undoes a promotion whose release misses an objective and is worse than its control. Whether it did."""
+        plan = one.plan
+        if plan is None or one.promoted is None or not plan.control.rolls_back:
+            return False
+        key = (one.route.environment_id, one.route.model_id)
+        for name, watched in one.watched.items():
+            is_worse = watched.control is not None and watched.control.log_e >= bar_of(plan, len(one.objectives))
+            if not is_worse or (*key, name, PAGE.name) not in live:
+                continue
+            try:
+                roll_back_by_watch(
+                    one.promoted, actor=WATCH, reason=_why_worse(one.promoted, one.objectives[name], watched)
+                )
+            except DomainError as error:  # the alarm stays, and a person decides
+                log.warning("control_did_not_roll_back", rollout=one.promoted.pk, error=error.message)
+                return False
+            return True
+        return False
 
     def _close(self, alarm: Alarm, one: _Model | None, now: datetime) -> bool:
         """Closes an alarm whose objective is met again or is none any more; else its counts are brought up to date."""
@@ -243,6 +290,23 @@ def _stored(at: float) -> dict[Key, dict[str, Watched]]:
         }
         for row in WatchRecord.objects.all()
     }
+
+
+def _compared(one: _Model, objective: Objective, counts: Arms, before: Comparison | None) -> Comparison | None:
+    plan = one.plan
+    if plan is None or before is None:
+        return None
+    arms = objective.counted(counts.stable), objective.counted(counts.candidate)
+    return before.after(*arms, objective.guard.roll_back_over, bar_of(plan, len(one.objectives)))
+
+
+def _why_worse(promoted: Rollout, objective: Objective, watched: Watched) -> str:
+    found, control = watched.control, promoted.stable
+    assert found is not None and control is not None
+    return (
+        f"{promoted.candidate.name} is worse than its control {control.name}: {found.bad} of {found.attempts} {objective.words} against "
+        f"{found.control_bad} of {found.control_attempts}."
+    )
 
 
 def _facts(watched: Watched, objective: Objective) -> dict[str, Any]:

@@ -7,22 +7,34 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from ledger.core.errors import Invalid, Refused, Stale, StateChanged
 from ledger.models import Event
+from registry.models import Release
 from rollouts.actions.alarms import acknowledge, close
+from rollouts.actions.control import begin_control
+from rollouts.core.policy_schema import parse_policy
 from rollouts.core.watch.lifecycle import AGAIN_WITHIN_S
 from rollouts.core.watch.sequential_test import PAGE
 from rollouts.core.watch.watched import Standing
-from rollouts.models import Alarm, WatchRecord
+from rollouts.models import Alarm, DecisionRecord, Rollout, WatchRecord
 from rollouts.queries import alarms as queries
 from rollouts.queries.alarms import alarms_for, objectives_now
 from rollouts.watch.stable_watch import StableWatch
 from serving.actions.routes import set_route
-from serving.models import Gateway, Route
+from serving.models import Gateway, Route, Server
 from tests.support.fakes.gateway import Behaviour, FakeGateway
-from tests.support.worlds.factories import make_actor, make_admin, make_environment, make_model, make_release
+from tests.support.worlds.factories import (
+    make_actor,
+    make_admin,
+    make_deployment,
+    make_environment,
+    make_model,
+    make_release,
+    make_server,
+)
 
 pytestmark = pytest.mark.django_db
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -222,3 +234,61 @@ def test_alarms_are_those_of_models_that_one_may_read(world: World) -> None:
     assert alarms_for(make_admin(), is_live=True).count() == 1
     assert alarms_for(make_admin(), is_live=False).count() == 0
     assert not alarms_for(make_actor(Role.VIEWER, team="another")).exists()
+
+
+# --- the control ------------------------------------------------------------------------------------------------------
+
+
+def promote(world: World, *, roll_back: str = "undo_window") -> tuple[Rollout, Release]:
+    """r2 was promoted over r1, which keeps 5 % as its control: (the rollout, r1)."""
+    first, second = world.stable, make_release(world.model)
+    make_server(make_deployment(first, world.environment, state="ready"))
+    policy = parse_policy({"watch": {"control_pct": 5, "roll_back": roll_back}}, world.model.objectives)
+    rollout = Rollout.objects.create(
+        model=world.model, environment=world.environment, candidate=second, stable=first, policy=policy.document,
+        policy_digest=policy.digest, state="promoted", undo_until=timezone.now() + timedelta(hours=1), ended_at=timezone.now(),
+    )  # fmt: skip
+    world.serve(second)
+    begin_control(rollout, policy.control, actor=Actor.system("test"), fence=0)
+    world.gateway.set_route(world.model.slug, stable=str(second.digest), candidate=str(first.digest), candidate_bp=500)
+    world.turns(3)
+    return rollout, first
+
+
+def test_a_promoted_release_that_is_worse_than_its_control_is_taken_back(world: World) -> None:
+    rollout, first = promote(world)
+    assert (world.route.candidate, world.route.candidate_bp) == (first, 500)
+    broken_at = world.at
+    world.turns(20, BROKEN)
+    rollout.refresh_from_db()
+    assert rollout.state == "reverted"
+    assert (world.route.stable, world.route.candidate) == (first, None)
+    assert Alarm.objects.get().opened_at - broken_at <= timedelta(seconds=150)
+    reverted = Event.objects.get(verb="rollout.reverted")
+    assert reverted.actor == "system:watch" and "r2 is worse than its control r1: " in reverted.reason
+    assert DecisionRecord.objects.get(action="roll_back").code == "worse_than_stable"
+
+
+def test_where_the_control_is_as_bad_there_is_an_alarm_and_no_rollback(world: World) -> None:
+    rollout, first = promote(world)
+    world.gateway.set_arm(str(first.digest), error_frac=0.5)
+    world.turns(120, BROKEN)
+    rollout.refresh_from_db()
+    assert rollout.state == "promoted" and Alarm.objects.filter(tier="page", state="open").exists()
+
+
+@pytest.mark.parametrize(
+    "case", ["the policy rolls nothing back", "the control has no server", "another rollout has begun"]
+)
+def test_an_alarm_is_all_where(case: str, world: World) -> None:
+    rollout, first = promote(world, roll_back="never" if case.startswith("the policy") else "undo_window")
+    if case.startswith("the control"):
+        Server.objects.filter(deployment__release=first).update(ended_at=timezone.now(), is_serving=False)
+    elif case.startswith("another"):
+        Rollout.objects.create(
+            model=rollout.model, environment=rollout.environment, candidate=make_release(rollout.model), stable=rollout.candidate,
+            policy=rollout.policy, policy_digest=rollout.policy_digest, state="preparing",
+        )  # fmt: skip
+    world.turns(25, BROKEN)
+    rollout.refresh_from_db()
+    assert rollout.state == "promoted" and Alarm.objects.filter(tier="page", state="open").exists()

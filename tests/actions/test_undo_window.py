@@ -8,16 +8,20 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from accounts.core.access import Role
+from accounts.core.access import Actor, Role
 from ledger.core.errors import Refused, StateChanged
-from ledger.models import Event
+from ledger.hooks.job_handlers import Again
+from ledger.models import Event, Job
 from rollouts import actions
-from rollouts.actions.undo_window import HOLD_S, settle_undo_window
+from rollouts.actions.control import begin_control
+from rollouts.actions.undo_window import DRAIN_PREVIOUS, HOLD_S, settle_undo_window
+from rollouts.core.policy import Control
 from rollouts.core.watch.watched import Watched, WatchedMinute
 from rollouts.models import Alarm, Rollout, WatchRecord
 from rollouts.queries import ended_to_settle
 from rollouts.queries.undo_window import AHEAD_S, is_open
-from serving.models import Deployment
+from rollouts.tasks import drain_previous_release
+from serving.models import Deployment, Gateway, Route, RouteAck
 from tests.support.worlds.factories import make_actor, make_admin
 from tests.support.worlds.rollout_setup import promoted, put, release_of, started
 
@@ -161,3 +165,30 @@ def test_a_person_closes_it_with_a_reason() -> None:
     assert event.reason == f"{actor.name} closed the undo window: The alarm is known."
     with pytest.raises(StateChanged, match="no open undo window"):
         actions.close_undo_window(actor=actor, **asked)
+
+
+def test_a_control_loses_its_share_first_and_is_drained_once_every_gateway_follows() -> None:
+    rollout = over(promoted()[0])
+    put(rollout, "promoted", policy={**rollout.policy, "watch": {"control_pct": 5, "roll_back": "never"}})
+    counted(rollout)
+    begin_control(rollout, Control(500), actor=Actor.system("test"), fence=9)
+    gateway = Gateway.objects.create(environment=rollout.environment, name="one", admin_url="", seen_at=timezone.now())
+    assert settled(rollout).undo_until is None
+    route = Route.objects.get(model=rollout.model)
+    assert (route.stable_id, route.candidate_id) == (rollout.candidate_id, None)
+    assert is_warm(rollout)
+    job = Job.objects.get(kind=DRAIN_PREVIOUS)
+    with pytest.raises(Again, match="Not every gateway"):
+        drain_previous_release(job, lambda **_: True)
+    RouteAck.objects.create(gateway=gateway, route=route, generation=route.generation, acked_at=timezone.now())
+    drain_previous_release(job, lambda **_: True)
+    assert not is_warm(rollout)
+
+
+def test_a_rollout_that_begins_ends_the_control_before_it_needs_the_room() -> None:
+    rollout = over(promoted()[0], left_s=600)
+    begin_control(rollout, Control(500), actor=Actor.system("test"), fence=9)
+    started(candidate=release_of(rollout.model))
+    rollout.refresh_from_db()
+    settled(rollout)
+    assert Route.objects.get(model=rollout.model).candidate_id is None and rollout.undo_until is None

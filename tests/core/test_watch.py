@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.calibration.watch.tests import Detector
+from ledger.core.errors import Invalid
 from rollouts.core.counter_deltas import Counts
+from rollouts.core.evidence import Tolerance
 from rollouts.core.policy_schema import parse_policy
+from rollouts.core.watch.comparison import BINS_TO_CONVICT, Comparison, bar_of
 from rollouts.core.watch.objective import LEAST_FRAC, objectives_of
 from rollouts.core.watch.sequential_test import CLOSES_AT, EVEN, NONE, PAGE, TICKET, TIERS, Tier, closing, is_closed
 from rollouts.core.watch.undo import ObjectiveResult, UndoVerdict, undo_verdict
@@ -184,3 +188,67 @@ def test_the_benchmark_simulates_the_tests_of_the_product(tier: Tier) -> None:
             assert tier.is_over(sums[i]) == over[i]
             sums[i] = NONE if over[i] else sums[i]
         assert np.allclose(detector.sums, np.array(sums))
+
+
+# --- the control ------------------------------------------------------------------------------------------------------
+
+PLAN = parse_policy({"watch": {"control_pct": 5, "roll_back": "undo_window"}})
+OVER = Tolerance(1.2, 0.001)
+
+
+def compared(bins: int, stable: tuple[int, int], control: tuple[int, int]) -> Comparison:
+    found, bar = Comparison(), bar_of(PLAN, 1)
+    for _ in range(bins):
+        found = found.after(stable, control, OVER, bar)
+    return found
+
+
+def test_a_release_that_is_worse_than_its_control_is_convicted_in_a_minute_and_not_sooner() -> None:
+    bar = bar_of(PLAN, 1)
+    assert compared(BINS_TO_CONVICT - 1, (950, 950), (0, 50)).log_e < bar
+    assert compared(BINS_TO_CONVICT + 2, (950, 950), (0, 50)).log_e >= bar
+    assert compared(12, (190, 950), (1, 50)).log_e >= bar
+
+
+@pytest.mark.parametrize(
+    ("stable", "control"), [((190, 950), (10, 50)), ((1, 950), (0, 50)), ((950, 950), (0, 0)), ((0, 0), (5, 50))]
+)
+def test_two_bad_releases_two_good_ones_and_one_alone_convict_nobody(
+    stable: tuple[int, int], control: tuple[int, int]
+) -> None:
+    assert compared(3000, stable, control).log_e < bar_of(PLAN, 1)
+
+
+def test_a_release_that_is_no_worse_is_rolled_back_no_more_often_than_the_policy_allows() -> None:
+    """300 windows of an hour; `alpha_roll_back` is 1 %."""
+    rng, bar, convicted = np.random.default_rng(7), bar_of(PLAN, 1), 0
+    for _ in range(300):
+        found = Comparison()
+        share = rng.uniform(0.001, 0.2)
+        for _ in range(360):
+            stable, control = int(rng.binomial(190, share)), int(rng.binomial(10, share))
+            found = found.after((stable, 190), (control, 10), OVER, bar)
+            if found.log_e >= bar:
+                convicted += 1
+                break
+    assert convicted <= 3
+
+
+def test_a_comparison_is_stored_and_read_back() -> None:
+    found = compared(20, (30, 950), (1, 50))
+    again = Watched.from_json(replace(Watched("sha256:a", 0.0), control=found).to_json()).control
+    assert again is not None and again.log_e == pytest.approx(found.log_e, rel=1e-4)
+    assert (again.bad, again.control_attempts) == (600, 1000)
+
+
+def test_a_rollback_after_a_promotion_needs_a_control() -> None:
+    assert (PLAN.control.share_bp, PLAN.control.rolls_back) == (500, True)
+    for wrong in (
+        {"watch": {"roll_back": "undo_window"}},
+        {"watch": {"control_pct": 5, "roll_back": "undo_window"}, "instant_window_s": 0},
+    ):
+        with pytest.raises(Invalid, match="without a control nothing could show"):
+            parse_policy(wrong)
+    with pytest.raises(Invalid):
+        parse_policy({"watch": {"control_pct": 6}})
+    assert parse_policy({"watch": {"control_pct": 2}}).control.rolls_back is False

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from rollouts.core.evidence import Side, fixed_sums, mixed
+from rollouts.core.watch.comparison import Comparison
 from rollouts.core.watch.sequential_test import EVEN, NONE, PAGE, TICKET, Sums, closing, is_closed
 
 #: Minutes that are kept for burn rates.
@@ -61,7 +62,8 @@ class Watched:
     page_ends: Sums = EVEN
     ticket_ends: Sums = EVEN
     part: tuple[int, int, float] = (0, 0, 0.0)
-    minutes: tuple[WatchedMinute, ...] = field(default=())
+    minutes: tuple[WatchedMinute, ...] = ()
+    control: Comparison | None = None  # None: the release before has no share of the traffic
 
     def after(self, at: float, bad: int, attempts: int, max_frac: float) -> Watched:
         """With one more bin of the page's length, which ended at `at`."""
@@ -145,6 +147,7 @@ class Watched:
             "release": self.release, "since": self.since, "bad": self.bad, "attempts": self.attempts, "unknown_s": self.unknown_s,
             "at": self.at, "asked_at": self.asked_at, "part": list(self.part), "minutes": [list(one) for one in self.minutes],
             **{name: [float(f"{one:.6g}") for one in getattr(self, name)] for name in _SUMS},
+            "control": self.control.to_json() if self.control else None,
         }  # fmt: skip
 
     @classmethod
@@ -153,7 +156,8 @@ class Watched:
         sums: dict[str, Any] = {name: tuple(value[name]) for name in _SUMS}
         minutes = tuple(WatchedMinute(*one) for one in value["minutes"])
         bad, attempts, seconds = value["part"]
-        return cls(**plain, **sums, minutes=minutes, part=(bad, attempts, seconds))
+        control = Comparison.from_json(value["control"]) if value.get("control") else None
+        return cls(**plain, **sums, minutes=minutes, part=(bad, attempts, seconds), control=control)
 
 
 _SUMS = ("page", "ticket", "page_ends", "ticket_ends")
