@@ -21,7 +21,7 @@ from serving.actions.routes import set_route
 from serving.core.endpoints import EndpointState
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Endpoint, Environment, ListedServer, Node, Server
-from serving.queries.endpoints import answers, names_of, running, standing_at
+from serving.queries.endpoints import answers, names_of, running, standing_at, with_answering
 from serving.targets import PLATFORMS
 from serving.targets.port import REASONS, Platform
 from tests.support.fakes.platform import NO_ROOM, FakeKubernetes
@@ -135,6 +135,15 @@ def test_an_address_that_is_reused_serves_one_release(rig: Rig) -> None:
 
 def _routed(rig: Rig, stable: Release) -> None:
     set_route(actor=ADMIN, environment=rig.environment, model=stable.model, stable=stable, reason="a test")
+
+
+def test_servers_that_answer_are_counted_for_a_route_while_their_reporter_is_heard_of(rig: Rig) -> None:
+    stable = rig.release()
+    rig.serve(stable, 9000)
+    _routed(rig, stable)
+    heard, silent = timezone.now() - timedelta(minutes=1), timezone.now() + timedelta(minutes=1)
+    assert [(one.answering, one.is_asleep) for one in with_answering(heard)] == [(1, False)]
+    assert [one.answering for one in with_answering(silent)] == [0]
 
 
 def test_stable_is_not_stopped(rig: Rig) -> None:
