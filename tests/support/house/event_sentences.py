@@ -57,7 +57,7 @@ RESTS_ON = {
     # the watch
     "{} looks after it: {}": PERSON,
     "Closed by {}: {}": PERSON,
-    "{} of {} {} of {} in the last {} min. The objective allows {}; this is {} times that, since {} UTC.": "counts of every gateway for stable",
+    "{} of {} {} of {} in the last {} min. The objective allows {}; this is {} times that, since {} UTC.": "counts of each gateway",
     "{} is within the objective again: {}.": "the closing test of the counts since the alarm opened; the counts of the last minutes",
     "{} of {} is no objective in {} any more.": "the model has no route there, or its policy names no such guard",
     "{} is worse than its control {}: {} of {} {} against {} of {}.": "counts of both in the same bins, since the control has this share",
