@@ -72,7 +72,7 @@ RESTS_ON = {
     "{} serves no more, so nothing goes back from it to {}.": "the route's stable release is another one",
     "Rollout {} has begun and goes back to {}, so {} is not kept warm any more.": "that rollout's row, under the routes' lock",
     "{} has met each objective since its promotion: {}.": "the evidence of each objective, over its bar",
-    "The longest time for the undo window is over. Whether {} meets its objectives was not judged: {}.": "the clock and `undo_max_s`; no proof and no alarm",
+    "The longest time for the undo window is over. Whether {} meets its objectives was not judged: {}.": "the clock",
     "The undo window's time is over. Its policy asks for no evidence, so nothing checked how {} served.": "the clock; `undo_max_s` is 0",
     # rollouts: people
     "{} approved by {}, {} of {}{}.": PERSON,
