@@ -23,7 +23,7 @@ from rollouts.models import Alarm, Rollout, WatchRecord
 from serving.models import Environment, Route
 from serving.queries.routes import route_of
 
-#: Counts that are older than this, in seconds, say nothing of now: the watch writes them each minute.
+#: Counts that are older than this, in seconds, are not shown: the watch writes them each minute.
 STALE_S = 180.0
 _LIVE = sorted(state.value for state in LIVE)
 
@@ -54,7 +54,7 @@ def get_alarm(actor: Actor, pk: int) -> Alarm:
 
 
 def watched_objectives(model: ServedModel) -> tuple[Objective, ...]:
-    """What the watch judges of the model; nothing if its policy cannot be read today."""
+    """The objectives of the model that the watch judges; none if its policy cannot be read today."""
     try:
         return objectives_of(stored_policy(model.rollout_policy, model.objectives))
     except Invalid:
@@ -66,10 +66,10 @@ class ObjectiveNow:
     """How an objective stands.
 
     Attributes:
-        standing: `not_judged` where the watch has not counted lately.
+        standing: `not_judged` without counts of the last minutes.
         bad, attempts: since `since`, when the watch began to count the present stable release; None: it has not.
         burn_5m, burn_1h: share of bad attempts divided by the objective; None without an attempt.
-        unknown_s: seconds since `since` in which nobody could count.
+        unknown_s: seconds since `since` without counts.
         alarm: the live one, that of the page before that of the ticket.
     """
 
@@ -138,7 +138,7 @@ def _standing(
 
 
 def judged_since_promotion(rollout: Rollout) -> tuple[UndoVerdict, list[ObjectiveResult]]:
-    """Whether the promoted release meets its objectives, by what was counted since; `not_judged` if it is stable no longer."""
+    """Whether the promoted release meets its objectives, by counts since then; `not_judged` if it is no longer stable."""
     route = route_of(rollout.model_id, rollout.environment_id)
     judged = (
         [one.judged for one in objectives_now(route)]
@@ -149,6 +149,6 @@ def judged_since_promotion(rollout: Rollout) -> tuple[UndoVerdict, list[Objectiv
 
 
 def watched_in(environment: Environment, model: ServedModel) -> list[ObjectiveNow]:
-    """`objectives_now` of the model there; nothing where it is not routed."""
+    """`objectives_now` of the model in the environment; empty without a route."""
     route = route_of(model, environment)
     return objectives_now(route) if route is not None else []
