@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from django.db import transaction
+
 from accounts.core.access import Actor
+from ledger.core.errors import StateChanged
 from rollouts.core.policy import Control
 from rollouts.models import Rollout
-from serving.actions.routes import set_route
+from serving.actions.routes import lock_open, set_route
+from serving.queries.endpoints import answers
 from serving.queries.routes import acknowledged, route_of
 
 
@@ -17,6 +21,21 @@ def begin_control(rollout: Rollout, control: Control, *, actor: Actor, fence: in
         actor=actor, environment=rollout.environment, model=rollout.model, stable=rollout.candidate, candidate=rollout.stable,
         candidate_bp=control.share_bp, fence=fence,
         reason=f"{rollout.stable.name} keeps {control.share_bp / 100:g} % as the control of {rollout.candidate.name}.",
+    )  # fmt: skip
+
+
+@transaction.atomic
+def share_control(rollout: Rollout, share_bp: int, *, actor: Actor, reason: str) -> None:
+    """Gives the control another share, while it is the control and answers.
+
+    Raises StateChanged("no_control").
+    """
+    lock_open(rollout.environment)
+    if rollout.stable is None or not has_control(rollout) or not answers(rollout.stable.pk, rollout.environment_id):
+        raise StateChanged("no_control", f"Rollout {rollout.pk} has no control that answers.")
+    set_route(
+        actor=actor, environment=rollout.environment, model=rollout.model, stable=rollout.candidate, candidate=rollout.stable,
+        candidate_bp=share_bp, reason=reason,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.conf import settings
@@ -33,6 +33,7 @@ from rollouts.core.policy import FULL_BP, Policy, Source
 from rollouts.core.policy_weakening import differing_fields
 from rollouts.core.preview import PolicyPreview, preview
 from rollouts.core.room import Room
+from rollouts.core.watch.forecast import watch_forecast
 from rollouts.models import Rollout
 from rollouts.queries.approvals import MOST_NAMES, approvers_of
 from rollouts.queries.beside import Beside, beside
@@ -141,6 +142,7 @@ def preview_rollout(
         "traffic": traffic.to_json(),
         **found.to_json(),
         "approvals": [{"stage": stage, "needed": count} for stage, count in plan.approvals.items()],
+        "watch": [asdict(one) for one in watch_forecast(plan, traffic.rate_per_s)],
         "frozen": frozen_view(plan),
         "can_start": not any(one.level == "refused" for one in warnings),
         "warnings": [one.to_json() for one in warnings],

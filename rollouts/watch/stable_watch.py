@@ -16,11 +16,12 @@ from django.db import close_old_connections, connection, transaction
 
 from ledger.core.errors import DomainError
 from rollouts.actions.alarms import WATCH, end_alarm, open_alarm, update_alarm
+from rollouts.actions.control import share_control
 from rollouts.actions.instant_rollback import roll_back_by_watch
 from rollouts.core.counter_deltas import Arms
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy
-from rollouts.core.watch.comparison import Comparison, bar_of
+from rollouts.core.watch.comparison import EVEN_BP, Comparison, bar_of
 from rollouts.core.watch.objective import Objective
 from rollouts.core.watch.sequential_test import PAGE, TIERS
 from rollouts.core.watch.watched import Watched
@@ -82,7 +83,7 @@ class _Model:
         for name in self.objectives:
             before = known.get(name)
             watched = before if before is not None and before.release == stable else Watched(stable, at)
-            control = (watched.control or Comparison()) if promoted is not None else None
+            control = (watched.control or Comparison()).at(route.candidate_bp) if promoted is not None else None
             self.watched[name] = replace(watched, control=control)
 
     def take(self, pages: Pages, gateways: list[Gateway]) -> Arms | None:
@@ -203,7 +204,7 @@ class StableWatch:
         live = {(one.environment_id, one.model_id, one.objective, one.tier): one for one in live_alarms()}
         changed = False
         for one in self._models.values():
-            changed |= self._roll_back(one, live)
+            changed |= self._compare(one, live)
         for alarm in live.values():
             changed |= self._close(alarm, self._models.get((alarm.environment_id, alarm.model_id)), now)
         for key, one in self._models.items():
@@ -214,25 +215,38 @@ class StableWatch:
                         changed = True
         return changed
 
-    def _roll_back(self, one: _Model, live: dict[Any, Alarm]) -> bool:
-        """Undoes a promotion whose release misses an objective and is worse than its control. Whether it did."""
-        plan = one.plan
-        if plan is None or one.promoted is None or not plan.control.rolls_back:
+    def _compare(self, one: _Model, live: dict[Any, Alarm]) -> bool:
+        """Begins and ends a look at both releases under equal load, and undoes the promotion if the release is worse in it. Whether it
+        changed anything. `live`: alarms."""
+        plan, rollout, key = one.plan, one.promoted, (one.route.environment_id, one.route.model_id)
+        if plan is None or rollout is None or not plan.control.rolls_back:
             return False
-        key = (one.route.environment_id, one.route.model_id)
-        for name, watched in one.watched.items():
-            is_worse = watched.control is not None and watched.control.log_e >= bar_of(plan, len(one.objectives))
-            if not is_worse or (*key, name, PAGE.name) not in live:
-                continue
-            try:
-                roll_back_by_watch(
-                    one.promoted, actor=WATCH, reason=_why_worse(one.promoted, one.objectives[name], watched)
+        bar, is_look = bar_of(plan, len(one.objectives)), one.route.candidate_bp == EVEN_BP
+        found = {name: watched.control for name, watched in one.watched.items() if watched.control is not None}
+        worse = [name for name, each in found.items() if each.log_e >= bar and (*key, name, PAGE.name) in live]
+        try:
+            if is_look and worse:
+                roll_back_by_watch(rollout, actor=WATCH, reason=_why_worse(rollout, one, worse[0]))
+            elif is_look and all(each.is_over for each in found.values()):
+                share_control(
+                    rollout,
+                    plan.control.share_bp,
+                    actor=WATCH,
+                    reason="Under equal load neither release is proven to be worse.",
                 )
-            except DomainError as error:  # the alarm stays, and a person decides
-                log.warning("control_did_not_roll_back", rollout=one.promoted.pk, error=error.message)
+            elif not is_look and any(found[name].may_look for name in worse):
+                share_control(
+                    rollout,
+                    EVEN_BP,
+                    actor=WATCH,
+                    reason=f"{_why_worse(rollout, one, worse[0])} Both get half, to compare them.",
+                )
+            else:
                 return False
-            return True
-        return False
+        except DomainError as error:  # the alarm stays, and a person decides
+            log.warning("control_not_compared", rollout=rollout.pk, error=error.message)
+            return False
+        return True
 
     def _close(self, alarm: Alarm, one: _Model | None, now: datetime) -> bool:
         """Closes an alarm whose objective is met again or is none any more; else its counts are brought up to date."""
@@ -300,12 +314,12 @@ def _compared(one: _Model, objective: Objective, counts: Arms, before: Compariso
     return before.after(*arms, objective.guard.roll_back_over, bar_of(plan, len(one.objectives)))
 
 
-def _why_worse(promoted: Rollout, objective: Objective, watched: Watched) -> str:
-    found, control = watched.control, promoted.stable
+def _why_worse(promoted: Rollout, one: _Model, name: str) -> str:
+    found, control = one.watched[name].control, promoted.stable
     assert found is not None and control is not None
     return (
-        f"{promoted.candidate.name} is worse than its control {control.name}: {found.bad} of {found.attempts} {objective.words} against "
-        f"{found.control_bad} of {found.control_attempts}."
+        f"{promoted.candidate.name} is worse than its control {control.name}: {found.bad} of {found.attempts} "
+        f"{one.objectives[name].words} against {found.control_bad} of {found.control_attempts}."
     )
 
 

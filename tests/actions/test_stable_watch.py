@@ -66,6 +66,14 @@ class World:
     def behave(self, behaviour: Behaviour) -> None:
         self.gateway.set_arm(str(self.route.stable.digest), **asdict(behaviour))
 
+    def obey(self) -> None:
+        """The gateway takes the route as it is."""
+        route = self.route
+        self.gateway.set_route(
+            self.model.slug, stable=str(route.stable.digest), candidate=str(route.candidate.digest) if route.candidate else None,
+            candidate_bp=route.candidate_bp,
+        )  # fmt: skip
+
     def turns(self, count: int, behaviour: Behaviour | None = None, requests: int = 200) -> None:
         if behaviour is not None:
             self.behave(behaviour)
@@ -73,6 +81,8 @@ class World:
             self.gateway.traffic(requests)
             self.at += timedelta(seconds=PAGE.bin_s)
             self.watch.turn()
+            if Route.objects.exists():
+                self.obey()
 
     @property
     def route(self) -> Route:
@@ -250,7 +260,7 @@ def promote(world: World, *, roll_back: str = "undo_window") -> tuple[Rollout, R
     )  # fmt: skip
     world.serve(second)
     begin_control(rollout, policy.control, actor=Actor.system("test"), fence=0)
-    world.gateway.set_route(world.model.slug, stable=str(second.digest), candidate=str(first.digest), candidate_bp=500)
+    world.obey()
     world.turns(3)
     return rollout, first
 
@@ -259,7 +269,7 @@ def test_a_promoted_release_that_is_worse_than_its_control_is_taken_back(world: 
     rollout, first = promote(world)
     assert (world.route.candidate, world.route.candidate_bp) == (first, 500)
     broken_at = world.at
-    world.turns(20, BROKEN)
+    world.turns(35, BROKEN)
     rollout.refresh_from_db()
     assert rollout.state == "reverted"
     assert (world.route.stable, world.route.candidate) == (first, None)
@@ -267,6 +277,19 @@ def test_a_promoted_release_that_is_worse_than_its_control_is_taken_back(world: 
     reverted = Event.objects.get(verb="rollout.reverted")
     assert reverted.actor == "system:watch" and "r2 is worse than its control r1: " in reverted.reason
     assert DecisionRecord.objects.get(action="roll_back").code == "worse_than_stable"
+
+
+def test_a_fault_that_shows_under_the_larger_load_alone_takes_nothing_back(world: World) -> None:
+    """A dependency of both turns slow: the queue of the release with 95 % of the traffic grows, and the control's does not."""
+    rollout, first = promote(world)
+    for _ in range(60):
+        busy = world.route.candidate_bp == 500
+        world.turns(1, BROKEN if busy else WELL)
+    rollout.refresh_from_db()
+    assert rollout.state == "promoted" and (world.route.candidate, world.route.candidate_bp) == (first, 500)
+    reasons = list(Event.objects.filter(verb="route.set").order_by("seq").values_list("reason", flat=True))
+    assert reasons[-2].endswith("Both get half, to compare them.")
+    assert reasons[-1] == "Under equal load neither release is proven to be worse."
 
 
 def test_where_the_control_is_as_bad_there_is_an_alarm_and_no_rollback(world: World) -> None:

@@ -15,7 +15,7 @@ from ledger.core.errors import Invalid
 from rollouts.core.counter_deltas import Counts
 from rollouts.core.evidence import Tolerance
 from rollouts.core.policy_schema import parse_policy
-from rollouts.core.watch.comparison import BINS_TO_CONVICT, Comparison, bar_of
+from rollouts.core.watch.comparison import BETWEEN, BINS_TO_CONVICT, EVEN_BP, LOOK, SETTLING, Comparison, bar_of
 from rollouts.core.watch.objective import LEAST_FRAC, objectives_of
 from rollouts.core.watch.sequential_test import CLOSES_AT, EVEN, NONE, PAGE, TICKET, TIERS, Tier, closing, is_closed
 from rollouts.core.watch.undo import ObjectiveResult, UndoVerdict, undo_verdict
@@ -196,8 +196,13 @@ PLAN = parse_policy({"watch": {"control_pct": 5, "roll_back": "undo_window"}})
 OVER = Tolerance(1.2, 0.001)
 
 
-def compared(bins: int, stable: tuple[int, int], control: tuple[int, int]) -> Comparison:
-    found, bar = Comparison(), bar_of(PLAN, 1)
+def compared(
+    bins: int,
+    stable: tuple[int, int],
+    control: tuple[int, int],
+    found: Comparison = Comparison(500),  # noqa: B008 - frozen
+) -> Comparison:
+    bar = bar_of(PLAN, 1)
     for _ in range(bins):
         found = found.after(stable, control, OVER, bar)
     return found
@@ -223,7 +228,7 @@ def test_a_release_that_is_no_worse_is_rolled_back_no_more_often_than_the_policy
     """300 windows of an hour; `alpha_roll_back` is 1 %."""
     rng, bar, convicted = np.random.default_rng(7), bar_of(PLAN, 1), 0
     for _ in range(300):
-        found = Comparison()
+        found = Comparison(500)
         share = rng.uniform(0.001, 0.2)
         for _ in range(360):
             stable, control = int(rng.binomial(190, share)), int(rng.binomial(10, share))
@@ -252,3 +257,18 @@ def test_a_rollback_after_a_promotion_needs_a_control() -> None:
     with pytest.raises(Invalid):
         parse_policy({"watch": {"control_pct": 6}})
     assert parse_policy({"watch": {"control_pct": 2}}).control.rolls_back is False
+
+
+def test_a_look_leaves_out_the_queues_from_before_and_ends_in_three_minutes() -> None:
+    bar = bar_of(PLAN, 1)
+    small = compared(20, (475, 950), (0, 50))
+    assert small.log_e >= bar and small.may_look
+    look = small.at(EVEN_BP)
+    assert (look.is_look, look.looks, look.attempts, look.may_look) == (True, 1, 0, False)
+    settling = compared(SETTLING, (500, 500), (0, 500), look)
+    assert settling.log_e <= 0 and settling.attempts == 0
+    assert compared(BINS_TO_CONVICT + 2, (250, 500), (0, 500), settling).log_e >= bar
+    alike = compared(LOOK, (250, 500), (250, 500), look)
+    assert alike.is_over and alike.log_e < bar
+    again = alike.at(500)
+    assert not again.may_look and compared(BETWEEN, (475, 950), (0, 50), again).may_look

@@ -61,10 +61,10 @@ def staged(
                 Verdict.ERRORED, f"Somebody took {name} out of {gate_run.environment.slug}: {trial.why}", evidence
             )
         if monotonic() > deadline:
-            why = f" {trial.why}" if state is S.PENDING else ""
+            detail = f" {trial.why}" if state is S.PENDING else ""
             evidence |= _last_words(trial)
             verdict = verdict_of_failure("", state)
-            return Judgement(verdict, f"{name} was still {state} after {max_wait_s:g} s.{why}", evidence)
+            return Judgement(verdict, f"{name} was still {state} after {max_wait_s:g} s.{detail}", evidence)
         last_state = state
         pulse(f"{name} is {state} in {gate_run.environment.slug}")
         sleep(_POLL_S)

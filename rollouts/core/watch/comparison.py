@@ -1,17 +1,26 @@
-"""Whether stable is worse than its control: the release before, which keeps a small share of the traffic after a promotion."""
+"""Whether stable is worse than its control: the release before, which keeps a small share of the traffic after a promotion.
+
+With a small share the control has emptier servers, so a fault of both (a slow dependency) shows on stable alone: its queue grows. So
+evidence at the small share only begins a *look*, in which both have half of the traffic; evidence of the look convicts.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rollouts.core.evidence import Side, Sums, Tolerance, Window, increments, onset_mixed, onset_step
-from rollouts.core.policy import Policy
+from rollouts.core.policy import FULL_BP, Policy
 
 #: Stable is proven to be worse in no fewer bins than these: the evidence of one bin is capped, so that a clump convicts nobody.
 BINS_TO_CONVICT = 6
+#: The control's share in a look, in basis points.
+EVEN_BP = FULL_BP // 2
+#: In bins of 10 s: what is counted first in a look is of the queues from before it; how long a look lasts at the most; how long after a
+#: look that convicted nobody another may begin.
+SETTLING, LOOK, BETWEEN = 3, 18, 180
 
 
 def bar_of(policy: Policy, objectives: int) -> float:
@@ -22,8 +31,11 @@ def bar_of(policy: Policy, objectives: int) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Counts of both since the promotion; `log_m`: the evidence for each alternative (`rollouts.core.evidence.onset_step`)."""
+    """Counts of both while the control has `share_bp`; `log_m`: the evidence for each alternative
+    (`rollouts.core.evidence.onset_step`); `ticks`: bins; `looks`: how many were begun so far."""
 
+    share_bp: int = 0
+    looks: int = 0
     ticks: int = 0
     log_m: Sums = ()
     bad: int = 0
@@ -33,20 +45,43 @@ class Comparison:
 
     def after(self, stable: tuple[int, int], control: tuple[int, int], tolerance: Tolerance, bar: float) -> Comparison:
         """With one more bin: (bad, attempts) of each, counted in the same time by the same gateways."""
+        if self.is_look and self.ticks < SETTLING:
+            return replace(self, ticks=self.ticks + 1)
         cap = bar / BINS_TO_CONVICT
         more = tuple(min(cap, one) for one in increments(Window(*stable, *control), tolerance, Side.WORSE))
-        return Comparison(
-            self.ticks + 1,
-            onset_step(self.log_m, more, self.ticks + 1),
-            self.bad + stable[0],
-            self.attempts + stable[1],
-            self.control_bad + control[0],
-            self.control_attempts + control[1],
+        counted = self.ticks + 1 - (SETTLING if self.is_look else 0)
+        return replace(
+            self,
+            ticks=self.ticks + 1,
+            log_m=onset_step(self.log_m, more, counted),
+            bad=self.bad + stable[0],
+            attempts=self.attempts + stable[1],
+            control_bad=self.control_bad + control[0],
+            control_attempts=self.control_attempts + control[1],
         )
+
+    def at(self, share_bp: int) -> Comparison:
+        """At this share: this one, or a new one if the share has changed."""
+        if share_bp == self.share_bp:
+            return self
+        return Comparison(share_bp, self.looks + (share_bp == EVEN_BP))
+
+    @property
+    def is_look(self) -> bool:
+        return self.share_bp == EVEN_BP
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a look has lasted its time."""
+        return self.is_look and self.ticks >= LOOK
+
+    @property
+    def may_look(self) -> bool:
+        return not self.is_look and (not self.looks or self.ticks >= BETWEEN)
 
     @property
     def log_e(self) -> float:
-        return onset_mixed(self.log_m, self.ticks)
+        return onset_mixed(self.log_m, self.ticks - (SETTLING if self.is_look else 0))
 
     def to_json(self) -> dict[str, Any]:
         log_m = [float(f"{one:.6g}") for one in self.log_m]
@@ -57,4 +92,4 @@ class Comparison:
         return cls(**{name: value[name] for name in _PLAIN}, log_m=tuple(value["log_m"]))
 
 
-_PLAIN = ("ticks", "bad", "attempts", "control_bad", "control_attempts")
+_PLAIN = ("share_bp", "looks", "ticks", "bad", "attempts", "control_bad", "control_attempts")
