@@ -96,7 +96,7 @@ def control_scene(scene: Scene, number: int) -> tuple[bool, str]:
     if not reverted:
         return False, f"not taken back; alarm {alarm}"
     after_s = scene.since_fault(row["clock"]["decided_at"])
-    return after_s <= PROMISED_S + 10, f"taken back by the watch after {after_s} s: {row['reason']}"
+    return after_s <= 2 * PROMISED_S, f"taken back by the watch after {after_s} s: {row['reason']}"
 
 
 def both_scene(scene: Scene, number: int) -> tuple[bool, str]:
