@@ -71,6 +71,7 @@ def _connection_manager(trusted: tuple[str, ...], is_drained: bool) -> dict[str,
                 "name": "router",
                 "typed_config": {
                     "@type": f"{prefix}.http.router.v3.Router",
+                    "dynamic_stats": False,  # none of them is kept (`KEPT_STATS`)
                     "upstream_log": [_attempt_log(), failed_attempts()],
                     "upstream_http_filters": upstream_filters(),
                 },
