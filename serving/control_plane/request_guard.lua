@@ -328,18 +328,23 @@ local function is_base64(text)
   return plain and LAST[rest] and match(plain, LAST[rest]) and (pad == "" or pad == PAD[rest])
 end
 
--- Returns (status, why) for a gRPC call whose head a server refuses. Servers count 32 bytes more for each line.
-local function head_fault(headers)
-  local size = 0
+local READ_LINES = { ["content-encoding"] = true, ["grpc-encoding"] = true, ["grpc-timeout"] = true, [LIMITS.model_header] = true }
+
+-- Returns the lines of a gRPC call's head that the guard reads, and (status, why) if a server refuses the head. Servers count 32 bytes more
+-- for each line. To ask for a line costs as much as to come by it here.
+local function read_head(headers)
+  local size, lines = 0, {}
   for name, value in pairs(headers) do
     size = size + #name + #value + 32
+    if READ_LINES[name] then lines[name] = lines[name] and lines[name] .. "," .. value or value end
     if byte(name, -1) == 110 and sub(name, -4) == "-bin" and not is_base64(value) then
-      return "400", "the metadata " .. sub(name, 1, 64) .. " are not base64; gRPC clients encode what ends in -bin themselves"
+      return lines, "400", "the metadata " .. sub(name, 1, 64) .. " are not base64; gRPC clients encode what ends in -bin themselves"
     end
   end
   if size > LIMITS.metadata then
-    return "431", "metadata may have " .. LIMITS.metadata .. " bytes, 32 more for each line; send less of it"
+    return lines, "431", "metadata may have " .. LIMITS.metadata .. " bytes, 32 more for each line; send less of it"
   end
+  return lines
 end
 
 local UNITS = { H = 3600000, M = 60000, S = 1000, m = 1, u = 0.001, n = 0.000001 }
@@ -403,17 +408,16 @@ local function refuse(handle, status, why)
   handle:respond({ [":status"] = status }, why)
 end
 
--- The routes that go by this name hold from here on, for what they take too. Returns the limits.
+-- The routes that go by this name hold from here on, for what they take too. Returns the limits. Each change of the head makes Envoy forget
+-- the route that it found.
 local function route_as(handle, headers, name)
   headers:replace(LIMITS.model_header, name)
-  handle:clearRouteCache()
   return limits_of(handle)
 end
 
 -- The routes of unknown models hold, until more is known. They bound how much is held of the request.
 local function route_as_unknown(handle, headers)
   headers:replace(LIMITS.model_header, LIMITS.unknown_model)
-  handle:clearRouteCache()
   handle:metadata() -- finds the route anew
 end
 
@@ -430,11 +434,10 @@ local function name_model(handle, headers, model, named)
 end
 
 -- From here on the request is on the route that bounds how long its body may take. Envoy finds routes anew for the first
--- `metadata` alone, so this stands before the model is named. Returns the caller's own deadline of a gRPC call, or nil: Envoy
+-- `metadata` alone, so this stands before the model is named. The caller's own deadline of a gRPC call is read before: Envoy
 -- writes the time limit of that route over it.
-local function expect_body(headers, is_grpc)
+local function expect_body(headers)
   headers:replace(LIMITS.body, LIMITS.awaited)
-  return is_grpc and headers:get("grpc-timeout") or nil
 end
 
 -- The request leaves that route. The next who asks finds its route anew: a split is drawn when the request is sent on.
@@ -445,7 +448,6 @@ local function end_of_body(handle, headers, is_grpc, deadline)
     headers:remove("grpc-timeout")
     if deadline then headers:add("grpc-timeout", deadline) end
   end
-  handle:clearRouteCache()
 end
 
 -- Marks a call whose own deadline is shorter than the time that any release must keep.
@@ -475,7 +477,6 @@ local function check_health(handle, deadline)
     return name_model(handle, headers, model, "")
   elseif LIMITS.drained then
     headers:replace(":path", LIMITS.drained .. LIMITS.check)
-    handle:clearRouteCache()
   end
 end
 
@@ -485,15 +486,15 @@ local function answer_self(handle, headers, plain)
   if LIMITS.drained and LIMITS.asks_ready[plain] and not is_check then
     headers:replace(":path", LIMITS.drained .. plain)
   end
-  local deadline = is_check and expect_body(headers, true)
+  local deadline = is_check and headers:get("grpc-timeout") or nil
+  if is_check then expect_body(headers) end
   route_as_unknown(handle, headers)
   return is_check and check_health(handle, deadline) or NO_LIMITS
 end
 
 -- A stream, whose messages pass unread. Returns the limits.
-local function admit_stream(handle, headers, named)
-  local encoding = headers:get("grpc-encoding") or "identity"
-  if not LIMITS.encodings[encoding] then
+local function admit_stream(handle, headers, named, encoding)
+  if not LIMITS.encodings[encoding or "identity"] then
     return refuse(handle, "415", "no server here reads this grpc-encoding; send gzip, deflate or identity")
   end
   return name_model(handle, headers, named == "" and model_of_stream(handle) or nil, named)
@@ -504,7 +505,6 @@ local function name_by_message(handle, headers, call, name)
   local limits = name_model(handle, headers, name, "")
   if call == "ModelStatistics" and (name or "") == "" and not limits.most then -- of all models
     headers:replace(":path", LIMITS.all_statistics)
-    handle:clearRouteCache()
   end
   return limits
 end
@@ -575,18 +575,22 @@ local function admit(handle)
     return admit_named_body(handle, headers)
   end
   if not (call or model) then return answer_self(handle, headers, plain) end
+  local lines, status, why, encoding, named, deadline, limits
   if call then
     if find(text, "?", 1, true) then return refuse(handle, "400", "a gRPC path has no query; take off what follows the name of the call") end
-    local status, why = head_fault(headers)
+    lines, status, why = read_head(headers)
     if status then return refuse(handle, status, why) end
+    encoding, named, deadline = lines["content-encoding"], lines[LIMITS.model_header], lines["grpc-timeout"]
+  else
+    encoding, named = headers:get("content-encoding"), headers:get(LIMITS.model_header)
   end
-  if headers:get("content-encoding") then return refuse(handle, "415", "send the request without content-encoding") end
-  local named = headers:get(LIMITS.model_header) or ""
-  if call == "ModelStreamInfer" then return admit_stream(handle, headers, named) end
+  named = named or ""
+  if encoding then return refuse(handle, "415", "send the request without content-encoding") end
+  if call == "ModelStreamInfer" then return admit_stream(handle, headers, named, lines["grpc-encoding"]) end
   -- Triton heeds this header for `infer` alone, and parses the whole body of everything else.
   local head = model and path.is_infer and headers:get("inference-header-content-length")
   local declared = model and tonumber(headers:get("content-length") or "")
-  local deadline, limits = expect_body(headers, call), nil
+  expect_body(headers)
   if model or named ~= "" then
     limits = name_model(handle, headers, named == "" and model or nil, named)
     -- Nobody's request is answered 404 by its route; who sends a body to no model holds no memory here.
@@ -604,7 +608,6 @@ local function admit(handle)
   local message = call and message_in(body, size, call)
   if not limits then limits = name_by_message(handle, headers, call, message.name) end
   if not limits.most then return end
-  local status, why
   if call then
     status, why = message_fault(message, size, call == "ModelInfer" and limits.most or LIMITS.question, limits.batch)
   else
@@ -634,7 +637,6 @@ local function note_tenant(handle)
   about:set(LIMITS.about, "class", class)
   headers:remove(LIMITS.class_header) -- routes go by what is written there, and a caller may have written it
   if class ~= default then headers:add(LIMITS.class_header, class) end
-  handle:clearRouteCache()
 end
 
 local function guard(handle)
