@@ -13,7 +13,7 @@ class RolloutsConfig(AppConfig):
         from rollouts.actions.weaker_policies import refuse_weaker_model_policy
         from rollouts.core.policy_schema import check_objectives, parse_policy
         from rollouts.queries import release_outcome
-        from rollouts.queries.release_usage import release_needs, release_usages
+        from rollouts.queries.release_usage import awaited_candidates, release_needs, release_usages
         from rollouts.queries.rolled_back import rolled_back
         from serving.hooks.needs import register_need_source
 
@@ -21,6 +21,6 @@ class RolloutsConfig(AppConfig):
         register_policy_validator("rollout_policy", parse_policy)
         register_change_guard(refuse_weaker_model_policy)
         register_usage_source("rollouts", release_usages)
-        register_need_source(release_needs)
+        register_need_source(release_needs, awaited_candidates)
         register_outcome_source(rolled_back)
         register_release_fields(release_outcome.FIELDS, release_outcome.meaning)

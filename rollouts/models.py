@@ -12,6 +12,7 @@ from registry.models import Release, ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState, outcome_of
 from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import followed_policy
+from rollouts.core.watch.lifecycle import AlarmState
 from serving.models import Environment
 from validators.models import Report
 
@@ -231,3 +232,49 @@ class TrafficRecord(models.Model):
     class Meta:
         db_table = "rollouts_aatestrecord"
         constraints = [models.UniqueConstraint(fields=["environment", "model"], name="self_test_once")]
+
+
+class WatchRecord(models.Model):
+    """The watch's counts of a model's stable release in an environment. One row, overwritten."""
+
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="+")
+    model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="+")
+    objectives = models.JSONField(default=dict)  # {objective: rollouts.core.watch.watched.Watched}
+    at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["environment", "model"], name="watch_once")]
+
+
+class Alarm(models.Model):
+    """An objective of stable that burned, until it is met again or a person closes it.
+
+    `release` was stable when it opened. `facts` hold the newest counts: `bad`, `attempts` and `minutes` they cover, `max_frac`,
+    `burn` (share divided by the objective), `burn_peak`, and `since` (ISO 8601, UTC), when the share went over the objective.
+    """
+
+    environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="+")
+    model = models.ForeignKey(ServedModel, on_delete=models.PROTECT, related_name="alarms")
+    release = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="+")
+    objective = models.CharField(max_length=60)  # name of a guard: errors, slow_250ms
+    tier = models.CharField(max_length=10)  # page or ticket
+    state = models.CharField(max_length=20, default=AlarmState.OPEN)
+    reason = models.TextField()  # one sentence: the cause of the alarm, or of its end
+    facts = models.JSONField(default=dict)
+    opened_at = models.DateTimeField()
+    acknowledged_at = models.DateTimeField(null=True)
+    acknowledged_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    closed_at = models.DateTimeField(null=True)
+    closed_by = models.CharField(max_length=150, blank=True)  # the actor
+    version = models.PositiveIntegerField(default=1)  # If-Match
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(condition=Q(state__in=[s.value for s in AlarmState]), name="alarm_state_known"),
+            models.UniqueConstraint(
+                fields=["environment", "model", "objective", "tier"],
+                condition=~Q(state=AlarmState.CLOSED.value),
+                name="alarm_one_live",
+            ),
+        ]

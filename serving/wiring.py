@@ -8,8 +8,6 @@ from pathlib import Path
 
 from django.conf import settings
 
-from registry.core.kinds import spoken_by
-from registry.queries import manifest_of
 from registry.storage import store
 from serving.adapters.dcgm import read_dcgm
 from serving.adapters.prometheus import Prometheus
@@ -19,7 +17,7 @@ from serving.agent.server_shim import is_locked
 from serving.agent.static_launcher import StaticLauncher
 from serving.core.gpu import GpuReading
 from serving.core.static_servers import StaticServer
-from serving.models import ListedServer, Server
+from serving.models import ListedServer
 from serving.ports import ExternalMetrics, RunningServer
 from serving.servers import Client, client_of
 
@@ -67,12 +65,6 @@ def _folder_of(server: ListedServer) -> Path:
 def connect(server: RunningServer) -> Client:
     """A client of a server that this node's launcher started. The caller closes it."""
     return client_of(server.host, server.http_port, server.grpc_port, server.speaks)
-
-
-def inference_server(server: Server) -> Client:
-    """A client of a release's server. The caller closes it."""
-    speaks = spoken_by(manifest_of(server.deployment.release))
-    return client_of(server.host, server.http_port, server.grpc_port, speaks)
 
 
 def external_metrics() -> ExternalMetrics | None:

@@ -41,6 +41,7 @@ class Verb(StrEnum):
     SUPERSEDE_ROLLOUT = "rollout.supersede"
     ABORT_ROLLOUT = "rollout.abort"
     ROLL_BACK = "rollout.roll_back"
+    HANDLE_ALARM = "alarm.handle"
     MANAGE_WEBHOOKS = "webhook.manage"
     MANAGE_ACCOUNT = "account.manage"
     ADMINISTER = "administer"
@@ -65,6 +66,7 @@ MAY: dict[Role, frozenset[Verb]] = {
             Verb.START_ROLLOUT,
             Verb.SUPERSEDE_ROLLOUT,
             Verb.RESUME_ROLLOUT,
+            Verb.HANDLE_ALARM,
             Verb.MANAGE_WEBHOOKS,
         }
     )
@@ -95,6 +97,7 @@ MAY: dict[Role, frozenset[Verb]] = {
             Verb.APPROVE_ROLLOUT,
             Verb.ADVANCE_ROLLOUT,
             Verb.PROMOTE_NOW,
+            Verb.HANDLE_ALARM,
             Verb.MANAGE_WEBHOOKS,
         }
     )
@@ -132,6 +135,7 @@ DOING: dict[Verb, str] = {
     Verb.SUPERSEDE_ROLLOUT: "supersede rollouts",
     Verb.ABORT_ROLLOUT: "abort or cancel rollouts",
     Verb.ROLL_BACK: "roll back models",
+    Verb.HANDLE_ALARM: "acknowledge or close alarms",
     Verb.MANAGE_WEBHOOKS: "manage webhooks",
     Verb.MANAGE_ACCOUNT: "manage accounts, tokens and sessions",
     Verb.ADMINISTER: "administer this installation",

@@ -32,6 +32,7 @@ OPEN: Final = frozenset({"nodes"})
 _BY_SUBJECT: Final[dict[str, tuple[str, ...]]] = {
     "model": ("models",),
     "alias": ("models",),
+    "alarm": ("alarms", "models"),
     "route": ("models", "deployments"),
     "deployment": ("deployments", "nodes"),
     "server": ("deployments", "nodes"),

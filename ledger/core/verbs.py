@@ -121,6 +121,11 @@ class EventVerb(StrEnum):
     ROLLOUT_ROLLING_BACK = "rollout.rolling_back"
     ROLLOUT_ROLLED_BACK = "rollout.rolled_back"
     ROLLOUT_STUCK = "rollout.stuck"
+    ROLLOUT_UNDO_HELD = "rollout.undo_held"
+    ROLLOUT_UNDO_CLOSED = "rollout.undo_closed"
+    ALARM_OPENED = "alarm.opened"
+    ALARM_ACKNOWLEDGED = "alarm.acknowledged"
+    ALARM_CLOSED = "alarm.closed"
     # the ledger itself
     JOB_FAILED = "job.failed"
     LOG_CHECKED = "log.checked"

@@ -24,6 +24,11 @@ _PHRASES: Final[dict[str, str]] = {
     "rollout.reverted": "was taken back after its promotion",
     "rollout.stuck": "is stuck: the way back did not work",
     "rollout.promoted": "was promoted",
+    "rollout.undo_held": "stays open to be undone",
+    "rollout.undo_closed": "can no longer be undone in one step",
+    "alarm.opened": "misses an objective",
+    "alarm.acknowledged": "misses an objective, and a person looks after it",
+    "alarm.closed": "has an alarm less",
     "gate_run.finished": "its gates have ended",
     "webhook.gave_up": "a notification was given up",
     "webhook.test": "a test, and nothing else",
@@ -31,6 +36,7 @@ _PHRASES: Final[dict[str, str]] = {
 #: What the button says that leads to a page.
 _BUTTONS: Final[dict[str, str]] = {
     "rollout": "Open the rollout",
+    "alarm": "Open the alarm",
     "gate_run": "Open the gates",
     "model": "Open the model",
     "release": "Open the release",
@@ -43,6 +49,8 @@ _FACTS: Final[dict[str, str]] = {
     "stable": "Stable",
     "release": "Release",
     "environment": "Environment",
+    "objective": "Objective",
+    "tier": "Tier",
     "stage": "Stage",
     "on_call": "On call",
     "runbook_url": "Runbook",
@@ -105,6 +113,8 @@ def path_of(event: Link) -> str:
     facts = event.facts if isinstance(event.facts, dict) else {}
     if event.subject_type == "rollout" and event.subject_id.isdecimal():
         return f"/rollouts/{event.subject_id}/"
+    if event.subject_type == "alarm" and event.subject_id.isdecimal():
+        return f"/alarms/{event.subject_id}/"
     if event.subject_type == "gate_run" and event.subject_id.isdecimal():
         return f"/gate-runs/{event.subject_id}/"
     if event.subject_type == "webhook" and event.subject_id.isdecimal() and event.verb != "webhook.deleted":

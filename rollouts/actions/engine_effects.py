@@ -11,7 +11,7 @@ from accounts.core.quantities import weight_text
 from ledger.actions import append_event
 from ledger.actions.transitions import reread
 from ledger.core.errors import Stale, StateChanged
-from ledger.queries import clock
+from rollouts.actions.control import begin_control
 from rollouts.actions.seen_sizes import keep_sizes_of
 from rollouts.actions.take_over import take_over
 from rollouts.actions.tick_records import ENGINE, decision_of, write
@@ -27,7 +27,7 @@ from rollouts.queries.first_broken import counted_after, first_asked
 from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.room import proofs_for
 from rollouts.queries.stable_odd import stable_odd_of
-from rollouts.queries.undo_window import aborted_take_overs, expired_undo_windows
+from rollouts.queries.undo_window import aborted_take_overs
 from serving.actions.routes import lock_routes, set_route
 from serving.models import Route
 from serving.queries.endpoints import replica_at
@@ -228,6 +228,8 @@ def _promote(rollout: Rollout, tick: Tick, fence: int) -> None:
     earlier = [one.displaced for one in aborted.select_related("displaced").order_by("pk")]
     lock_routes(rollout.environment, *earlier)  # before the event, as those that `commit_tick` locked
     move(rollout, S.PROMOTED, actor=ENGINE, reason=reason, facts=facts, **changes)
+    if undo_until is not None:
+        begin_control(rollout, tick.snapshot.policy.control, actor=ENGINE, fence=fence)
     keep_sizes_of(rollout, actor=ENGINE)
     before = rollout.stable or rollout.displaced
     reason = f"{rollout.candidate.name} was promoted over it."
@@ -236,20 +238,6 @@ def _promote(rollout: Rollout, tick: Tick, fence: int) -> None:
     for release in earlier:
         if release is not None and release != before and not is_in_use(release, rollout.environment):
             drain_release(rollout, release, actor=ENGINE, reason=reason)
-
-
-@transaction.atomic
-def release_previous(rollout: Rollout) -> None:
-    """The release before is drained: the time in which this promoted rollout could be undone at once is over. Idempotent."""
-    lock_routes(rollout.environment)  # before the promoted row, lock order: CONTRIBUTING.md
-    kept = expired_undo_windows(clock.now()).filter(pk=rollout.pk)
-    before, until = rollout.stable, rollout.undo_until
-    if kept.update(undo_until=None) and before is not None and not is_in_use(before, rollout.environment):
-        reason = (
-            f"{before.name} was kept warm until {until:%Y-%m-%d %H:%M} UTC, so that the promotion of "
-            f"{rollout.candidate.name} could be undone at once."
-        )
-        drain_release(rollout, before, actor=ENGINE, reason=reason)
 
 
 def _withdraw(rollout: Rollout, tick: Tick, fence: int) -> None:

@@ -9,18 +9,16 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
 from ledger.actions import enqueue
-from ledger.core.errors import DomainError, NotFound, StateChanged
-from ledger.hooks.job_handlers import Again
+from ledger.core.errors import NotFound, StateChanged
 from registry.models import ServedModel
-from rollouts.actions.engine_effects import release_previous
 from rollouts.actions.operator_commands import abort
 from rollouts.actions.preconditions import require_reason
 from rollouts.actions.tick_records import ENGINE
 from rollouts.actions.transitions import move, record
+from rollouts.actions.undo_window import drain_when_followed, settle_undo_window
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
-from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.target import is_stable_gone
 from rollouts.queries.undo_window import (
     aborted_take_overs,
@@ -33,15 +31,13 @@ from rollouts.queries.undo_window import (
 from serving.actions.routes import lock_open, lock_routes, set_route
 from serving.models import Environment
 from serving.queries.endpoints import answers
-from serving.queries.routes import acknowledged, route_of
-from serving.targets import platform_of
+from serving.queries.routes import route_of
 
 S = RolloutState
 _ACTIVE = sorted(state.value for state in ACTIVE)
 #: The reverted release keeps its servers this long, so that requests in flight are answered.
 LET_GO_AFTER_S = 60.0
 DRAIN_REVERTED = "rollouts.let_go"
-_RETRY_S = 30.0
 
 
 def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environment, reason: str) -> Rollout:
@@ -125,7 +121,7 @@ def shut_rollout(*, actor: Actor, rollout: Rollout, reason: str) -> Rollout:
         return _instantly_back(actor, last, reason)
 
 
-def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
+def _instantly_back(actor: Actor, last: Rollout, reason: str, code: Code = Code.BY_HAND) -> Rollout:
     """The last promoted rollout, or an aborted take-over, undone while the release before it answers. In a transaction that holds
     the routes."""
     model, environment, before = last.model, last.environment, release_before(last)
@@ -153,7 +149,7 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
         last, S.ROLLED_BACK if is_aborted else S.REVERTED, actor=actor, reason=said, facts=arms, weight_bp=0, stable=before,
         undo_until=None, decided_at=timezone.now(),
     )  # fmt: skip
-    record(last, actor=actor, action="roll_back", reason=said, code=Code.BY_HAND)
+    record(last, actor=actor, action="roll_back", reason=said, code=code)
     enqueue(
         kind=DRAIN_REVERTED,
         key=f"{last.pk}",
@@ -163,9 +159,20 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
     return last
 
 
+@transaction.atomic
+def roll_back_by_watch(rollout: Rollout, *, actor: Actor, reason: str) -> Rollout:
+    """A promoted rollout is undone, because its release is worse than the control. Raises as `roll_back_model`."""
+    lock_open(rollout.environment)
+    rollout.refresh_from_db(fields=["state", "version", "reason", "undo_until"])
+    of_model = Rollout.objects.filter(environment=rollout.environment, model=rollout.model)
+    if of_model.filter(state__in=_ACTIVE).exists():
+        raise StateChanged("rollout_active", f"Another rollout of {rollout.model.slug} has begun. It decides now.")
+    return _instantly_back(actor, rollout, reason, Code.WORSE_THAN_STABLE)
+
+
 def settle_ended(rollout: Rollout) -> None:
     """What is left to do for one of `ended_to_settle`. Idempotent."""
-    (release_previous if rollout.state == S.PROMOTED else _go_back_to_displaced)(rollout)
+    (settle_undo_window if rollout.state == S.PROMOTED else _go_back_to_displaced)(rollout)
 
 
 @transaction.atomic
@@ -196,16 +203,4 @@ def drain_reverted(rollout: Rollout) -> None:
 
     Raises Again while a gateway may still follow the route of before.
     """
-    candidate, environment = rollout.candidate, rollout.environment
-    with transaction.atomic():
-        lock_routes(environment)
-        if is_in_use(candidate, environment):
-            return
-        route = route_of(rollout.model, environment)
-        if route is not None and not acknowledged(route).all_acked:
-            raise Again(_RETRY_S, f"Not every gateway has acknowledged the rollback from {candidate.name} yet.")
-        actor, reason = Actor.system("rollouts"), f"Taken back: {rollout.reason}"
-        try:
-            platform_of(environment).stop(candidate, environment, actor=actor, reason=reason)
-        except DomainError as error:  # a server that stays warm costs memory, and nothing else
-            raise Again(_RETRY_S, error.message) from error
+    drain_when_followed(rollout, rollout.candidate, f"Taken back: {rollout.reason}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.conf import settings
@@ -33,6 +33,7 @@ from rollouts.core.policy import FULL_BP, Policy, Source
 from rollouts.core.policy_weakening import differing_fields
 from rollouts.core.preview import PolicyPreview, preview
 from rollouts.core.room import Room
+from rollouts.core.watch.forecast import watch_forecast
 from rollouts.models import Rollout
 from rollouts.queries.approvals import MOST_NAMES, approvers_of
 from rollouts.queries.beside import Beside, beside
@@ -113,7 +114,8 @@ def preview_rollout(
     plan = policy_for(candidate, environment, policy)
     warm = warm_route(candidate.model, environment)
     stable = warm.route.stable if warm.route else None
-    forecast = platform_of(environment).forecast(candidate, environment) if candidate.manifest else Forecast()
+    platform, replicas = platform_of(environment), warm.wanted or 1
+    forecast = platform.forecast(candidate, environment, replicas=replicas) if candidate.manifest else Forecast()
     found_beside = beside(candidate.model, environment)
     traffic = supposed(found_beside.traffic, rate_per_s)
     found = preview(
@@ -140,6 +142,7 @@ def preview_rollout(
         "traffic": traffic.to_json(),
         **found.to_json(),
         "approvals": [{"stage": stage, "needed": count} for stage, count in plan.approvals.items()],
+        "watch": [asdict(one) for one in watch_forecast(plan, traffic.rate_per_s)],
         "frozen": frozen_view(plan),
         "can_start": not any(one.level == "refused" for one in warnings),
         "warnings": [one.to_json() for one in warnings],
@@ -271,8 +274,7 @@ def _of_cold(asked: _Asked, stable: Release) -> Warned:
 
 def _of_replicas(asked: _Asked) -> Iterator[Warned]:
     """What the candidate has on its way to as many servers as stable is to have."""
-    candidate, environment = asked.candidate, asked.environment
-    room = Room(asked.warm.wanted)
+    candidate, room = asked.candidate, Room(asked.warm.wanted)
     plan = asked.plan.facing(has_stable=True)
     weights = [*(step.weight_bp for step in plan.steps), plan.bake.weight_bp, FULL_BP]
     alone = [weight_bp for weight_bp in weights if room.needed_at(weight_bp) == 1]
@@ -281,7 +283,8 @@ def _of_replicas(asked: _Asked) -> Iterator[Warned]:
         said = f"{candidate.name} will have one server{till}: should that have a bad spell, it cannot be told from a fault of the release"
         yield Warned("one_server", "note", f"{said}, and the release is taken back. Two servers would tell.")
     needed = room.needed_at(FULL_BP)
-    if needed == 1 or (fit := platform_of(environment).most_that_fit(candidate, environment, needed)) >= needed:
+    fit = asked.forecast.replicas
+    if fit >= needed:
         return
     stop = next(weight_bp for weight_bp in weights if room.needed_at(weight_bp) > fit)
     said = f"{weight_text(stop)} needs {room.needed_at(stop)} servers of {candidate.name}, and the nodes have room for {fit}"

@@ -157,6 +157,7 @@ VERB_VIEWS = {
     **{verb: _verb_view(verb, shuts=True) for verb in ("pause", "abort", "cancel")},
     "approve": _verb_view("approve", ApproveIn),
     "promote-now": _verb_view("promote_now"),
+    "close-undo-window": _verb_view("close_undo_window"),
     "roll-back": _verb_view("roll_back", shuts=True),
 }
 

@@ -331,6 +331,20 @@ class SoonerPlanOut(serializers.Serializer[Any]):
     total_s = serializers.FloatField()
 
 
+class WatchForecastOut(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    words = serializers.CharField(help_text="errors, slow requests (over 250 ms)")
+    max_frac = serializers.FloatField(help_text="share that the objective allows, in [0, 1]")
+    page_all_s = serializers.FloatField(
+        allow_null=True, help_text="until the page if every request fails; null: unknown"
+    )
+    page_ten_s = serializers.FloatField(allow_null=True, help_text="until the page at ten times the objective")
+    ticket_two_s = serializers.FloatField(allow_null=True, help_text="until the ticket at twice the objective")
+    met_s = serializers.FloatField(
+        allow_null=True, help_text="until the objective is proven to be met, if a fifth of what it allows is bad"
+    )
+
+
 class RolloutPreviewOut(serializers.Serializer[Any]):
     """What a rollout would do, and what speaks against it."""
 
@@ -340,6 +354,7 @@ class RolloutPreviewOut(serializers.Serializer[Any]):
     rollback_target = serializers.CharField(allow_null=True, help_text="null: it has no server")
     environment = serializers.CharField()
     undo_window_s = serializers.FloatField()
+    watch = WatchForecastOut(many=True, help_text="delays of the watch after the promotion, at this rate")
     policy = serializers.DictField()
     policy_digest = serializers.CharField()
     traffic = TrafficOut()

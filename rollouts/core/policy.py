@@ -71,6 +71,15 @@ ONE_LOOK = SecondLook()
 
 
 @dataclass(frozen=True)
+class Control:
+    """The share of traffic that the release before keeps in the undo window, for a comparison with stable, and whether proof that
+    stable is worse takes the promotion back."""
+
+    share_bp: int = 0
+    rolls_back: bool = False
+
+
+@dataclass(frozen=True)
 class Guard:
     """An indicator watched against stable at the same time, and against the model's objective.
 
@@ -164,9 +173,11 @@ class Policy:
     approval_valid_s: float
     freeze_windows: tuple[FreezeWindow, ...]
     instant_window_s: float
+    undo_max_s: float
     when_stable_is_gone: WhenStableIsGone
     stable_gone_s: float
     second_look: SecondLook
+    control: Control
     document: dict[str, Any]
     digest: str
 

@@ -32,7 +32,21 @@ def contradictions(whole: Mapping[str, Any], guards: list[dict[str, Any]]) -> li
     if whole["shadow"].get("sample_pct") and not is_probed:
         fix = "Add {indicator: wrong} to the guards, or set shadow.sample_pct to 0."
         problems.append(Problem("guards", "shadowing compares answers, and no guard watches wrong ones.", fix))
-    return problems + _alphas(whole, guards) + _stage_names(whole) + window_problems(whole["freeze_windows"])
+    return (
+        problems
+        + _control(whole)
+        + _alphas(whole, guards)
+        + _stage_names(whole)
+        + window_problems(whole["freeze_windows"])
+    )
+
+
+def _control(whole: Mapping[str, Any]) -> list[Problem]:
+    """A rollback after a promotion needs a comparison."""
+    if whole["watch"]["roll_back"] == "never" or (whole["watch"]["control_pct"] and whole["instant_window_s"]):
+        return []
+    fix = "Set watch.control_pct to 1 to 5 and instant_window_s above 0, or watch.roll_back to never."
+    return [Problem("watch.roll_back", "without a control nothing could show that stable is worse.", fix)]
 
 
 def blind(guards: list[dict[str, Any]]) -> list[Problem]:

@@ -31,6 +31,7 @@ from rollouts.core.freeze_schema import WINDOW, built_window
 from rollouts.core.indicators import CALLERS, INDICATORS, Source
 from rollouts.core.policy import (
     ONE_LOOK,
+    Control,
     Guard,
     OnUndecided,
     Policy,
@@ -66,6 +67,12 @@ _BAKE = Record(_STAGE)
 _SHADOW = Record({"sample_pct": need(Number(0, 100, unit="percent")), **_STAGE})
 _SECOND_LOOK = Record(
     {"looks": may(Integer(1, 3, unit="looks")), "after_s": may(_SECONDS), "alpha_second": may(_ALPHA)}
+)
+_WATCH = Record(
+    {
+        "control_pct": may(Number(0, 5, unit="percent")),
+        "roll_back": may(Text(one_of=("never", "undo_window"), says="when to roll back")),
+    }
 )
 _TOLERANCE = Record({"ratio": need(Number(1, 100)), "plus_frac": need(_SHARE)})
 _QUERY = Text(2000, like='sum(orders_failed_total{release="$release"})', says="a PromQL query")
@@ -106,6 +113,7 @@ _POLICY = Record(
         **{name: may(Text(one_of=("hold", "roll_back"), says="what to do")) for name in ("on_undecided", "on_blind")},
         "when_stable_is_gone": may(Text(one_of=("hold", "replace"), says="what to do")),
         "second_look": may(_SECOND_LOOK),
+        "watch": may(_WATCH),
         "all_failing_attempts": may(Integer(5, 10_000, unit="attempts")),
         "budget_bad": may(Integer(1, 10**9, unit="attempts"), None),
         "approvals": may(Object(Integer(1, 20, unit="people"), most=60)),
@@ -118,6 +126,7 @@ _POLICY = Record(
             )
         },
         "instant_window_s": may(_SECONDS),
+        "undo_max_s": may(_SECONDS),
         **{one.name: may(one.schema) for one in SETTINGS},
     },
     elsewhere={
@@ -170,10 +179,14 @@ def watching_refusals(policy: Policy) -> Policy:
 @lru_cache(maxsize=MOST_FOLLOWED)
 def followed_policy(text: str, *, has_stable: bool) -> Policy:
     """`stored_policy` of a document's JSON, as it can be followed with or without a stable release: a page asks for it often,
-    and reading it takes a millisecond. One that was stored before there were second looks has none."""
+    and reading it takes a millisecond. One that was stored before there were second looks, or undo windows by evidence, has none."""
     document = json.loads(text)
     policy = stored_policy(document).facing(has_stable=has_stable)
-    return policy if "second_look" in document else replace(policy, second_look=ONE_LOOK)
+    earlier: dict[str, Any] = {
+        "second_look": ONE_LOOK,
+        "undo_max_s": 0.0,
+    }  # the meaning of a stored policy without the field
+    return replace(policy, **{name: value for name, value in earlier.items() if name not in document})
 
 
 def _read(document: Mapping[str, Any], objectives: Mapping[str, Any], *, is_asked: bool) -> Policy:
@@ -184,7 +197,8 @@ def _read(document: Mapping[str, Any], objectives: Mapping[str, Any], *, is_aske
     if "budget_bad" not in document:
         read.pop("budget_bad")  # absent is the preset's; null is no limit
     whole = {**deepcopy(PRESETS[read["preset"]]), **read}
-    whole["second_look"] = {**PRESETS[read["preset"]]["second_look"], **read.get("second_look", {})}
+    for name in ("second_look", "watch"):
+        whole[name] = {**PRESETS[read["preset"]][name], **read.get(name, {})}
     guards = _guards(whole, objectives, problems)
     problems += contradictions(whole, guards) + (blind(guards) if is_asked else [])
     if problems:
@@ -325,7 +339,7 @@ def _check_queries(guard: Mapping[str, Any], at: str, problems: list[Problem]) -
 _PLAIN = (
     "alpha_roll_back", "alpha_promote", "all_failing_attempts", "no_data_s", "stale_s", "blind_limit_s",
     "ack_deadline_s", "prepare_deadline_s", "deadline_s", "dispersion_window_s", "budget_bad", "approval_valid_s",
-    "instant_window_s", "stable_gone_s",
+    "instant_window_s", "undo_max_s", "stable_gone_s",
 )  # fmt: skip
 
 
@@ -345,6 +359,7 @@ def _built(whole: dict[str, Any]) -> Policy:
         on_blind=OnUndecided(whole["on_blind"]),
         when_stable_is_gone=WhenStableIsGone(whole["when_stable_is_gone"]),
         second_look=SecondLook(**whole["second_look"]),
+        control=Control(round(whole["watch"]["control_pct"] * 100), whole["watch"]["roll_back"] == "undo_window"),
         approvals=dict(whole["approvals"]),
         freeze_windows=tuple(built_window(window) for window in whole["freeze_windows"]),
         document=whole,

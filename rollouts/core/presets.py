@@ -39,7 +39,9 @@ _COMMON: dict[str, Any] = {
     "prepare_deadline_s": 1800,
     "when_stable_is_gone": "hold",
     "stable_gone_s": 60,
+    "undo_max_s": 86_400,
     "second_look": _second_look(60),
+    "watch": {"control_pct": 0, "roll_back": "never"},
     "dispersion_window_s": 5,
     "approvals": {},
     "approval_valid_s": 86_400,
@@ -54,6 +56,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "budget_bad": 50,
         "deadline_s": 172_800,
         "instant_window_s": 86_400,
+        "undo_max_s": 172_800,
     },
     "standard": {
         **_COMMON,
@@ -91,6 +94,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "budget_bad": 500,
         "deadline_s": 900,
         "instant_window_s": 20,
+        "undo_max_s": 600,
     },
 }
 _STRICT = {name: {"ratio": one.ratio, "plus_frac": one.plus_frac} for name, one in INDICATORS.items()}

@@ -1,13 +1,9 @@
-"""What the gateways counted: each is read once a turn for all its models, and none waits for another."""
+"""What the gateways counted, as one rollout reads it."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import structlog
 
 from rollouts.core.counter_deltas import (
     COMMON,
@@ -27,19 +23,11 @@ from rollouts.core.decision import Code
 from rollouts.core.policy import Policy
 from rollouts.core.request_mix import OF_CLASS, SIZES
 from rollouts.models import Rollout
+from serving.adapters.counter_readers import StatsPage
 from serving.core.buckets import EDGES_US, SIZE_EDGES
 from serving.core.routes import SLOTS
 from serving.models import Gateway
-from serving.ports import ArmCounters, GatewayCounters, GatewayError, TrafficCounters
-
-log = structlog.get_logger(__name__)
-#: A gateway may take so long to answer; until it has, it is not asked again.
-READ_TIMEOUT_S = 1.0
-#: A turn waits no longer than this for a gateway, and not at all for one that gave no answer the last time.
-WAIT_S = 0.5
-
-#: What a gateway has counted, by model, or the sentence (without its full stop) why that is not known.
-StatsPage = Mapping[str, GatewayCounters] | str
+from serving.ports import ArmCounters, GatewayCounters
 
 
 @dataclass(frozen=True)
@@ -49,86 +37,6 @@ class CounterSnapshot:
     readings: dict[str, Reading] = field(default_factory=dict)
     problem: str = ""
     sentence: str = ""
-
-
-@dataclass
-class _Reader:
-    """One gateway between two turns."""
-
-    url: str
-    asked_at: float = 0.0  # monotonic seconds
-    is_busy: bool = False
-    is_awaited: bool = True
-    answer: StatsPage | None = None  # not taken yet
-
-
-class CounterReaders:
-    """Asks every gateway in a thread of its own. All methods but the threads' own are for one thread: the engine's."""
-
-    def __init__(self, counters: TrafficCounters, *, wait_s: float = WAIT_S, timeout_s: float = READ_TIMEOUT_S) -> None:
-        self.counters, self.wait_s, self.timeout_s = counters, wait_s, timeout_s
-        self._readers: dict[str, _Reader] = {}
-        self._changed = threading.Condition()
-        self._until = 0.0
-
-    def ask(self, gateways: Iterable[Gateway], models: Mapping[int, Collection[str]]) -> None:
-        """Begins to read those that are not being read already. `models` are those of each environment."""
-        self._until = time.monotonic() + self.wait_s
-        for gateway in gateways:
-            reader = self._readers.setdefault(gateway.name, _Reader(gateway.admin_url))
-            with self._changed:
-                if reader.is_busy:
-                    continue
-                reader.url, reader.asked_at, reader.is_busy = gateway.admin_url, time.monotonic(), True
-            wanted = list(models[gateway.environment_id])
-            threading.Thread(
-                target=self._read, args=(gateway.name, reader, wanted), name=f"counters-{gateway.name}", daemon=True
-            ).start()
-
-    def are_settled(self, names: Iterable[str]) -> bool:
-        """Whether all of these have answered, or are waited for no longer."""
-        readers = [self._readers[name] for name in names if name in self._readers]
-        is_late = time.monotonic() >= self._until
-        return all(not one.is_busy or is_late or not one.is_awaited or one.answer is not None for one in readers)
-
-    def wait(self) -> None:
-        """Returns when some gateway has answered, or when the time to wait is over."""
-        left = self._until - time.monotonic()
-        if left > 0:
-            with self._changed:
-                self._changed.wait(min(left, 0.05))
-
-    def take(self, names: Iterable[str]) -> dict[str, StatsPage]:
-        """The answers of these gateways, each once. One that has not answered is not waited for next time."""
-        found: dict[str, StatsPage] = {}
-        for name in names:
-            reader = self._readers[name]
-            with self._changed:
-                answer, reader.answer = reader.answer, None
-            reader.is_awaited = answer is not None and not isinstance(answer, str)
-            if answer is None:
-                waited_s = time.monotonic() - reader.asked_at
-                answer = f"gateway {name} has not told its counters yet (timeout: {reader.url}, {waited_s:.1f} s)"
-            found[name] = answer
-        return found
-
-    def _read(self, name: str, reader: _Reader, models: list[str]) -> None:
-        """Touches no database: this is not the engine's thread."""
-        answer: StatsPage
-        try:
-            answer = self.counters.read(gateway=name, admin_url=reader.url, models=models, timeout_s=self.timeout_s)
-        except GatewayError as error:
-            why = f"{error.reason}: {error.message}"
-            answer = (
-                f"gateway {name} does not tell its counters ({why}); if it was stopped for good: "
-                f"sluicegate api POST /gateways/{name}/remove --if-match '*'"
-            )
-        except Exception as error:  # what one gateway says must not blind the engine to all the others
-            log.exception("counters_not_read", gateway=name)
-            answer = f"the counters of gateway {name} cannot be made out ({type(error).__name__}: {error})"
-        with self._changed:
-            reader.answer, reader.is_busy = answer, False
-            self._changed.notify_all()
 
 
 def slow_edges(policy: Policy) -> tuple[tuple[str, int], ...]:
@@ -212,7 +120,7 @@ def _reading(
     forced = {FORCED: begun, FORCED_ENDED: found.forced} if begun else {}
 
     def counts(arms: Mapping[str, ArmCounters], digest: str) -> Counts:
-        counted = _counts(arms.get(digest), edges)
+        counted = counts_of(arms.get(digest), edges)
         return replace(counted, bad={**counted.bad, **forced}) if forced else counted
 
     by_slot = {one: tuple(counts(found.by_slot.get(one, {}), digest) for digest in digests) for one in range(SLOTS)}
@@ -256,7 +164,7 @@ def _beyond(arm: ArmCounters, edge_us: int) -> int:
 _SIZES = tuple(zip(SIZES, SIZE_EDGES, strict=True))
 
 
-def _counts(arm: ArmCounters | None, edges: Sequence[tuple[str, int]]) -> Counts:
+def counts_of(arm: ArmCounters | None, edges: Sequence[tuple[str, int]]) -> Counts:
     arm = arm or ArmCounters()
     timed, routed, latency_us, size_bytes = arm.timed, arm.routed, arm.latency_us, arm.size_bytes
     bad = {

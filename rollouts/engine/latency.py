@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 from rollouts.actions.latency_records import record_latency
 from rollouts.core.latency import NOTHING, OpenWindow, Seen, classes_of, window_s
-from rollouts.engine.gateway_counters import StatsPage
 from rollouts.models import Rollout
+from serving.adapters.counter_readers import StatsPage
 from serving.ports import ArmCounters
 
 

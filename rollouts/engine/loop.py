@@ -30,7 +30,7 @@ from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.tick import Tick
 from rollouts.engine.desired_state import ensure_desired_state
-from rollouts.engine.gateway_counters import CounterReaders, CounterSnapshot, StatsPage, snapshot_of
+from rollouts.engine.gateway_counters import CounterSnapshot, snapshot_of
 from rollouts.engine.lag_metrics import LagMetrics
 from rollouts.engine.latency import LatencyRecorder
 from rollouts.engine.odd_replicas import WAIT_S, ensure_set_aside, tallies_for
@@ -45,6 +45,7 @@ from rollouts.engine.wakeup import Wakeup
 from rollouts.engine.world import EngineCache, RolloutEntry, WorldState, gateways_of, load_world
 from rollouts.queries import ended_to_settle
 from serving.actions.routes import lift_fences
+from serving.adapters.counter_readers import CounterReaders, StatsPage
 from serving.models import Gateway
 from serving.ports import HostCounters, TrafficCounters
 

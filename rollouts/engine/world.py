@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django.db import connection
 
+from registry.queries.declared import declared_replicas, learn_declared
 from rollouts.actions.tick_records import count_blocks
 from rollouts.core.counter_deltas import ERRORS, Reading
 from rollouts.core.engine_state import EngineState
@@ -30,7 +31,6 @@ from rollouts.queries.prober_tallies import wrong_readings
 from serving.models import Gateway, Route
 from serving.queries import environments_by_id, gateways_in
 from serving.queries.endpoints import Place, ReleaseStanding, standing_of
-from serving.queries.replicas import declared_replicas, learn_declared
 from serving.queries.routes import Ack, acknowledgements, routes_between
 
 S = RolloutState

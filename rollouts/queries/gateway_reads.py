@@ -18,7 +18,8 @@ from registry.models import ServedModel
 from rollouts.core.recent_traffic import NOW_WITHIN_S
 from rollouts.models import TrafficRecord
 from serving.models import Route
-from serving.queries.reporting import reports_since, with_answering
+from serving.queries.endpoints import with_answering
+from serving.queries.reporting import reports_since
 from serving.queries.routes import model_routes
 
 #: Gateways whose last read is older than this are unread: the engine writes more often.

@@ -48,3 +48,9 @@ def release_needs(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, int
         stable = stable or displaced
         if stable is not None and (releases is None or stable in releases):
             yield stable, where, f"rollout {pk} in {environment} would go back to it ({state})"
+
+
+def awaited_candidates() -> Iterator[tuple[UUID, int]]:
+    """Candidates in preparation, by age of their rollout; a `serving.hooks.needs.AwaitedSource`."""
+    rows = Rollout.objects.filter(state=RolloutState.PREPARING).order_by("pk")
+    yield from rows.values_list("candidate_id", "environment_id")

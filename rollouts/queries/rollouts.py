@@ -14,7 +14,7 @@ from registry.models import ServedModel
 from registry.queries.reviews import with_comments
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
-from rollouts.queries.undo_window import aborted_take_overs, expired_undo_windows
+from rollouts.queries.undo_window import aborted_take_overs, ending_undo_windows
 from serving.queries.endpoints import answering
 
 _WHOLE = ("model__team", "environment", "candidate__author", "stable", "displaced", "report", "requested_by")
@@ -106,7 +106,7 @@ def ended_to_settle(now: datetime, most: int = 20) -> list[Rollout]:
 
     `most` of each kind.
     """
-    over = expired_undo_windows(now).order_by("undo_until")
+    over = ending_undo_windows(now).order_by("undo_until")
     back = answering().filter(release=OuterRef("displaced"), environment=OuterRef("environment"))
     aborted = aborted_take_overs().filter(Exists(back)).order_by("pk")
     arms = ("model__team", "environment", "candidate", "stable", "displaced")

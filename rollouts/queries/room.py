@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from registry.models import Release
 from rollouts.core.engine_state import EngineState
-from rollouts.core.lifecycle import RolloutState
 from rollouts.core.room import Room
 from rollouts.models import Rollout
 from serving.core.admission import Proof
-from serving.models import Environment
 from serving.queries.admission import looked_for_in
-from serving.queries.deployments import deployments_in
 from serving.queries.endpoints import ReleaseStanding, standing_of
 from validators.queries.capacity import admission_proof, proven_per_s
 
@@ -43,10 +39,3 @@ def routed_per_s(rollout: Rollout) -> float | None:
     if not routed or began is None or state.read_at is None or state.read_at <= began.timestamp():
         return None
     return routed / (state.read_at - began.timestamp())
-
-
-def unplaced_candidates() -> list[tuple[Release, Environment]]:
-    """Candidates that are to be prepared and have no node yet, the oldest rollout's first."""
-    rows = Rollout.objects.filter(state=RolloutState.PREPARING).order_by("pk")
-    every = [(one.candidate, one.environment) for one in rows.select_related("candidate__model__team", "environment")]
-    return [(candidate, where) for candidate, where in every if not deployments_in(candidate, where).exists()]

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from registry.models import Release
+from registry.queries.declared import declared_replicas
 from rollouts.core.decision import listed
 from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import FINAL, RolloutState
@@ -18,7 +19,6 @@ from rollouts.models import Rollout
 from rollouts.queries.approvals import ahead_of
 from serving.models import Environment
 from serving.queries.endpoints import ReleaseStanding, is_gone, standing_at, standing_of
-from serving.queries.replicas import declared_replicas
 from serving.queries.routes import route_of
 from serving.queries.sleep import sleep_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
@@ -41,12 +41,17 @@ def aborted_take_overs() -> QuerySet[Rollout]:
     return ended.filter(~Exists(promoted))
 
 
-def expired_undo_windows(now: datetime) -> QuerySet[Rollout]:
-    """Promoted rollouts whose undo window is over, and whose release before is still kept warm for it.
+#: A window that is to stay open is prolonged so long before it would end, in seconds.
+AHEAD_S = 30.0
+
+
+def ending_undo_windows(now: datetime) -> QuerySet[Rollout]:
+    """Promoted rollouts whose undo window is over or nearly so, and keep the release before warm for it.
 
     Without those whose candidate serves and has no server that answers: the release before is then the only target.
     """
-    return Rollout.objects.filter(~is_lost_stable("candidate"), state=RolloutState.PROMOTED, undo_until__lte=now)
+    until = now + timedelta(seconds=AHEAD_S)
+    return Rollout.objects.filter(~is_lost_stable("candidate"), state=RolloutState.PROMOTED, undo_until__lte=until)
 
 
 def last_to_undo(model: ServedModel, environment: Environment) -> Rollout | None:

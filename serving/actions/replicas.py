@@ -13,6 +13,7 @@ from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event
 from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import Release
+from registry.queries.declared import declared_replicas
 from serving.actions.deployments import drain_deployment
 from serving.actions.placing import hold_rooms, place_replica, why_nowhere
 from serving.actions.replacing import replace_replica, sentence
@@ -23,7 +24,7 @@ from serving.core.sleep_lifecycle import SleepState
 from serving.models import Deployment, Environment, Route, Scale, Sleep
 from serving.queries.deployments import deployments_in
 from serving.queries.placement import fleet_now, place_for
-from serving.queries.replicas import ReplicaPlan, declared_replicas, replica_plans
+from serving.queries.replicas import ReplicaPlan, replica_plans
 
 #: One agent at a time places; the others go on with what else they have to do. Any number that nobody else uses.
 _CONTROLLER_LOCK = 7_316_003

@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import StrictSerializer, actor_of, read_body
 from accounts.api.responses import OnePage
+from registry.api.gpu_memory import MemoryEstimateOut
 from registry.queries import visible_release
 from serving.queries.node_fit import fit_labels, fits_of
 
@@ -22,22 +23,6 @@ class FitReason(serializers.Serializer[Any]):
     field = serializers.CharField(help_text="in the envelope: accelerator.memory_mib_min")
     verdict = serializers.ChoiceField(choices=["yes", "unknown", "no"])
     message = serializers.CharField()
-
-
-class MemoryPartOut(serializers.Serializer[Any]):
-    name = serializers.ChoiceField(choices=["weights", "activations", "workspace", "runtime"])
-    mib = serializers.IntegerField(allow_null=True, help_text="MiB on each device; null: unknown")
-    is_partial = serializers.BooleanField(help_text="something of the part is not counted")
-    source = serializers.CharField(help_text="where the number comes from, or why it is unknown")  # type: ignore[assignment]
-
-
-class MemoryEstimateOut(serializers.Serializer[Any]):
-    """GPU memory on each device, estimated from files and release.yaml before the release runs."""
-
-    total_mib = serializers.IntegerField(help_text="the known parts together")
-    is_partial = serializers.BooleanField(help_text="a part is unknown, or not counted whole")
-    instances = serializers.IntegerField(help_text="model instances on each device")
-    parts = MemoryPartOut(many=True)
 
 
 class FitOut(serializers.Serializer[Any]):

@@ -12,13 +12,22 @@ from uuid import UUID
 
 #: Given the ids of releases: (id, key of the environment, what needs it there) for each that is needed.
 NeedSource = Callable[[Collection[UUID]], Iterable[tuple[UUID, int, str]]]
+#: Release ids and environment keys: a first replica is awaited there. Sorted by waiting time, longest first.
+AwaitedSource = Callable[[], Iterable[tuple[UUID, int]]]
 _sources: list[NeedSource] = []
+_awaited: list[AwaitedSource] = []
 
 
-def register_need_source(source: NeedSource) -> None:
-    """From now on this source is asked as well."""
+def register_need_source(source: NeedSource, awaited: AwaitedSource) -> None:
+    """Adds both sources."""
     if source not in _sources:
         _sources.append(source)
+        _awaited.append(awaited)
+
+
+def awaited_releases() -> list[tuple[UUID, int]]:
+    """Release ids and environment keys of all sources."""
+    return [one for source in _awaited for one in source()]
 
 
 def needs_of(releases: Collection[UUID]) -> dict[tuple[UUID, int], list[str]]:

@@ -139,6 +139,8 @@ class InferenceServer(Protocol):
         """The server's own statistics of one model, as JSON. Raises InferenceError: `not_offered` of a server that keeps none."""
         ...
 
+    def close(self) -> None: ...
+
 
 @dataclass(frozen=True)
 class LaunchSpec:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Subquery
 from django.db.models.expressions import Combinable
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from registry.queries.declared import declared_replicas
 from serving.core.endpoints import EndpointState
 from serving.core.replicas import desired_replicas
-from serving.models import Endpoint, Node, Route
-from serving.queries.replicas import declared_replicas
+from serving.core.sleep_lifecycle import SleepState
+from serving.models import Endpoint, Node, Route, Sleep
 
 Place = tuple[int, str]  # environment, release
+_ANSWERS = Q(state=EndpointState.READY, is_serving=True, is_leaving=False)
 #: After three missed heartbeats of its reporter, an endpoint may or may not answer.
 HEARD_WITHIN = timedelta(seconds=15)
 
@@ -99,13 +102,24 @@ def is_gone(release: UUID, environment: int) -> bool:
 
 def answering() -> QuerySet[Endpoint]:
     """Those that serve and are to stay, the newest first."""
-    rows = Endpoint.objects.filter(state=EndpointState.READY, is_serving=True, is_leaving=False)
-    return rows.order_by("-since", "-pk")
+    return Endpoint.objects.filter(_ANSWERS).order_by("-since", "-pk")
 
 
 def answers(release: UUID, environment: int) -> bool:
     """Whether a server of the release is ready and answers there."""
     return answering().filter(release=release, environment=environment).exists()
+
+
+def with_answering(since: datetime) -> QuerySet[Any]:
+    """Every route that gateways follow, with `answering`, the number of its stable release's endpoints that answer and whose reporter
+    was heard of since then, and `is_asleep`."""
+    stable = Endpoint.objects.filter(release=OuterRef("stable"), environment=OuterRef("environment"))
+    there = stable.filter(_ANSWERS, node__seen_at__gte=since).order_by().values("release")
+    asleep = Sleep.objects.filter(environment=OuterRef("environment"), model=OuterRef("model"))
+    return Route.objects.filter(environment__retired_at=None).annotate(
+        answering=Coalesce(Subquery(there.annotate(found=Count("pk")).values("found")), 0),
+        is_asleep=Exists(asleep.exclude(state=SleepState.AWAKE)),
+    )
 
 
 def on_heard_nodes(endpoints: QuerySet[Endpoint]) -> QuerySet[Endpoint]:

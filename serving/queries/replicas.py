@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +15,7 @@ from django.utils import timezone
 from ledger.core.errors import NotFound
 from registry.hooks.usage import usages_of
 from registry.models import Release
-from registry.queries import manifests_of
+from registry.queries.declared import Declared, declared_replicas
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.replicas import Replica, ReplicaStep, desired_replicas, steps_to
 from serving.models import Deployment, Environment, Scale
@@ -27,17 +26,6 @@ from serving.queries.reporting import is_reporting
 NOT_ASKED = frozenset({"serving", "aliases"})
 
 Key = tuple[UUID, int]  # release, environment
-
-
-@dataclass(frozen=True)
-class Declared:
-    """Of an envelope's `lifecycle.replicas`, None if not declared; and how long a server takes to start, in seconds."""
-
-    least: int | None = None
-    most: int | None = None
-    start_s: float = (
-        0.0  # the longest declared load and warm-up, else `lifecycle.load_timeout_s`; 0 if neither is declared
-    )
 
 
 @dataclass(frozen=True)
@@ -164,41 +152,3 @@ def desired_by_place(deployments: Iterable[Any]) -> dict[Key, int]:
         else 1
         for one in rows
     }
-
-
-#: A sealed release never changes, and its manifest may be megabytes: each is read once.
-_DECLARED: dict[UUID, Declared] = {}
-_MOST_KNOWN = 10_000
-
-
-def declared_replicas(releases: Iterable[UUID]) -> dict[UUID, Declared]:
-    """What each of these releases declares. One query, where some are not known yet."""
-    asked = set(releases)
-    known = {key: _DECLARED[key] for key in asked if key in _DECLARED}
-    unknown = asked - known.keys()
-    found = {key: _declared(text) for key, text in manifests_of(unknown).items()} if unknown else {}
-    if len(_DECLARED) + len(found) > _MOST_KNOWN:
-        _DECLARED.clear()
-    _DECLARED.update(found)
-    return {key: Declared() for key in asked} | known | found
-
-
-def learn_declared(release: Release) -> None:
-    """Of a release that was read whole nobody need ask the database."""
-    if release.manifest:
-        _DECLARED.setdefault(release.pk, _declared(release.manifest))
-
-
-def _declared(manifest: str) -> Declared:
-    try:
-        document = json.loads(manifest or "{}")
-    except ValueError:  # whoever tampered with it is told by its digest, and must not blind those who ask
-        return Declared()
-    envelope = document.get("envelope") or {}
-    lifecycle = envelope.get("lifecycle") or {}
-    said, starts = (
-        lifecycle.get("replicas") or {},
-        [one.get("cold_start_s") or {} for one in envelope.get("performance") or []],
-    )
-    start_s = max((float((one.get("load") or 0) + (one.get("warmup") or 0)) for one in starts), default=0.0)
-    return Declared(said.get("min"), said.get("max"), start_s or float(lifecycle.get("load_timeout_s") or 0))

@@ -12,26 +12,19 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db.models import (
-    Count,
     DateTimeField,
     DurationField,
-    Exists,
     ExpressionWrapper,
     FloatField,
     Func,
-    OuterRef,
     Q,
-    QuerySet,
-    Subquery,
     Value,
 )
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import Cast, Coalesce
 from django.utils import timezone
 
-from serving.core.lifecycle import DeploymentState
-from serving.core.sleep_lifecycle import SleepState
-from serving.models import Node, Route, Server, Sleep
+from serving.models import Node, Server
 from serving.queries.deployments import nodes
 
 #: An agent reports every 2.5 s (`serving.agent.node_agent.BEAT_EVERY_S`). Pages call a node silent after two missed reports.
@@ -78,28 +71,3 @@ def proven_since(since: Any, prefix: str, objectives: str) -> Q:
     rests = Func(threshold_ms, template="%(expressions)s * interval '10 ms'", output_field=DurationField())
     oldest = ExpressionWrapper(Value(since, output_field=DateTimeField()) - rests, output_field=DateTimeField())
     return Q(**{f"{prefix}probed_at": None}) | Q(**{f"{prefix}probed_at__gte": oldest})
-
-
-def with_answering(since: datetime) -> QuerySet[Any]:
-    """Every route that gateways follow, with `answering`, the servers of its stable release that are known to answer, and
-    `is_asleep`. `since`: `reports_since`."""
-    servers = (
-        Server.objects.filter(
-            on_reporting(since, "deployment__node__"),
-            ended_at=None,
-            is_serving=True,
-            deployment__state=DeploymentState.READY,
-            deployment__is_wanted=True,
-            deployment__release=OuterRef("stable"),
-            deployment__environment=OuterRef("environment"),
-        )
-        .order_by()
-        .values("deployment__release")
-        .annotate(found=Count("deployment", distinct=True))
-        .values("found")
-    )
-    asleep = Sleep.objects.filter(environment=OuterRef("environment"), model=OuterRef("model"))
-    routes = Route.objects.filter(environment__retired_at=None)
-    return routes.annotate(
-        answering=Coalesce(Subquery(servers), 0), is_asleep=Exists(asleep.exclude(state=SleepState.AWAKE))
-    )

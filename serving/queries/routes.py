@@ -14,6 +14,7 @@ from django.db.models.functions import JSONObject, Now
 
 from ledger.queries import clock
 from registry.models import Release, ServedModel
+from registry.queries.declared import declared_replicas, learn_declared
 from registry.queries.releases import LARGE, these_or_numbered
 from serving.core.gateway_standing import SEEN_WITHIN_S
 from serving.core.replicas import desired_replicas
@@ -21,7 +22,6 @@ from serving.core.sleep_lifecycle import SleepState
 from serving.models import Environment, Gateway, Route, RouteAck, Scale, Sleep
 from serving.queries.deployments import among, answering_servers, known_environment
 from serving.queries.readiness import health_columns
-from serving.queries.replicas import declared_replicas, learn_declared
 from serving.queries.reporting import reports_since
 
 

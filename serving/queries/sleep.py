@@ -10,14 +10,14 @@ from django.db.models import Case, Q, QuerySet, When
 
 from ledger.queries import clock
 from registry.models import Release, ServedModel
-from registry.queries.releases import LARGE
+from registry.queries.releases import LARGE, whole_releases
 from serving.core.placement import claim_of
 from serving.core.replicas import What
 from serving.core.sleep import Count, Quiet, why_awake
 from serving.core.sleep_lifecycle import SleepState
-from serving.hooks.needs import needs_of
+from serving.hooks.needs import awaited_releases, needs_of
 from serving.models import Deployment, Environment, Route, Scale, Sleep
-from serving.queries.deployments import current_servers, deployments_in, live_deployments
+from serving.queries.deployments import current_servers, deployments_in, environments_by_id, live_deployments
 from serving.queries.replicas import Key, replica_plans
 from serving.queries.reporting import on_reporting, reports_since
 from serving.queries.routes import all_routes, routes_of
@@ -159,7 +159,7 @@ def last_timings(release: Release, environment: Environment) -> dict[str, float]
 
 
 def unplaced() -> list[tuple[Release, Environment]]:
-    """What is wanted in environments with a gateway and has no node: replicas, and models that are to wake."""
+    """Releases without a node in environments with a gateway: of waking models, of missing replicas, then awaited ones."""
     waking = {one.place for one in _rows().filter(state=SleepState.WAKING)}
     found = [
         (one.route.stable, one.route.environment)
@@ -167,4 +167,13 @@ def unplaced() -> list[tuple[Release, Environment]]:
         if not deployments_in(one.route.stable, one.route.environment).exists()
     ]
     plans = [plan for plan in replica_plans() if any(step.what is What.PLACE for step in plan.steps)]
-    return found + [(plan.release, plan.environment) for plan in plans]
+    awaited = [key for key in awaited_releases() if not deployments_in(*key).exists()]
+    releases, environments = (
+        whole_releases({one for one, _ in awaited}),
+        environments_by_id({one for _, one in awaited}),
+    )
+    return [
+        *found,
+        *((plan.release, plan.environment) for plan in plans),
+        *((releases[release], environments[environment]) for release, environment in awaited),
+    ]

@@ -11,10 +11,6 @@ from serving.targets.static import Static
 PLATFORMS: dict[str, Platform] = {Kind.LOCAL: Local(), Kind.STATIC: Static()}
 
 
-def platform_of(environment: Environment) -> Platform:
-    return PLATFORMS[environment.platform]
-
-
-def default_platform() -> Platform:
-    """The platform that new environments get."""
-    return PLATFORMS[Kind.LOCAL]
+def platform_of(environment: Environment | None) -> Platform:
+    """For None the platform that new environments get."""
+    return PLATFORMS[Kind.LOCAL if environment is None else environment.platform]

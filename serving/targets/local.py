@@ -20,7 +20,8 @@ from serving.queries.deployments import live_deployments
 from serving.queries.node_fit import next_node, no_runtime, nodes_for, places_for, why_refused
 from serving.queries.placement import most_that_fit
 from serving.queries.removal import what_goes
-from serving.targets.port import Forecast, Machine
+from serving.targets.local_trial import local_trial
+from serving.targets.port import Forecast, Machine, Trial
 
 #: A node that was silent for longer is given nothing.
 SEEN_WITHIN = timedelta(seconds=60)
@@ -44,7 +45,10 @@ class Local:
     def set_aside(self, replica: str, *, actor: Actor, reason: str) -> None:
         set_aside_replica(actor=actor, deployment=_deployment(replica), reason=reason)
 
-    def forecast(self, release: Release, environment: Environment | None) -> Forecast:
+    def trial(self, release: Release, environment: Environment) -> Trial | None:
+        return local_trial(release, environment)
+
+    def forecast(self, release: Release, environment: Environment | None, *, replicas: int = 1) -> Forecast:
         if environment is None:
             return Forecast(_machine(next_node(release)))
         places = places_for(release, environment)
@@ -57,7 +61,8 @@ class Local:
             held = {
                 f"{one.release.model.slug} {one.release.name}": manifest_of(one.release)["envelope"] for one in kept
             }
-            return Forecast(machine, beside=(Machine(node.name, node.facts), held))
+            fit = most_that_fit(release, environment, replicas) if replicas > 1 else 1
+            return Forecast(machine, beside=(Machine(node.name, node.facts), held), replicas=fit)
         if refusing := why_refused(release, about):
             return Forecast(
                 machine, "does_not_fit", f"{release.name} fits no node with its runtime: {' '.join(refusing)}"
@@ -66,9 +71,6 @@ class Local:
 
     def why_waiting(self, release: Release, environment: Environment) -> str:
         return why_not_placed(release, environment)
-
-    def most_that_fit(self, release: Release, environment: Environment, most: int) -> int:
-        return most_that_fit(release, environment, most)
 
     def plan_clearing(self, environment: Environment, *, is_deleted: bool) -> list[str]:
         return what_goes(environment, is_deleted=is_deleted)

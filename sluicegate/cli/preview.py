@@ -21,6 +21,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         "",
         *_stages(found),
         *_detection(found),
+        *_watch(found),
         *_undo_window(found),
     ]
     told += [f"{_MARKS[one['level']]} {one['level']} {one['code']}: {one['message']}" for one in found["warnings"]]
@@ -68,6 +69,20 @@ def _detection(found: dict[str, Any]) -> list[str]:
         rows.setdefault(one["fail_frac"], [f"{share_text(one['fail_frac'])} fail"]).append(cell)
     heads = ("found within", *(f"{name} at {weight_text(weight)}" for name, weight in stages))
     return [*columns(heads, rows.values()), ""]
+
+
+def _watch(found: dict[str, Any]) -> list[str]:
+    """Delays of the watch after the promotion; empty if the rate of requests is unknown."""
+
+    def cell(seconds: float | None) -> str:
+        return "never" if seconds is None else duration_text(seconds)
+
+    names = ("page_all_s", "page_ten_s", "ticket_two_s", "met_s")
+    rows = [[one["words"], *(cell(one[name]) for name in names)] for one in found["watch"]]
+    if found["traffic"]["rate_per_s"] is None or not rows:
+        return []
+    heads = ("after the promotion", "page: all fail", "page: ten times", "ticket: twice", "proven to be met")
+    return [*columns(heads, rows), ""]
 
 
 def _undo_window(found: dict[str, Any]) -> list[str]:

@@ -19,6 +19,7 @@ from serving.core.use import Reading, Use
 from serving.models import Deployment, Server, ServerReading
 from serving.ports import InferenceError
 from serving.queries import readings_of
+from serving.targets.local_trial import LocalServer
 from tests.support.worlds.factories import make_deployment, make_server
 from tests.support.worlds.gate_setup import Stage, developer, model, release, stage, validated  # noqa: F401
 from validators.execution.last_words import MOST_LOG_BYTES, MOST_REASON_BYTES, MOST_STATISTICS_BYTES, of_server
@@ -122,8 +123,10 @@ def test_a_release_that_never_came_up_leaves_what_its_last_server_said(
 
 
 def test_a_signal_without_a_name_is_told_by_its_number(stage: Stage, release: Release) -> None:
-    assert of_server(Server(exit_code=-64, end_reason="", pk=-1))["signal"] in ("SIGRTMAX", "signal 64")
-    assert of_server(Server(exit_code=-99, end_reason="", pk=-1))["signal"] == "signal 99"
+    server = LocalServer(make_server(make_deployment(release)))
+    for exit_code, known in ((-64, ("SIGRTMAX", "signal 64")), (-99, ("signal 99",))):
+        record_exit(actor=SYSTEM, server=server.row, exit_code=exit_code)
+        assert of_server(server)["signal"] in known
 
 
 def test_readings_are_kept_for_an_hour_and_read_by_their_time(stage: Stage, release: Release) -> None:

@@ -14,6 +14,7 @@ from django.utils import timezone
 from accounts.core.access import Actor, Role
 from ledger.core.errors import Invalid, Refused, Stale, Unavailable
 from registry.models import Release
+from registry.queries.declared import Declared, declared_replicas, learn_declared
 from serving.actions import ensure_deployment, release_deployment, replicas
 from serving.actions.deployments import drain_deployment
 from serving.actions.replicas import continue_placing, scale_release, why_not_placed
@@ -21,7 +22,7 @@ from serving.core.placement import Claim
 from serving.models import Deployment, Environment, Node, Scale, Server
 from serving.queries.deployments import answering_servers
 from serving.queries.placement import most_that_fit
-from serving.queries.replicas import Declared, declared_replicas, learn_declared, replica_plans
+from serving.queries.replicas import replica_plans
 from tests.support.worlds.factories import (
     events_of,
     make_actor,

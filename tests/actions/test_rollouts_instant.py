@@ -18,7 +18,7 @@ from ledger.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.hooks.job_handlers import Again
 from ledger.models import Event, Job
 from rollouts import actions
-from rollouts.actions.engine_effects import finish_rollback, release_previous, write_route
+from rollouts.actions.engine_effects import finish_rollback, write_route
 from rollouts.actions.instant_rollback import DRAIN_REVERTED
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import decision_row
@@ -135,17 +135,6 @@ def test_a_rollout_that_begins_to_prepare_ends_the_window_of_the_one_before() ->
     actions.approve(actor=make_actor(Role.RELEASE_MANAGER), rollout=waiting, expected_version=waiting.version)
     rollout.refresh_from_db()
     assert rollout.undo_until <= timezone.now() and not is_open(rollout)
-
-
-def test_the_end_of_the_undo_window_states_the_clock_and_nothing_about_the_successor() -> None:
-    rollout, stable = promoted()
-    until = timezone.now() - timedelta(seconds=1)
-    Rollout.objects.filter(pk=rollout.pk).update(undo_until=until)
-    rollout.refresh_from_db()
-    release_previous(rollout)
-    drained = Event.objects.get(verb="deployment.drained")
-    kept = f"{stable.name} was kept warm until {until:%Y-%m-%d %H:%M} UTC"
-    assert drained.reason == f"{kept}, so that the promotion of {rollout.candidate.name} could be undone at once."
 
 
 def test_the_release_that_was_kept_is_wanted_again_when_it_is_rolled_out_anew() -> None:

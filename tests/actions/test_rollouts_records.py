@@ -10,8 +10,9 @@ from django.utils import timezone
 
 from rollouts import actions
 from rollouts.core.counter_deltas import Counts, Reading
-from rollouts.engine.gateway_counters import CounterReaders, snapshot_of
+from rollouts.engine.gateway_counters import snapshot_of
 from rollouts.models import Approval, DecisionRecord, Observation, Rollout
+from serving.adapters.counter_readers import CounterReaders
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters
 from tests.support.worlds.rollout_setup import awaiting, with_stable

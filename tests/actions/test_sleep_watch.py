@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from threading import Barrier, BrokenBarrierError
+from threading import Barrier, BrokenBarrierError, Event, Thread
 from typing import Any
 
 import pytest
@@ -13,13 +13,17 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from structlog.testing import capture_logs
 
-from rollouts.engine import sleep_watch
-from rollouts.engine.in_flight import InFlight
+from ledger.actions.leadership import Leadership
+from ledger.models import Lease
 from serving.actions.sleeping import put_to_sleep
+from serving.adapters.in_flight import InFlight
+from serving.agent import sleep_watch
+from serving.agent.sleep_watch import SleepWatch
 from serving.core.sleep import LEAST_S, MOST_S
 from serving.models import Deployment, Gateway, Route, RouteAck, Server
 from serving.ports import GatewayError
 from serving.queries.sleep import sleep_views
+from tests.support.rigs.gateway_rig import wait_until
 from tests.support.worlds.factories import make_actor
 from tests.support.worlds.rollout_setup import stable_server
 from tests.support.worlds.sleep_setup import Night, add_gateway, asleep, bring_up, let_go, many, night  # noqa: F401
@@ -49,7 +53,7 @@ def test_what_was_counted_before_a_person_had_it_sleep_wakes_nobody(has_rule: bo
     assert night.state() == "waking"
 
 
-@pytest.mark.parametrize("is_fresh", [False, True], ids=["one engine", "another engine at each look"])
+@pytest.mark.parametrize("is_fresh", [False, True], ids=["one agent", "another agent at each look"])
 def test_a_stream_that_ends_after_a_person_had_it_sleep_wakes_nobody(is_fresh: bool) -> None:
     night = Night(is_fresh=is_fresh)
     night.rule()
@@ -66,7 +70,7 @@ def test_a_stream_that_ends_after_a_person_had_it_sleep_wakes_nobody(is_fresh: b
     let_go()
     night.asked()
     night.later()
-    assert (night.state(), night.sleep().state_by) == ("waking", "system:engine")
+    assert (night.state(), night.sleep().state_by) == ("waking", "system:sleep-watch")
 
 
 @pytest.mark.parametrize("is_new", [False, True])
@@ -120,7 +124,7 @@ def test_nothing_falls_asleep_by_what_was_counted_a_while_ago(night: Night, monk
     assert night.state() == "awake"
 
 
-@pytest.mark.parametrize("is_fresh", [False, True], ids=["one engine", "another engine at each look"])
+@pytest.mark.parametrize("is_fresh", [False, True], ids=["one agent", "another agent at each look"])
 def test_a_gateway_that_does_not_tell_what_is_in_flight_is_told_as_that_and_logged_once(is_fresh: bool) -> None:
     night = Night(is_fresh=is_fresh)
     night.rule()
@@ -139,12 +143,37 @@ def test_a_gateway_that_does_not_tell_what_is_in_flight_is_told_as_that_and_logg
 
 
 def test_who_leads_no_more_puts_nothing_to_sleep(night: Night) -> None:
-    night.watch.leads = lambda seconds: False  # since the look began
+    night.lead.is_leading = False  # since the look began
     night.idle()
     assert night.state() == "awake"
-    night.watch.leads = lambda seconds: True
+    night.lead.is_leading = True
     night.later()
     assert night.state() == "asleep"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_of_two_agents_looks_and_hands_over_when_it_ends(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sleep_watch, "EVERY_S", 0.02)
+    looked: list[str] = []
+
+    def runs(name: str) -> tuple[Event, Thread]:
+        watch = SleepWatch(night.gateway, night.hosts, Leadership(sleep_watch.LEASE, name, 60.0), night.clock)
+        monkeypatch.setattr(watch, "turn", lambda: looked.append(name))
+        stopping = Event()
+        thread = Thread(target=watch.run, args=(stopping,))
+        thread.start()
+        return stopping, thread
+
+    first = runs("first")
+    wait_until(lambda: looked, "the first looks")
+    second = runs("second")
+    wait_until(lambda: looked.count("first") > 5, "it goes on")
+    assert "second" not in looked
+    for stopping, thread in (first, second):
+        stopping.set()
+        thread.join(30)
+        wait_until(lambda: "second" in looked, "the second looks")
+    assert Lease.objects.get(name=sleep_watch.LEASE).owner == ""
 
 
 def test_a_look_ends_in_time_and_the_next_goes_on_behind_it(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ def test_who_may_say_how_many_run_may_say_when_they_sleep(night: Night) -> None:
 
 
 @pytest.mark.takes("sleep: awake → asleep", "sleep: asleep → waking", "sleep: waking → awake")
-@pytest.mark.parametrize("is_fresh", [False, True], ids=["one engine", "another engine at each look"])
+@pytest.mark.parametrize("is_fresh", [False, True], ids=["one agent", "another agent at each look"])
 def test_what_nobody_asks_is_unloaded_and_loaded_again_when_it_is_asked(is_fresh: bool) -> None:
     night = Night(is_fresh=is_fresh)
     night.rule()

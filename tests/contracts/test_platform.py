@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,7 +21,7 @@ from serving.actions.routes import set_route
 from serving.core.endpoints import EndpointState
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Endpoint, Environment, ListedServer, Node, Server
-from serving.queries.endpoints import answers, names_of, running, standing_at
+from serving.queries.endpoints import answers, names_of, running, standing_at, with_answering
 from serving.targets import PLATFORMS
 from serving.targets.port import REASONS, Platform
 from tests.support.fakes.platform import NO_ROOM, FakeKubernetes
@@ -135,6 +137,15 @@ def _routed(rig: Rig, stable: Release) -> None:
     set_route(actor=ADMIN, environment=rig.environment, model=stable.model, stable=stable, reason="a test")
 
 
+def test_servers_that_answer_are_counted_for_a_route_while_their_reporter_is_heard_of(rig: Rig) -> None:
+    stable = rig.release()
+    rig.serve(stable, 9000)
+    _routed(rig, stable)
+    heard, silent = timezone.now() - timedelta(minutes=1), timezone.now() + timedelta(minutes=1)
+    assert [(one.answering, one.is_asleep) for one in with_answering(heard)] == [(1, False)]
+    assert [one.answering for one in with_answering(silent)] == [0]
+
+
 def test_stable_is_not_stopped(rig: Rig) -> None:
     stable = rig.release()
     rig.serve(stable, 9000)
@@ -159,6 +170,52 @@ def test_the_last_that_answers_is_not_set_aside(rig: Rig) -> None:
     with pytest.raises(DomainError) as refused:
         rig.platform.set_aside(replica, actor=ADMIN, reason="a test")
     assert refused.value.code == "last_replica" and answers(release.pk, rig.environment.pk)
+
+
+def test_a_trial_follows_the_replica_from_its_start_to_its_end(rig: Rig) -> None:
+    release, other = rig.release(), rig.release()
+    assert rig.platform.trial(release, rig.environment) is None
+    replica = rig.start(release)
+    asked = rig.platform.trial(release, rig.environment)
+    assert asked is not None and (asked.replica, asked.is_wanted) == (replica, True)
+    assert asked.state not in (EndpointState.READY, EndpointState.GONE) and asked.server() is None
+    assert asked.server_before(timezone.now()) is None and asked.machine.name
+    rig.comes_up(replica, "127.0.0.1", 9000)
+    ready = rig.platform.trial(release, rig.environment)
+    assert ready is not None and (ready.replica, ready.state) == (replica, EndpointState.READY)
+    server = ready.server()
+    assert server is not None and server.started_at <= timezone.now()
+    assert ready.server_before(server.started_at - timedelta(seconds=1)) is None
+    before = ready.server_before(timezone.now())
+    assert before is not None and before.key == server.key
+    rig.platform.stop(release, rig.environment, actor=ADMIN, reason="a test")
+    ended = rig.platform.trial(release, rig.environment)
+    assert ended is not None and ended.replica == replica and not ended.is_wanted
+    assert rig.platform.trial(other, rig.environment) is None
+
+
+def test_of_a_trials_server_an_unknown_fact_is_none(rig: Rig) -> None:
+    release = rig.release()
+    rig.serve(release, 9000)
+    trial = rig.platform.trial(release, rig.environment)
+    server = trial.server()
+    until_s = time.time()
+    readings = server.readings(since_s=until_s - 60, until_s=until_s)
+    assert readings in (None, []) and server.gpu_readings() in (None, [])
+    assert (server.last_reading(), server.gpus(), server.log(), server.end()) == (None, None, None, None)
+    assert trial.log_before(None) is None and dict(trial.timings) == {}
+    with contextlib.closing(server.client()) as client:
+        assert client.infer
+
+
+def test_it_forecasts_where_a_release_would_run(rig: Rig) -> None:
+    release = rig.release()
+    found = rig.platform.forecast(release, rig.environment, replicas=2)
+    assert found.machine is not None and found.beside is not None and (found.code, found.replicas) == ("", 2)
+    rig.serve(release, 9000)
+    there = rig.platform.trial(release, rig.environment)
+    again = rig.platform.forecast(release, rig.environment)
+    assert again.machine is not None and again.machine.name == there.machine.name
 
 
 def test_a_refusal_has_a_known_reason_and_leaves_nothing(rig: Rig) -> None:

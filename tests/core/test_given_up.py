@@ -17,7 +17,7 @@ from rollouts.core.judged import judge_guard
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk, walk
 from rollouts.core.step_evidence import Evidence, Part
-from rollouts.engine.gateway_counters import _counts
+from rollouts.engine.gateway_counters import counts_of
 from serving.ports import ArmCounters
 from tests.core.test_decide import snapshot
 
@@ -41,7 +41,7 @@ def given_up(seconds: float, of: int, *, answered: int = 100, slow: int = 0) -> 
         aborted_us={edge: of - count for edge, count in beyond.items()},
         given_up=of,
     )
-    return _counts(arm, EDGES)
+    return counts_of(arm, EDGES)
 
 
 def known(candidate: Counts, stable: Counts) -> Evidence:

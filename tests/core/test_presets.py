@@ -27,7 +27,7 @@ def told() -> dict[str, str]:
     [
         "holdback_pct", "alpha_roll_back", "alpha_promote", "budget_bad", "deadline_s", "all_failing_attempts", "cold_attempts",
         "cold_s", "no_data_s", "stale_s", "blind_limit_s", "ack_deadline_s", "prepare_deadline_s", "dispersion_window_s",
-        "approval_valid_s", "instant_window_s", "stable_gone_s",
+        "approval_valid_s", "instant_window_s", "undo_max_s", "stable_gone_s",
     ],
 )  # fmt: skip
 def test_the_page_tells_the_standard_presets_numbers(field: str) -> None:
@@ -64,7 +64,7 @@ def _second_look(after_s: float) -> dict[str, Any]:
 
 
 DIFFERS: dict[str, dict[str, Any]] = {
-    "careful": {"budget_bad": 50, "deadline_s": 172_800, "instant_window_s": 86_400},
+    "careful": {"budget_bad": 50, "deadline_s": 172_800, "instant_window_s": 86_400, "undo_max_s": 172_800},
     "standard": {},
     "fast": {
         "all_failing_attempts": 5, "second_look": _second_look(30), "cold_s": 30, "budget_bad": 500, "deadline_s": 14_400,
@@ -74,6 +74,7 @@ DIFFERS: dict[str, dict[str, Any]] = {
         "all_failing_attempts": 5, "no_data_s": 10, "stale_s": 5, "blind_limit_s": 20, "prepare_deadline_s": 180, "stable_gone_s": 10,
         "second_look": _second_look(5),
         "dispersion_window_s": 2, "cold_s": 0, "cold_attempts": 10, "budget_bad": 500, "deadline_s": 900, "instant_window_s": 20,
+        "undo_max_s": 600,
     },
 }  # fmt: skip
 

@@ -53,6 +53,20 @@ def test_a_good_release_is_promoted_step_by_step_and_the_old_one_is_drained() ->
     assert weights == sorted(weights) and {2500, 5000, 9500} <= set(weights)
 
 
+def test_a_promoted_release_has_the_release_before_as_its_control_while_it_can_be_undone() -> None:
+    story = Story(instant_window_s=3600, watch={"control_pct": 5})
+    done = story.until("promoted")
+    assert story.stable is not None
+    route = story.route()
+    assert (route.stable_id, route.candidate_id, route.candidate_bp) == (story.candidate.pk, story.stable.pk, 500)
+    story.turn(requests=400)
+    seen = story.gateway.read(gateway="gateway-1", admin_url="", timeout_s=1.0)[story.model.slug].by_release
+    assert seen[story.stable.digest].decided > 0
+    back = actions.roll_back_model(actor=story.admin, model=story.model, environment=story.environment, reason="Now.")
+    route = story.route()
+    assert back.pk == done.pk and (route.stable_id, route.candidate_id) == (story.stable.pk, None)
+
+
 @pytest.mark.parametrize(
     ("fault", "guard"), [({"error_frac": 0.3}, "errors"), ({"slow_frac": 0.3, "slow_ms": 900.0}, "slow_250ms")]
 )

@@ -29,6 +29,7 @@ from serving.agent.gpu_reader import GpuReader
 from serving.core.gpu import GpuReading, with_servers
 from serving.core.use import Reading, Use
 from serving.models import Deployment, Server
+from serving.targets.local_trial import LocalServer
 from tests.kills import checks, databases
 from tests.kills.campaign import Played
 from tests.kills.points import Point, Points, sites_in
@@ -100,13 +101,13 @@ def golden_lines(count: int = 24) -> bytes:
     return b"\n".join(json.dumps(item).encode() for item in items)
 
 
-def client(server: Server) -> FakeInferenceServer:
+def client(server: LocalServer) -> FakeInferenceServer:
     """The server that every deployment gets here."""
-    release = server.deployment.release
+    release = server.row.deployment.release
     return FakeInferenceServer({release.model.slug: FakeModel(json.loads(release.manifest)["serving"], judge_text)})
 
 
-def steady(_: Server, *, since_s: float, until_s: float) -> list[Reading]:
+def steady(_: LocalServer, *, since_s: float, until_s: float) -> list[Reading]:
     """What the agent reads of it: it always holds the same."""
     use = Use(memory_bytes=2**26, own_bytes=2**25, shared_bytes=0, cpu_s=1.0, open_files=20)
     return [Reading(float(at_s), use) for at_s in np.arange(since_s, until_s, 0.01)]
@@ -121,12 +122,12 @@ def reads_gpus(recording: str) -> None:
         told = reader.read()
     since_s = time.time() - 3600
 
-    def readings(node: str, *, since_s: float) -> list[GpuReading]:
-        seen = with_servers(heard, {4242: Server.objects.latest("pk").pk})
+    def readings(server: LocalServer) -> list[GpuReading]:
+        since_s, seen = server.started_at.timestamp(), with_servers(heard, {4242: Server.objects.latest("pk").pk})
         return [replace(seen, at_s=float(at_s)) for at_s in np.arange(since_s, time.time() - GPU_LAG_S, 0.5)]
 
     heard = replace(told, gpus=tuple(replace(gpu, xids_since_s=since_s) for gpu in told.gpus))
-    validators.execution.gpu_watch.gpu_readings_of = readings
+    LocalServer.gpu_readings = readings  # type: ignore[method-assign]
 
 
 def without_waiting() -> None:
@@ -167,8 +168,7 @@ def worker(trace: Path, at: Point | None, job_id: str, prepare: Callable[[], obj
     validators.execution.exclusive._TERM_S, validators.execution.exclusive._RENEW_EVERY_S = LEASE_S, LEASE_S / 4
     if at is not None and at.is_freeze:  # who goes on after it may wait for its processor for longer
         databases.let_go_after(0.8)
-    validators.execution.run.inference_server = client
-    validators.execution.run.readings_of = steady
+    LocalServer.client, LocalServer.readings = client, steady  # type: ignore[assignment,method-assign]
     prepare()
     run_job(job_id)
 

@@ -12,7 +12,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from rollouts.core.counter_deltas import GIVEN_UP, TIMED, Counts, given_up_after
-from rollouts.engine.gateway_counters import _counts
+from rollouts.engine.gateway_counters import counts_of
 from serving.core.request_limits import Limits
 from tests.support.rigs.gateway_rig import MODEL, Rig, rig, wait_until
 
@@ -31,7 +31,7 @@ def parts(tmp_path: Path) -> Iterator[Rig]:
 
 
 def counted(parts: Rig) -> Counts:
-    return _counts(parts.counters().by_release[Rig.STABLE], EDGES)
+    return counts_of(parts.counters().by_release[Rig.STABLE], EDGES)
 
 
 def leave_over_http(parts: Rig) -> None:

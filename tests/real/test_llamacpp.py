@@ -40,7 +40,7 @@ from serving.core.routes import admit
 from serving.models import Gateway, Route
 from serving.ports import ArmCounters, LaunchSpec, RunningServer
 from serving.servers import Client
-from serving.wiring import inference_server
+from serving.targets.local_trial import LocalServer
 from tests.contracts.serving_models import VENV
 from tests.support.rigs.gateway_rig import Rig, rig, wait_until
 from tests.support.rigs.triton_rig import local_launcher
@@ -131,7 +131,7 @@ class Shop:
             pid=running.pid, probed_at=timezone.now(),
         )  # fmt: skip
         assert self.launcher.adopt(folder) == running
-        return running, inference_server(row)
+        return running, LocalServer(row).client()
 
     def route(self, stable: Release) -> None:
         set_route(

@@ -14,10 +14,10 @@ import pytest
 from django.utils import timezone
 from tritonclient.grpc import service_pb2
 
-from rollouts.engine.sleep_watch import SleepWatch
 from serving.actions.sleeping import rule_sleep
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.adapters.envoy_hosts import EnvoyHosts
+from serving.agent.sleep_watch import SleepWatch
 from serving.core.asleep import Asleep
 from serving.core.request_limits import Limits
 from serving.core.routes import digest12
@@ -26,6 +26,7 @@ from serving.models import Deployment, Server, Sleep
 from tests.real.test_agent import SYSTEM, Machine, database, machine, processes_under  # noqa: F401
 from tests.real.test_static_servers import BODY, Product, gateway  # noqa: F401
 from tests.support.rigs.gateway_rig import FORCES, MODEL, Envoy, Rig, Traffic, rig, wait_until
+from tests.support.worlds.sleep_setup import Clock, Leads
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(600)]
 
@@ -154,7 +155,7 @@ def test_a_triton_that_nobody_asks_is_unloaded_and_answers_again_when_it_is_aske
     def sleep() -> Sleep:
         return Sleep.objects.get(model=product.model)
 
-    watch = SleepWatch(EnvoyCounters(now=clock), EnvoyHosts(), leads=lambda seconds: True, now=clock)
+    watch = SleepWatch(EnvoyCounters(now=clock), EnvoyHosts(), Leads(), Clock(clock))
 
     def looked(is_true: Callable[[], bool]) -> Callable[[], bool]:
         def look() -> bool:

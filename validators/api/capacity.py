@@ -12,8 +12,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api.requests import StrictSerializer, actor_of, read_body
+from registry.api.gpu_memory import MemoryEstimateOut
 from registry.queries import visible_release
-from serving.api.node_fit import MemoryEstimateOut
 from validators.core.capacity_plan import Forecast, plan_for
 from validators.queries import latest_report
 from validators.queries.capacity import measured_envelope, plan_basis_of

@@ -24,7 +24,7 @@ from registry.core.schema import Problem
 from registry.core.spec import refuse
 from registry.queries import visible_model, visible_release
 from serving.queries import get_environment
-from serving.queries.deployments import log_of
+from serving.targets import platform_of
 from validators import actions, queries
 from validators.api.serializers import CancelIn, DiffOut, GateRunIn, GateRunLogOut, GateRunOut, GoldenSetOut, ReportOut
 from validators.core.lifecycle import UNFINISHED
@@ -158,8 +158,9 @@ class GateRunLogView(APIView):
     def get(self, request: Request, pk: int) -> Response:
         """The last lines of the server's log: of servers that no user reaches, kept while they run and after."""
         gate_run = queries.visible_gate_run(actor_of(request), pk)
-        log = log_of(gate_run.release, gate_run.environment, gate_run.ended_at)
-        return Response(GateRunLogOut({"text": log.text if log else "", "at": log.at if log else None}).data)
+        trial = platform_of(gate_run.environment).trial(gate_run.release, gate_run.environment)
+        text, at = (trial and trial.log_before(gate_run.ended_at)) or ("", None)
+        return Response(GateRunLogOut({"text": text, "at": at}).data)
 
 
 class CancelView(APIView):

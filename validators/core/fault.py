@@ -7,8 +7,8 @@ from validators.core.verdict import Verdict
 #: A launcher's reasons (`serving.ports.LaunchError`) that are the release's doing, and those that are the machine's.
 RELEASE_FAULTS = ("bad_config", "load_failed", "not_ready", "warmup_failed")
 MACHINE_FAULTS = ("runtime_mismatch", "fetch_failed", "digest_mismatch")
-#: While fetching, nothing of the release has run yet.
-_BEFORE_IT_RUNS = "fetching"
+#: Nothing of the release has run yet.
+_BEFORE_IT_RUNS = ("pending", "fetching")
 
 
 def verdict_of_failure(reason: str, last_state: str) -> Verdict:
@@ -20,4 +20,4 @@ def verdict_of_failure(reason: str, last_state: str) -> Verdict:
         return Verdict.ERRORED
     if any(code in reason for code in RELEASE_FAULTS):
         return Verdict.FAILED
-    return Verdict.ERRORED if last_state == _BEFORE_IT_RUNS else Verdict.FAILED
+    return Verdict.ERRORED if last_state in _BEFORE_IT_RUNS else Verdict.FAILED

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from serving.core.gpu import reading_of
-from serving.models import Server
-from serving.queries import gpu_readings_of
+from serving.targets.port import TrialServer
 from validators.core.gates import WATCHED
 from validators.core.gpu_checks import Watch, window_of
 from validators.core.verdict import Verdict
 from validators.models import GateRun
 
 
-def watch_of(gate_run: GateRun, server: Server | None) -> Watch:
+def watch_of(gate_run: GateRun, server: TrialServer | None) -> Watch:
     """Since this very server came up; of an earlier one nothing counts."""
     if server is None:
         return Watch(0, 0.0, why_not="its server is gone")
-    since_s, node = server.started_at.timestamp(), server.deployment.node
     windows, unwatched = [], []
     for one in gate_run.results.filter(gate__in=WATCHED, ended_at__isnull=False).exclude(verdict=Verdict.SKIPPED):
         began_at, ended_at = one.started_at, one.ended_at
@@ -25,13 +22,13 @@ def watch_of(gate_run: GateRun, server: Server | None) -> Watch:
             unwatched.append(one.gate)
         else:
             windows.append(window)
-    last = reading_of(node.gpus)
+    last, readings = server.gpus(), server.gpu_readings()
     return Watch(
-        server.pk,
-        since_s,
+        server.key,
+        server.started_at.timestamp(),
         sorted(windows, key=lambda one: one.began_s),
         unwatched,
-        gpu_readings_of(node.name, since_s=since_s),
-        last.unknown if last else "",
+        readings or (),
+        "its platform reads no GPUs" if readings is None else last.unknown if last else "",
         is_read=bool(last and last.gpus),
     )

@@ -12,9 +12,8 @@ from dataclasses import asdict
 from time import sleep
 from typing import Any
 
-from serving.models import Server
 from serving.ports import InferenceError, InferenceServer
-from serving.queries import last_reading
+from serving.targets.port import ServerEnd, TrialServer
 from validators.core.verdict import Judgement
 
 #: Of each, in UTF-8.
@@ -24,7 +23,7 @@ _LOOKS, _LOOK_EVERY_S = 20, 0.25
 
 
 def with_last_words(
-    judgement: Judgement, server: Server, client: InferenceServer, model: str, *, pulse: Callable[[str], None]
+    judgement: Judgement, server: TrialServer, client: InferenceServer, model: str, *, pulse: Callable[[str], None]
 ) -> Judgement:
     """The judgement with `server` in its evidence: the end of its log, how it ended, its last reading, its statistics.
 
@@ -32,8 +31,7 @@ def with_last_words(
     """
     if not _answers(client):
         for _ in range(_LOOKS):
-            server.refresh_from_db()
-            if server.exit_code is not None or server.ended_at is not None:
+            if server.end() is not None:
                 break
             pulse("waits to know how its server ended")
             sleep(_LOOK_EVERY_S)
@@ -44,14 +42,15 @@ def with_last_words(
     )
 
 
-def of_server(server: Server) -> dict[str, Any]:
-    """{"log", "exit_code", "signal", "ended", "last_reading"}, each None where nobody noted it. Bounded."""
-    reading, log = last_reading(server), getattr(server, "log", None)
+def of_server(server: TrialServer) -> dict[str, Any]:
+    """{"log", "exit_code", "signal", "ended", "last_reading"}, each None if it is unknown. Bounded."""
+    end = server.end() or ServerEnd()
+    reading, log = server.last_reading(), server.log()
     return {
-        "log": None if log is None else _end_of(log.text, MOST_LOG_BYTES),
-        "exit_code": server.exit_code,
-        "signal": _signal(server.exit_code),
-        "ended": _end_of(server.end_reason, MOST_REASON_BYTES) or None,
+        "log": None if log is None else _end_of(log, MOST_LOG_BYTES),
+        "exit_code": end.exit_code,
+        "signal": _signal(end.exit_code),
+        "ended": _end_of(end.reason, MOST_REASON_BYTES) or None,
         "last_reading": None if reading is None else {"at_s": round(reading.at_s, 3), **asdict(reading.use)},
     }
 

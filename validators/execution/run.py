@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,11 +22,9 @@ from ledger.hooks.job_handlers import Beat
 from registry.core.kinds import backend_of, spoken_by
 from registry.queries import manifest_of
 from serving.core.redaction import redacted
-from serving.models import Server
 from serving.ports import InferenceServer
-from serving.queries import readings_of, ready_server, server_before
-from serving.queries.deployments import deployments_of
-from serving.wiring import inference_server
+from serving.targets import platform_of
+from serving.targets.port import Trial, TrialServer
 from validators import actions, queries
 from validators.core.capacity import hardware_name
 from validators.core.cold_start import still_loading_s
@@ -42,9 +40,9 @@ from validators.execution.gates import Baseline, GateContext, run_gate
 from validators.execution.gates.context import OutOfTime
 from validators.execution.gpu_watch import watch_of
 from validators.execution.last_words import with_last_words
-from validators.execution.staging import Ready, staged, withdraw
+from validators.execution.staging import staged, withdraw
 from validators.models import GateResult, GateRun
-from validators.queries.expiry import place_under
+from validators.queries.expiry import place_on
 from validators.queries.report_facts import report_facts
 from validators.queries.seen_sizes import seen_sizes
 
@@ -88,14 +86,14 @@ class _Run:
         runs = list(self.gate_run.results.order_by("position"))
         facts: dict[str, Any] = {}
         if any(not run.verdict for run in runs):
-            ready = staged(
+            trial = staged(
                 self.gate_run, self.gate_run.release, actor=ACTOR, max_wait_s=self._max_wait_s(), pulse=self._pulse
             )
-            if isinstance(ready, Judgement):
-                self._never_ready(runs, ready)
+            if isinstance(trial, Judgement):
+                self._never_ready(runs, trial)
             else:
-                facts = report_facts(ready.deployment)
-                self._run_all(runs, ready)
+                facts = report_facts(trial)
+                self._run_all(runs, trial)
         self._pulse("writing the report")
         self.gate_run.refresh_from_db()
         actions.finish_gate_run(actor=ACTOR, gate_run=self.gate_run, facts=facts or report_facts(None))
@@ -104,12 +102,12 @@ class _Run:
         """A release that is slow to start is measured to just beyond its limit, not for ever."""
         return self.policy.start_s + 15.0
 
-    def _run_all(self, runs: list[GateResult], ready: Ready) -> None:
+    def _run_all(self, runs: list[GateResult], trial: Trial) -> None:
         stopped_by, advisory = "", advisory_anywhere(self.policy.document)
         for run in runs:
             if not run.verdict:
-                judgement = self._skipped(stopped_by) if stopped_by else self._judge(run, ready)
-                measured = None if stopped_by else place_under(ready.deployment)
+                judgement = self._skipped(stopped_by) if stopped_by else self._judge(run, trial)
+                measured = None if stopped_by else place_on(trial.machine, self.gate_run.release)
                 actions.record_judgement(actor=ACTOR, gate_result=run, judgement=judgement, measured=measured)
             if (
                 Verdict(run.verdict) in _STOPS
@@ -138,8 +136,9 @@ class _Run:
     def _against_envelope(self, gate: str, judgement: Judgement) -> Judgement:
         """A load that ended with the envelope's own time is a breach of that time, and of the declared time to load."""
         waited_s = still_loading_s(judgement.reason)
-        deployment = deployments_of(self.gate_run.release).filter(pk=judgement.evidence.get("deployment") or 0).first()
-        if waited_s is None or deployment is None:
+        environment = self.gate_run.environment
+        trial = platform_of(environment).trial(self.gate_run.release, environment)
+        if waited_s is None or trial is None:
             return judgement
         on_gpu = uses_gpu(self.manifest)
         return judged(
@@ -147,36 +146,34 @@ class _Run:
             gate,
             self.manifest.get("envelope") or {},
             self.policy.of("envelope"),
-            hardware=hardware_name(deployment.node.facts if deployment.node else {}, on_gpu=on_gpu),
+            hardware=hardware_name(trial.machine.facts, on_gpu=on_gpu),
             uses_gpu=on_gpu,
         )
 
-    def _judge(self, run: GateResult, ready: Ready) -> Judgement:
+    def _judge(self, run: GateResult, trial: Trial) -> Judgement:
         """The gate's judgement, with what is known of the server where it is bad."""
         run.started_at = timezone.now()
         GateResult.objects.filter(pk=run.pk, verdict="").update(
             started_at=run.started_at, progress_done=0, progress_total=0, reason=""
         )
-        judgement = self._measured(run, ready)
-        row = server_before(ready.deployment, run.started_at)
-        if judgement.verdict not in _STOPS or row is None:
+        judgement = self._measured(run, trial)
+        server = trial.server_before(run.started_at)
+        if judgement.verdict not in _STOPS or server is None:
             return judgement
-        with _client(row) as client:
-            slug = self.gate_run.release.model.slug
-            return with_last_words(judgement, row, client, slug, pulse=self._pulse) if client else judgement
+        with contextlib.closing(server.client()) as client:
+            return with_last_words(judgement, server, client, self.gate_run.release.model.slug, pulse=self._pulse)
 
-    def _measured(self, run: GateResult, ready: Ready) -> Judgement:
+    def _measured(self, run: GateResult, trial: Trial) -> Judgement:
         """An exception inside a gate is `errored`; only a lost database or job is raised."""
         try:
             with contextlib.ExitStack() as stack:
-                row = ready_server(self.gate_run.release, self.gate_run.environment)
-                server = stack.enter_context(_client(row))
-                if row is None or server is None:
+                server = trial.server()
+                if server is None:
                     return Judgement(
                         Verdict.ERRORED, f"The server of {self.gate_run.release.name} is not serving any more."
                     )
-                keep = stack.enter_context(self._machine(run, ready)) if GATES[run.gate].runs_alone else None
-                return run_gate(run.gate, self._context(run, ready, row, server, stack, keep))
+                keep = stack.enter_context(self._machine(run, trial)) if GATES[run.gate].runs_alone else None
+                return run_gate(run.gate, self._context(run, trial, server, stack, keep))
         except Disturbed as other:
             return Judgement(Verdict.ERRORED, f"The load was not alone: {other}.")
         except OutOfTime:
@@ -191,18 +188,17 @@ class _Run:
             log.exception("gate_broke", gate_run=self.gate_run.pk, gate=run.gate)
             return Judgement(Verdict.ERRORED, redacted(f"The gate itself broke: {type(error).__name__}: {error}"))
 
-    def _machine(self, run: GateResult, ready: Ready) -> contextlib.AbstractContextManager[Callable[[], None]]:
+    def _machine(self, run: GateResult, trial: Trial) -> contextlib.AbstractContextManager[Callable[[], None]]:
         """The machine of the release's server, for this run alone. The wait is no part of the gate's time."""
         release = self.gate_run.release
         owner = f"gate run {self.gate_run.pk} of {release.model.slug} {release.name}"
-        return alone_on(ready.deployment.node_id, owner=owner, say=partial(self._say, run))
+        return alone_on(trial.machine.name, owner=owner, say=partial(self._say, run))
 
     def _context(
         self,
         run: GateResult,
-        ready: Ready,
-        row: Server,
-        server: InferenceServer,
+        trial: Trial,
+        server: TrialServer,
         stack: contextlib.ExitStack,
         keep: Callable[[], None] | None,
     ) -> GateContext:
@@ -215,32 +211,32 @@ class _Run:
             envelope=self.manifest.get("envelope") or {},
             contract=release.model.contract,
             policy=self.policy,
-            server=server,
-            timings=ready.deployment.timings,
+            server=_client(server, stack),
+            timings=trial.timings,
             backend=backend_of(self.manifest),
             speaks=spoken_by(self.manifest),
-            hardware=hardware_name(ready.deployment.node.facts, on_gpu=uses_gpu(self.manifest)),
+            hardware=hardware_name(trial.machine.facts, on_gpu=uses_gpu(self.manifest)),
             progress=self._progress(run, keep),
             say=partial(self._say, run),
-            stable=partial(self._stable_beside, run, ready, stack, keep or (lambda: None)),
+            stable=partial(self._stable_beside, run, trial, stack, keep or (lambda: None)),
             items=items,
             baseline=self._baseline(run.gate, stack, len(items)) if gate.replays_set else None,
             seen=seen_sizes(release.model) if gate.runs_alone else None,
-            gpus=lambda: watch_of(self.gate_run, server_before(ready.deployment, run.started_at or timezone.now())),
-            earlier=partial(self._earlier, row),
-            readings=lambda since_s, until_s: readings_of(row, since_s=since_s, until_s=until_s),
+            gpus=lambda: watch_of(self.gate_run, trial.server_before(run.started_at or timezone.now())),
+            earlier=partial(self._earlier, server),
+            readings=lambda since_s, until_s: server.readings(since_s=since_s, until_s=until_s) or (),
         )
 
-    def _earlier(self, row: Server, gate: str) -> dict[str, Any]:
+    def _earlier(self, server: TrialServer, gate: str) -> dict[str, Any]:
         """Evidence of a gate that measured this very server; empty for another server."""
-        result = self.gate_run.results.filter(gate=gate, started_at__gte=row.started_at).first()
+        result = self.gate_run.results.filter(gate=gate, started_at__gte=server.started_at).first()
         return result.evidence if result else {}
 
     def _stable_beside(
-        self, run: GateResult, ready: Ready, stack: contextlib.ExitStack, keep: Callable[[], None]
+        self, run: GateResult, trial: Trial, stack: contextlib.ExitStack, keep: Callable[[], None]
     ) -> Baseline | None:
         """The stable release on a server of its own, where no user is and on the machine of the release that is tried."""
-        stable, environment = self.gate_run.baseline, self.gate_run.environment
+        stable = self.gate_run.baseline
         if stable is None:
             return None
         serving = manifest_of(stable)["serving"]
@@ -254,11 +250,12 @@ class _Run:
         there = staged(self.gate_run, stable, actor=ACTOR, max_wait_s=self._max_wait_s(), pulse=pulse)
         if isinstance(there, Judgement):
             return Baseline(stable.name, absent_because=there.reason)
-        if there.deployment.node_id != ready.deployment.node_id:
-            return Baseline(stable.name, absent_because=f"{stable.name} came up on {there.deployment.node_id}")
-        server = stack.enter_context(_client(ready_server(stable, environment)))
-        gone = "" if server else f"the server of {stable.name} is gone"
-        return Baseline(stable.name, server=server, serving=serving, absent_because=gone)
+        if there.machine.name != trial.machine.name:
+            return Baseline(stable.name, absent_because=f"{stable.name} came up on {there.machine.name}")
+        server = there.server()
+        if server is None:
+            return Baseline(stable.name, serving=serving, absent_because=f"the server of {stable.name} is gone")
+        return Baseline(stable.name, server=_client(server, stack), serving=serving)
 
     def _baseline(self, gate: str, stack: contextlib.ExitStack, items: int) -> Baseline | None:
         stable = self.gate_run.baseline
@@ -271,10 +268,11 @@ class _Run:
         if answers is not None:
             return Baseline(stable.name, answers=answers)
         route = queries.stable_route(stable.model)
-        row = ready_server(stable, route.environment) if route else None
-        if row is None:
+        there = platform_of(route.environment).trial(stable, route.environment) if route else None
+        server = there.server() if there else None
+        if server is None:
             return Baseline(stable.name, absent_because=f"{stable.name} has no answers on record and no server to ask")
-        return Baseline(stable.name, server=stack.enter_context(_client(row)), serving=manifest_of(stable)["serving"])
+        return Baseline(stable.name, server=_client(server, stack), serving=manifest_of(stable)["serving"])
 
     def _progress(self, run: GateResult, keep: Callable[[], None] | None) -> Callable[[int, int], None]:
         deadline = time.monotonic() + self.policy.gate_timeout_s
@@ -306,14 +304,6 @@ class _Run:
             raise Interrupted
 
 
-@contextlib.contextmanager
-def _client(row: Any) -> Iterator[InferenceServer | None]:
-    """A client of a server row, closed afterwards; None for no row."""
-    if row is None:
-        yield None
-        return
-    client = inference_server(row)
-    try:
-        yield client
-    finally:
-        client.close()
+def _client(server: TrialServer, stack: contextlib.ExitStack) -> InferenceServer:
+    """A client that the stack closes."""
+    return stack.enter_context(contextlib.closing(server.client()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
 
@@ -13,10 +12,9 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError, StateChanged
 from registry.models import Release
-from serving.actions import ensure_deployment, release_deployment
-from serving.core.lifecycle import DeploymentState
-from serving.models import Deployment
-from serving.queries import ready_server, server_before
+from serving.core.endpoints import EndpointState
+from serving.targets import platform_of
+from serving.targets.port import Trial
 from validators import queries
 from validators.core.fault import verdict_of_failure
 from validators.core.verdict import Judgement, Verdict
@@ -24,62 +22,57 @@ from validators.execution.last_words import of_server
 from validators.models import GateRun
 
 _POLL_S = 0.25
-#: How long an earlier deployment of the same release may take to go before this one cannot be made.
+#: An earlier replica of the release may take so long to go.
 _DRAIN_WAIT_S = 60.0
 
+S = EndpointState
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A deployment with a server that answered a real inference."""
-
-    deployment: Deployment
 
 
 def staged(
     gate_run: GateRun, release: Release, *, actor: Actor, max_wait_s: float, pulse: Callable[[str], None]
-) -> Ready | Judgement:
-    """The ready deployment of a release in the gate run's environment; a judgement where there will be none.
+) -> Trial | Judgement:
+    """The release in the gate run's environment, once a server of it answers; a judgement if none will.
 
     `pulse` is told the state now and then, and may raise to end the wait.
     """
     name = release.name
     try:
-        deployment = _ensured(gate_run, release, actor=actor, pulse=pulse)
+        _start(gate_run, release, actor=actor, pulse=pulse)
     except DomainError as error:
         return Judgement(
             Verdict.ERRORED, f"{name} could not be deployed: {error.message}", {"code": error.code, **error.facts}
         )
     deadline = monotonic() + max_wait_s
-    last_state = DeploymentState.FETCHING.value
+    last_state = S.FETCHING
     while True:
-        deployment.refresh_from_db()
-        if deployment.state == DeploymentState.READY and ready_server(release, gate_run.environment):
-            return Ready(deployment)
-        evidence = {"state": deployment.state, "timings": deployment.timings, "deployment": deployment.pk}
-        if deployment.state == DeploymentState.FAILED:
-            verdict = verdict_of_failure(deployment.reason, last_state)
-            evidence |= {"last_state": last_state, **_last_words(deployment)}
-            return Judgement(verdict, f"{name} did not become ready: {deployment.reason}", evidence)
-        if deployment.state in (DeploymentState.DRAINING, DeploymentState.GONE) or not deployment.is_wanted:
+        trial = platform_of(gate_run.environment).trial(release, gate_run.environment)
+        assert trial is not None  # its start published a replica
+        state = trial.state
+        if state is S.READY and trial.server():
+            return trial
+        evidence = {"state": state.value, "timings": trial.timings, "deployment": trial.replica}
+        if state is S.FAILED:
+            evidence |= {"last_state": last_state.value, **_last_words(trial)}
+            verdict = verdict_of_failure(trial.why, last_state)
+            return Judgement(verdict, f"{name} did not become ready: {trial.why}", evidence)
+        if state in (S.DRAINING, S.GONE) or not trial.is_wanted:
             return Judgement(
-                Verdict.ERRORED,
-                f"Somebody took {name} out of {gate_run.environment.slug}: {deployment.reason}",
-                evidence,
+                Verdict.ERRORED, f"Somebody took {name} out of {gate_run.environment.slug}: {trial.why}", evidence
             )
         if monotonic() > deadline:
-            verdict = verdict_of_failure("", deployment.state)
-            evidence |= _last_words(deployment)
-            return Judgement(verdict, f"{name} was still {deployment.state} after {max_wait_s:g} s.", evidence)
-        last_state = deployment.state
-        pulse(f"{name} is {deployment.state} in {gate_run.environment.slug}")
+            detail = f" {trial.why}" if state is S.PENDING else ""
+            evidence |= _last_words(trial)
+            verdict = verdict_of_failure("", state)
+            return Judgement(verdict, f"{name} was still {state} after {max_wait_s:g} s.{detail}", evidence)
+        last_state = state
+        pulse(f"{name} is {state} in {gate_run.environment.slug}")
         sleep(_POLL_S)
 
 
-def _last_words(deployment: Deployment) -> dict[str, Any]:
-    """Of its newest server; nothing where there was none."""
-    server = server_before(deployment, timezone.now())
+def _last_words(trial: Trial) -> dict[str, Any]:
+    """Of its newest server, if it had one."""
+    server = trial.server_before(timezone.now())
     return {"server": of_server(server)} if server else {}
 
 
@@ -92,23 +85,19 @@ def withdraw(gate_run: GateRun, *, actor: Actor) -> None:
         if queries.is_needed_by_another(gate_run, release):
             continue
         try:
-            release_deployment(
-                actor=actor, release=release, environment=environment, reason=f"gate run {gate_run.pk} is over"
-            )
+            platform_of(environment).stop(release, environment, actor=actor, reason=f"gate run {gate_run.pk} is over")
         except DomainError as error:
             log.warning("not_drained", release=release.name, code=error.code)
 
 
-def _ensured(gate_run: GateRun, release: Release, *, actor: Actor, pulse: Callable[[str], None]) -> Deployment:
+def _start(gate_run: GateRun, release: Release, *, actor: Actor, pulse: Callable[[str], None]) -> None:
     """Raises DomainError."""
+    environment = gate_run.environment
     deadline = monotonic() + _DRAIN_WAIT_S
     while True:
         try:
-            return ensure_deployment(
-                actor=actor,
-                release=release,
-                environment=gate_run.environment,
-                reason=f"for gate run {gate_run.pk}",
+            return platform_of(environment).start(
+                release, environment, actor=actor, reason=f"for gate run {gate_run.pk}"
             )
         except StateChanged:
             if monotonic() > deadline:

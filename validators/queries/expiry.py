@@ -10,8 +10,8 @@ from django.utils import timezone
 from ledger.core.errors import Invalid
 from registry.models import Release
 from registry.queries import manifest_of
-from serving.models import Deployment, Environment, Node
-from serving.queries.node_fit import next_node, places_for
+from serving.models import Environment
+from serving.targets import platform_of
 from serving.targets.port import Forecast, Machine
 from validators.core.entry import advisory_in, policy_in
 from validators.core.expiry import Expired, expired, measured_together, place_of, results_of, uses_gpu
@@ -32,7 +32,7 @@ def expired_of(
 ) -> list[Expired]:
     """What of the report does not hold where its release serves or would serve in the environment, under today's gate policy.
 
-    Without an environment: on the node that a new deployment would be given, by the strictest age of any environment.
+    Without an environment: on the machine that a new replica would be given, by the strictest age of any environment.
     `release` is the report's, and `forecast` is its platform's for the environment, where these are at hand.
     """
     release, body = release or report.release, json.loads(report.body)
@@ -40,10 +40,8 @@ def expired_of(
         policy = policy_of(release.model)
     except Invalid as error:
         return [Expired("policy", tuple(one["gate"] for one in results_of(body)), error.message.rstrip("."))]
-    if forecast is not None:
-        return _expired(body, release, policy, environment, forecast.machine)
-    node = places_for(release, environment).of(release) if environment is not None else next_node(release)
-    return _expired(body, release, policy, environment, node)
+    forecast = forecast or platform_of(environment).forecast(release, environment)
+    return _expired(body, release, policy, environment, forecast.machine)
 
 
 def reusable(release: Release, policy: Policy, baseline: Release | None) -> tuple[Report | None, list[dict[str, Any]]]:
@@ -55,7 +53,8 @@ def reusable(release: Release, policy: Policy, baseline: Release | None) -> tupl
     if report is None or not is_authentic(report):
         return None, []
     body = json.loads(report.body)
-    lost = {gate for line in _expired(body, release, policy, None, next_node(release)) for gate in line.gates}
+    machine = platform_of(None).forecast(release, None).machine
+    lost = {gate for line in _expired(body, release, policy, None, machine) for gate in line.gates}
     compared_with = baseline.digest if baseline else None
     held = [
         one
@@ -77,13 +76,13 @@ def passed_gate_run(release: Release, policy_digest: str) -> GateRun | None:
     return None if expired_of(report, release=release) else report.gate_run
 
 
-def place_under(deployment: Deployment) -> dict[str, str | None]:
-    """Where the deployment's release is measured."""
-    return _place(deployment.node, deployment.release)
+def place_on(machine: Machine, release: Release) -> dict[str, str | None]:
+    """The place of a measurement, as a report states it."""
+    return place_of(machine.name, machine.facts, manifest_of(release)["runtime"]["image"])
 
 
 def _expired(
-    body: dict[str, Any], release: Release, policy: Policy, environment: Environment | None, node: Node | Machine | None
+    body: dict[str, Any], release: Release, policy: Policy, environment: Environment | None, machine: Machine | None
 ) -> list[Expired]:
     slug = environment.slug if environment else None
     advisory = advisory_in(policy.document, slug) if slug else frozenset()
@@ -91,11 +90,7 @@ def _expired(
         [one for one in results_of(body) if one["gate"] not in advisory],
         judged_by=body.get("policy"),
         policy=policy_in(policy.document, slug),
-        place=_place(node, release) if node else None,
+        place=place_on(machine, release) if machine else None,
         on_gpu=uses_gpu(manifest_of(release)),
         now=timezone.now(),
     )
-
-
-def _place(node: Node | Machine, release: Release) -> dict[str, str | None]:
-    return place_of(node.name, node.facts, manifest_of(release)["runtime"]["image"])

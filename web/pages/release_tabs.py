@@ -17,11 +17,12 @@ from accounts.core.access import Verb, may
 from accounts.core.addresses import API
 from registry.hooks.usage import usages_of
 from registry.models import Release
+from registry.queries.declared import learn_declared
 from registry.queries.signature_state import signatures_of, wrong_manifest_of
 from serving.queries.admission import admissions_of, with_proven
 from serving.queries.deployments import deployments_of, nodes
 from serving.queries.node_fit import fits_of
-from serving.queries.replicas import learn_declared, observed, plans_of
+from serving.queries.replicas import observed, plans_of
 from serving.queries.reporting import is_reporting
 from validators.core.lifecycle import UNFINISHED
 from validators.queries import gate_runs, latest_report, reports_of

@@ -17,9 +17,9 @@ from ledger.queries.clock import DatabaseClock
 from rollouts.engine.lag_metrics import PACE_FILE
 from rollouts.engine.loop import LEASE, Engine
 from rollouts.engine.prometheus_reader import PrometheusReader
-from rollouts.engine.sleep_watch import SleepWatch
 from rollouts.engine.stable_traffic import StableTraffic
 from rollouts.engine.timings import EngineTimings
+from rollouts.watch.stable_watch import StableWatch
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.adapters.envoy_hosts import EnvoyHosts
 from serving.control_plane import change_listener
@@ -51,9 +51,8 @@ class Command(BaseCommand):
             return holder(LEASE, for_s=for_s) == engine.owner
 
         traffic = StableTraffic(EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), leads=leads)
-        counters, hosts = EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), EnvoyHosts(tls=settings.XDS_TLS)
-        sleep = SleepWatch(counters, hosts, leads=leads, now=clock.now)
-        for name, run in (("stable-traffic", traffic.run), ("sleep-watch", sleep.run)):
+        watch = StableWatch(EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), leads=leads, now=clock.now)
+        for name, run in (("stable-traffic", traffic.run), ("stable-watch", watch.run)):
             threading.Thread(target=run, args=(stopping,), name=name, daemon=True).start()
 
         def on_signal(number: int, frame: FrameType | None) -> None:

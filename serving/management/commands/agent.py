@@ -11,11 +11,17 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
+from ledger.actions.leadership import Leadership
+from ledger.adapters.process_names import process_name
+from ledger.queries.clock import DatabaseClock
 from serving import wiring
+from serving.adapters.envoy_counters import EnvoyCounters
+from serving.adapters.envoy_hosts import EnvoyHosts
 from serving.agent.gpu_meter import GpuMeter
 from serving.agent.launcher import FOUND_OUT_S
 from serving.agent.listed_servers import ListedServers
 from serving.agent.node_agent import Agent
+from serving.agent.sleep_watch import LEASE, LEASE_S, SleepWatch
 from serving.core.static_servers import NOTHING
 from serving.models import ListedServer
 
@@ -24,7 +30,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # they judge the code, and load every page: `make test` asks them
     help = (
         "Runs the node agent: starts, watches and ends this machine's inference servers, and gives releases to the servers that "
-        "environments list. SIGTERM ends the agent alone."
+        "environments list. Puts quiet models to sleep and wakes them. SIGTERM ends the agent alone."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -42,8 +48,10 @@ class Command(BaseCommand):
         )
 
         listed = ListedServers(_agent_of)
+        stopping = threading.Event()
 
         def stop(number: int, frame: FrameType | None) -> None:
+            stopping.set()
             listed.stop()
             agent.stop()
 
@@ -55,8 +63,17 @@ class Command(BaseCommand):
         self.stdout.write(f"containment {contained['tier']}. {contained['says']}")
         tending = threading.Thread(target=listed.run, name="listed-servers", daemon=True)
         tending.start()
+        watching = threading.Thread(target=_sleep_watch().run, args=(stopping,), name="sleep-watch", daemon=True)
+        watching.start()
         agent.run()
         tending.join()
+        watching.join(timeout=2.0)
+
+
+def _sleep_watch() -> SleepWatch:
+    clock, tls = DatabaseClock(), settings.XDS_TLS
+    lead = Leadership(LEASE, process_name(), LEASE_S)
+    return SleepWatch(EnvoyCounters(now=clock.now, tls=tls), EnvoyHosts(tls=tls), lead, clock)
 
 
 def _agent_of(server: ListedServer) -> Agent:

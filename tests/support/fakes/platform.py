@@ -4,6 +4,8 @@ restart in place."""
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
@@ -11,17 +13,57 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from ledger.core.errors import StateChanged
 from registry.models import Release
+from registry.queries import manifest_of
 from serving.actions.routes import notify_routes
 from serving.core.endpoints import EndpointState
 from serving.models import Endpoint, Environment, Node, Route
-from serving.targets.port import Forecast, Machine
+from serving.ports import InferenceServer
+from serving.targets.port import Forecast, Machine, Trial
+from tests.support.fakes.ports import Compute, FakeInferenceServer, FakeModel
 
 _pods = itertools.count(1)
 NO_ROOM = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
 
 
+@dataclass(frozen=True)
+class Container:
+    """A TrialServer of which the cluster knows the address alone. It computes as `compute` does."""
+
+    endpoint: Endpoint
+    compute: Compute
+
+    @property
+    def key(self) -> int:
+        return self.endpoint.pk
+
+    @property
+    def started_at(self) -> datetime:
+        assert self.endpoint.since is not None
+        return self.endpoint.since
+
+    def client(self) -> InferenceServer:
+        serving = manifest_of(self.endpoint.release)["serving"]
+        return FakeInferenceServer({self.endpoint.release.model.slug: FakeModel(serving, self.compute)})
+
+    def readings(self, *, since_s: float, until_s: float) -> None: ...
+
+    def last_reading(self) -> None: ...
+
+    def gpus(self) -> None: ...
+
+    def gpu_readings(self) -> None: ...
+
+    def log(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
 class FakeKubernetes:
-    """Its cluster does nothing by itself: `schedule`, `moves_to`, `restart` and `die` are what a kubelet would report."""
+    """Its servers compute as `compute` does. Its cluster does nothing by itself: `schedule`, `moves_to`, `restart` and `die` are what
+    a kubelet would report."""
+
+    def __init__(self, compute: Compute = dict) -> None:
+        self.compute = compute
 
     def start(self, release: Release, environment: Environment, *, actor: Actor, reason: str) -> None:
         if not self._staying(release, environment):
@@ -54,15 +96,23 @@ class FakeKubernetes:
         Endpoint.objects.filter(pk=one.pk).update(is_set_aside=True, is_serving=False)
         notify_routes()
 
-    def forecast(self, release: Release, environment: Environment | None) -> Forecast:
-        return Forecast(Machine("cluster"), beside=(Machine("cluster"), {}))
+    def trial(self, release: Release, environment: Environment) -> Trial | None:
+        rows = Endpoint.objects.filter(release=release, environment=environment).order_by("-pk")
+        one = rows.exclude(state=EndpointState.GONE).first() or rows.first()
+        if one is None:
+            return None
+        server = Container(one, self.compute) if one.is_serving else None
+        return Trial(
+            one.replica, EndpointState(one.state), one.why, not one.is_leaving, Machine("cluster"),
+            server=lambda: server, server_before=lambda until: server if server and server.started_at <= until else None,
+        )  # fmt: skip
+
+    def forecast(self, release: Release, environment: Environment | None, *, replicas: int = 1) -> Forecast:
+        return Forecast(Machine("cluster"), beside=(Machine("cluster"), {}), replicas=replicas)
 
     def why_waiting(self, release: Release, environment: Environment) -> str:
         pending = self._rows(release, environment).filter(state=EndpointState.PENDING).first()
         return pending.why if pending else ""
-
-    def most_that_fit(self, release: Release, environment: Environment, most: int) -> int:
-        return most
 
     def plan_clearing(self, environment: Environment, *, is_deleted: bool) -> list[str]:
         return []

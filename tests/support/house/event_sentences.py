@@ -14,13 +14,13 @@ ROOT = Path(__file__).resolve().parents[3]
 #: Where events are written.
 FOLDERS = (
     *("accounts/actions", "audit", "ledger/actions", "notifications/actions", "registry/actions"),
-    *("rollouts/actions", "rollouts/engine", "rollouts/prober"),
+    *("rollouts/actions", "rollouts/engine", "rollouts/prober", "rollouts/watch"),
     *("serving/actions", "serving/agent", "validators/actions", "validators/execution"),
 )
 #: Names of arguments and variables that become an event's reason.
 NAMES = {"because", "ended", "reason", "said", "trouble", "wait", "why"}
 #: Functions that return a reason, and functions that take one by its place.
-RETURNED_BY = {"_examine"}
+RETURNED_BY = {"_examine", "_no_objective", "_why_closed", "_why_worse"}
 BY_PLACE = {"_end_servers", "_give_up", "_lose", "_loudly", "_move", "_setback", "move", "note_stuck"}
 #: They word a preview or a check, and write no event.
 NO_EVENTS = ("rollouts/actions/preview.py", "serving/agent/static_launcher.py", "serving/agent/containment.py")
@@ -54,6 +54,26 @@ RESTS_ON = {
     "the same as {}": "the digests of both manifests are equal",
     "{} confirmed event {} ({}) in none of {} attempts: {}": "each attempt ended without a 2xx; a late answer may have arrived",
     "Turned off, because {} answered 410: it wants nothing more.": "status 410 of the last attempt (RFC 9110: Gone)",
+    # the watch
+    "{} looks after it: {}": PERSON,
+    "Closed by {}: {}": PERSON,
+    "{} of {} {} of {} in the last {} min. The objective allows {}; this is {} times that, since {} UTC.": "counts of each gateway",
+    "{} is within the objective again: {}.": "the closing test of the counts since the alarm opened; the counts of the last minutes",
+    "{} of {} is no objective in {} any more.": "the model has no route there, or its policy names no such guard",
+    "{} is worse than its control {}: {} of {} {} against {} of {}.": "counts of both in the same bins, since the control has this share",
+    "{} Both get half, to compare them.": "the same, with the evidence over its bar while an alarm is open",
+    "Under equal load neither release is proven to be worse.": "the look lasted its time, and no evidence of it reached the bar",
+    "{} keeps {} % as the control of {}.": "the promotion's policy; the route is written in the same transaction",
+    "{} is the control of {} no longer.": "the route without it is written in the same transaction",
+    # the undo window
+    "{} stays warm, because {}: {}.": "the standing of each objective, and its counts since the promotion",
+    "an objective burns": "an alarm is open",
+    "not every objective is proven to be met yet": "the evidence of the counts since the promotion, below its bar",
+    "{} serves no more, so nothing goes back from it to {}.": "the route's stable release is another one",
+    "Rollout {} has begun and goes back to {}, so {} is not kept warm any more.": "that rollout's row, under the routes' lock",
+    "{} has met each objective since its promotion: {}.": "the evidence of each objective, over its bar",
+    "The longest time for the undo window is over. Whether {} meets its objectives was not judged: {}.": "the clock",
+    "The undo window's time is over. Its policy asks for no evidence, so nothing checked how {} served.": "the clock; `undo_max_s` is 0",
     # rollouts: people
     "{} approved by {}, {} of {}{}.": PERSON,
     "{} Getting {} loaded and warm.": "the approvals are complete; the engine asks for the candidate next",
@@ -83,7 +103,6 @@ RESTS_ON = {
     "Rollout {}: it fails where the other replicas do not.": "the test for an odd replica, on this tick's counters",
     "Rollout {}: it fails where the other replicas do not, and the candidate is compared with it.": "as above, for stable",
     "{} was promoted over it.": "the move to promoted is in this transaction, after every gateway acknowledged the route",
-    "{} was kept warm until {} UTC, so that the promotion of {} could be undone at once.": "the clock is past `undo_until`",
     "Rollout {} has ended, so requests may force a release again.": "the state that it moves to is final",
     "Rollout {} lacks evidence of time, because requests forced a release.": "300 readings of a stage, and most of it, had one",
     "{}. Traffic may still reach {}; look at the gateways.": "no acknowledgement within the policy's deadline, or counters grow",

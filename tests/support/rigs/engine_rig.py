@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from rollouts.core.rules import all_failing, mostly_failing
-from rollouts.engine.gateway_counters import CounterReaders, StatsPage
 from rollouts.engine.loop import Engine
+from serving.adapters.counter_readers import CounterReaders, StatsPage
 
 #: Ticks in which there is room for all effects of a turn: however long they take, none is deferred to the next.
 ROOM = 10_000.0

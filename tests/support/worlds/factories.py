@@ -17,8 +17,8 @@ from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Event
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.models import Blob, Release, ReleaseFile, ServedModel
+from registry.queries.declared import _DECLARED
 from serving.models import Deployment, Environment, Node, Server
-from serving.queries.replicas import _DECLARED
 
 _number = itertools.count(1)
 

@@ -17,6 +17,7 @@ import validators.execution.staging
 from accounts.core.access import Actor, Role
 from registry.models import Release, ServedModel
 from serving.models import Deployment, Environment, Route, Server
+from serving.targets.local_trial import LocalServer
 from tests.support.fakes.ports import FakeInferenceServer, FakeModel
 from tests.support.worlds.factories import (
     make_actor,
@@ -126,7 +127,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     make_node()
     make_environment("staging", is_routed=False)
     monkeypatch.setattr(validators.execution.staging, "sleep", made.tick)
-    monkeypatch.setattr(validators.execution.run, "inference_server", made.client)
+    monkeypatch.setattr(LocalServer, "client", lambda self: made.client(self.row))
     made.load_clock = LoadClock(monkeypatch)
     return made
 

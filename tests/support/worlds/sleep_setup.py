@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 from django.utils import timezone
 
 from accounts.core.access import Actor
+from ledger.actions.leadership import Leadership
+from ledger.queries.clock import DatabaseClock
 from registry.models import Release, ServedModel
-from rollouts.engine.sleep_watch import SleepWatch
 from serving.actions import ensure_deployment
 from serving.actions.gateways import register_gateway
 from serving.actions.replicas import scale_release
 from serving.actions.sleeping import rule_sleep
+from serving.agent.sleep_watch import SleepWatch
 from serving.core.sleep import LEAST_S, SleepRule
 from serving.models import Deployment, Gateway, Node, Route, Server, Sleep
 from serving.ports import GatewayError
@@ -52,8 +55,27 @@ class Hosts:
         return OnEvery(self.active)
 
 
+class Leads(Leadership):
+    """Leads for as long as `is_leading`."""
+
+    def __init__(self) -> None:
+        super().__init__("sleep_watch", "test", 60.0)
+        self.is_leading = True
+
+    def take(self) -> bool:
+        return self.is_leading
+
+
+class Clock(DatabaseClock):
+    """Goes by `read`."""
+
+    def __init__(self, read: Callable[[], datetime]) -> None:
+        super().__init__()
+        self.now = self.sync = read  # type: ignore[method-assign]
+
+
 class Night:
-    """`watch` looks when a test says so. `is_fresh`: a new one each time, as if the engine had been killed in between."""
+    """Each test calls `watch`. `is_fresh`: every look has a new `watch`, as after a kill of the agent."""
 
     def __init__(self, *, is_fresh: bool = False) -> None:
         self.now = timezone.now()
@@ -66,13 +88,11 @@ class Night:
         self.gateway = FakeGateway("gateway-1", now=lambda: self.now)
         self.gateway.obey()
         self.hosts, self.is_fresh = Hosts(), is_fresh
+        self.lead, self.clock = Leads(), Clock(lambda: self.now)
         self.watch = self.fresh()
 
     def fresh(self) -> SleepWatch:
-        return SleepWatch(self.gateway, self.hosts, leads=lambda seconds: True, now=self.clock)
-
-    def clock(self) -> datetime:
-        return self.now
+        return SleepWatch(self.gateway, self.hosts, self.lead, self.clock)
 
     def rule(self, of: Deployment | None = None, **over: Any) -> Sleep:
         rule = SleepRule(**{"unload_after_s": LEAST_S, **over})

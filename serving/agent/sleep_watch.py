@@ -1,7 +1,7 @@
-"""Models that nobody asks are put to sleep, and those that somebody asks for are woken: beside the engine's ticks, all the time.
+"""Puts quiet models to sleep and wakes a model at its next request, by the gateways' counters.
 
-What the gateways count says both. Nothing but the database survives this thread: whoever looks next goes on from there, and what it cannot
-know, it takes for traffic.
+It runs in the agent's process: without an agent no server is unloaded or loaded. Of several agents one leads, by a lease. Its state is in
+the database, so that any agent can continue. Unknown counts are taken for traffic.
 """
 
 from __future__ import annotations
@@ -11,21 +11,18 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 
 import structlog
 from django.db import Error as DatabaseFailure
 from django.db import close_old_connections, connection
-from django.utils import timezone
 
 from accounts.core.access import Actor
+from ledger.actions.leadership import Leadership
 from ledger.core.errors import DomainError
+from ledger.queries.clock import DatabaseClock
 from registry.models import Release
 from registry.queries import manifest_of
-from rollouts.engine.gateway_counters import CounterReaders, StatsPage
-from rollouts.engine.in_flight import InFlight, InFlightCounters
-from rollouts.queries.room import unplaced_candidates
 from serving.actions.sleeping import (
     continue_waking,
     keep_quiet,
@@ -34,6 +31,8 @@ from serving.actions.sleeping import (
     unload_asleep,
     wake_model,
 )
+from serving.adapters.counter_readers import CounterReaders, StatsPage
+from serving.adapters.in_flight import InFlight, InFlightCounters
 from serving.core.gateway_standing import is_gone, is_out_of_use
 from serving.core.placement import demand_of
 from serving.core.sleep import (
@@ -58,9 +57,14 @@ from serving.queries.sleep import Sleeper, is_by_hand, quiet_of, sleepers, unpla
 
 log = structlog.get_logger(__name__)
 S = SleepState
-ACTOR = Actor.system("engine")
+LEASE = "sleep_watch"
+#: Longer than a look. After this time another agent takes over from a frozen leader.
+LEASE_S = 15.0
+ACTOR = Actor.system("sleep-watch")
 EVERY_S = 2.0
-#: Since when nobody asked is written down this often; what is counted in between counts as asked, where another engine takes over.
+#: The database ends this thread's transaction after 3 s without a statement: a rollback may wait for its locks.
+_RESIGN = "SET idle_in_transaction_session_timeout = '3s'"
+#: Seconds between two writes of `Sleep.quiet_since`. A new leader takes requests since the last write for traffic.
 WRITE_EVERY_S = 30.0
 #: What one look does at the most, in seconds by kind, one model at least; the next look begins where this one stopped. Those that
 #: somebody waits for come first.
@@ -100,18 +104,12 @@ class _SleepLook:
 
 
 class SleepWatch:
-    """Runs in a thread of its own, so that it never delays a tick. `leads` says whether this engine leads. `now` is the clock that
-    `counters` are dated by."""
+    """Runs in a thread of its own. `clock` is the one that `counters` are dated by."""
 
     def __init__(
-        self,
-        counters: TrafficCounters,
-        in_flight: InFlightCounters,
-        leads: Callable[[float], bool],
-        *,
-        now: Callable[[], datetime] = timezone.now,
+        self, counters: TrafficCounters, in_flight: InFlightCounters, lead: Leadership, clock: DatabaseClock
     ) -> None:
-        self.in_flight, self.leads, self._now = in_flight, leads, now
+        self.in_flight, self.lead, self.clock = in_flight, lead, clock
         self._busy = InFlight(in_flight)
         self._readers = CounterReaders(counters)
         self._quiet: dict[int, Quiet] = {}
@@ -119,18 +117,28 @@ class SleepWatch:
         self._stopped_at: dict[str, int] = {}
 
     def run(self, stopping: threading.Event) -> None:
-        """Until `stopping` is set."""
+        """Looks until `stopping` is set, then gives leadership back."""
         while not stopping.wait(EVERY_S):
-            try:
-                if self.leads(0.0):
-                    self.turn()
-                else:
-                    self._quiet.clear()
-            except Exception:  # nothing of this may end the engine
-                log.warning("sleep_watch_failed", traceback=traceback.format_exc())
-                self._quiet.clear()
-                close_old_connections()
+            self._try(self._look)
+        self._try(self.lead.give_back)
         connection.close()
+
+    def _try(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except Exception:  # the database may be away
+            log.warning("sleep_watch_failed", traceback=traceback.format_exc())
+            self._quiet.clear()
+            close_old_connections()
+
+    def _look(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(_RESIGN)
+        if self.lead.take():
+            self.clock.sync()
+            self.turn()
+        else:
+            self._quiet.clear()
 
     def turn(self) -> None:
         """One look at every model that may sleep, or does."""
@@ -140,7 +148,7 @@ class SleepWatch:
             return
         gateways = gateways_in({row.environment_id for row in rows})
         pages = self._read(rows, gateways)
-        at = self._now()
+        at = self.clock.now()
         now, served = at.timestamp(), sleepers({row.place for row in rows})
         every = [one for here in gateways.values() for one in here]
         out_of_use = {one.name for one in every if is_out_of_use(one.seen_at, one.drained_at, at)}
@@ -170,7 +178,7 @@ class SleepWatch:
 
     def _note_late(self, ones: Sequence[_SleepLook]) -> None:
         """Before anybody asks what is in flight: of what all gateways answer for, there is only ever less of it."""
-        acks = acknowledgements([one.sleeper.route for one in ones], self._now()) if ones else {}
+        acks = acknowledgements([one.sleeper.route for one in ones], self.clock.now()) if ones else {}
         for one in ones:
             taken_by = acks[one.sleeper.route.pk].taken_by
             one.late = [gateway.name for gateway in one.gateways if gateway.pk not in taken_by]
@@ -213,8 +221,10 @@ class SleepWatch:
         return self._readers.take(names)
 
     def _guarded(self, do: Callable[[], None]) -> bool:
-        """Whether it went well. What a person, a rollout or another engine was faster with, or what fails, is looked at again, and keeps
-        none of the other models. Raises what says that the database failed: the next look comes on another connection."""
+        """Whether it went well. A failure, or a change that came first, delays no other model; the next look tries again.
+
+        Raises DatabaseFailure: the next look takes another connection.
+        """
         try:
             do()
         except DomainError as error:
@@ -263,7 +273,7 @@ class SleepWatch:
         if self._busy.on(one.sleeper.route.stable, one.gateways).active:
             one.quiet = self._quiet[one.sleep.pk] = replace(one.quiet, since=now)
             return
-        if self._now().timestamp() - now > FRESH_S or not self.leads(0.0):
+        if self.clock.now().timestamp() - now > FRESH_S or not self.lead.take():
             return
         self._write(one, at_once=True)
         row = one.sleep
@@ -298,7 +308,7 @@ class SleepWatch:
         may_yield = [one for one in may_yield if not one.why_awake(one.sleep.yields_after_s, now)]
         if not may_yield:
             return
-        short = [*unplaced(), *unplaced_candidates()]
+        short = unplaced()
         if not short:
             return
         may_yield = [one for one in may_yield if not self._is_unclear(one)]
@@ -328,7 +338,7 @@ class SleepWatch:
 
 
 def _note_trouble(one: _SleepLook) -> None:
-    """For pages; of one that is awake in the engine's own output, too, where there was none before."""
+    """Stores the trouble for pages. Logs it too if the model is awake and had none before."""
     row = one.sleep
     if one.trouble and not row.trouble and row.state == S.AWAKE:
         log.warning("sleep_trouble", model=row.model.slug, environment=row.environment.slug, why=one.trouble)

@@ -1,0 +1,1 @@
+"""False alarms and delays of the watch, on simulated traffic."""

@@ -1,0 +1,1 @@
+"""The judgement of stable's objectives outside a rollout: pure."""

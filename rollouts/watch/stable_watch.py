@@ -1,0 +1,338 @@
+"""Every 10 s: reads the gateways' counts of each routed model, judges its objectives, opens and closes alarms."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import close_old_connections, connection, transaction
+
+from ledger.core.errors import DomainError
+from rollouts.actions.alarms import WATCH, end_alarm, open_alarm, update_alarm
+from rollouts.actions.control import share_control
+from rollouts.actions.instant_rollback import roll_back_by_watch
+from rollouts.core.counter_deltas import Arms
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.policy import Policy
+from rollouts.core.watch.comparison import EVEN_BP, Comparison, bar_of
+from rollouts.core.watch.objective import Objective
+from rollouts.core.watch.sequential_test import PAGE, TIERS
+from rollouts.core.watch.watched import Watched
+from rollouts.engine.gateway_counters import counts_of
+from rollouts.models import Alarm, Rollout, WatchRecord
+from rollouts.queries.alarms import live_alarms, watched_objectives
+from serving.models import Gateway, Route
+from serving.ports import GatewayCounters, GatewayError, TrafficCounters
+from serving.queries import gateways_in
+from serving.queries.routes import all_routes
+
+log = structlog.get_logger(__name__)
+READ_TIMEOUT_S = 2.0
+#: Time (s) between two writes; a change of an alarm writes at once. A new leader loses no more than this.
+WRITE_EVERY_S = 60.0
+#: Minutes whose counts an alarm shows.
+TOLD_MINUTES = 5
+_END_IF_FROZEN = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
+
+Key = tuple[int, int]  # environment, model
+Pages = dict[str, dict[str, GatewayCounters]]  # by gateway and model
+
+
+@dataclass
+class _Model:
+    """One model in one environment. `readings`: (epoch, counts of control and stable) of the last reading, by gateway."""
+
+    route: Route
+    objectives: dict[str, Objective] = field(default_factory=dict)
+    watched: dict[str, Watched] = field(default_factory=dict)
+    readings: dict[str, tuple[str, Arms]] = field(default_factory=dict)
+    policy: tuple[Any, Any] | None = None  # what `objectives` were read from
+    promoted: Rollout | None = None  # if the release before it is the control
+
+    @property
+    def plan(self) -> Policy | None:
+        """Of the rollout that has a control."""
+        return self.promoted.effective_policy if self.promoted is not None else None
+
+    def take_route(self, route: Route, promoted: Rollout | None, at: float) -> None:
+        """Takes the present route and policy. Another stable release or control is counted anew."""
+        if promoted is not None and (route.stable_id, route.candidate_id) != (
+            promoted.candidate_id,
+            promoted.stable_id,
+        ):
+            promoted = None
+        if (promoted and promoted.pk) != (
+            self.promoted and self.promoted.pk
+        ) or route.stable_id != self.route.stable_id:
+            self.readings = {}
+        self.promoted = promoted
+        self.route, stable = route, str(route.stable.digest)
+        policy = (route.model.rollout_policy, route.model.objectives)
+        if policy != self.policy:
+            self.policy = policy
+            self.objectives = {one.name: one for one in watched_objectives(route.model)}
+        known = self.watched
+        self.watched = {}
+        for name in self.objectives:
+            before = known.get(name)
+            watched = before if before is not None and before.release == stable else Watched(stable, at)
+            control = (watched.control or Comparison()).at(route.candidate_bp) if promoted is not None else None
+            self.watched[name] = replace(watched, control=control)
+
+    def take(self, pages: Pages, gateways: list[Gateway]) -> Arms | None:
+        """Counts of stable and its control since the last reading; None if a gateway gave none."""
+        found, is_known = Arms(), bool(gateways)
+        stable, control = (
+            str(self.route.stable.digest),
+            str(self.route.candidate.digest) if self.promoted and self.route.candidate else "",
+        )
+        edges = [
+            (name, one.guard.threshold_us) for name, one in self.objectives.items() if one.guard.kind.has_thresholds
+        ]
+        for gateway in gateways:
+            page = pages.get(gateway.name)
+            if page is None:
+                is_known = False
+                continue
+            told = page.get(self.route.model.slug)
+            if told is None:
+                continue  # the gateway had no request for it
+            now = Arms(*(counts_of(told.by_release.get(digest), edges) for digest in (control, stable)))
+            epoch, before = self.readings.get(gateway.name, ("", Arms()))
+            self.readings[gateway.name] = (told.epoch, now)
+            if told.epoch != epoch or now.stable.fell(before.stable) or now.candidate.fell(before.candidate):
+                is_known = False  # a first reading, or counts that began anew
+                continue
+            found = found + Arms(now.candidate.since(before.candidate), now.stable.since(before.stable))
+        return found if is_known else None
+
+
+class StableWatch:
+    """Runs in a thread of its own, so that it never delays a tick.
+
+    `leads` states whether this engine leads, and will for a number of seconds. `now` is the database's clock.
+    """
+
+    def __init__(self, counters: TrafficCounters, leads: Callable[[float], bool], now: Callable[[], datetime]) -> None:
+        self.counters, self.leads, self.now = counters, leads, now
+        self._models: dict[Key, _Model] = {}
+        self._is_loaded, self._written_at, self._last_at = False, 0.0, 0.0
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until `stopping` is set."""
+        due = time.monotonic()
+        while not stopping.wait(max(0.05, due - time.monotonic())):
+            due = max(due + PAGE.bin_s, time.monotonic())
+            try:
+                if self.leads(0.0):
+                    self.turn()
+                else:
+                    self._forget()
+            except Exception:  # nothing of this may end the engine
+                log.warning("stable_watch_failed", traceback=traceback.format_exc())
+                self._forget()
+                close_old_connections()
+        connection.close()
+
+    def _forget(self) -> None:
+        self._models, self._is_loaded = {}, False
+
+    def turn(self) -> None:
+        """One bin of every routed model."""
+        now = self.now()
+        at = now.timestamp()
+        took_s = at - self._last_at if self._is_loaded else PAGE.bin_s
+        self._last_at = at
+        self._take_routes(at)
+        gateways = gateways_in({one.route.environment_id for one in self._models.values()})
+        pages = self._read([one for here in gateways.values() for one in here])
+        for one in self._models.values():
+            self._count(one, pages, gateways.get(one.route.environment_id, []), at, took_s)
+        if not self.leads(settings.ENGINE_LEASE_S / 2):
+            return
+        changed = self._judge(now)
+        if changed or at - self._written_at >= WRITE_EVERY_S:
+            self._written_at = at
+            self._write(now)
+
+    def _take_routes(self, at: float) -> None:
+        stored = {} if self._is_loaded else _stored(at)
+        self._is_loaded = True
+        known, self._models = self._models, {}
+        related = Rollout.objects.select_related("candidate", "stable", "model__team", "environment")
+        kept = related.filter(state=RolloutState.PROMOTED, undo_until__isnull=False, stable__isnull=False)
+        promoted = {(one.environment_id, one.model_id): one for one in kept.order_by("pk")}
+        for route in all_routes():
+            key = (route.environment_id, route.model_id)
+            one = known.get(key) or _Model(route, watched=stored.get(key, {}))
+            one.take_route(route, promoted.get(key), at)
+            self._models[key] = one
+
+    def _read(self, gateways: list[Gateway]) -> Pages:
+        """Counts of each gateway; without those that cannot be read."""
+        found: Pages = {}
+        for one in gateways:
+            try:
+                found[one.name] = self.counters.read(
+                    gateway=one.name, admin_url=one.admin_url, timeout_s=READ_TIMEOUT_S
+                )
+            except GatewayError as error:
+                log.info("gateway_not_watched", gateway=one.name, error=str(error))
+        return found
+
+    def _count(self, one: _Model, pages: Pages, gateways: list[Gateway], at: float, took_s: float) -> None:
+        counts = one.take(pages, gateways)
+        for name, watched in one.watched.items():
+            objective = one.objectives[name]
+            if counts is None:
+                one.watched[name] = watched.unread(took_s)
+            else:
+                found = watched.after(at, *objective.counted(counts.stable), objective.max_frac)
+                one.watched[name] = replace(found, control=_compared(one, objective, counts, watched.control))
+
+    # -- alarms -------------------------------------------------------------------------------------------------------
+
+    def _judge(self, now: datetime) -> bool:
+        """Opens and closes alarms; whether any did."""
+        live = {(one.environment_id, one.model_id, one.objective, one.tier): one for one in live_alarms()}
+        changed = False
+        for one in self._models.values():
+            changed |= self._compare(one, live)
+        for alarm in live.values():
+            changed |= self._close(alarm, self._models.get((alarm.environment_id, alarm.model_id)), now)
+        for key, one in self._models.items():
+            for name, watched in one.watched.items():
+                for tier in TIERS:
+                    if watched.is_over(tier.name) and (*key, name, tier.name) not in live:
+                        self._open(one, name, tier.name, now)
+                        changed = True
+        return changed
+
+    def _compare(self, one: _Model, live: dict[Any, Alarm]) -> bool:
+        """Begins and ends a look at both releases under equal load, and undoes the promotion if the release is worse in it.
+
+        Returns whether it changed something. `live`: alarms.
+        """
+        plan, rollout, key = one.plan, one.promoted, (one.route.environment_id, one.route.model_id)
+        if plan is None or rollout is None or not plan.control.rolls_back:
+            return False
+        bar, is_look = bar_of(plan, len(one.objectives)), one.route.candidate_bp == EVEN_BP
+        found = {name: watched.control for name, watched in one.watched.items() if watched.control is not None}
+        worse = [name for name, each in found.items() if each.log_e >= bar and (*key, name, PAGE.name) in live]
+        try:
+            if is_look and worse:
+                roll_back_by_watch(rollout, actor=WATCH, reason=_why_worse(rollout, one, worse[0]))
+            elif is_look and all(each.is_over for each in found.values()):
+                share_control(
+                    rollout,
+                    plan.control.share_bp,
+                    actor=WATCH,
+                    reason="Under equal load neither release is proven to be worse.",
+                )
+            elif not is_look and any(found[name].may_look for name in worse):
+                share_control(
+                    rollout,
+                    EVEN_BP,
+                    actor=WATCH,
+                    reason=f"{_why_worse(rollout, one, worse[0])} Both get half, to compare them.",
+                )
+            else:
+                return False
+        except DomainError as error:  # the alarm stays, and a person decides
+            log.warning("control_not_compared", rollout=rollout.pk, error=error.message)
+            return False
+        return True
+
+    def _close(self, alarm: Alarm, one: _Model | None, now: datetime) -> bool:
+        """Closes an alarm whose objective is met again or is none any more; else its counts are brought up to date."""
+        if one is None or alarm.objective not in one.watched:
+            end_alarm(alarm, at=now, reason=_no_objective(alarm))
+            return True
+        watched, objective = one.watched[alarm.objective], one.objectives[alarm.objective]
+        if not watched.has_ended(alarm.tier):
+            if watched.at - self._written_at >= WRITE_EVERY_S:
+                update_alarm(alarm, _facts(watched, objective))
+            return False
+        bad, attempts = watched.last(TOLD_MINUTES)
+        words = f"{bad} of {attempts} {objective.words} in the last {TOLD_MINUTES} min"
+        end_alarm(alarm, at=now, reason=f"{one.route.stable.name} is within the objective again: {words}.")
+        one.watched[alarm.objective] = watched.begun_anew(alarm.tier)
+        return True
+
+    def _open(self, one: _Model, name: str, tier: str, now: datetime) -> None:
+        watched, objective = one.watched[name], one.objectives[name]
+        facts = _facts(watched, objective)
+        reason = (
+            f"{facts['bad']} of {facts['attempts']} {objective.words} of {one.route.stable.name} in the last {TOLD_MINUTES} min. The "
+            f"objective allows {objective.max_frac:.2%}; this is {facts['burn']:.1f} times that, "
+            f"since {datetime.fromisoformat(facts['since']):%H:%M} UTC."
+        )
+        open_alarm(one.route, objective=name, tier=tier, at=now, reason=reason, facts=facts)
+        one.watched[name] = watched.begun_anew(tier)
+
+    @transaction.atomic
+    def _write(self, now: datetime) -> None:
+        # Should this process be frozen in here, the database ends the transaction before another engine can lead.
+        with connection.cursor() as cursor:
+            cursor.execute(_END_IF_FROZEN, [f"{settings.ENGINE_LEASE_S / 3 * 1000:.0f}"])
+        rows = [
+            WatchRecord(
+                environment_id=environment,
+                model_id=model,
+                objectives={name: watched.to_json() for name, watched in one.watched.items()},
+                at=now,
+            )
+            for (environment, model), one in self._models.items()
+        ]
+        WatchRecord.objects.bulk_create(
+            rows, update_conflicts=True, unique_fields=["environment", "model"], update_fields=["objectives", "at"],
+            batch_size=200,
+        )  # fmt: skip
+
+
+def _stored(at: float) -> dict[Key, dict[str, Watched]]:
+    """The counts as they were written last. The time since then is unknown."""
+    return {
+        (row.environment_id, row.model_id): {
+            name: Watched.from_json(told).unread(max(0.0, at - row.at.timestamp()))
+            for name, told in row.objectives.items()
+        }
+        for row in WatchRecord.objects.all()
+    }
+
+
+def _compared(one: _Model, objective: Objective, counts: Arms, before: Comparison | None) -> Comparison | None:
+    plan = one.plan
+    if plan is None or before is None:
+        return None
+    arms = objective.counted(counts.stable), objective.counted(counts.candidate)
+    return before.after(*arms, objective.guard.roll_back_over, bar_of(plan, len(one.objectives)))
+
+
+def _why_worse(promoted: Rollout, one: _Model, name: str) -> str:
+    found, control = one.watched[name].control, promoted.stable
+    assert found is not None and control is not None
+    return (
+        f"{promoted.candidate.name} is worse than its control {control.name}: {found.bad} of {found.attempts} "
+        f"{one.objectives[name].words} against {found.control_bad} of {found.control_attempts}."
+    )
+
+
+def _facts(watched: Watched, objective: Objective) -> dict[str, Any]:
+    bad, attempts = watched.last(TOLD_MINUTES)
+    since = datetime.fromtimestamp(watched.bad_since(objective.max_frac), tz=UTC)
+    return {
+        "bad": bad, "attempts": attempts, "minutes": TOLD_MINUTES, "max_frac": objective.max_frac,
+        "burn": round(watched.burn(TOLD_MINUTES, objective.max_frac) or 0.0, 2), "since": since.isoformat(),
+    }  # fmt: skip
+
+
+def _no_objective(alarm: Alarm) -> str:
+    return f"{alarm.objective} of {alarm.model.slug} is no objective in {alarm.environment.slug} any more."
