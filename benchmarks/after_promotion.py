@@ -58,7 +58,7 @@ class Scene:
         return found[0] if found else None
 
     def until(self, what: Callable[[], Any], within_s: float) -> Any:
-        """What it found, None if nothing within the time."""
+        """Its first true result; None if the time is over."""
         end = time.monotonic() + within_s
         while time.monotonic() < end:
             if found := what():

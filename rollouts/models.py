@@ -245,7 +245,7 @@ class TrafficRecord(models.Model):
 
 
 class WatchRecord(models.Model):
-    """What the watch has counted of a model's stable release in an environment. One row, overwritten."""
+    """The watch's counts of a model's stable release in an environment. One row, overwritten."""
 
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="+")
     model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="+")
@@ -269,7 +269,7 @@ class Alarm(models.Model):
     objective = models.CharField(max_length=60)  # name of a guard: errors, slow_250ms
     tier = models.CharField(max_length=10)  # page or ticket
     state = models.CharField(max_length=20, default=AlarmState.OPEN)
-    reason = models.TextField()  # one sentence: what burns, or why it is closed
+    reason = models.TextField()  # one sentence: the cause of the alarm, or of its end
     facts = models.JSONField(default=dict)
     opened_at = models.DateTimeField()
     acknowledged_at = models.DateTimeField(null=True)

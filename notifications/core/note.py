@@ -27,7 +27,7 @@ _PHRASES: Final[dict[str, str]] = {
     "rollout.undo_held": "stays open to be undone",
     "rollout.undo_closed": "can no longer be undone in one step",
     "alarm.opened": "misses an objective",
-    "alarm.acknowledged": "misses an objective, and somebody looks after it",
+    "alarm.acknowledged": "misses an objective, and a person looks after it",
     "alarm.closed": "has an alarm less",
     "gate_run.finished": "its gates have ended",
     "webhook.gave_up": "a notification was given up",

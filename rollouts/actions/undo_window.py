@@ -66,7 +66,7 @@ def settle_undo_window(rollout: Rollout) -> None:
 
 @transaction.atomic
 def close_undo_window(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
-    """The release before is kept warm no longer, whatever the objectives say. From then on, going back takes a rollout.
+    """Ends the undo window at once, without evidence. From then on, going back takes a rollout.
 
     Raises StateChanged("no_undo_window").
     """

@@ -33,7 +33,7 @@ class AlarmOut(serializers.ModelSerializer[Alarm]):
     objective = serializers.CharField(help_text="errors, slow_250ms")
     tier = serializers.ChoiceField(choices=[one.name for one in TIERS], help_text="page wakes somebody, ticket waits")
     state = serializers.ChoiceField(choices=[one.value for one in AlarmState])
-    reason = serializers.CharField(help_text="what burns, or why it is closed")
+    reason = serializers.CharField(help_text="cause of the alarm, or of its end")
     facts = serializers.DictField(
         child=serializers.JSONField(),
         help_text="bad, attempts, minutes, max_frac, burn (share divided by the objective), burn_peak, since",
@@ -54,14 +54,14 @@ class ObjectiveOut(serializers.Serializer[Any]):
     max_frac = serializers.FloatField(help_text="share that the objective allows, in [0, 1]")
     standing = serializers.ChoiceField(
         choices=[one.value for one in Standing],
-        help_text="burning: an alarm is open; met: proven since `since`; no_data: nobody asked in the last 10 minutes",
+        help_text="burning: an alarm is open; met: proven since `since`; no_data: no request in the last 10 minutes",
     )
     bad = serializers.IntegerField(help_text="since `since`")
     attempts = serializers.IntegerField(help_text="since `since`")
     since = serializers.DateTimeField(allow_null=True, help_text="when stable was first counted; null: not yet")
     burn_5m = serializers.FloatField(allow_null=True, help_text="share of the last 5 minutes divided by the objective")
     burn_1h = serializers.FloatField(allow_null=True, help_text="share of the last hour divided by the objective")
-    unknown_s = serializers.FloatField(help_text="seconds since `since` in which nobody could count")
+    unknown_s = serializers.FloatField(help_text="seconds since `since` without counts")
     alarm = serializers.IntegerField(source="alarm.id", allow_null=True, default=None, help_text="the open alarm")
 
 

@@ -354,7 +354,7 @@ class RolloutPreviewOut(serializers.Serializer[Any]):
     rollback_target = serializers.CharField(allow_null=True, help_text="null: it has no server")
     environment = serializers.CharField()
     undo_window_s = serializers.FloatField()
-    watch = WatchForecastOut(many=True, help_text="what the watch takes after the promotion, at this rate")
+    watch = WatchForecastOut(many=True, help_text="delays of the watch after the promotion, at this rate")
     policy = serializers.DictField()
     policy_digest = serializers.CharField()
     traffic = TrafficOut()

@@ -72,8 +72,8 @@ ONE_LOOK = SecondLook()
 
 @dataclass(frozen=True)
 class Control:
-    """What the release before does in the undo window: it keeps `share_bp` of the traffic, so that stable can still be compared; and
-    whether proof that stable is worse takes the promotion back."""
+    """The share of traffic that the release before keeps in the undo window, for a comparison with stable, and whether proof that
+    stable is worse takes the promotion back."""
 
     share_bp: int = 0
     rolls_back: bool = False

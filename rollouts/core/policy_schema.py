@@ -185,7 +185,7 @@ def followed_policy(text: str, *, has_stable: bool) -> Policy:
     earlier: dict[str, Any] = {
         "second_look": ONE_LOOK,
         "undo_max_s": 0.0,
-    }  # what a policy meant that was stored without the field
+    }  # the meaning of a stored policy without the field
     return replace(policy, **{name: value for name, value in earlier.items() if name not in document})
 
 

@@ -27,7 +27,7 @@ from serving.models import Environment, Route
 from serving.queries.reporting import reports_since
 from serving.queries.routes import all_routes, every_route, model_routes
 
-#: Counts that are older than this, in seconds, say nothing of now: the watch writes them each minute.
+#: Counts that are older than this, in seconds, are not shown: the watch writes them each minute.
 STALE_S = 180.0
 #: Condition on alarms.
 LIVE_ALARMS = Q(state__in=sorted(state.value for state in LIVE))
@@ -56,7 +56,7 @@ def get_alarm(actor: Actor, pk: int) -> Alarm:
 
 
 def watched_objectives(model: ServedModel) -> tuple[Objective, ...]:
-    """What the watch judges of the model; nothing if its policy cannot be read today."""
+    """The objectives of the model that the watch judges; none if its policy cannot be read today."""
     try:
         return objectives_of(stored_policy(model.rollout_policy, model.objectives))
     except Invalid:
@@ -68,10 +68,10 @@ class ObjectiveNow:
     """How an objective stands.
 
     Attributes:
-        standing: `not_judged` where the watch has not counted lately.
+        standing: `not_judged` without counts of the last minutes.
         bad, attempts: since `since`, when the watch began to count the present stable release; None: it has not.
         burn_5m, burn_1h: share of bad attempts divided by the objective; None without an attempt.
-        unknown_s: seconds since `since` in which nobody could count.
+        unknown_s: seconds since `since` without counts.
         alarm: the live one, that of the page before that of the ticket.
     """
 
@@ -187,7 +187,7 @@ def _standing(
 
 
 def judged_since_promotion(rollout: Rollout, route: Route | None = None) -> tuple[UndoVerdict, list[ObjectiveResult]]:
-    """Whether the promoted release meets its objectives, by what was counted since; `not_judged` if it is stable no longer. `route`: the
+    """Whether the promoted release meets its objectives, by counts since then; `not_judged` if it is no longer stable. `route`: the
     watched route, if it is known."""
     route = route or _watched_route(rollout.environment_id, rollout.model_id)
     is_stable = route is not None and route.stable_id == rollout.candidate_id
@@ -216,6 +216,6 @@ def prolonged_window(rollout: Rollout, route: Route | None = None) -> ProlongedW
 
 
 def watched_in(environment: Environment, model: ServedModel) -> list[ObjectiveNow]:
-    """`objectives_now` of the model there; nothing where it is not routed."""
+    """`objectives_now` of the model in the environment; empty without a route."""
     route = _watched_route(environment.pk, model.pk)
     return objectives_now(route) if route is not None else []

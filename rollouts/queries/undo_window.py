@@ -47,7 +47,7 @@ AHEAD_S = 30.0
 
 
 def ending_undo_windows(now: datetime) -> QuerySet[Rollout]:
-    """Promoted rollouts whose undo window is over or nearly so, and whose release before is still kept warm for it.
+    """Promoted rollouts whose undo window is over or nearly so, and keep the release before warm for it.
 
     Without those whose candidate serves and has no server that answers: the release before is then the only target.
     """

@@ -1,4 +1,4 @@
-"""Every 10 s: reads what gateways counted of each routed model, judges its objectives, opens and closes alarms."""
+"""Every 10 s: reads the gateways' counts of each routed model, judges its objectives, opens and closes alarms."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from serving.queries.routes import all_routes
 
 log = structlog.get_logger(__name__)
 READ_TIMEOUT_S = 2.0
-#: Counts are written so often, and whenever an alarm opens or closes. A new leader loses no more than this.
+#: Time (s) between two writes; a change of an alarm writes at once. A new leader loses no more than this.
 WRITE_EVERY_S = 60.0
-#: An alarm tells the counts of the last minutes.
+#: Minutes whose counts an alarm shows.
 TOLD_MINUTES = 5
 _END_IF_FROZEN = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
 
@@ -62,7 +62,7 @@ class _Model:
         return self.promoted.effective_policy if self.promoted is not None else None
 
     def take_route(self, route: Route, promoted: Rollout | None, at: float) -> None:
-        """What the route and the model's policy state now. Another stable release is counted anew, and another control."""
+        """Takes the present route and policy. Another stable release or control is counted anew."""
         if promoted is not None and (route.stable_id, route.candidate_id) != (
             promoted.candidate_id,
             promoted.stable_id,
@@ -87,7 +87,7 @@ class _Model:
             self.watched[name] = replace(watched, control=control)
 
     def take(self, pages: Pages, gateways: list[Gateway]) -> Arms | None:
-        """What stable answered since the last reading, and its control; None if that is not known of each gateway."""
+        """Counts of stable and its control since the last reading; None if a gateway gave none."""
         found, is_known = Arms(), bool(gateways)
         stable, control = (
             str(self.route.stable.digest),
@@ -103,7 +103,7 @@ class _Model:
                 continue
             told = page.get(self.route.model.slug)
             if told is None:
-                continue  # nobody ever asked for it there
+                continue  # the gateway had no request for it
             now = Arms(*(counts_of(told.by_release.get(digest), edges) for digest in (control, stable)))
             epoch, before = self.readings.get(gateway.name, ("", Arms()))
             self.readings[gateway.name] = (told.epoch, now)
@@ -117,7 +117,7 @@ class _Model:
 class StableWatch:
     """Runs in a thread of its own, so that it never delays a tick.
 
-    `leads` states whether this engine leads, and for so many seconds more. `now` is the database's clock.
+    `leads` states whether this engine leads, and will for a number of seconds. `now` is the database's clock.
     """
 
     def __init__(self, counters: TrafficCounters, leads: Callable[[float], bool], now: Callable[[], datetime]) -> None:
@@ -176,7 +176,7 @@ class StableWatch:
             self._models[key] = one
 
     def _read(self, gateways: list[Gateway]) -> Pages:
-        """What each gateway counted. One that cannot be read is left out."""
+        """Counts of each gateway; without those that cannot be read."""
         found: Pages = {}
         for one in gateways:
             try:
@@ -216,8 +216,8 @@ class StableWatch:
         return changed
 
     def _compare(self, one: _Model, live: dict[Any, Alarm]) -> bool:
-        """Begins and ends a look at both releases under equal load, and undoes the promotion if the release is worse in it. Whether it
-        changed anything. `live`: alarms."""
+        """Begins and ends a look at both releases under equal load, and undoes the promotion if the release is worse in it. Returns whether it
+        changed something. `live`: alarms."""
         plan, rollout, key = one.plan, one.promoted, (one.route.environment_id, one.route.model_id)
         if plan is None or rollout is None or not plan.control.rolls_back:
             return False
@@ -296,7 +296,7 @@ class StableWatch:
 
 
 def _stored(at: float) -> dict[Key, dict[str, Watched]]:
-    """What was written last. Since then nobody counted, as far as this process knows."""
+    """The counts as they were written last. The time since then is unknown."""
     return {
         (row.environment_id, row.model_id): {
             name: Watched.from_json(told).unread(max(0.0, at - row.at.timestamp()))

@@ -72,7 +72,7 @@ def _detection(found: dict[str, Any]) -> list[str]:
 
 
 def _watch(found: dict[str, Any]) -> list[str]:
-    """What the watch takes after the promotion; nothing where nobody knows the rate of requests."""
+    """Delays of the watch after the promotion; empty if the rate of requests is unknown."""
 
     def cell(seconds: float | None) -> str:
         return "never" if seconds is None else duration_text(seconds)

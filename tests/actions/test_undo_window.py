@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 
 
 def over(rollout: Rollout, *, hours: float = 1.0, left_s: float = -1.0) -> Rollout:
-    """Promoted so many hours ago, under a window that ends in `left_s`."""
+    """Promoted `hours` ago, under a window that ends in `left_s`."""
     now = timezone.now()
     policy = {**rollout.policy, "instant_window_s": 3600 * hours + left_s, "undo_max_s": 86_400}
     return put(
@@ -79,7 +79,7 @@ def test_it_closes_when_each_objective_is_proven_to_be_met_and_the_event_lists_t
     assert settled(rollout).undo_until is None and not is_open(rollout)
     closed = Event.objects.get(verb="rollout.undo_closed")
     assert closed.facts["verdict"] == "met"
-    assert closed.reason.startswith("r2 has met each objective since its promotion: 0 of 5000 errors (0.00%) where ")
+    assert closed.reason.startswith("r2 has met each objective since its promotion: 0 of 5000 errors (0.00%), with ")
     assert [one["attempts"] for one in closed.facts["objectives"]] == [5000]
     assert Event.objects.get(verb="deployment.drained").reason == closed.reason
 
@@ -102,7 +102,7 @@ def test_it_stays_open_while_an_objective_burns_however_long() -> None:
 
 
 def test_a_window_that_is_held_is_never_closed_in_between() -> None:
-    """It is prolonged before it ends: nobody who reads `undo_until` sees it over."""
+    """It is prolonged before it ends, so no reader of `undo_until` sees it over."""
     rollout = over(promoted()[0], left_s=AHEAD_S - 5)
     burning(rollout)
     assert rollout in ended_to_settle(timezone.now())

@@ -1,4 +1,4 @@
-"""The watch of stable's objectives: what alarms, what does not, and what proves that an objective is met."""
+"""The watch of stable's objectives: alarms, and the proof that an objective is met."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_the_objectives_are_those_that_gateways_count_and_a_release_can_break() 
 def test_an_undo_window_closes_by_proof_of_each_objective(standings: list[Standing], verdict: UndoVerdict) -> None:
     judged = [ObjectiveResult("errors", "errors", LIMIT, one, 1, 1000, 4.0) for one in standings]
     assert undo_verdict(judged) is verdict
-    assert all(one.sentence == "1 of 1000 errors (0.10%) where 1.00% is allowed" for one in judged)
+    assert all(one.sentence == "1 of 1000 errors (0.10%), with 1.00% allowed" for one in judged)
 
 
 @pytest.mark.parametrize("tier", TIERS, ids=lambda tier: tier.name)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from accounts.core.addresses import API
@@ -358,6 +359,17 @@ def test_the_engine_that_runs_beside_a_killed_leader_leads(stack: Stack, known: 
     known[killed] = stack.pid_of(killed, unlike=leader, within_s=120)
     assert {name: stack.pid_of(name) for name in engines} == {name: known[name] for name in engines}
     assert stack.leading_engine() == standby  # the leader's successor waits
+
+
+def test_the_agent_that_replaces_a_killed_one_watches_quiet_models(stack: Stack, known: dict[str, int]) -> None:
+    until(lambda: is_healthy(stack), "healthy before")
+    watcher = "SELECT split_part(owner, ':', 2) FROM ledger_lease WHERE name = 'sleep_watch'"
+    with psycopg.connect(stack.database_url, autocommit=True) as session:
+        until(lambda: session.execute(watcher).fetchone() == (str(known["agent"]),), "the agent watches")
+        os.kill(before := known["agent"], signal.SIGKILL)
+        known["agent"] = stack.pid_of("agent", unlike=before, within_s=120)
+        until(lambda: session.execute(watcher).fetchone() == (str(known["agent"]),), "the new agent watches")
+    until(lambda: is_healthy(stack), "healthy again")
 
 
 def test_engine_worker_and_control_plane_killed_at_once_come_back(stack: Stack, known: dict[str, int]) -> None:

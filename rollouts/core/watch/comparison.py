@@ -14,12 +14,12 @@ from typing import Any
 from rollouts.core.evidence import Side, Sums, Tolerance, Window, increments, onset_mixed, onset_step
 from rollouts.core.policy import FULL_BP, Policy
 
-#: Stable is proven to be worse in no fewer bins than these: the evidence of one bin is capped, so that a clump convicts nobody.
+#: Stable is proven to be worse in no fewer bins than these: the evidence of one bin is capped, so that a clump alone proves nothing.
 BINS_TO_CONVICT = 6
 #: The control's share in a look, in basis points.
 EVEN_BP = FULL_BP // 2
-#: In bins of 10 s: what is counted first in a look is of the queues from before it; how long a look lasts at the most; how long after a
-#: look that convicted nobody another may begin.
+#: In bins of 10 s: the beginning of a look, in which queues from before it empty; its longest time; the shortest time between a look
+#: without a conviction and the next.
 SETTLING, LOOK, BETWEEN = 3, 18, 180
 
 
@@ -61,7 +61,7 @@ class Comparison:
         )
 
     def at(self, share_bp: int) -> Comparison:
-        """At this share: this one, or a new one if the share has changed."""
+        """Returns the comparison at this share: a new object after a change of the share."""
         if share_bp == self.share_bp:
             return self
         return Comparison(share_bp, self.looks + (share_bp == EVEN_BP))

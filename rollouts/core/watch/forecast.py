@@ -1,4 +1,4 @@
-"""What the watch will take for an objective at a rate of requests."""
+"""Expected delays of the watch at a rate of requests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rollouts.core.watch.objective import Objective, objectives_of
 from rollouts.core.watch.sequential_test import PAGE, TICKET
 from rollouts.core.watch.watched import MET_LOG_E
 
-#: What a healthy release fails of its objective; a premise of `met_s`.
+#: Share of the allowed bad requests that a healthy release has; a premise of `met_s`.
 HEALTHY = 0.2
 
 
 @dataclass(frozen=True)
 class WatchForecast:
-    """Seconds, rounded; None: never, or nobody knows the rate.
+    """Seconds, rounded; None: never, or the rate is unknown.
 
     Attributes:
         page_all_s: until the page if every request fails.

@@ -17,7 +17,7 @@ MOVES: dict[AlarmState, frozenset[AlarmState]] = {
     A.ACKNOWLEDGED: frozenset({A.OPEN, A.CLOSED}),
     A.CLOSED: frozenset({A.OPEN}),
 }
-#: Somebody has to do something, or does it.
+#: A person has to act, or does so.
 LIVE = frozenset({A.OPEN, A.ACKNOWLEDGED})
-#: The same objective that burns again within so many seconds opens its last alarm again, and no second one.
+#: An objective that burns again within this time (s) opens its last alarm again, and no second alarm.
 AGAIN_WITHIN_S = 1800.0

@@ -1,4 +1,4 @@
-"""What a model promises in an environment, as the watch judges it."""
+"""Objectives of a model, as the watch judges them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rollouts.core.counter_deltas import Counts
 from rollouts.core.indicators import Source
 from rollouts.core.policy import Guard, Policy
 
-#: An objective of no failure at all is judged as one in so many: no test can prove that a share is 0.
+#: An objective of no failure at all is judged as this share: no test can prove that a share is 0.
 LEAST_FRAC = 1e-5
 
 
@@ -33,7 +33,7 @@ class Objective:
         return max(LEAST_FRAC, self.guard.max_frac)
 
     def counted(self, counts: Counts) -> tuple[int, int]:
-        """(bad attempts, attempts) of this objective among what was counted of a release."""
+        """(bad attempts, attempts) of this objective among the counts of a release."""
         return counts.bad.get(self.name, 0), self.guard.kind.attempts(counts, self.name)
 
 

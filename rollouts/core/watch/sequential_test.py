@@ -36,7 +36,7 @@ class Tier:
     Attributes:
         name: `page` wakes somebody, `ticket` waits for working hours.
         bin_s: length of a bin in seconds.
-        over: the null hypothesis: the share is at most so many times the objective.
+        over: the null hypothesis: the share is at most `over` times the objective.
         bins_to_open: no alarm comes from fewer bins than about these.
     """
 
@@ -71,7 +71,7 @@ class Tier:
     def expected_delay_s(self, share: float, rate_per_s: float, max_frac: float) -> float | None:
         """Seconds until an alarm if `share` of `rate_per_s` attempts are bad from now on; None if it would never come.
 
-        From the mean evidence of a bin: that of the best alternative, as many bins as it needs, and half a bin of waiting.
+        From the mean evidence of a bin: that of the best alternative, its bins until the bar, and half a bin of waiting.
         """
         n, p0 = rate_per_s * self.bin_s, self.null(max_frac)
         alternatives = [min(times * p0, (1 + p0) / 2) for times in TIMES]

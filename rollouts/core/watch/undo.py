@@ -30,11 +30,11 @@ class ObjectiveResult:
     @property
     def sentence(self) -> str:
         share = f" ({self.bad / self.attempts:.2%})" if self.attempts else ""
-        return f"{self.bad} of {self.attempts} {self.words}{share} where {self.max_frac:.2%} is allowed"
+        return f"{self.bad} of {self.attempts} {self.words}{share}, with {self.max_frac:.2%} allowed"
 
 
 def undo_verdict(judged: Sequence[ObjectiveResult]) -> UndoVerdict:
-    """An objective that burns holds the window open; without proof for each, nobody knows."""
+    """An objective that burns holds the window open; without proof for each the verdict is `not_judged`."""
     standings = {one.standing for one in judged}
     if Standing.BURNING in standings:
         return UndoVerdict.BURNING

@@ -1,4 +1,4 @@
-"""What the watch knows of one objective of one model in one environment, bin after bin."""
+"""Counts and evidence of an objective of a model in an environment, bin after bin."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rollouts.core.watch.sequential_test import EVEN, NONE, PAGE, TICKET, Sums, 
 
 #: Minutes that are kept for burn rates.
 MINUTES = 60
-#: Without an attempt for so many seconds there is no data.
+#: After this time (s) without an attempt there is no data.
 NO_DATA_S = 600.0
-#: log E of 20: what proves that an objective is met.
+#: Evidence of 20, as a logarithm, proves that an objective is met.
 MET_LOG_E = math.log(20)
 
 
@@ -29,7 +29,7 @@ class WatchedMinute(NamedTuple):
 
 
 class Standing(StrEnum):
-    """`met`: proven by counts since `since`. `not_judged`: neither proven nor burning. `no_data`: nobody asks."""
+    """`met`: proven by counts since `since`. `not_judged`: neither proven nor burning. `no_data`: no requests."""
 
     BURNING = "burning"
     MET = "met"
@@ -43,7 +43,7 @@ class Watched:
     release: digest of the stable release that is counted.
     since: when the watch began to count that release, in seconds since the epoch (UTC).
     bad, attempts: counted since then.
-    unknown_s: seconds since then in which a gateway could not be read, or no watch ran.
+    unknown_s: seconds since then in which a gateway could not be read, or no engine led.
     at: end of the last bin.
     asked_at: end of the last bin with an attempt; None: there was none.
     page, ticket: the sums of both tests. `page_ends`, `ticket_ends`: the closing test of an alarm, while it is open.
@@ -89,7 +89,7 @@ class Watched:
         )
 
     def unread(self, seconds: float) -> Watched:
-        """After a time in which nobody counted: no evidence for anything."""
+        """After a time (s) without counts, which is no evidence."""
         return replace(self, unknown_s=self.unknown_s + seconds)
 
     def _minutes_after(self, minute: int, bad: int, attempts: int) -> tuple[WatchedMinute, ...]:
