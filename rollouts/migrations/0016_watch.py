@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("registry", "0002_diet"),
-        ("rollouts", "0015_diet"),
+        ("rollouts", "0013_squashed_0015_diet"),
         ("serving", "0035_endpoint"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]

@@ -216,8 +216,10 @@ class StableWatch:
         return changed
 
     def _compare(self, one: _Model, live: dict[Any, Alarm]) -> bool:
-        """Begins and ends a look at both releases under equal load, and undoes the promotion if the release is worse in it. Returns whether it
-        changed something. `live`: alarms."""
+        """Begins and ends a look at both releases under equal load, and undoes the promotion if the release is worse in it.
+
+        Returns whether it changed something. `live`: alarms.
+        """
         plan, rollout, key = one.plan, one.promoted, (one.route.environment_id, one.route.model_id)
         if plan is None or rollout is None or not plan.control.rolls_back:
             return False

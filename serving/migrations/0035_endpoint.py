@@ -116,7 +116,7 @@ DROP FUNCTION serving_endpoint_keeps_stable(), serving_endpoint_is_of_one_releas
 
 
 class Migration(migrations.Migration):
-    dependencies = [("registry", "0001_squashed_0015_traffic_policy"), ("serving", "0034_no_variants")]
+    dependencies = [("registry", "0001_squashed_0015_traffic_policy"), ("serving", "0028_squashed_0034_no_variants")]
 
     operations = [
         migrations.CreateModel(
