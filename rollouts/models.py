@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 
 from django.db import models
 from django.db.models import Q
@@ -96,6 +97,15 @@ class Rollout(models.Model):
     def effective_policy(self) -> Policy:
         """The policy as it can be followed with or without a stable release."""
         return followed_policy(json.dumps(self.policy), has_stable=self.stable_id is not None)
+
+    @property
+    def undo_ends_at(self) -> datetime:
+        """When the undo window of a promotion ends if nothing holds it open."""
+        return (self.ended_at or self.created_at) + timedelta(seconds=self.effective_policy.instant_window_s)
+
+    @property
+    def is_undo_prolonged(self) -> bool:
+        return self.undo_until is not None and self.undo_until > self.undo_ends_at + timedelta(seconds=1)
 
     @property
     def began_with_stable(self) -> bool:

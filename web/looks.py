@@ -53,6 +53,7 @@ def shell(request: HttpRequest) -> dict[str, Any]:
         "looks": looks_of(request),
         "approvals_waiting": SimpleLazyObject(lambda: _counted(request).waiting),
         "lost_models": SimpleLazyObject(lambda: _counted(request).lost),
+        "live_alarms": SimpleLazyObject(lambda: _counted(request).alarms),
     }
 
 

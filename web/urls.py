@@ -14,6 +14,7 @@ from django.views.generic import RedirectView
 from web import looks
 from web.pages import (
     account,
+    alarms,
     aliases,
     approvals,
     audit,
@@ -190,6 +191,17 @@ urlpatterns = [
     path("approvals/_live/", require_GET(approvals.approvals_live), name="approvals_live"),
     path("approvals/waivers/<uuid:release>/", posted(approvals.waive, "approvals"), name="approval_waive"),
     path("approvals/<int:pk>/<slug:verb>/", posted(approvals.decide, "approvals"), name="approval_decide"),
+    # alarms
+    path("alarms/", require_GET(alarms.alarms), name="alarms"),
+    path("alarms/_live/", require_GET(alarms.alarms_live), name="alarms_live"),
+    path("alarms/<int:pk>/", require_GET(alarms.alarm), name="alarm"),
+    path("alarms/<int:pk>/_live/", require_GET(alarms.alarm_live), name="alarm_live"),
+    *_forms(
+        "alarm",
+        "alarms/<int:pk>/",
+        ("acknowledge", alarms.acknowledge, "alarm_acknowledge"),
+        ("close", alarms.close, "alarm_close"),
+    ),
     # fleet
     path("fleet/", require_GET(fleet.fleet), name="fleet"),
     path("fleet/_shown/", require_GET(fleet.fleet_shown), name="fleet_shown"),

@@ -54,6 +54,13 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "withdrawn": ("idle", "dash"),
     # of people, tokens, nodes, keys and the like
     "serves": ("ok", "dot"),
+    "burning": ("bad", "alert"),
+    "met": ("ok", "check"),
+    "not_judged": ("waiting", "question"),
+    "no_data": ("idle", "question"),
+    "open": ("bad", "alert"),
+    "acknowledged": ("waiting", "person"),
+    "closed": ("idle", "check"),
     "active": ("ok", "check"),
     "healthy": ("ok", "check"),
     "verified": ("ok", "lock"),

@@ -16,6 +16,7 @@ from ledger.queries.clock import now as database_now
 from rollouts.core.lifecycle import ACTIVE
 from rollouts.core.recent_traffic import MINUTES, RecentTraffic
 from rollouts.models import DecisionRecord, Observation, Rollout, TrafficRecord
+from rollouts.queries.alarms import every_watched_route, live_alarms, objectives_now
 from serving.core.gpu import Gpu, reading_of
 from serving.models import Deployment, Gateway, Node, Route
 from serving.queries.endpoints import answering
@@ -209,6 +210,32 @@ def error_burn() -> Values:
         if isinstance(limit, float) and limit > 0 and requests:
             found[environment, model] = sum(one.errors for one in minutes) / requests / limit
     return found
+
+
+@_figure("sluicegate_alarms", _GAUGE, "1 for each live alarm.", *_PLACE, "objective", "tier", "state")
+def alarms() -> Values:
+    columns = ("environment__slug", "model__slug", "objective", "tier", "state")
+    return dict.fromkeys(live_alarms().values_list(*columns), 1.0)
+
+
+@_figure(
+    "sluicegate_objective_burn_ratio",
+    _GAUGE,
+    "Share of bad requests of the stable release, divided by its objective.",
+    *_PLACE,
+    "objective",
+    "window",
+)
+def objective_burn() -> Values:
+    """By the watch. Absent without requests in the window, and if the watch has not counted lately."""
+    now = database_now()
+    return {
+        (route.environment.slug, route.model.slug, one.name, window): burn
+        for route in every_watched_route()
+        for one in objectives_now(route, now)
+        for window, burn in (("5m", one.burn_5m), ("1h", one.burn_1h))
+        if burn is not None
+    }
 
 
 @_figure("sluicegate_replicas", _GAUGE, "Replicas by release and state.", *_PLACE, "release", "state")

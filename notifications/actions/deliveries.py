@@ -106,6 +106,8 @@ def _collect_for(webhook_id: int) -> int:
 
 
 def _verbs_of(row: Webhook) -> list[str]:
+    if row.kind == ReceiverKind.PEOPLE:  # the row of an older installation lacks newer ones
+        return list(PERSONAL)
     verbs = meant_by(row.verbs)
     return verbs_for(WebhookFormat(row.format), verbs) if row.format else verbs
 
@@ -129,13 +131,14 @@ def _to_people(row: Webhook, event: Event) -> list[Delivery]:
 def next_due() -> list[tuple[int, uuid.UUID]]:
     """(webhook, the oldest event's delivery that is due), for every webhook that has one.
 
-    At PagerDuty the events of one subject go in their order: a trigger that comes after its resolve would wake people for ever.
+    At PagerDuty the events of one subject go in their order: a trigger that comes after its resolve would wake people for ever. All
+    alarms count as one subject, because the next alarm of an objective has the same alert.
     """
     first = Delivery.objects.filter(webhook=OuterRef("pk"), state__in=OPEN, due_at__lte=Now()).order_by("event_id")
     before = Delivery.objects.filter(
         webhook=OuterRef("webhook"), state__in=OPEN, event__lt=OuterRef("event"),
-        event__subject_type=OuterRef("event__subject_type"), event__subject_id=OuterRef("event__subject_id"),
-    )  # fmt: skip
+        event__subject_type=OuterRef("event__subject_type"),
+    ).filter(Q(event__subject_type="alarm") | Q(event__subject_id=OuterRef("event__subject_id")))  # fmt: skip
     in_order = Subquery(first.exclude(Exists(before)).values("pk")[:1])
     rows = Webhook.objects.filter(is_active=True).annotate(
         first=Case(When(format=WebhookFormat.PAGERDUTY, then=in_order), default=Subquery(first.values("pk")[:1]))

@@ -255,7 +255,7 @@ def _verb_problems(patterns: list[str], row: Webhook) -> list[tuple[str, str, st
         fix = f"Write 1 to {MOST_PATTERNS}, such as rollout.* for every event of rollouts."
         found.append(("verbs", f"There are {len(patterns)} patterns.", fix))
     elif row.format == WebhookFormat.PAGERDUTY and not verbs_for(WebhookFormat.PAGERDUTY, meant_by(patterns)):
-        fix = f"Name one that does: {', '.join(WAKES)}, or rollout.* for both."
+        fix = f"Name one that does: {', '.join(WAKES)}, or alarm.* and rollout.* for all."
         found.append(("verbs", "None of these events wakes anybody at PagerDuty.", fix))
     return found
 

@@ -34,12 +34,12 @@ PAGERDUTY_URL: Final = "https://events.pagerduty.com/v2/enqueue"
 #: An integration key of PagerDuty.
 _ROUTING_KEY: Final = re.compile(r"[0-9A-Za-z]{32}")
 #: What must wake whoever is on call, and how bad it is: people are the only way on. A rollback that works wakes nobody.
-WAKES: Final[dict[str, str]] = {"rollout.stuck": "critical", "rollout.blind": "error"}
-#: What ends it: the rollout has ended, or the engine sees again and went on.
+WAKES: Final[dict[str, str]] = {"rollout.stuck": "critical", "rollout.blind": "error", "alarm.opened": "critical"}
+#: Events that end an alert: the rollout has ended, the engine sees again and went on, or the objective is met again.
 RESOLVES: Final = frozenset(
     {
         "rollout.rolled_back", "rollout.promoted", "rollout.reverted", "rollout.rejected", "rollout.cancelled",
-        "rollout.superseded", "rollout.advanced", "rollout.baking",
+        "rollout.superseded", "rollout.advanced", "rollout.baking", "alarm.closed",
     }
 )  # fmt: skip
 
@@ -173,6 +173,7 @@ def pagerduty_body(note: Note, *, routing_key: str, source: str) -> dict[str, An
     severity = WAKES.get(note.verb)
     if severity is None:
         return {"routing_key": routing_key, "event_action": "resolve", "dedup_key": dedup_key}
+    severity = "warning" if ("Tier", "ticket") in note.facts else severity
     facts = {name: _cut(text, _SUMMARY) for name, text in note.facts}
     payload: dict[str, Any] = {
         "summary": _cut(f"{note.headline}. {note.sentence}".rstrip(". ") + ".", _SUMMARY),

@@ -73,7 +73,7 @@ class Note:
 
     verb: str
     seq: int | None  # of the event; None for a test
-    subject: str  # as in `rollout 17`
+    subject: str  # as in `rollout 17`; of an alarm with its objective in place of its number
     headline: str
     sentence: str
     facts: tuple[tuple[str, str], ...]
@@ -89,7 +89,7 @@ def note_of(event: Link, *, public_url: str) -> Note:
     return Note(
         verb=event.verb,
         seq=event.seq,
-        subject=f"{event.subject_type} {event.subject_id}",
+        subject=f"{event.subject_type} {_key(event, facts)}",
         headline=f"{_what(event, facts)} {_PHRASES.get(event.verb) or event.verb.partition('.')[2].replace('_', ' ')}",
         sentence=event.reason,
         facts=(*rows, ("By", event.actor)),
@@ -97,6 +97,13 @@ def note_of(event: Link, *, public_url: str) -> Note:
         url=public_url + path_of(event) if public_url else "",
         button=_BUTTONS.get(event.subject_type, "Open it in the log"),
     )
+
+
+def _key(event: Link, facts: dict[str, Any]) -> str:
+    """The same for all alarms of an objective and tier, so that a rollback begins no second alert."""
+    if event.subject_type != "alarm":
+        return event.subject_id
+    return "/".join(str(facts.get(name, "")) for name in ("environment", "model", "objective", "tier"))
 
 
 def note_of_test(webhook: int, *, at: datetime, asked_by: str, public_url: str) -> Note:

@@ -1,4 +1,4 @@
-"""Who gets a mail of an event, each by themselves: those whom an approval waits for, and whose model was rolled back."""
+"""Recipients of mails about an event: people who may approve, and owners of a model that was rolled back or has an alarm."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from accounts.models import User
 from ledger.models import Event
 from notifications.models import MailChoice
+from rollouts.core.watch.sequential_test import PAGE
 from rollouts.queries.inbox import WaitingApproval, approval_need
-from rollouts.queries.owners import owners_of
+from rollouts.queries.owners import alarm_owners, owners_of
 
 APPROVAL = "rollout.approval_requested"
 ROLLBACKS = ("rollout.second_look", "rollout.rolled_back", "rollout.stuck")
+ALARM = "alarm.opened"
 #: The verbs of events that people get mails of.
-PERSONAL = (APPROVAL, *ROLLBACKS)
+PERSONAL = (APPROVAL, *ROLLBACKS, ALARM)
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ def recipients_of(event: Event) -> Recipients | None:
             return None
         waiting, people = found
         return Recipients(f"approval:{pk}:{waiting.stage}", _reachable(people, "wants_approvals"), waiting)
+    if event.verb == ALARM and event.facts["tier"] == PAGE.name:
+        return Recipients(f"{event.verb}:{pk}:{event.seq}", _reachable(list(alarm_owners(pk)), "wants_rollbacks"))
     if event.verb not in ROLLBACKS:
         return None
     return Recipients(f"{event.verb}:{pk}", _reachable(list(owners_of(pk)), "wants_rollbacks"))

@@ -58,7 +58,7 @@ def settle_undo_window(rollout: Rollout) -> None:
     began_at = found.ended_at or found.created_at
     is_too_long = now >= began_at + timedelta(seconds=plan.undo_max_s)
     if verdict is UndoVerdict.BURNING or (verdict is UndoVerdict.NOT_JUDGED and not is_too_long):
-        _hold(found, verdict, judged, ends_at=began_at + timedelta(seconds=plan.instant_window_s))
+        _hold(found, verdict, judged)
     elif found.undo_until <= now:
         reason = _why_closed(found, following, verdict, judged)
         _close(found, ENGINE, reason, {"verdict": verdict, "objectives": [asdict(one) for one in judged]})
@@ -82,14 +82,13 @@ def close_undo_window(*, actor: Actor, rollout: Rollout, expected_version: int, 
     return found
 
 
-def _hold(rollout: Rollout, verdict: UndoVerdict, judged: list[ObjectiveResult], *, ends_at: Any) -> None:
+def _hold(rollout: Rollout, verdict: UndoVerdict, judged: list[ObjectiveResult]) -> None:
     """Prolongs the window. The first time an event states why."""
     assert rollout.undo_until is not None and rollout.stable is not None
-    is_first = rollout.undo_until <= ends_at + timedelta(seconds=1)
     Rollout.objects.filter(pk=rollout.pk).update(
         undo_until=max(rollout.undo_until, clock.now()) + timedelta(seconds=HOLD_S)
     )
-    if not is_first:
+    if rollout.is_undo_prolonged:
         return
     because = "an objective burns" if verdict is UndoVerdict.BURNING else "not every objective is proven to be met yet"
     append_event(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import JSONObject
 
-from accounts.core.access import Actor, Verb, teams_where
+from accounts.core.access import Actor
 from ledger.core.errors import Invalid, NotFound
 from ledger.queries import clock
 from registry.models import ServedModel
+from registry.queries.releases import sight_of, within_sight
 from rollouts.core.policy_schema import stored_policy
 from rollouts.core.watch.lifecycle import LIVE
 from rollouts.core.watch.objective import Objective, objectives_of
@@ -21,26 +24,25 @@ from rollouts.core.watch.undo import ObjectiveResult, UndoVerdict, undo_verdict
 from rollouts.core.watch.watched import Standing, Watched
 from rollouts.models import Alarm, Rollout, WatchRecord
 from serving.models import Environment, Route
-from serving.queries.routes import route_of
+from serving.queries.reporting import reports_since
+from serving.queries.routes import all_routes, every_route, model_routes
 
 #: Counts that are older than this, in seconds, are not shown: the watch writes them each minute.
 STALE_S = 180.0
-_LIVE = sorted(state.value for state in LIVE)
+#: Condition on alarms.
+LIVE_ALARMS = Q(state__in=sorted(state.value for state in LIVE))
 
 
 def live_alarms() -> QuerySet[Alarm]:
-    return Alarm.objects.filter(state__in=_LIVE).select_related(
-        "environment", "model__team", "release", "acknowledged_by"
-    )
+    return Alarm.objects.filter(LIVE_ALARMS).select_related("environment", "model__team", "release", "acknowledged_by")
 
 
 def alarms_for(actor: Actor, *, is_live: bool | None = None) -> QuerySet[Alarm]:
     """Alarms of the models that the actor may read, the newest first."""
     rows = Alarm.objects.select_related("environment", "model__team", "release", "acknowledged_by")
     if is_live is not None:
-        rows = rows.filter(Q(state__in=_LIVE) if is_live else ~Q(state__in=_LIVE))
-    teams = teams_where(actor, Verb.READ)
-    return rows if teams is None else rows.filter(model__team__slug__in=teams)
+        rows = rows.filter(LIVE_ALARMS if is_live else ~LIVE_ALARMS)
+    return rows.filter(within_sight(*sight_of(actor), of="model__"))
 
 
 def get_alarm(actor: Actor, pk: int) -> Alarm:
@@ -87,20 +89,70 @@ class ObjectiveNow:
     alarm: Alarm | None = None
 
     @property
+    def share(self) -> float | None:
+        """Of bad attempts since `since`; None without an attempt."""
+        return self.bad / self.attempts if self.attempts else None
+
+    @property
+    def share_5m(self) -> float | None:
+        return None if self.burn_5m is None else self.burn_5m * self.max_frac
+
+    @property
+    def share_1h(self) -> float | None:
+        return None if self.burn_1h is None else self.burn_1h * self.max_frac
+
+    @property
     def judged(self) -> ObjectiveResult:
         return ObjectiveResult(
             self.name, self.words, self.max_frac, self.standing, self.bad, self.attempts, self.log_e_met
         )
 
 
-def objectives_now(route: Route, *, alarms: Iterable[Alarm] | None = None) -> list[ObjectiveNow]:
-    """How each objective of the route's stable release stands. `alarms`: the live ones of the model there, if they are known."""
-    here = Q(environment=route.environment_id, model=route.model_id)
-    live = list(live_alarms().filter(here) if alarms is None else alarms)
-    record = WatchRecord.objects.filter(here).first()
-    now = clock.now()
-    is_counted = record is not None and (now - record.at).total_seconds() <= STALE_S
-    told: dict[str, Any] = record.objectives if record is not None and is_counted else {}
+_OF_ALARM = ("id", "objective", "tier", "state", "reason", "opened_at")
+
+
+def alarm_column() -> ArraySubquery:
+    """For a query with the columns `environment` and `model`: the live alarms there, for `alarms_from`."""
+    live = Alarm.objects.filter(LIVE_ALARMS, environment=OuterRef("environment"), model=OuterRef("model"))
+    return ArraySubquery(live.values(row=JSONObject(**{name: name for name in _OF_ALARM})))
+
+
+def alarms_from(rows: Iterable[dict[str, Any]]) -> list[Alarm]:
+    """The alarms of an `alarm_column`, those of the tier page first."""
+    found = [Alarm(**{**row, "opened_at": datetime.fromisoformat(row["opened_at"])}) for row in rows]
+    return sorted(found, key=lambda one: one.tier != PAGE.name)
+
+
+def watched_routes(model: ServedModel) -> list[Route]:
+    """As `routes_of` of serving, each with the columns that `objectives_now` reads. One query."""
+    found = list(_watched(model_routes(model.pk, reports_since())))
+    for route in found:
+        route.model = model
+    return found
+
+
+def every_watched_route() -> QuerySet[Route]:
+    """As `all_routes` of serving, each with the same."""
+    return _watched(all_routes())
+
+
+def _watched(routes: QuerySet[Route]) -> QuerySet[Route]:
+    record = WatchRecord.objects.filter(environment=OuterRef("environment"), model=OuterRef("model"))
+    counted = Subquery(record.values(row=JSONObject(at="at", objectives="objectives")))
+    return routes.annotate(counted=counted, alarms=alarm_column())
+
+
+def _watched_route(environment: int, model: int) -> Route | None:
+    return _watched(every_route()).filter(environment=environment, model=model).first()
+
+
+def objectives_now(route: Route, now: datetime | None = None) -> list[ObjectiveNow]:
+    """How each objective of the stable release of a watched route stands. No query, but for `now` by the database's clock."""
+    record: dict[str, Any] | None = route.counted  # type: ignore[attr-defined]
+    now = now or clock.now()
+    is_counted = record is not None and (now - datetime.fromisoformat(record["at"])).total_seconds() <= STALE_S
+    told: dict[str, Any] = record["objectives"] if record is not None and is_counted else {}
+    live = alarms_from(route.alarms)  # type: ignore[attr-defined]
     return [
         _standing(objective, told.get(objective.name), str(route.stable.digest), live, now)
         for objective in watched_objectives(route.model)
@@ -110,10 +162,7 @@ def objectives_now(route: Route, *, alarms: Iterable[Alarm] | None = None) -> li
 def _standing(
     objective: Objective, told: dict[str, Any] | None, stable: str, live: list[Alarm], now: datetime
 ) -> ObjectiveNow:
-    alarm = next(
-        iter(sorted((one for one in live if one.objective == objective.name), key=lambda one: one.tier != PAGE.name)),
-        None,
-    )
+    alarm = next((one for one in live if one.objective == objective.name), None)
     plain: dict[str, Any] = {
         "name": objective.name,
         "words": objective.words,
@@ -137,18 +186,36 @@ def _standing(
     )
 
 
-def judged_since_promotion(rollout: Rollout) -> tuple[UndoVerdict, list[ObjectiveResult]]:
-    """Whether the promoted release meets its objectives, by counts since then; `not_judged` if it is no longer stable."""
-    route = route_of(rollout.model_id, rollout.environment_id)
-    judged = (
-        [one.judged for one in objectives_now(route)]
-        if route is not None and route.stable_id == rollout.candidate_id
-        else []
-    )
+def judged_since_promotion(rollout: Rollout, route: Route | None = None) -> tuple[UndoVerdict, list[ObjectiveResult]]:
+    """Whether the promoted release meets its objectives, by counts since then; `not_judged` if it is no longer stable. `route`: the
+    watched route, if it is known."""
+    route = route or _watched_route(rollout.environment_id, rollout.model_id)
+    is_stable = route is not None and route.stable_id == rollout.candidate_id
+    judged = [one.judged for one in objectives_now(route)] if route is not None and is_stable else []
     return undo_verdict(judged), judged
+
+
+@dataclass(frozen=True)
+class ProlongedWindow:
+    """Why an undo window is open beyond its policy's time. `closes_at`: without proof; None while an objective burns."""
+
+    verdict: UndoVerdict
+    judged: list[ObjectiveResult]
+    closes_at: datetime | None
+
+
+def prolonged_window(rollout: Rollout, route: Route | None = None) -> ProlongedWindow | None:
+    """None if the window still runs by its policy's time. `route`: as above."""
+    if not rollout.is_undo_prolonged:
+        return None
+    verdict, judged = judged_since_promotion(rollout, route)
+    began_at = rollout.ended_at or rollout.created_at
+    is_burning = verdict is UndoVerdict.BURNING
+    closes_at = began_at + timedelta(seconds=rollout.effective_policy.undo_max_s)
+    return ProlongedWindow(verdict, judged, None if is_burning else closes_at)
 
 
 def watched_in(environment: Environment, model: ServedModel) -> list[ObjectiveNow]:
     """`objectives_now` of the model in the environment; empty without a route."""
-    route = route_of(model, environment)
+    route = _watched_route(environment.pk, model.pk)
     return objectives_now(route) if route is not None else []

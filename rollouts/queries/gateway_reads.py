@@ -17,6 +17,7 @@ from django.utils import timezone
 from registry.models import ServedModel
 from rollouts.core.recent_traffic import NOW_WITHIN_S
 from rollouts.models import TrafficRecord
+from rollouts.queries.alarms import alarm_column
 from serving.models import Route
 from serving.queries.endpoints import with_answering
 from serving.queries.reporting import reports_since
@@ -65,8 +66,9 @@ def route_standing() -> list[tuple[int, str, int, bool]]:
 
 
 def read_routes(model: ServedModel) -> list[Route]:
-    """As `routes_of` of serving, and each with `read_at` and `written_at`: see `last_read` and `last_written`."""
-    return list(model_routes(model.pk, reports_since()).annotate(read_at=last_read(), written_at=last_written()))
+    """As `routes_of` of serving, and each with `alarms`, `read_at` and `written_at`: see `last_read` and `last_written`."""
+    told = {"alarms": alarm_column(), "read_at": last_read(), "written_at": last_written()}
+    return list(model_routes(model.pk, reports_since()).annotate(**told))
 
 
 def unread(since: Any) -> Q:

@@ -30,7 +30,8 @@ from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import stored_policy
 from rollouts.core.policy_weakening import weaker_approvals
-from rollouts.models import DecisionRecord, Rollout
+from rollouts.models import Alarm, DecisionRecord, Rollout
+from rollouts.queries.alarms import LIVE_ALARMS
 from rollouts.queries.approvals import (
     able_to_approve,
     ahead_of,
@@ -41,7 +42,6 @@ from rollouts.queries.approvals import (
 )
 from rollouts.queries.gateway_reads import READ_WITHIN, lost_or_unread
 from rollouts.queries.target import RollbackTarget, missing_targets
-from serving.models import Route
 from serving.queries.reporting import reports_since
 
 S = RolloutState
@@ -302,11 +302,12 @@ def _why_no_waiver(actor: Actor, release: Release) -> str:
 
 @dataclass(frozen=True)
 class Counted:
-    """Numbers of the navigation: things that wait for this very person, and models that the person may see without a server that is
-    known to answer or with unread gateways (`rollouts.queries.gateway_reads`), each environment for itself."""
+    """Numbers of the navigation: things that wait for this very person, and of the models that the person may see those without a server
+    that is known to answer or with unread gateways (`rollouts.queries.gateway_reads`), each environment for itself, and live alarms."""
 
     waiting: int = 0
     lost: int = 0
+    alarms: int = 0
 
 
 def counted_for(actor: Actor, *, now: datetime | None = None) -> Counted:
@@ -314,12 +315,12 @@ def counted_for(actor: Actor, *, now: datetime | None = None) -> Counted:
     if actor.user_id is None:
         return Counted()
     teams, now = teams_where(actor, Verb.APPROVE_ROLLOUT), now or timezone.now()
-    if teams == frozenset():
-        return Counted(0, len(list(_lost(*sight_of(actor), **_since(now)))))
     rows = list(_counting(teams, *sight_of(actor), user=actor.user_id, since=now - WAIVERS_WITHIN, **_since(now)))
-    rollouts, releases, lost = next(iter(rows), ([], [], []))
-    waivers = sum(bool(_kinds_missing(row["paths"], row["given"])) for row in releases)
-    return Counted(waivers + sum(_waits_for(actor, row, now) for row in rollouts), len(lost))
+    rollouts, releases, *numbers = next(iter(rows), ([], []))
+    waivers = sum(bool(_kinds_missing(row["paths"], row["given"])) for row in releases or [])
+    return Counted(
+        waivers + sum(_waits_for(actor, row, now) for row in rollouts or []), *(len(one or []) for one in numbers)
+    )
 
 
 def _counting(
@@ -331,24 +332,22 @@ def _counting(
     reports: datetime,
     reads: datetime,
 ) -> QuerySet[Any, tuple[Any, ...]]:
-    """(rollouts, releases) that may wait for the user, and routes without a serving server, as lists in one row."""
-    theirs = within_sight(teams, of="model__")
+    """(rollouts, releases) that may wait for the user, None if the user approves nowhere; routes without a serving server, and live
+    alarms. Lists in one row."""
+    theirs, theirs_to_see = within_sight(teams, of="model__"), within_sight(seen, pattern, of="model__")
     asking = with_approvals(Rollout.objects.filter(_ASKS, theirs, state__in=_STATES))
     asking = asking.exclude(candidate__author=user).exclude(requested_by=user)
     code = code_bearing(theirs, since).exclude(author=user)
     return user_row(user).values_list(
         ArraySubquery(asking.values(row=JSONObject(**_COUNTED))),
         ArraySubquery(code.values(row=JSONObject(paths="paths", given="given"))),
-        ArraySubquery(_lost(seen, pattern, reports, reads).values("pk")),
+        ArraySubquery(lost_or_unread(reports, reads).filter(theirs_to_see).values("pk")),
+        ArraySubquery(Alarm.objects.filter(LIVE_ALARMS, theirs_to_see).values("pk")),
     )
 
 
 def _since(now: datetime) -> dict[str, Any]:
     return {"reports": reports_since(now), "reads": now - READ_WITHIN}
-
-
-def _lost(seen: frozenset[str] | None, pattern: str | None, reports: datetime, reads: datetime) -> QuerySet[Route]:
-    return lost_or_unread(reports, reads).filter(within_sight(seen, pattern, of="model__"))
 
 
 #: What `_waits_for` reads of a rollout.

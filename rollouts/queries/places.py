@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, LIVE, RolloutState, outcome_of
-from rollouts.models import Rollout
+from rollouts.models import Alarm, Rollout
+from rollouts.queries.alarms import LIVE_ALARMS, alarms_from
 from serving.models import Environment, Route
 from serving.queries import all_environments
 from serving.queries.readiness import Readiness, readiness_from, readiness_of
@@ -37,6 +38,7 @@ class PlaceRollout(NamedTuple):
     decided_at: datetime | None
     ended_at: datetime | None
     undo_until: datetime | None
+    window_s: float | None  # of undo, by the policy
 
     @property
     def outcome_at(self) -> datetime:
@@ -68,6 +70,7 @@ class Place:
     back_until: datetime | None = None
     health: Readiness | None = None
     others: tuple[int, ...] = ()
+    alarms: Sequence[Alarm] = ()  # live ones, those of the tier page first
 
     @property
     def moving(self) -> PlaceRollout | None:
@@ -91,8 +94,9 @@ class Place:
 
     @property
     def is_doubted(self) -> bool:
-        """Whether servers of stable are not known to answer, or gave no right answer lately."""
-        return self.is_lost or (self.is_awake and self.health is not None and self.health.unproven > 0)
+        """Whether an alarm is live, or servers of stable are not known to answer or gave no right answer lately."""
+        is_unproven = self.is_awake and self.health is not None and self.health.unproven > 0
+        return bool(self.alarms) or self.is_lost or is_unproven
 
     @property
     def key(self) -> str:
@@ -101,31 +105,36 @@ class Place:
 
 
 def served_places(model: ServedModel, routes: Iterable[Route]) -> dict[int, Place]:
-    """By route, of the model's `routes_of`: what serves there and how it is, and nothing of rollouts. No query."""
+    """By route, of the model's `watched_routes`: the release, its health and its alarms, without rollouts. No query."""
     found = {}
     for route in routes:
         stable = NamedRelease(route.stable_id, route.stable.number)
         split = RouteSplit(stable, None, 0, route.stable_since, route.sleep)  # type: ignore[attr-defined]
         there = readiness_from(route.health)  # type: ignore[attr-defined]
-        found[route.pk] = Place(route.environment, model, stable.number, split, since=route.stable_since, health=there)
+        alarms = alarms_from(route.alarms)  # type: ignore[attr-defined]
+        since = route.stable_since
+        found[route.pk] = Place(route.environment, model, stable.number, split, since, health=there, alarms=alarms)
     return found
 
 
 def places_of(models: Collection[ServedModel], *, now: datetime | None = None) -> dict[Environment, list[Place]]:
-    """Every environment, with the places of these models in it, in the order of the models. Four queries."""
+    """Every environment, with the places of these models in it, in the order of the models. Five queries."""
     return places_in(all_environments(), models, now=now)
 
 
 def places_in(
     environments: Iterable[Environment], models: Collection[ServedModel], *, now: datetime | None = None
 ) -> dict[Environment, list[Place]]:
-    """The same for these environments. Three queries."""
+    """The same for these environments. Four queries."""
     now = now or timezone.now()
     ids = [model.pk for model in models]
     routes, rollouts, health = splits_of(ids), _newest(ids), readiness_of(ids, now=now)
     loaded: dict[_At, dict[int, Readiness]] = {}
     for (environment_id, _), one in health.items():
         loaded.setdefault((environment_id, one.model_id), {})[one.number] = one
+    alarms: dict[_At, list[Alarm]] = {}
+    for alarm in Alarm.objects.filter(LIVE_ALARMS, model__in=ids).order_by("tier"):  # page before ticket
+        alarms.setdefault((alarm.environment_id, alarm.model_id), []).append(alarm)
     found: dict[Environment, list[Place]] = {}
     for environment in environments:
         found[environment] = []
@@ -141,7 +150,7 @@ def places_in(
                 Place(
                     environment, model, number, route, route.stable_since if route is not None else None, last, back_to, back_until,
                     there.get(number) if number is not None else None,
-                    tuple(one for one in sorted(there, reverse=True) if one != number),
+                    tuple(one for one in sorted(there, reverse=True) if one != number), alarms.get(at, ()),
                 )
             )  # fmt: skip
     return found
@@ -153,7 +162,9 @@ def _rollout_rows(models: Collection[int]) -> QuerySet[Any, tuple[Any, ...]]:
     newest = mine.distinct(*_AT).values("pk")
     promoted = mine.filter(state__in=_PROMOTED).distinct(*_AT).values("pk")
     rows = Rollout.objects.filter(Q(pk__in=newest) | Q(pk__in=promoted)).order_by("pk")
-    return rows.values_list(*_AT, *_ARMS, "pk", *PlaceRollout._fields[3:])
+    return rows.annotate(window_s=F("policy__instant_window_s")).values_list(
+        *_AT, *_ARMS, "pk", *PlaceRollout._fields[3:]
+    )
 
 
 _AT = ("environment_id", "model_id")
@@ -179,7 +190,8 @@ def _undo_of(
     health: dict[tuple[int, UUID], Readiness],
     now: datetime,
 ) -> tuple[NamedRelease | None, datetime | None]:
-    """(release, until when) that one press goes back to: the rules of `undo_window`, for what was read already."""
+    """(release, end of the undo window) of the rollback that one press does, by the rules of `undo_window`. No end while the window is
+    prolonged."""
     if route is None or last is None:
         return None, None
     if last.state in LIVE:
@@ -190,4 +202,7 @@ def _undo_of(
     if before is None or until is None or until <= now or promoted.candidate != route.stable:
         return None, None
     kept = health.get((environment, before.pk))
-    return (before, until) if kept is not None and (kept.answering or kept.unheard) else (None, None)
+    if kept is None or not (kept.answering or kept.unheard):
+        return None, None
+    ends_at = promoted.outcome_at + timedelta(seconds=promoted.window_s or 0)
+    return before, until if until <= ends_at + timedelta(seconds=1) else None

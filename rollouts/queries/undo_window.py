@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
+from ledger.queries import events
 from registry.models import Release, ServedModel
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
@@ -90,6 +91,12 @@ def is_open(rollout: Rollout, route: Route | None = None) -> bool:
         if rollout.undo_until <= timezone.now() and not is_gone(rollout.candidate_id, rollout.environment_id):
             return False
     return answers(before.pk, rollout.environment_id)
+
+
+def why_undo_closed(rollout: Rollout) -> str:
+    """The sentence of the event; empty if there is none."""
+    closed = events().filter(verb="rollout.undo_closed", subject_type="rollout", subject_id=str(rollout.pk))
+    return closed.order_by("-seq").values_list("reason", flat=True).first() or ""
 
 
 def is_closed(rollout: Rollout, route: Route | None = None, *, known_open: bool | None = None) -> bool:

@@ -148,7 +148,11 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
             for route in where["routes"]
             if route["model"] == model["slug"]
         }
+        alarms = list(client.pages("/alarms", live="true", model=model["slug"]))
     lines = [f"{model['slug']}  {model.get('title', '')}", f"team {model.get('team')}"]
+    lines += [
+        f"alarm {one['id']} in {one['environment']}, {one['tier']}, {one['state']}: {one['reason']}" for one in alarms
+    ]
     for side in ("inputs", "outputs"):
         for tensor in model.get("contract", {}).get(side, []):
             lines.append(f"{side.removesuffix('s')} {tensor['name']} {tensor['data_type']} {tensor['dims']}")
@@ -156,5 +160,5 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
     lines.append(f"gates {', '.join(asked) or 'none'}")
     lines += [f"{where}: {route_line(route)}" for where, route in served.items()] or ["serves nowhere"]
     lines += [f"{r['name']}  {r.get('state')}  {short(r.get('digest'))}  gates {r['gates']}" for r in releases]
-    output.result({**model, "serves": served, "newest_releases": releases}, lines)
+    output.result({**model, "serves": served, "newest_releases": releases, "alarms": alarms}, lines)
     return exits.OK

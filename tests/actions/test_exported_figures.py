@@ -22,8 +22,9 @@ from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import DecisionRecord, Observation, TrafficRecord
 from serving.models import Gateway, Node
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
+from tests.support.worlds.alarm_setup import burning, counted
 from tests.support.worlds.factories import make_node
-from tests.support.worlds.rollout_setup import put, started, with_stable
+from tests.support.worlds.rollout_setup import OBJECTIVES, put, started, with_stable
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now
@@ -64,6 +65,8 @@ def test_a_rollout_and_its_traffic_are_exported() -> None:
     environment, model = rollout.environment.slug, rollout.model.slug
     for name in ("there", "gone"):
         Gateway.objects.create(environment=rollout.environment, name=name, admin_url="http://127.0.0.1:1")
+    counted(rollout.model, bad=48, attempts=1200)
+    burning(rollout.model)
     found = exported(InstallationCollector(Counted(stable.digest or "", model), leads=lambda: True))
     place = (("environment", environment), ("model", model))
 
@@ -74,6 +77,9 @@ def test_a_rollout_and_its_traffic_are_exported() -> None:
     assert of("sluicegate_rollout_weight_ratio", kind="desired") == 0.05
     assert of("sluicegate_rollout_weight_ratio", kind="observed") == 0.048
     assert of("sluicegate_rollout_evidence_log", guard="errors", side="fine") == 1.5
+    assert of("sluicegate_alarms", objective="errors", tier="page", state="open") == 1
+    burn = [of("sluicegate_objective_burn_ratio", objective="errors", window=window) for window in ("5m", "1h")]
+    assert burn == [pytest.approx(0.04 / OBJECTIVES["errors_max_frac"])] * 2
     there = {"gateway": "there"}
     assert of("sluicegate_requests_total", outcome="answered", **there) == 7
     assert (

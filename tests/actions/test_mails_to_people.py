@@ -20,8 +20,10 @@ from notifications.core.delivery import DeliveryState
 from notifications.dispatcher import rounds
 from notifications.models import Delivery, Webhook
 from rollouts import actions as rollouts
+from rollouts.actions.alarms import end_alarm
 from rollouts.models import Rollout
 from tests.support.servers.mail_server import MailServer
+from tests.support.worlds.alarm_setup import burning
 from tests.support.worlds.factories import make_admin, make_user
 from tests.support.worlds.rollout_setup import awaiting, report_for, with_stable
 
@@ -168,6 +170,24 @@ def test_a_rollback_is_told_to_those_whose_model_it_is(mail: MailServer) -> None
     assert receivers(mail) == sorted(["ours", rollout.requested_by.username])  # type: ignore[union-attr]
     assert mail.got[0]["Subject"] == f"[Sluicegate] {rollout.model.slug} r2 in production was rolled back"
     assert "slow: 4 %" in mail.got[0].get_content() and f"{AT}/rollouts/{rollout.pk}/" in mail.got[0].get_content()
+
+
+def test_an_alarm_that_pages_is_told_to_the_owners_each_time_that_it_opens(mail: MailServer) -> None:
+    rollout, _ = with_stable()
+    make_user("ours", team="search", role=Role.MODEL_TEAM)
+    make_user("viewer", team="search", role=Role.VIEWER)
+    gives_addresses()
+    people_row()
+    Webhook.objects.update(verbs=["rollout.stuck"])  # as an installation stored it before there were alarms
+    burning(rollout.model, tier="ticket")
+    alarm = burning(rollout.model)
+    send_all()
+    assert receivers(mail) == ["ours"]
+    assert "48 of 1200 errors" in mail.got[0].get_content() and f"{AT}/alarms/{alarm.pk}/" in mail.got[0].get_content()
+    end_alarm(alarm, at=alarm.opened_at, reason="It is met again.")
+    assert burning(rollout.model) == alarm
+    send_all()
+    assert receivers(mail) == ["ours", "ours"]
 
 
 class TestTheRow:

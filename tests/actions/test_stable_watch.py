@@ -21,7 +21,7 @@ from rollouts.core.watch.sequential_test import PAGE
 from rollouts.core.watch.watched import Standing
 from rollouts.models import Alarm, DecisionRecord, Rollout, WatchRecord
 from rollouts.queries import alarms as queries
-from rollouts.queries.alarms import alarms_for, objectives_now
+from rollouts.queries.alarms import alarms_for, every_watched_route, objectives_now
 from rollouts.watch.stable_watch import StableWatch
 from serving.actions.routes import set_route
 from serving.models import Gateway, Route, Server
@@ -86,7 +86,7 @@ class World:
 
     @property
     def route(self) -> Route:
-        return Route.objects.select_related("model", "stable", "environment").get()
+        return every_watched_route().get()
 
 
 @pytest.fixture

@@ -132,6 +132,18 @@ def test_no_trigger_comes_after_its_resolve(receiver: Receiver) -> None:
     assert not Delivery.objects.exclude(state=S.DELIVERED).exists()
 
 
+def test_the_alarms_of_an_objective_go_in_their_order(receiver: Receiver) -> None:
+    """They share an alert, so an end must not come after the next beginning."""
+    subscribe("pagerduty", receiver, verbs=["alarm.*"])
+    receiver.answers = [503]
+    for verb, number in (("alarm.opened", 7), ("alarm.closed", 7), ("alarm.opened", 8)):
+        happen(verb, subject_type="alarm", subject_id=number)
+    send_all()
+    move_clock(minutes=1)
+    send_all()
+    assert [got.said["event_action"] for got in receiver.got] == ["trigger", "trigger", "resolve", "trigger"]
+
+
 def test_a_secret_that_cannot_be_read_says_what_to_do(receiver: Receiver, settings: Any) -> None:
     row = subscribe("slack", receiver)
     settings.SECRET_KEY = "another one, which is long enough to be one"

@@ -20,9 +20,10 @@ from notifications import actions as notifications
 from notifications.actions.deliveries import collect
 from notifications.models import Delivery, Webhook
 from registry.models import Release
-from rollouts.models import Rollout
+from rollouts.models import Alarm, Rollout
 from serving.models import Environment, Gateway
 from tests.support.servers.issuer import Issuer
+from tests.support.worlds.alarm_setup import burning
 from tests.support.worlds.factories import make_environment, make_model, make_node, make_release, make_team, make_user
 from tests.support.worlds.issuer_setup import configured, rule_for
 from tests.support.worlds.registry_samples import CONTRACT, release_yaml
@@ -64,6 +65,7 @@ class World:
     issuer: Issuer
     issuer_row: IssuerRow
     token_rule: TokenRule
+    alarm: Alarm
 
 
 def callers() -> list[Caller]:
@@ -180,6 +182,7 @@ def world(root: Client, issuer: Issuer) -> World:
         delivery=Delivery.objects.filter(webhook=webhook).order_by("pk")[0],
         token_id=Token.objects.filter(user=target).order_by("pk")[0].pk,
         environment=rollout.environment,
+        alarm=burning(model),
     )
 
 

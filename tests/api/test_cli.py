@@ -22,6 +22,7 @@ from sluicegate.cli.main import main
 from sluicegate.cli.model import proof_lines
 from sluicegate.client import Client
 from tests.api.cli_world import GRAPH, IMAGE, Run, model, model_file, release_folder, run, tokens  # noqa: F401  # fixtures
+from tests.support.worlds.alarm_setup import burning
 from tests.support.worlds.factories import make_deployment, make_environment, make_node, make_release, make_server
 from tests.support.worlds.model_files import onnx_file
 from tests.support.worlds.rollout_setup import TOLD, proven_on, put, report_for, serves, started
@@ -305,6 +306,9 @@ def test_a_model_without_a_server_is_shown_as_lost(run: Run, model: None) -> Non
     }  # fmt: skip
     told = run("ada", "environment", "show", "production", plain=True)[1]
     assert "  sentiment: r1; healthy, 1 of 1 servers answer" in told
+    alarm = burning(release.model)
+    code, told, *_ = run("ada", "model", "show", "sentiment", plain=True)
+    assert code == exits.OK and f"alarm {alarm.pk} in production, page, open: 48 of 1200 errors of r1" in told
 
     type(node).objects.update(seen_at=timezone.now() - timedelta(minutes=5))
     told = run("ada", "model", "show", "sentiment", plain=True)[1]

@@ -72,6 +72,10 @@ HOOK = "/webhooks/{webhook_id}"
 USER = "/users/{username}"
 ISSUER = "/issuers/{issuer_id}"
 ASKS: dict[str, Ask] = {
+    "GET /alarms": Ask(SIGNED_IN),
+    "GET /alarms/{alarm_id}": Ask(V.READ),
+    "POST /alarms/{alarm_id}/acknowledge": Ask(V.HANDLE_ALARM, reason, if_match("alarm")),
+    "POST /alarms/{alarm_id}/close": Ask(V.HANDLE_ALARM, reason, if_match("alarm")),
     "GET /approvals": Ask(SIGNED_IN),
     "GET /audit": Ask(V.ADMINISTER),
     "GET /drafts": Ask(SIGNED_IN),
@@ -89,6 +93,7 @@ ASKS: dict[str, Ask] = {
     "GET /environments/{slug}/remove": Ask(V.ADMINISTER),
     "POST /environments/{slug}/remove": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
     "POST /environments/{slug}/restore": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
+    "GET /environments/{slug}/models/{model}/objectives": Ask(V.READ),
     "GET /environments/{slug}/models/{model}/served": Ask(V.READ),
     "GET /environments/{slug}/models/{model}/served/history": Ask(V.READ),
     "GET /environments/{slug}/models/{model}/tenants": Ask(V.READ),
@@ -198,6 +203,7 @@ ASKS: dict[str, Ask] = {
     f"POST {ROLLOUT}/advance": rollout_verb(V.ADVANCE_ROLLOUT),
     f"POST {ROLLOUT}/approve": rollout_verb(V.APPROVE_ROLLOUT),
     f"POST {ROLLOUT}/cancel": rollout_verb(V.ABORT_ROLLOUT),
+    f"POST {ROLLOUT}/close-undo-window": rollout_verb(V.PROMOTE_NOW),
     f"GET {ROLLOUT}/decisions": Ask(V.READ),
     f"GET {ROLLOUT}/observations": Ask(V.READ),
     f"POST {ROLLOUT}/pause": rollout_verb(V.PAUSE_ROLLOUT),
@@ -371,7 +377,7 @@ def _filled(path: str, made: World) -> str:
         "release_id": made.draft.pk, "webhook_id": made.webhook.pk, "delivery_id": made.delivery.pk,
         "rollout_id": made.rollout.pk, "issuer_id": made.issuer_row.pk, "rule_id": made.token_rule.pk, "identity_id": 1,
         "id": made.gate_run.pk, "digest": made.report.digest, "model": MODEL,
-        "token_id": made.token_id, "session_id": 1,
+        "token_id": made.token_id, "session_id": 1, "alarm_id": made.alarm.pk,
         "name": next((name for part, name in _NAMED.items() if part in path), made.release.name),
         "path": "artifact/model.onnx", "comment_id": 999,
         "slug": made.environment.slug if path.startswith("/environments") else OURS if "/teams" in path else MODEL,
@@ -394,7 +400,7 @@ def model_of(operation: str) -> str | None:
     if operation in OF_NO_MODEL:
         return None
     noun = operation.split(" ")[1].split("/")[1].split(":")[0]
-    of_models = {"models", "releases", "reports", "rollouts", "gate-runs", "uploads", "environments"}
+    of_models = {"models", "releases", "reports", "rollouts", "gate-runs", "uploads", "environments", "alarms"}
     return MODEL if noun in of_models else None
 
 

@@ -111,6 +111,33 @@ class TestPagerDuty:
         assert verbs_for(WebhookFormat.SLACK, every) == every
         assert not set(WAKES) & RESOLVES and set(WAKES) | RESOLVES <= set(every)
 
+    def test_an_alarm_that_pages_triggers_and_the_next_one_of_its_objective_has_the_same_key(self) -> None:
+        facts = {
+            "model": "sentiment",
+            "environment": "production",
+            "objective": "errors",
+            "tier": "page",
+            "release": "r2",
+        }
+        alarm = {"subject_type": "alarm", "subject_id": "7", "facts": facts}
+        trigger = sent(WebhookFormat.PAGERDUTY, verb="alarm.opened", **alarm)
+        key = "sluicegate:alarm:production/sentiment/errors/page"
+        assert (trigger["event_action"], trigger["dedup_key"], trigger["payload"]["severity"]) == (
+            "trigger",
+            key,
+            "critical",
+        )
+        assert trigger["client_url"] == f"{AT}/alarms/7/" and problems("pagerduty", trigger) == []
+        later = {**alarm, "subject_id": "8", "facts": {**facts, "release": "r1"}}
+        resolve = sent(WebhookFormat.PAGERDUTY, verb="alarm.closed", **later)
+        assert resolve == {"routing_key": KEY, "event_action": "resolve", "dedup_key": key}
+
+    def test_a_ticket_is_a_warning(self) -> None:
+        facts = {"model": "sentiment", "environment": "production", "objective": "errors", "tier": "ticket"}
+        alarm = {"subject_type": "alarm", "subject_id": "7", "facts": facts}
+        assert sent(WebhookFormat.PAGERDUTY, verb="alarm.opened", **alarm)["payload"]["severity"] == "warning"
+        assert sent(WebhookFormat.PAGERDUTY, verb="alarm.closed", **alarm)["event_action"] == "resolve"
+
     def test_a_test_resolves_what_never_was(self) -> None:
         note = note_of_test(3, at=EXAMPLE.at, asked_by="ana", public_url=AT)
         body = json.loads(body_in(WebhookFormat.PAGERDUTY, note, routing_key=KEY))

@@ -14,6 +14,7 @@ from playwright.sync_api import Page
 from accounts.models import Issuer
 from ledger.models import Event
 from registry.core.lifecycle import ReleaseState
+from tests.support.worlds.alarm_setup import burning, counted
 from tests.support.worlds.factories import make_node, make_release, make_server, make_user
 from tests.support.worlds.rollout_setup import promoted, report_for, slow_request, with_stable
 from tests.support.worlds.webhook_setup import subscribe
@@ -30,7 +31,7 @@ TAGS = ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]
 #: What is no page of its own, and why it is left out.
 NO_PAGES = {
     "overview_live", "model_live", "gates_live", "rollout_live", "rollout_plots", "approvals_live",  # parts of pages
-    "gate_run_live", "gate_run_evidence", "search_fragment", "main_links", "fleet_shown", "model_releases",
+    "alarms_live", "alarm_live", "gate_run_live", "gate_run_evidence", "search_fragment", "main_links", "fleet_shown", "model_releases",
     "release_gates_live",
     "sign_out", "looks", "audit_jsonl", "audit_csv", "history_csv", "release_disagreements",  # answers without a page
     "issuer_sign_in", "issuer_return",  # ways to elsewhere
@@ -50,6 +51,7 @@ class World:
     webhook: Any
     issuer: Any
     person: Any
+    alarm: Any
 
     def arguments(self) -> dict[str, dict[str, Any]]:
         """By page: what its address says."""
@@ -66,6 +68,7 @@ class World:
             "release": release,
             "model": {"slug": release["slug"]},
             "rollout": {"pk": self.rollout.pk},
+            "alarm": {"pk": self.alarm.pk},
             "post_mortem": {"pk": self.ended.pk},
         }
 
@@ -81,7 +84,10 @@ def made() -> World:
     ended, _ = promoted()
     for one in (rollout, ended):
         slow_request(one)
-    return World(rollout, ended, rollout.candidate, report.gate_run, hook, issuer, make_user("ann", team="search"))
+    counted(ended.model, bad=48, attempts=1200)
+    alarm = burning(ended.model)
+    ann = make_user("ann", team="search")
+    return World(rollout, ended, rollout.candidate, report.gate_run, hook, issuer, ann, alarm)
 
 
 ISSUER: dict[str, Any] = {

@@ -17,7 +17,10 @@ from registry.queries import releases_by_id
 
 EVENTS_PER_PAGE = 50
 #: The pages of subjects that are known by the number or name in the event.
-PAGES = {"rollout": "rollout", "gate_run": "gate_run", "validation": "gate_run", "model": "model", "webhook": "webhook"}
+PAGES = {
+    "rollout": "rollout", "gate_run": "gate_run", "validation": "gate_run", "model": "model", "webhook": "webhook",
+    "alarm": "alarm",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,8 @@ class ModelRow:
             return "lost"
         if place.is_awake and place.environment.pk in self.unread:
             return "unknown"
+        if place.alarms:
+            return "burning"
         return "unproven" if place.is_doubted else ""
 
     @property

@@ -19,13 +19,13 @@ from ledger.core.errors import Invalid
 from registry.models import ServedModel
 from rollouts import actions
 from rollouts.models import Rollout
+from rollouts.queries.alarms import objectives_now, prolonged_window, watched_routes
 from rollouts.queries.gateway_reads import read_routes
 from rollouts.queries.places import served_places
 from rollouts.queries.rollouts import newest_of
 from rollouts.queries.traffic import lately_of
 from rollouts.queries.undo_window import is_closed, is_open, last_promoted
 from serving.queries import find_environment
-from serving.queries.routes import routes_of
 from web.pages.forms import NO_REASON, act, optional_reason_in
 from web.pages.model_frame import frame, readable_model
 from web.pages.release_list import release_list
@@ -68,10 +68,10 @@ def _releases(request: HttpRequest, served: ServedModel, routes: Sequence[Any]) 
 
 
 def live_facts(request: HttpRequest, served: ServedModel) -> dict[str, Any]:
-    """What serves the model where, and the ways back: (route, promoted rollout, is its undo window open, has it closed, place,
-    traffic, `Unread` or None)."""
+    """The releases that serve the model, and the ways back: (route, promoted rollout, is its undo window open, has it closed, why it is
+    still open, place, traffic, `Unread` or None)."""
     found = []
-    routes = routes_of(served)
+    routes = watched_routes(served)
     places = served_places(served, routes) if routes else {}
     now = timezone.now()
     lately = lately_of([served], now) if routes else {}
@@ -82,11 +82,19 @@ def live_facts(request: HttpRequest, served: ServedModel) -> dict[str, Any]:
         is_over = last is not None and is_closed(last, route, known_open=is_undone)
         place = places[route.pk]
         traffic = traffic_cell(lately.get((route.environment_id, served.pk)), served.objectives)
-        found.append((route, last, is_undone, is_over, place, traffic, unread.get(route.environment_id)))
+        prolonged = prolonged_window(last, route) if last is not None and is_undone else None
+        found.append((route, last, is_undone, is_over, prolonged, place, traffic, unread.get(route.environment_id)))
     may_shut = may(actor_of(request), Verb.ROLL_BACK, served.team.slug, served.slug)
     is_lost = any(place.is_lost or (unseen is not None and place.is_awake) for *_, place, _, unseen in found)
     no_green = is_lost or any(place.is_doubted for *_, place, _, _ in found)
-    return {"model": served, "routes": found, "may_shut": may_shut, "is_lost": is_lost, "no_green": no_green}
+    return {
+        "model": served,
+        "routes": found,
+        "objectives": [(route.environment.title, objectives_now(route, now)) for route in routes],
+        "may_shut": may_shut,
+        "is_bad": is_lost or any(place.alarms for place in places.values()),
+        "no_green": no_green,
+    }
 
 
 @login_required

@@ -27,6 +27,7 @@ from serving.core.sleep_lifecycle import SleepState
 from web.pages.session import live
 from web.pages.traffic_cells import TrafficCell, traffic_cell
 from web.pages.unread import Unread, unread_environments
+from web.templatetags.ui import guard_words
 
 #: As many rows of one environment as one looks through, the calm ones left off first; the list of models has them all.
 MOST_ROWS = 40
@@ -77,11 +78,12 @@ def _facts(request: HttpRequest) -> dict[str, Any]:
     above = {place.key for place in shown}
     lost = [_lost(place, _traffic(place, lately)) for place in every if place.is_lost]
     needs = [
-        *_unread(unseen, unread), *lost, *_stuck(moving), *(_approval(one) for one in mine),
+        *_unread(unseen, unread), *lost, *_alarms(every), *_stuck(moving), *(_approval(one) for one in mine),
         *(_waiver(one) for one in waivers), *_webhooks(actor),
     ]  # fmt: skip
     return {
         "lost_models": len(lost) + len(unseen),
+        "live_alarms": sum(len(place.alarms) for place in every),
         "no_green": bool(unseen) or any(place.is_doubted for place in every),
         "models": models,
         "needs": needs[:MOST_NEEDS],
@@ -111,12 +113,16 @@ def _traffic(place: Place, lately: Mapping[tuple[int, int], Lately]) -> TrafficC
 
 
 def _rows_of(places: list[Place]) -> list[Place]:
-    """Those that the page has room for: the lost ones first, then in the order of the models."""
+    """Those that the page has room for: the lost ones first, then those with an alarm, then in the order of the models."""
     kept = places
     if len(places) > MOST_ROWS:
-        keys = {place.key for place in sorted(places, key=lambda one: (not one.is_lost, _is_calm(one)))[:MOST_ROWS]}
+        keys = {place.key for place in sorted(places, key=lambda one: (_urgency(one), _is_calm(one)))[:MOST_ROWS]}
         kept = [place for place in places if place.key in keys]
-    return sorted(kept, key=lambda one: not one.is_lost)
+    return sorted(kept, key=_urgency)
+
+
+def _urgency(place: Place) -> tuple[bool, bool]:
+    return not place.is_lost, not place.alarms
 
 
 def _is_calm(place: Place) -> bool:
@@ -168,6 +174,18 @@ def _unread(places: list[Place], unread: Mapping[int, Unread]) -> list[Need]:
         url = reverse("settings_environment", args=[environment.slug])
         found.append(Need("lost", f"{environment.title}: {one.title}", text, url, "See its gateways", one.since))
     return found
+
+
+def _alarms(places: list[Place]) -> list[Need]:
+    return [
+        Need(
+            alarm.state, f"{place.model.slug} in {place.environment.title} misses an objective: {guard_words(alarm.objective)}",
+            alarm.reason, reverse("alarm", args=[alarm.pk]), "Open the alarm", alarm.opened_at,
+            contacts_of(place.model.ownership),
+        )
+        for place in places
+        for alarm in place.alarms
+    ]  # fmt: skip
 
 
 def _stuck(moving: list[Place]) -> list[Need]:

@@ -28,7 +28,8 @@ SHUTTING: Mapping[str, Callable[..., Rollout]] = {
     "abort": actions.shut_rollout,
 }
 OPENING: Mapping[str, Callable[..., Rollout]] = {
-    name: getattr(actions, name) for name in ("approve", "resume", "advance", "promote_now", "reject")
+    name: getattr(actions, name)
+    for name in ("approve", "resume", "advance", "promote_now", "reject", "close_undo_window")
 }
 
 

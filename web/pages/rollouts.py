@@ -23,12 +23,13 @@ from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.timeline import Moment
 from rollouts.models import Rollout
 from rollouts.queries import get_rollout
+from rollouts.queries.alarms import prolonged_window
 from rollouts.queries.gateway_reads import MISSED
 from rollouts.queries.replay import beside_what_happened, plan_of
 from rollouts.queries.request_examples import examples_by_arm
 from rollouts.queries.rollout_view import followed_by, view_with
 from rollouts.queries.timeline import attempts_per_s, to_go_ranges
-from rollouts.queries.undo_window import is_closed
+from rollouts.queries.undo_window import is_closed, why_undo_closed
 from serving.queries.routes import Followed
 from web.pages.forms import NO_REASON, optional_reason_in, reason_in, refused, version_in
 from web.pages.policy_form import CHOICES, JSON, policy_in
@@ -51,6 +52,7 @@ def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
     is_final = rollout.state in FINAL
     read = Read(rollout, live["approvals"])
     moments = [] if is_final else read.moments
+    is_undo_closed = _is_undo_closed(rollout, followed, live)
     unseen_since = None if rollout.state == RolloutState.AWAITING_APPROVAL else _unseen_since(moments)
     return {
         **_clocks(rollout, live, moments),
@@ -68,7 +70,10 @@ def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
         "shutting": [] if is_final else shutting_buttons(actor, rollout, live),
         "opening": [] if is_final else opening_buttons(actor, rollout, live),
         "may_shut": may(actor, Verb.ROLL_BACK, rollout.model.team.slug, rollout.model.slug),
-        "is_undo_closed": _is_undo_closed(rollout, followed, live),
+        "is_undo_closed": is_undo_closed,
+        "why_undo_closed": why_undo_closed(rollout) if is_undo_closed else "",
+        "prolonged": prolonged_window(rollout) if live["undo_window"] else None,
+        "may_close_undo": may(actor, Verb.PROMOTE_NOW, rollout.model.team.slug, rollout.model.slug),
         "others": _others(actor, rollout),
         "pressed": _pressed(request),
     }

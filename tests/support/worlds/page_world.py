@@ -27,8 +27,9 @@ from registry.actions.aliases import set_alias
 from registry.models import Release, ServedModel
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord
-from rollouts.models import Observation, Rollout
+from rollouts.models import Alarm, Observation, Rollout
 from serving.models import Gateway, Route
+from tests.support.worlds.alarm_setup import burning, counted
 from tests.support.worlds.factories import make_deployment, make_model, make_release, make_server, make_user
 from tests.support.worlds.rollout_setup import (
     OBJECTIVES,
@@ -65,6 +66,7 @@ class PageWorld:
     golden_set: GoldenSet
     issuer: Issuer
     event: Event
+    alarm: Alarm
 
 
 def page_world(rows: int) -> PageWorld:
@@ -105,8 +107,10 @@ def page_world(rows: int) -> PageWorld:
             verb="rollout.held", subject_type="rollout", subject_id=rollout.pk, actor=SYSTEM, reason=f"Tick {number}.",
             facts={"model": model.slug, "environment": "production"},
         )  # fmt: skip
+    counted(model, bad=48, attempts=1200)
+    alarm = burning(model)
     world = PageWorld(
-        admin, model, stable, rollout, ended, waiting, report.gate_run, webhook, golden_set, issuer, event
+        admin, model, stable, rollout, ended, waiting, report.gate_run, webhook, golden_set, issuer, event, alarm
     )
     _many(world, rows - 1)
     check_log(asked_by=admin.username)
@@ -142,6 +146,8 @@ def _many(world: PageWorld, count: int) -> None:
     copies(world.rollout, count, lambda i: ended)
     copies(world.rollout, count, lambda i: {"model": others[i], "candidate": releases[i], "stable": None})
     copies(world.waiting, count, lambda i: {"model": others[i], "candidate": releases[i], **_elsewhere(i)})
+    closed = {"state": "closed", "closed_at": timezone.now()}
+    copies(world.alarm, count, lambda i: {"model": others[i], **(closed if i % 2 else {})})
     copies(world.gate_run, count, lambda i: {"created_at": timezone.now() - timedelta(minutes=i)})
     copies(world.webhook, count, lambda i: {"target": f"https://hooks.example.com/{i}"})
     copies(world.admin, count, lambda i: {"username": f"person-{i:04}", "is_superuser": False})
@@ -185,7 +191,7 @@ def addresses(world: PageWorld) -> Iterator[tuple[str, str]]:
     }  # fmt: skip
     keys = {
         "rollout": world.rollout.pk, "gate": world.gate_run.pk, "gates": world.gate_run.pk, "webhook": world.webhook.pk,
-        "issuer": world.issuer.pk, "post": world.ended.pk,
+        "issuer": world.issuer.pk, "post": world.ended.pk, "alarm": world.alarm.pk,
     }  # fmt: skip
     for pattern in web.urls.urlpatterns:
         assert isinstance(pattern, URLPattern)
