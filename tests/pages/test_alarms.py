@@ -9,9 +9,11 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from accounts.core.access import Role
+from accounts.core.access import Actor, Role
 from ledger.models import Event
 from rollouts.actions.alarms import end_alarm
+from rollouts.actions.control import begin_control
+from rollouts.core.policy import Control
 from rollouts.models import Alarm, Rollout
 from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
@@ -144,3 +146,11 @@ class TestUndoWindow:
         assert client.post(address, {**form, "reason": "It is night."}).status_code == 302
         reason = Event.objects.get(verb="rollout.undo_closed").reason
         assert reason in page_of(client, "rollout", rollout.pk).replace("&nbsp;", " ")
+
+
+def test_a_control_is_named_and_only_the_undo_window_offers_the_way_back() -> None:
+    rollout, before = promoted()
+    begin_control(rollout, Control(500), actor=Actor.system("test"), fence=9)
+    page = page_of(as_role(Role.RELEASE_MANAGER), "model", rollout.model.slug)
+    assert "as its control" in page and f"Roll back to {before.name}" in page
+    assert f"Roll back to {rollout.candidate.name}" not in page
