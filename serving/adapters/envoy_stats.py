@@ -30,7 +30,7 @@ from serving.ports import ArmCounters, GatewayCounters, GatewayError, TenantCoun
 _NAME = re.compile(
     r"sli\.(?P<stat>latency|latency_late|request)\.model\.(?P<model>.+)\.digest\.(?P<digest>[^.]*)\.entry\.(?P<entry>[^.]*)"
     r"(?:\.try\.(?P<try>[^.]*))?(?:\.slot\.(?P<slot>[^.]*))?(?:\.by\.(?P<by>[^.]*)\.tries\.(?P<tries>[^.]*))?"
-    r"(?:\.shed\.(?P<shed>[^.]*))?"
+    r"(?:\.shed(?:\.(?P<shed>[^.]*))?)?"  # Envoy takes a dot off the end of a name
     r"(?:\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*))?(?:\.flags\.(?P<flags>.*))?"
 )
 _CALLERS = re.compile(

@@ -71,6 +71,7 @@ def _connection_manager(trusted: tuple[str, ...], is_drained: bool) -> dict[str,
                 "name": "router",
                 "typed_config": {
                     "@type": f"{prefix}.http.router.v3.Router",
+                    "dynamic_stats": False,  # none of them is kept (`KEPT_STATS`)
                     "upstream_log": [_attempt_log(), failed_attempts()],
                     "upstream_http_filters": upstream_filters(),
                 },
@@ -273,7 +274,9 @@ _OUTCOME = {
 
 
 def _tags(tags: dict[str, str]) -> list[dict[str, str]]:
-    return [{"name": name, "value_format": value} for name, value in tags.items()]
+    """All in one tag. The statistic has the name that a tag for each would give it, and Envoy builds one name, not ten."""
+    (first, value), *others = tags.items()
+    return [{"name": first, "value_format": "".join((value, *(f".{name}.{text}" for name, text in others)))}]
 
 
 def _took(name: str, tags: dict[str, str]) -> dict[str, Any]:

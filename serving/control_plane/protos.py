@@ -19,6 +19,8 @@ from envoy.extensions.access_loggers.filters.cel.v3 import cel_pb2  # noqa: F401
 from envoy.extensions.access_loggers.grpc.v3 import als_pb2 as grpc_log_pb2  # noqa: F401
 from envoy.extensions.access_loggers.stats.v3 import stats_pb2  # noqa: F401
 from envoy.extensions.clusters.aggregate.v3 import cluster_pb2 as aggregate_pb2  # noqa: F401
+from envoy.extensions.common.matching.v3 import extension_matcher_pb2  # noqa: F401
+from envoy.extensions.filters.common.matcher.action.v3 import skip_action_pb2  # noqa: F401
 from envoy.extensions.filters.http.grpc_field_extraction.v3 import config_pb2 as field_extraction_pb2  # noqa: F401
 from envoy.extensions.filters.http.local_ratelimit.v3 import local_rate_limit_pb2  # noqa: F401
 from envoy.extensions.filters.http.lua.v3 import lua_pb2  # noqa: F401
@@ -32,6 +34,7 @@ from envoy.extensions.retry.priority.previous_priorities.v3 import previous_prio
 from envoy.extensions.router.cluster_specifiers.lua.v3 import lua_pb2 as lua_specifier_pb2  # noqa: F401
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2  # noqa: F401
 from envoy.service.discovery.v3 import discovery_pb2
+from envoy.type.matcher.v3 import http_inputs_pb2  # noqa: F401
 from google.protobuf import any_pb2, json_format, message
 
 _URL = "type.googleapis.com/"

@@ -2,7 +2,10 @@
 -- server hears of it. `LIMITS` stands before this text; serving/control_plane/request_guard.py says where each number comes from.
 -- A fault in a script lets its request pass, so all of this runs in `pcall`, and a fault refuses.
 
-local byte, gmatch, gsub, match, sub = string.byte, string.gmatch, string.gsub, string.match, string.sub
+-- The collector looks through all that is alive for each cycle; a request leaves little behind, so that cycles may be rare.
+collectgarbage("setpause", 400)
+
+local byte, find, gmatch, gsub, match, sub = string.byte, string.find, string.gmatch, string.gsub, string.match, string.sub
 
 -- JSON ------------------------------------------------------------------------------------------------------------------
 
@@ -119,6 +122,34 @@ local function json_fault(text, room, batch, told)
   end
 end
 
+-- Returns whether a short JSON text is surely sound: `json_fault` would find nothing. It looks for brackets and for the name `shape`
+-- wherever they stand, and a name takes three bytes at least. No name is spelt out in a text without a backslash.
+local function is_plain(text, room, batch)
+  if #text > 3 * LIMITS.names or find(text, "\\", 1, true) then return false end
+  local at, opened = find(text, "[%[{]"), 0
+  while at do
+    opened = opened + 1
+    if opened > LIMITS.depth then return false end
+    at = find(text, "[%[{]", at + 1)
+  end
+  local _, after = find(text, '"shape"', 1, true)
+  while after do
+    local list = match(text, "^%s*:%s*%[([%d,%s]*)%]", after + 1)
+    if not list or #list > LIMITS.dims then return false end
+    local elements, first = 1, nil
+    for size in gmatch(list, "%d+") do
+      size = tonumber(size)
+      first = first or size
+      elements = elements * size
+      if size == 0 or elements > room then return false end
+    end
+    if batch and first and first > batch then return false end
+    room = room - elements
+    _, after = find(text, '"shape"', after, true) -- a quote that ends one text may begin the next
+  end
+  return true
+end
+
 -- gRPC ------------------------------------------------------------------------------------------------------------------
 
 local NO_MESSAGE = "not a message of this call"
@@ -201,13 +232,69 @@ local function input_fault(read, from, to, count, claims)
   return claims.elements > claims.room and TOO_LARGE or nil
 end
 
+-- Returns (claimed elements, first size) of the input in [at, stop), or nil. See `plain_message`.
+local function plain_input(text, at, stop)
+  local elements, first = 1, nil
+  while at < stop do
+    local tag, length = byte(text, at, at + 1)
+    local from = at + 2
+    at = from + (length or 0)
+    if tag % 8 ~= 2 or tag < 10 or tag > 127 or not length or length > 127 or at > stop then return nil end
+    if tag == 26 then
+      if first or length > LIMITS.dims then return nil end
+      while from < at do
+        local size, more = byte(text, from, from + 1)
+        from = from + 1
+        if size > 127 then
+          if from == at or more > 127 then return nil end
+          size, from = size - 128 + more * 128, from + 1
+        end
+        first = first or size
+        elements = elements * size
+        if size == 0 or elements > LIMITS.size then return nil end
+      end
+    end
+  end
+  return elements, first
+end
+
+-- Returns what a short message states, as `message_in` does, or nil if that has to read it closely. Tags and lengths of a stock client's
+-- short message take one byte, a raw tensor's length two. A field takes two bytes at least.
+local function plain_message(text, size, is_infer)
+  if byte(text, 1) ~= 0 or (byte(text, 4) * 256 + byte(text, 5)) ~= size - 5 or byte(text, 2) + byte(text, 3) > 0 then return nil end
+  local at, stop, name, elements, largest = 6, size + 1, nil, 0, 0
+  while at < stop do
+    local tag, length, more = byte(text, at, at + 2)
+    if tag % 8 ~= 2 or tag < 10 or tag > 127 or not length then return nil end
+    local from = at + 2
+    if length > 127 then
+      if tag == 10 or not more or more > 127 then return nil end
+      length, from = length - 128 + more * 128, from + 1
+    end
+    at = from + length
+    if at > stop then return nil end
+    if tag == 10 then
+      name = sub(text, from, at - 1)
+    elseif tag == 42 and is_infer then
+      local claims, first = plain_input(text, from, at)
+      if not claims then return nil end
+      elements = elements + claims
+      if first and first > largest then largest = first end
+    end
+  end
+  return elements <= size and { name = name, first = largest } or nil
+end
+
 -- Returns what the body of a gRPC call states, read once:
 --   name: field 1 of its message (model_name, name or service). The last one counts; nil if there is none.
 --   status, why: why no server is to have it; nil if it is one sound message in one frame.
 --   first: the largest first size of an input's shape. `inputs` are field 5 of ModelInferRequest.
 local function message_in(body, size, call)
   if size < 5 then return { status = "400", why = "no message" } end
-  local read, is_infer, name = reader(body, size), call == "ModelInfer", nil
+  local is_infer, name = call == "ModelInfer", nil
+  local plain = size <= 2 * LIMITS.fields and plain_message(body:getBytes(0, size), size, is_infer)
+  if plain then return plain end
+  local read = reader(body, size)
   if read(0) ~= 0 then return { status = "415", why = "send messages without compression" } end
   local length = ((read(1) * 256 + read(2)) * 256 + read(3)) * 256 + read(4)
   local count, claims = { left = LIMITS.fields }, { elements = 0, room = size, first = 0 }
@@ -241,18 +328,23 @@ local function is_base64(text)
   return plain and LAST[rest] and match(plain, LAST[rest]) and (pad == "" or pad == PAD[rest])
 end
 
--- Returns (status, why) for a gRPC call whose head a server refuses. Servers count 32 bytes more for each line.
-local function head_fault(headers)
-  local size = 0
+local READ_LINES = { ["content-encoding"] = true, ["grpc-encoding"] = true, ["grpc-timeout"] = true, [LIMITS.model_header] = true }
+
+-- Returns the lines of a gRPC call's head that the guard reads, and (status, why) if a server refuses the head. Servers count 32 bytes more
+-- for each line. To ask for a line costs as much as to come by it here.
+local function read_head(headers)
+  local size, lines = 0, {}
   for name, value in pairs(headers) do
     size = size + #name + #value + 32
+    if READ_LINES[name] then lines[name] = lines[name] and lines[name] .. "," .. value or value end
     if byte(name, -1) == 110 and sub(name, -4) == "-bin" and not is_base64(value) then
-      return "400", "the metadata " .. sub(name, 1, 64) .. " are not base64; gRPC clients encode what ends in -bin themselves"
+      return lines, "400", "the metadata " .. sub(name, 1, 64) .. " are not base64; gRPC clients encode what ends in -bin themselves"
     end
   end
   if size > LIMITS.metadata then
-    return "431", "metadata may have " .. LIMITS.metadata .. " bytes, 32 more for each line; send less of it"
+    return lines, "431", "metadata may have " .. LIMITS.metadata .. " bytes, 32 more for each line; send less of it"
   end
+  return lines
 end
 
 local UNITS = { H = 3600000, M = 60000, S = 1000, m = 1, u = 0.001, n = 0.000001 }
@@ -278,7 +370,8 @@ local function http_fault(body, size, head, most, batch)
     return "413", "JSON may have " .. LIMITS.json .. " bytes; send tensors in binary, or over gRPC"
   end
   if json == 0 then return nil end
-  local why = json_fault(body:getBytes(0, json), size, batch)
+  local text = body:getBytes(0, json)
+  local why = not is_plain(text, size, batch) and json_fault(text, size, batch)
   if why then return "400", why end
 end
 
@@ -292,13 +385,15 @@ end
 
 -- The guard -------------------------------------------------------------------------------------------------------------
 
--- What virtual hosts state of their models, by the text that states it: to read a text once is cheaper than to ask for each number.
+-- What routes state of their models, by the text that states it: to read a text once is cheaper than to ask for each number.
 local NO_LIMITS, KNOWN = {}, {}
 
 -- {most, batch, least_ms, tells_tenants}: bytes of a request, items of a batch, the shortest deadline that any release must keep, and
 -- whether the model has tenants or classes. Empty where the host is no model's. A number is nil where the model has no such limit.
+-- The routes that most requests take state them too, because to ask a virtual host takes two steps more. Asking for a route's metadata
+-- finds the route anew; `virtualHost` alone would show the one from before.
 local function limits_of(handle)
-  local text = handle:virtualHost():metadata():get("limits")
+  local text = handle:metadata():get("limits") or handle:virtualHost():metadata():get("limits")
   if not text then return NO_LIMITS end
   local known = KNOWN[text]
   if not known then
@@ -313,12 +408,17 @@ local function refuse(handle, status, why)
   handle:respond({ [":status"] = status }, why)
 end
 
--- The routes that go by this name hold from here on, for what they take too. Returns the limits.
+-- The routes that go by this name hold from here on, for what they take too. Returns the limits. Each change of the head makes Envoy forget
+-- the route that it found.
 local function route_as(handle, headers, name)
   headers:replace(LIMITS.model_header, name)
-  handle:clearRouteCache()
-  handle:metadata() -- finds the route anew; `virtualHost` alone would show the one from before
   return limits_of(handle)
+end
+
+-- The routes of unknown models hold, until more is known. They bound how much is held of the request.
+local function route_as_unknown(handle, headers)
+  headers:replace(LIMITS.model_header, LIMITS.unknown_model)
+  handle:metadata() -- finds the route anew
 end
 
 -- By the model's own routes; where it has none, by those of unknown models. `named`: what the header says. Returns the limits.
@@ -334,11 +434,10 @@ local function name_model(handle, headers, model, named)
 end
 
 -- From here on the request is on the route that bounds how long its body may take. Envoy finds routes anew for the first
--- `metadata` alone, so this stands before the model is named. Returns the caller's own deadline of a gRPC call, or nil: Envoy
+-- `metadata` alone, so this stands before the model is named. The caller's own deadline of a gRPC call is read before: Envoy
 -- writes the time limit of that route over it.
-local function expect_body(headers, is_grpc)
+local function expect_body(headers)
   headers:replace(LIMITS.body, LIMITS.awaited)
-  return is_grpc and headers:get("grpc-timeout") or nil
 end
 
 -- The request leaves that route. The next who asks finds its route anew: a split is drawn when the request is sent on.
@@ -349,7 +448,6 @@ local function end_of_body(handle, headers, is_grpc, deadline)
     headers:remove("grpc-timeout")
     if deadline then headers:add("grpc-timeout", deadline) end
   end
-  handle:clearRouteCache()
 end
 
 -- Marks a call whose own deadline is shorter than the time that any release must keep.
@@ -379,7 +477,6 @@ local function check_health(handle, deadline)
     return name_model(handle, headers, model, "")
   elseif LIMITS.drained then
     headers:replace(":path", LIMITS.drained .. LIMITS.check)
-    handle:clearRouteCache()
   end
 end
 
@@ -389,15 +486,15 @@ local function answer_self(handle, headers, plain)
   if LIMITS.drained and LIMITS.asks_ready[plain] and not is_check then
     headers:replace(":path", LIMITS.drained .. plain)
   end
-  local deadline = is_check and expect_body(headers, true)
-  route_as(handle, headers, LIMITS.unknown_model) -- which bounds how much is held of it
+  local deadline = is_check and headers:get("grpc-timeout") or nil
+  if is_check then expect_body(headers) end
+  route_as_unknown(handle, headers)
   return is_check and check_health(handle, deadline) or NO_LIMITS
 end
 
 -- A stream, whose messages pass unread. Returns the limits.
-local function admit_stream(handle, headers, named)
-  local encoding = headers:get("grpc-encoding") or "identity"
-  if not LIMITS.encodings[encoding] then
+local function admit_stream(handle, headers, named, encoding)
+  if not LIMITS.encodings[encoding or "identity"] then
     return refuse(handle, "415", "no server here reads this grpc-encoding; send gzip, deflate or identity")
   end
   return name_model(handle, headers, named == "" and model_of_stream(handle) or nil, named)
@@ -408,7 +505,6 @@ local function name_by_message(handle, headers, call, name)
   local limits = name_model(handle, headers, name, "")
   if call == "ModelStatistics" and (name or "") == "" and not limits.most then -- of all models
     headers:replace(":path", LIMITS.all_statistics)
-    handle:clearRouteCache()
   end
   return limits
 end
@@ -420,7 +516,7 @@ local function admit_named_body(handle, headers)
   local declared = tonumber(headers:get("content-length") or "")
   if declared and declared > LIMITS.json then return refuse(handle, "413", "JSON may have " .. LIMITS.json .. " bytes") end
   expect_body(headers)
-  route_as(handle, headers, LIMITS.unknown_model) -- which bounds how much is held of it
+  route_as_unknown(handle, headers)
   local body = handle:body(true) -- handles from before are dead behind this line
   headers = handle:headers()
   end_of_body(handle, headers)
@@ -435,18 +531,43 @@ local function admit_named_body(handle, headers)
   return limits
 end
 
--- Refuses a request, or gives it its model's name and returns the limits of that model.
-local function admit(handle)
-  local headers = handle:headers()
-  local path = headers:get(":path") or ""
-  local plain = match(path, "^[^?]*")
+-- {plain, bare, call, model, is_infer}: the path without its query; with the query, but without a slash at its end, where it has one; the
+-- gRPC call; the model of an HTTP path, and whether it is asked to infer.
+local function read_path(path)
+  local plain, bare = match(path, "^[^?]*"), nil
   if #plain > 1 and byte(plain, -1) == 47 then -- a slash at the end changes nothing
-    local bare = match(plain, "^(/.-)/+$") or "/"
-    headers:replace(":path", bare .. sub(path, #plain + 1))
-    plain = bare
+    local query = sub(path, #plain + 1)
+    plain = match(plain, "^(/.-)/+$") or "/"
+    bare = plain .. query
   end
   local call = match(plain, "^/inference%.GRPCInferenceService/(Model%a*)$")
   local model = not match(plain, "/trace/setting$") and match(plain, "^/v2/models/([^/]+)")
+  return { plain = plain, bare = bare, call = call, model = model, is_infer = match(plain, "/infer$") ~= nil }
+end
+
+-- Few paths are asked again and again. Callers choose them, so few and short ones are kept.
+local PATHS, KEPT, LONGEST_KEPT = {}, 200, 200
+local kept = 0
+
+local function path_of(text)
+  local path = PATHS[text]
+  if path then return path end
+  path = read_path(text)
+  if #text > LONGEST_KEPT then return path end
+  if kept == KEPT then
+    PATHS, kept = {}, 0
+  end
+  PATHS[text], kept = path, kept + 1
+  return path
+end
+
+-- Refuses a request, or gives it its model's name and returns the limits of that model.
+local function admit(handle)
+  local headers = handle:headers()
+  local text = headers:get(":path") or ""
+  local path = path_of(text)
+  if path.bare then headers:replace(":path", path.bare) end
+  local plain, call, model = path.plain, path.call, path.model
   local names_itself = LIMITS.names_itself[plain]
   if call == "ModelStreamInfer" or not (call or model or names_itself) then headers:remove(LIMITS.body) end -- others' are replaced
   if names_itself then
@@ -454,24 +575,28 @@ local function admit(handle)
     return admit_named_body(handle, headers)
   end
   if not (call or model) then return answer_self(handle, headers, plain) end
+  local lines, status, why, encoding, named, deadline, limits
   if call then
-    if match(path, "%?") then return refuse(handle, "400", "a gRPC path has no query; take off what follows the name of the call") end
-    local status, why = head_fault(headers)
+    if find(text, "?", 1, true) then return refuse(handle, "400", "a gRPC path has no query; take off what follows the name of the call") end
+    lines, status, why = read_head(headers)
     if status then return refuse(handle, status, why) end
+    encoding, named, deadline = lines["content-encoding"], lines[LIMITS.model_header], lines["grpc-timeout"]
+  else
+    encoding, named = headers:get("content-encoding"), headers:get(LIMITS.model_header)
   end
-  if headers:get("content-encoding") then return refuse(handle, "415", "send the request without content-encoding") end
-  local named = headers:get(LIMITS.model_header) or ""
-  if call == "ModelStreamInfer" then return admit_stream(handle, headers, named) end
+  named = named or ""
+  if encoding then return refuse(handle, "415", "send the request without content-encoding") end
+  if call == "ModelStreamInfer" then return admit_stream(handle, headers, named, lines["grpc-encoding"]) end
   -- Triton heeds this header for `infer` alone, and parses the whole body of everything else.
-  local head = model and match(plain, "/infer$") and headers:get("inference-header-content-length")
+  local head = model and path.is_infer and headers:get("inference-header-content-length")
   local declared = model and tonumber(headers:get("content-length") or "")
-  local deadline, limits = expect_body(headers, call), nil
+  expect_body(headers)
   if model or named ~= "" then
     limits = name_model(handle, headers, named == "" and model or nil, named)
     -- Nobody's request is answered 404 by its route; who sends a body to no model holds no memory here.
     if not limits.most then return end_of_body(handle, headers, call, deadline) end
   else
-    route_as(handle, headers, LIMITS.unknown_model) -- until its message says more; that bounds how much is held of it
+    route_as_unknown(handle, headers)
   end
   if declared and declared > (head and limits.most or math.min(limits.most, LIMITS.json)) then
     return refuse(handle, "413", "this model takes requests of up to " .. limits.most .. " bytes, " .. LIMITS.json .. " of them as JSON")
@@ -483,7 +608,6 @@ local function admit(handle)
   local message = call and message_in(body, size, call)
   if not limits then limits = name_by_message(handle, headers, call, message.name) end
   if not limits.most then return end
-  local status, why
   if call then
     status, why = message_fault(message, size, call == "ModelInfer" and limits.most or LIMITS.question, limits.batch)
   else
@@ -513,7 +637,6 @@ local function note_tenant(handle)
   about:set(LIMITS.about, "class", class)
   headers:remove(LIMITS.class_header) -- routes go by what is written there, and a caller may have written it
   if class ~= default then headers:add(LIMITS.class_header, class) end
-  handle:clearRouteCache()
 end
 
 local function guard(handle)

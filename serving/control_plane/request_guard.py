@@ -113,12 +113,13 @@ def request_guard(*, is_drained: bool = False) -> dict[str, Any]:
     }
 
 
-def incoming_route() -> dict[str, Any]:
+def incoming_route(limits: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The route of a request while its body comes. The request guard takes it off before the request is sent on, so that
-    the name of a cluster here is of none.
+    the name of a cluster here is of none. `limits`: what `limits_metadata` returned.
     """
     return {
         "name": "incoming",
+        "metadata": {"filter_metadata": limits or {}},
         "match": {"prefix": "/", "headers": [{"name": BODY_HEADER, "string_match": {"exact": AWAITED}}]},
         "route": {"cluster": "none", "max_stream_duration": {"max_stream_duration": f"{BODY_WITHIN_S:.3f}s"}},
     }
@@ -129,20 +130,17 @@ def _script() -> str:
     return Path(__file__).with_suffix(".lua").read_text(encoding="utf-8")
 
 
-def model_metadata(
-    max_request_bytes: int,
-    max_batch: int = 0,
-    least_deadline_ms: float | None = None,
-    tenants: Mapping[str, Any] | None = None,
-) -> dict[str, dict[str, Any]]:
-    """Returns a virtual host's metadata for the filter: the model's limits as one text, and its tenants and classes.
+def limits_metadata(
+    max_request_bytes: int, max_batch: int, least_deadline_ms: float, *, tells_tenants: bool
+) -> dict[str, dict[str, str]]:
+    """Returns metadata for the filter, of a virtual host and of its routes: the model's limits as one text.
 
     Args:
         max_request_bytes: largest request.
         max_batch: items in a batch; 0 for no limit.
-        least_deadline_ms: a call whose own deadline is shorter is no evidence against a release that misses it; None for no such bound.
-        tenants: what `tenants.tenant_metadata` returned.
+        least_deadline_ms: a call whose own deadline is shorter is no evidence against a release that misses it.
+        tells_tenants: whether the virtual host states tenants or classes.
     """
-    least = "" if least_deadline_ms is None else f"{least_deadline_ms:.0f}"
-    limits = f"{max_request_bytes} {max_batch or ''} {least} {'tells' if tenants else ''}"
-    return {FILTER: {"limits": limits, **(tenants or {})}}
+    return {
+        FILTER: {"limits": f"{max_request_bytes} {max_batch or ''} {least_deadline_ms:.0f} {'tells' * tells_tenants}"}
+    }

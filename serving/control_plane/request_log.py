@@ -30,6 +30,10 @@ SLOW_AFTER: Final = "slow_after"
 _IS_SLOW: Final = (
     f"response.backend_latency >= duration(xds.route_metadata.filter_metadata['{NAMESPACE}']['{SLOW_AFTER}'])"
 )
+#: Whole milliseconds of a request from which on the gateway evaluates `_IS_SLOW`, which costs a quick request much.
+#: Requests to models whose threshold is lower have the header.
+_LEAST_MS: Final = 10
+QUICK_HEADER: Final = "x-sluicegate-quick"
 #: What ends an attempt without an answer: no connection, a broken one, a time-out, what is no HTTP.
 _FLAGS: Final = {
     "upstream_connection_failure": "UF",
@@ -84,11 +88,26 @@ def failed_attempts() -> dict[str, Any]:
 def slow_requests() -> dict[str, Any]:
     """For the listener's log of requests: those that were over the objective, or late."""
     cel = "type.googleapis.com/envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
-    is_slow = {"name": "slow", "typed_config": {"@type": cel, "expression": _IS_SLOW}}
+    is_slow = {"extension_filter": {"name": "slow", "typed_config": {"@type": cel, "expression": _IS_SLOW}}}
+    least = {"op": "GE", "value": {"default_value": _LEAST_MS, "runtime_key": "sluicegate.slow_from"}}
+    is_quick = {"header_filter": {"header": {"name": QUICK_HEADER, "present_match": True}}}
+    may_be = {"or_filter": {"filters": [{"duration_filter": {"comparison": least}}, is_quick]}}
     return {
         **_log(SLOW, "CLUSTER"),
-        "filter": {"or_filter": {"filters": [second_is_late(), {"extension_filter": is_slow}]}},
+        "filter": {"or_filter": {"filters": [second_is_late(), {"and_filter": {"filters": [may_be, is_slow]}}]}},
     }
+
+
+def slow_after(slow_ms: float | None) -> dict[str, str]:
+    """Returns route metadata: when a request is slow, in ms; empty if none is."""
+    return {} if slow_ms is None else {SLOW_AFTER: f"{slow_ms:.0f}ms"}
+
+
+def quick_header(slow_ms: float | None) -> list[dict[str, Any]]:
+    """Returns a route's headers to add if a request is slow before the time from which on the gateway asks each."""
+    if slow_ms is None or slow_ms >= _LEAST_MS:
+        return []
+    return [{"header": {"key": QUICK_HEADER, "value": "yes"}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}]
 
 
 def _log(name: str, whose: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from registry.core.kinds import KINDS
 from registry.core.kinds.words import Words
 from serving.control_plane.clusters import NAMESPACE, SHED
 
+_TYPES = "type.googleapis.com/"
 #: The name of the filter, under which a virtual host tells it how long an attempt may take.
 FILTER = "answers"
 #: How long, in bytes, an answer may be that is read. A traceback of the model's own is the longest that matters.
@@ -190,17 +191,31 @@ def upstream_filters() -> list[dict[str, Any]]:
     In the router and not in the clusters, each of which would have a Lua state of its own for every worker: 300 models with
     candidates and two workers took 686 MB instead of 166 MB. A cluster that names filters of its own would go without these.
     """
-    prefix = "type.googleapis.com/envoy.extensions.filters.http"
-    return [
-        {
-            "name": FILTER,
-            "typed_config": {"@type": f"{prefix}.lua.v3.Lua", "default_source_code": {"inline_string": ANSWERS_LUA}},
+    prefix = f"{_TYPES}envoy.extensions.filters.http"
+    script = {"@type": f"{prefix}.lua.v3.Lua", "default_source_code": {"inline_string": ANSWERS_LUA}}
+    codec = {"@type": f"{prefix}.upstream_codec.v3.UpstreamCodec"}
+    return [_unless_good(script), {"name": "envoy.filters.http.upstream_codec", "typed_config": codec}]
+
+
+def _unless_good(script: dict[str, Any]) -> dict[str, Any]:
+    """The script's filter. Envoy does not start it for an answer with status 200 and without a gRPC status in its head."""
+    skip = {"@type": f"{_TYPES}envoy.extensions.filters.common.matcher.action.v3.SkipFilter"}
+    has_status = _head_matches("grpc-status", {"safe_regex": {"google_re2": {}, "regex": ".+"}})
+    is_good = {"and_matcher": {"predicate": [_head_matches(":status", {"exact": "200"}), {"not_matcher": has_status}]}}
+    on_match = {"action": {"name": "skip", "typed_config": skip}}
+    return {
+        "name": FILTER,
+        "typed_config": {
+            "@type": f"{_TYPES}envoy.extensions.common.matching.v3.ExtensionWithMatcher",
+            "xds_matcher": {"matcher_list": {"matchers": [{"predicate": is_good, "on_match": on_match}]}},
+            "extension_config": {"name": FILTER, "typed_config": script},
         },
-        {
-            "name": "envoy.filters.http.upstream_codec",
-            "typed_config": {"@type": f"{prefix}.upstream_codec.v3.UpstreamCodec"},
-        },
-    ]
+    }
+
+
+def _head_matches(name: str, value: dict[str, Any]) -> dict[str, Any]:
+    head = {"@type": f"{_TYPES}envoy.type.matcher.v3.HttpResponseHeaderMatchInput", "header_name": name}
+    return {"single_predicate": {"input": {"name": "head", "typed_config": head}, "value_match": value}}
 
 
 def attempt_metadata(attempt_timeout_s: float, kind: str) -> dict[str, dict[str, Any]]:

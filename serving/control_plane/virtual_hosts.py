@@ -20,8 +20,8 @@ from serving.control_plane.refusals import (
     wrong_calls,
 )
 from serving.control_plane.request_classes import of_class
-from serving.control_plane.request_guard import incoming_route, model_metadata
-from serving.control_plane.request_log import SLOW_AFTER
+from serving.control_plane.request_guard import FILTER, incoming_route, limits_metadata
+from serving.control_plane.request_log import quick_header, slow_after
 from serving.control_plane.response_filters import attempt_metadata
 from serving.control_plane.tenants import quotas, tenant_metadata
 from serving.core.asleep import Asleep
@@ -130,6 +130,7 @@ def vhost(route: ModelRoute, *, forced_key: str = "") -> dict[str, Any]:
         "domains": ["*"],  # the model header has picked these routes
         "routes": _routes(route, forced_key),
         "request_body_buffer_limit": str(route.max_request_bytes),
+        "request_headers_to_add": quick_header(route.slow_ms),
         "request_headers_to_remove": [*_NOT_FOR_SERVERS],
         "include_request_attempt_count": True,  # for the log of attempts; replaces what the caller says
         "include_is_timeout_retry_header": True,  # on a second attempt alone that began because the first was late
@@ -143,7 +144,7 @@ def vhost(route: ModelRoute, *, forced_key: str = "") -> dict[str, Any]:
         "metadata": {
             "filter_metadata": {
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
-                **model_metadata(route.max_request_bytes, route.max_batch, _least_deadline_ms(route), tenants),
+                FILTER: {**_limits(route)[FILTER], **tenants},
                 **attempt_metadata(_attempt_s(route), route.stable.kind),
             }
         },
@@ -156,7 +157,7 @@ def _routes(route: ModelRoute, forced_key: str) -> list[dict[str, Any]]:
     pools = [pool.name for pool in reversed(route.pools)]  # that of whatever is of no other class comes last
     asks, asleep = HTTP in route.calls.question, _asleep_as(route)
     health = model_routes(route.model, is_ready=route.is_ready, asleep=asleep, asks_server=asks)
-    routes = [incoming_route(), *health]
+    routes = [incoming_route(_limits(route)), *health]
     if forced_key and route.asleep is None:
         routes += forced_routes(route, pools, forced_key)
     calls = route.calls
@@ -219,8 +220,8 @@ def _asleep_as(route: ModelRoute) -> str:
 
 def _label(route: ModelRoute, **more: dict[str, str]) -> dict[str, Any]:
     """A request keeps the route that it was matched to, for all its attempts: so its counts name the weight that drew it."""
-    slow = {} if route.slow_ms is None else {SLOW_AFTER: f"{route.slow_ms:.0f}ms"}
-    return {"filter_metadata": {NAMESPACE: {"slot": str(route.slot), **slow}, **more}}
+    about = {"slot": str(route.slot), **slow_after(route.slow_ms)}
+    return {"filter_metadata": {NAMESPACE: about, **_limits(route), **more}}
 
 
 def _whole(timeout_s: float, protocol: str) -> dict[str, Any]:
@@ -278,7 +279,7 @@ def _unary(
             "retry_policy": {
                 "num_retries": 1,
                 "retry_back_off": {"base_interval": _seconds(again_s), "max_interval": _seconds(again_s)},
-                "retry_priority": _elsewhere(),
+                **({"retry_priority": _elsewhere()} if route.candidate is not None else {}),
                 **_ANOTHER_REPLICA,
                 **_retried(route, protocol),
                 **({"per_try_timeout": _seconds(_attempt_s(route))} if _is_hedged(route) else {}),
@@ -314,6 +315,12 @@ def _is_hedged(route: ModelRoute) -> bool:
 def _attempt_s(route: ModelRoute) -> float:
     """How long the first attempt may take before there is another."""
     return route.limits.attempt_timeout_s if _is_hedged(route) else route.limits.timeout_s
+
+
+def _limits(route: ModelRoute) -> dict[str, dict[str, str]]:
+    """For the request guard."""
+    tells = route.tenants is not None or route.classes is not None
+    return limits_metadata(route.max_request_bytes, route.max_batch, _least_deadline_ms(route), tells_tenants=tells)
 
 
 def _least_deadline_ms(route: ModelRoute) -> float:

@@ -77,7 +77,9 @@ def migrate_to_old_state() -> None:
     """The tables as the squashed migrations leave them, recorded under the names of those that they replace."""
     executor = MigrationExecutor(connection)
     every = executor.loader.replacements
-    squashed = {key: migration for key, migration in every.items() if key[1].startswith("0001_")}  # later ones are newer
+    squashed = {
+        key: migration for key, migration in every.items() if key[1].startswith("0001_")
+    }  # later ones are newer
     apps = {app for app, _ in squashed}
     others = [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0] not in apps]
     executor.migrate([*squashed, *others])

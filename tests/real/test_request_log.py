@@ -65,6 +65,13 @@ def test_what_is_slow_or_late_is_told_for_the_release_that_was_drawn(parts: Rig)
     assert (one.kind, one.digest, one.tries) == (SLOW, Rig.CANDIDATE, 2) and one.took_ms >= 790
 
 
+def test_a_request_under_ten_milliseconds_is_told_where_that_is_slow(parts: Rig) -> None:
+    parts.apply(10_000, limits=LIMITS, slow_ms=5)
+    parts.candidate.delay_s = 0.006
+    assert parts.envoy.http(headers={"x-request-id": "quick"}).status == 200
+    assert told(parts, "quick").kind == SLOW
+
+
 def test_a_caller_that_sends_slowly_makes_no_slow_request(parts: Rig) -> None:
     parts.apply(10_000, limits=LIMITS, slow_ms=200)
     head = f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nhost: g\r\nx-request-id: drips\r\ncontent-length: 2\r\n\r\n"

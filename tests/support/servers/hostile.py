@@ -60,6 +60,7 @@ _MANY_NAMES = json.dumps({"parameters": {f"p{i}": 1 for i in range(40_000)}, "in
 _DEEP_DATA = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":' + nested(42_000) + b"}]}"
 _BOMB = gzip.compress(b" " * (16 * 2**20))
 _MANY_INPUTS = b'{"inputs":[' + b",".join([json.dumps({**X, "shape": [1000]}).encode()] * 250) + b"]}"
+_SOME_INPUTS = b'{"inputs":[' + b",".join([json.dumps({**X, "shape": [100]}).encode()] * 40) + b"]}"
 
 OVER_HTTP: dict[str, OverHttp] = {
     # depth
@@ -110,6 +111,8 @@ OVER_HTTP: dict[str, OverHttp] = {
     "a shape of a million dimensions": OverHttp(shaped(b"[" + b"1," * 1_000_000 + b"1]")),
     "a shape behind two kilobytes of spaces": OverHttp(shaped(b" " * 2048 + b"[1099511627776]")),
     "small shapes that are huge together": OverHttp(_MANY_INPUTS),
+    "small shapes in a short body that claim too much together": OverHttp(_SOME_INPUTS),
+    "a huge shape whose name begins with another's quote": OverHttp(shaped(b'[1,4],"x"shape"shape":[1099511627776]')),
     "a huge shape in the second inputs": OverHttp(GOOD[:-1] + b"," + shaped(b"[1099511627776]")[1:]),
     "a huge shape with binary data": OverHttp(*(lambda body, head: (body, REFUSED, head))(*_binary([2**40], b"0" * 16))),
     # names and parameters
@@ -210,6 +213,9 @@ def over_grpc(model: str) -> dict[str, bytes]:
         "a shape of a thousand dimensions": message(model, packed(*[1] * 1000)) + raw(FOUR),
         "a hundred inputs that are huge together": field_of(1, model.encode())
         + field_of(5, field_of(1, b"x") + field_of(2, b"FP32") + packed(1, 4000)) * 100,
+        "sizes of two bytes that are huge together": message(model, packed(2**13, 2**13)) + raw(FOUR),
+        "ten inputs that claim too much together": field_of(1, model.encode())
+        + field_of(5, field_of(1, b"x") + field_of(2, b"FP32") + packed(1, 100)) * 10,
         "a huge second input": message(model, packed(1, 4)) + message(model, packed(2**62)) + raw(FOUR) + raw(b""),
         "a shape behind the contents": message(model, field_of(5, field_of(6, FOUR)), packed(2**62)),
         "a huge shape behind raw contents": raw(b"") + message(model, packed(2**62)),
