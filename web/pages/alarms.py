@@ -34,7 +34,7 @@ SHOWN_FOR: Final = timedelta(days=30)
 
 
 def _listed(request: HttpRequest) -> dict[str, Any]:
-    """The live ones first, then the closed ones, the newest first; narrowed by the address."""
+    """Live alarms first, open pages before all others, then closed ones, the newest first; narrowed by the address."""
     actor = actor_of(request)
     slugs = visible_models(actor).values_list("slug", flat=True)
     filters = asked(
@@ -44,7 +44,7 @@ def _listed(request: HttpRequest) -> dict[str, Any]:
     )
     chosen = {f"{one.name}__slug": one.value for one in filters if one.value}
     since = timezone.now() - SHOWN_FOR
-    alarms = alarms_for(actor).filter(**chosen).exclude(closed_at__lt=since).order_by("-closed_at", "-pk")
+    alarms = alarms_for(actor).filter(**chosen).exclude(closed_at__lt=since).order_by("-closed_at", "-state", "tier", "-pk")
     page = Paginator(alarms, PER_PAGE).get_page(request.GET.get("page"))
     return {"page": page, "filters": filters, "is_filtered": bool(chosen), "days": SHOWN_FOR.days}
 
