@@ -167,6 +167,10 @@ def roll_back_by_watch(rollout: Rollout, *, actor: Actor, reason: str) -> Rollou
     of_model = Rollout.objects.filter(environment=rollout.environment, model=rollout.model)
     if of_model.filter(state__in=_ACTIVE).exists():
         raise StateChanged("rollout_active", f"Another rollout of {rollout.model.slug} has begun. It decides now.")
+    if rollout.undo_until is None:
+        raise StateChanged(
+            "no_undo_window", f"The undo window of rollout {rollout.pk} was closed. A person decides now."
+        )
     return _instantly_back(actor, rollout, reason, Code.WORSE_THAN_STABLE)
 
 

@@ -28,9 +28,11 @@ from serving.actions.routes import lock_routes
 from serving.targets import platform_of
 
 #: A window that is held open is prolonged by this, in seconds, again and again: all that is warm only for it reads one instant.
-HOLD_S = 120.0
+HOLD_S = 600.0
 DRAIN_PREVIOUS = "rollouts.drain_previous"
 _RETRY_S = 30.0
+#: The clocks of two machines may differ by this, in seconds; a window is prolonged by more.
+_CLOCKS_S = 45.0
 
 
 @transaction.atomic
@@ -40,7 +42,7 @@ def settle_undo_window(rollout: Rollout) -> None:
     It closes when each objective is proven to be met, when another rollout has begun, and without proof after `undo_max_s`. While an
     objective burns, it never closes by itself. A policy whose `undo_max_s` is 0 asks the clock alone.
     """
-    lock_routes(rollout.environment)  # before the promoted row, lock order: CONTRIBUTING.md
+    lock_routes(rollout.environment, rollout.stable)  # before the promoted row, lock order: CONTRIBUTING.md
     found = ending_undo_windows(clock.now()).select_for_update(no_key=True, of=("self",)).filter(pk=rollout.pk).first()
     if found is None or found.undo_until is None:
         return
@@ -70,7 +72,7 @@ def close_undo_window(*, actor: Actor, rollout: Rollout, expected_version: int, 
 
     Raises StateChanged("no_undo_window").
     """
-    lock_routes(rollout.environment)
+    lock_routes(rollout.environment, rollout.stable)
     found = lock_and_check(
         actor, Verb.PROMOTE_NOW, rollout, expected_version, {RolloutState.PROMOTED}, "close the undo window"
     )
@@ -118,7 +120,7 @@ def _listed(judged: list[ObjectiveResult]) -> str:
 
 
 def _close(rollout: Rollout, actor: Actor, reason: str, facts: dict[str, Any]) -> None:
-    end_control(rollout, actor=actor)
+    end_control(rollout, actor=actor)  # before the window is closed: it is the control while it is open
     Rollout.objects.filter(pk=rollout.pk).update(undo_until=None)
     rollout.undo_until = None
     append_event(

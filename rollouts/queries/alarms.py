@@ -57,10 +57,15 @@ def get_alarm(actor: Actor, pk: int) -> Alarm:
 
 def watched_objectives(model: ServedModel) -> tuple[Objective, ...]:
     """The objectives of the model that the watch judges; none if its policy cannot be read today."""
+    return readable_objectives(model) or ()
+
+
+def readable_objectives(model: ServedModel) -> tuple[Objective, ...] | None:
+    """The same; None if its policy cannot be read today."""
     try:
         return objectives_of(stored_policy(model.rollout_policy, model.objectives))
     except Invalid:
-        return ()
+        return None
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class ObjectiveNow:
     burn_1h: float | None = None
     unknown_s: float = 0.0
     log_e_met: float = 0.0
+    is_silent: bool = False
     alarm: Alarm | None = None
 
     @property
@@ -103,9 +109,10 @@ class ObjectiveNow:
 
     @property
     def judged(self) -> ObjectiveResult:
-        return ObjectiveResult(
-            self.name, self.words, self.max_frac, self.standing, self.bad, self.attempts, self.log_e_met
-        )
+        """For the undo window. An alarm without requests proves nothing more, and holds no window open for ever."""
+        is_stuck = self.standing is Standing.BURNING and self.is_silent
+        standing = Standing.NO_DATA if is_stuck else self.standing
+        return ObjectiveResult(self.name, self.words, self.max_frac, standing, self.bad, self.attempts, self.log_e_met)
 
 
 _OF_ALARM = ("id", "objective", "tier", "state", "reason", "opened_at")
@@ -169,7 +176,7 @@ def _standing(
         "max_frac": objective.max_frac,
         "alarm": alarm,
     }
-    watched = Watched.from_json(told) if told else None
+    watched = Watched.read(told) if told else None
     if watched is None or watched.release != stable:
         return ObjectiveNow(**plain, standing=Standing.BURNING if alarm else Standing.NOT_JUDGED)
     limit = objective.max_frac
@@ -183,6 +190,7 @@ def _standing(
         burn_1h=watched.burn(60, limit),
         unknown_s=watched.unknown_s,
         log_e_met=watched.log_e_met(limit),
+        is_silent=watched.is_silent(now.timestamp()),
     )
 
 

@@ -101,7 +101,7 @@ def active_ticks() -> QuerySet[Rollout, tuple[int, str, int]]:
     return Rollout.objects.filter(state__in=sorted(ACTIVE)).order_by("pk").values_list("pk", "model__slug", "tick")
 
 
-def ended_to_settle(now: datetime, most: int = 20) -> list[Rollout]:
+def ended_to_settle(now: datetime, most: int = 100) -> list[Rollout]:
     """Ended rollouts with something left to do: a kept release can be let go, or the traffic can go back to a displaced one.
 
     `most` of each kind.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,19 +16,20 @@ from django.conf import settings
 from django.db import close_old_connections, connection, transaction
 
 from ledger.core.errors import DomainError
+from registry.queries.releases import LARGE
 from rollouts.actions.alarms import WATCH, end_alarm, open_alarm, update_alarm
-from rollouts.actions.control import share_control
+from rollouts.actions.control import has_control, share_control
 from rollouts.actions.instant_rollback import roll_back_by_watch
 from rollouts.core.counter_deltas import Arms
-from rollouts.core.lifecycle import RolloutState
+from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import Policy
-from rollouts.core.watch.comparison import EVEN_BP, Comparison, bar_of
+from rollouts.core.watch.comparison import EVEN_BP, LOOK_S, Comparison, bar_of
 from rollouts.core.watch.objective import Objective
-from rollouts.core.watch.sequential_test import PAGE, TIERS
+from rollouts.core.watch.sequential_test import PAGE, TICKET, TIERS
 from rollouts.core.watch.watched import Watched
 from rollouts.engine.gateway_counters import counts_of
 from rollouts.models import Alarm, Rollout, WatchRecord
-from rollouts.queries.alarms import live_alarms, watched_objectives
+from rollouts.queries.alarms import live_alarms, readable_objectives
 from serving.models import Gateway, Route
 from serving.ports import GatewayCounters, GatewayError, TrafficCounters
 from serving.queries import gateways_in
@@ -37,8 +39,8 @@ log = structlog.get_logger(__name__)
 READ_TIMEOUT_S = 2.0
 #: Time (s) between two writes; a change of an alarm writes at once. A new leader loses no more than this.
 WRITE_EVERY_S = 60.0
-#: Minutes whose counts an alarm shows.
-TOLD_MINUTES = 5
+#: Minutes whose counts an alarm shows when it opens and when it closes.
+TOLD = {PAGE.name: (5, 5), TICKET.name: (60, 30)}
 _END_IF_FROZEN = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
 
 Key = tuple[int, int]  # environment, model
@@ -54,6 +56,7 @@ class _Model:
     watched: dict[str, Watched] = field(default_factory=dict)
     readings: dict[str, tuple[str, Arms]] = field(default_factory=dict)
     policy: tuple[Any, Any] | None = None  # what `objectives` were read from
+    is_readable: bool = True  # whether the policy could be read; else the objectives are the last that could
     promoted: Rollout | None = None  # if the release before it is the control
 
     @property
@@ -76,8 +79,9 @@ class _Model:
         self.route, stable = route, str(route.stable.digest)
         policy = (route.model.rollout_policy, route.model.objectives)
         if policy != self.policy:
-            self.policy = policy
-            self.objectives = {one.name: one for one in watched_objectives(route.model)}
+            found = readable_objectives(route.model)
+            self.policy, self.is_readable = policy, found is not None
+            self.objectives = {one.name: one for one in found} if found is not None else self.objectives
         known = self.watched
         self.watched = {}
         for name in self.objectives:
@@ -86,8 +90,8 @@ class _Model:
             control = (watched.control or Comparison()).at(route.candidate_bp) if promoted is not None else None
             self.watched[name] = replace(watched, control=control)
 
-    def take(self, pages: Pages, gateways: list[Gateway]) -> Arms | None:
-        """Counts of stable and its control since the last reading; None if a gateway gave none."""
+    def take(self, pages: Pages, gateways: list[Gateway]) -> tuple[Arms, bool]:
+        """Counts of stable and its control since the last reading, and whether each gateway gave its own."""
         found, is_known = Arms(), bool(gateways)
         stable, control = (
             str(self.route.stable.digest),
@@ -111,7 +115,7 @@ class _Model:
                 is_known = False  # a first reading, or counts that began anew
                 continue
             found = found + Arms(now.candidate.since(before.candidate), now.stable.since(before.stable))
-        return found if is_known else None
+        return found, is_known
 
 
 class StableWatch:
@@ -154,7 +158,8 @@ class StableWatch:
         gateways = gateways_in({one.route.environment_id for one in self._models.values()})
         pages = self._read([one for here in gateways.values() for one in here])
         for one in self._models.values():
-            self._count(one, pages, gateways.get(one.route.environment_id, []), at, took_s)
+            with self._apart(one):
+                self._count(one, pages, gateways.get(one.route.environment_id, []), at, took_s)
         if not self.leads(settings.ENGINE_LEASE_S / 2):
             return
         changed = self._judge(now)
@@ -168,12 +173,22 @@ class StableWatch:
         known, self._models = self._models, {}
         related = Rollout.objects.select_related("candidate", "stable", "model__team", "environment")
         kept = related.filter(state=RolloutState.PROMOTED, undo_until__isnull=False, stable__isnull=False)
-        promoted = {(one.environment_id, one.model_id): one for one in kept.order_by("pk")}
-        for route in all_routes():
+        promoted = {(one.environment_id, one.model_id): one for one in kept.order_by("pk") if has_control(one)}
+        large = [f"{arm}__{column}" for arm in ("stable", "candidate") for column in LARGE]
+        for route in all_routes().defer(*large):
             key = (route.environment_id, route.model_id)
-            one = known.get(key) or _Model(route, watched=stored.get(key, {}))
-            one.take_route(route, promoted.get(key), at)
-            self._models[key] = one
+            one = self._models[key] = known.get(key) or _Model(route, watched=stored.get(key, {}))
+            with self._apart(one):
+                one.take_route(route, promoted.get(key), at)
+
+    @contextlib.contextmanager
+    def _apart(self, one: _Model) -> Iterator[None]:
+        """What fails for one model costs no other its watch; that model is counted anew."""
+        try:
+            yield
+        except (ArithmeticError, DomainError, LookupError, TypeError, ValueError):
+            log.warning("model_not_watched", model=one.route.model.slug, traceback=traceback.format_exc())
+            one.watched, one.readings, one.policy = {}, {}, None
 
     def _read(self, gateways: list[Gateway]) -> Pages:
         """Counts of each gateway; without those that cannot be read."""
@@ -188,14 +203,12 @@ class StableWatch:
         return found
 
     def _count(self, one: _Model, pages: Pages, gateways: list[Gateway], at: float, took_s: float) -> None:
-        counts = one.take(pages, gateways)
+        counts, is_known = one.take(pages, gateways)
         for name, watched in one.watched.items():
             objective = one.objectives[name]
-            if counts is None:
-                one.watched[name] = watched.unread(took_s)
-            else:
-                found = watched.after(at, *objective.counted(counts.stable), objective.max_frac)
-                one.watched[name] = replace(found, control=_compared(one, objective, counts, watched.control))
+            found = watched.after(at, *objective.counted(counts.stable), objective.max_frac)
+            found = replace(found, control=_compared(one, objective, counts, watched.control))
+            one.watched[name] = found if is_known else found.unread(at, took_s)
 
     # -- alarms -------------------------------------------------------------------------------------------------------
 
@@ -204,7 +217,9 @@ class StableWatch:
         live = {(one.environment_id, one.model_id, one.objective, one.tier): one for one in live_alarms()}
         changed = False
         for one in self._models.values():
-            changed |= self._compare(one, live)
+            if one.promoted is not None and self.leads(settings.ENGINE_LEASE_S / 2):
+                with self._apart(one):
+                    changed |= self._compare(one, live, now)
         for alarm in live.values():
             changed |= self._close(alarm, self._models.get((alarm.environment_id, alarm.model_id)), now)
         for key, one in self._models.items():
@@ -215,7 +230,7 @@ class StableWatch:
                         changed = True
         return changed
 
-    def _compare(self, one: _Model, live: dict[Any, Alarm]) -> bool:
+    def _compare(self, one: _Model, live: dict[Any, Alarm], now: datetime) -> bool:
         """Begins and ends a look at both releases under equal load, and undoes the promotion if the release is worse in it.
 
         Returns whether it changed something. `live`: alarms.
@@ -223,54 +238,51 @@ class StableWatch:
         plan, rollout, key = one.plan, one.promoted, (one.route.environment_id, one.route.model_id)
         if plan is None or rollout is None or not plan.control.rolls_back:
             return False
-        bar, is_look = bar_of(plan, len(one.objectives)), one.route.candidate_bp == EVEN_BP
         found = {name: watched.control for name, watched in one.watched.items() if watched.control is not None}
-        worse = [name for name, each in found.items() if each.log_e >= bar and (*key, name, PAGE.name) in live]
-        try:
-            if is_look and worse:
-                roll_back_by_watch(rollout, actor=WATCH, reason=_why_worse(rollout, one, worse[0]))
-            elif is_look and all(each.is_over for each in found.values()):
-                share_control(
-                    rollout,
-                    plan.control.share_bp,
-                    actor=WATCH,
-                    reason="Under equal load neither release is proven to be worse.",
-                )
-            elif not is_look and any(found[name].may_look for name in worse):
-                share_control(
-                    rollout,
-                    EVEN_BP,
-                    actor=WATCH,
-                    reason=f"{_why_worse(rollout, one, worse[0])} Both get half, to compare them.",
-                )
-            else:
-                return False
-        except DomainError as error:  # the alarm stays, and a person decides
-            log.warning("control_not_compared", rollout=rollout.pk, error=error.message)
+        worse = [
+            name
+            for name, each in found.items()
+            if each.log_e >= bar_of(plan, len(one.objectives), each.looks) and (*key, name, PAGE.name) in live
+        ]
+        why = _why_worse(rollout, one, worse[0]) if worse else ""
+        is_look = one.route.candidate_bp == EVEN_BP
+        if is_look and worse and _is_done(lambda: roll_back_by_watch(rollout, actor=WATCH, reason=why)):
+            return True
+        if is_look and (now - one.route.changed_at).total_seconds() >= LOOK_S:
+            share_bp, reason = plan.control.share_bp, "Under equal load neither release is proven to be worse."
+        elif not is_look and any(found[name].may_look for name in worse) and not _another_waits(rollout):
+            share_bp, reason = EVEN_BP, f"{why} Both get half, to compare them."
+        else:
             return False
-        return True
+        return _is_done(lambda: share_control(rollout, share_bp, actor=WATCH, reason=reason))
 
     def _close(self, alarm: Alarm, one: _Model | None, now: datetime) -> bool:
         """Closes an alarm whose objective is met again or is none any more; else its counts are brought up to date."""
-        if one is None or alarm.objective not in one.watched:
+        if one is not None and not one.is_readable:
+            return False
+        if one is None or alarm.objective not in one.objectives:
             end_alarm(alarm, at=now, reason=_no_objective(alarm))
             return True
+        if alarm.objective not in one.watched:
+            return False
         watched, objective = one.watched[alarm.objective], one.objectives[alarm.objective]
         if not watched.has_ended(alarm.tier):
             if watched.at - self._written_at >= WRITE_EVERY_S:
-                update_alarm(alarm, _facts(watched, objective))
+                update_alarm(alarm, _facts(watched, objective, TOLD[alarm.tier][0]))
             return False
-        bad, attempts = watched.last(TOLD_MINUTES)
-        words = f"{bad} of {attempts} {objective.words} in the last {TOLD_MINUTES} min"
+        minutes = TOLD[alarm.tier][1]
+        bad, attempts = watched.last(minutes)
+        words = f"{bad} of {attempts} {objective.words} in the last {minutes} min"
         end_alarm(alarm, at=now, reason=f"{one.route.stable.name} is within the objective again: {words}.")
         one.watched[alarm.objective] = watched.begun_anew(alarm.tier)
         return True
 
     def _open(self, one: _Model, name: str, tier: str, now: datetime) -> None:
         watched, objective = one.watched[name], one.objectives[name]
-        facts = _facts(watched, objective)
+        minutes = TOLD[tier][0]
+        facts = _facts(watched, objective, minutes)
         reason = (
-            f"{facts['bad']} of {facts['attempts']} {objective.words} of {one.route.stable.name} in the last {TOLD_MINUTES} min. The "
+            f"{facts['bad']} of {facts['attempts']} {objective.words} of {one.route.stable.name} in the last {minutes} min. The "
             f"objective allows {objective.max_frac:.2%}; this is {facts['burn']:.1f} times that, "
             f"since {datetime.fromisoformat(facts['since']):%H:%M} UTC."
         )
@@ -297,12 +309,29 @@ class StableWatch:
         )  # fmt: skip
 
 
+def _is_done(act: Callable[[], Any]) -> bool:
+    """Whether the route was written. If not, the alarm stays, and a person decides."""
+    try:
+        act()
+    except DomainError as error:
+        log.warning("control_not_compared", code=error.code, error=error.message)
+        return False
+    return True
+
+
+def _another_waits(rollout: Rollout) -> bool:
+    """Whether a rollout of the model has begun there, so that a look could end in no rollback."""
+    active = sorted(state.value for state in ACTIVE)
+    return Rollout.objects.filter(environment=rollout.environment_id, model=rollout.model_id, state__in=active).exists()
+
+
 def _stored(at: float) -> dict[Key, dict[str, Watched]]:
     """The counts as they were written last. The time since then is unknown."""
     return {
         (row.environment_id, row.model_id): {
-            name: Watched.from_json(told).unread(max(0.0, at - row.at.timestamp()))
+            name: watched.unread(at, max(0.0, at - row.at.timestamp()))
             for name, told in row.objectives.items()
+            if (watched := Watched.read(told)) is not None
         }
         for row in WatchRecord.objects.all()
     }
@@ -313,7 +342,7 @@ def _compared(one: _Model, objective: Objective, counts: Arms, before: Compariso
     if plan is None or before is None:
         return None
     arms = objective.counted(counts.stable), objective.counted(counts.candidate)
-    return before.after(*arms, objective.guard.roll_back_over, bar_of(plan, len(one.objectives)))
+    return before.after(*arms, objective.guard.roll_back_over, bar_of(plan, len(one.objectives), before.looks))
 
 
 def _why_worse(promoted: Rollout, one: _Model, name: str) -> str:
@@ -325,12 +354,12 @@ def _why_worse(promoted: Rollout, one: _Model, name: str) -> str:
     )
 
 
-def _facts(watched: Watched, objective: Objective) -> dict[str, Any]:
-    bad, attempts = watched.last(TOLD_MINUTES)
+def _facts(watched: Watched, objective: Objective, minutes: int) -> dict[str, Any]:
+    bad, attempts = watched.last(minutes)
     since = datetime.fromtimestamp(watched.bad_since(objective.max_frac), tz=UTC)
     return {
-        "bad": bad, "attempts": attempts, "minutes": TOLD_MINUTES, "max_frac": objective.max_frac,
-        "burn": round(watched.burn(TOLD_MINUTES, objective.max_frac) or 0.0, 2), "since": since.isoformat(),
+        "bad": bad, "attempts": attempts, "minutes": minutes, "max_frac": objective.max_frac,
+        "burn": round(watched.burn(minutes, objective.max_frac) or 0.0, 2), "since": since.isoformat(),
     }  # fmt: skip
 
 

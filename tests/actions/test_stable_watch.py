@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,13 +17,16 @@ from registry.models import Release
 from rollouts.actions.alarms import acknowledge, close
 from rollouts.actions.control import begin_control
 from rollouts.core.policy_schema import parse_policy
+from rollouts.core.watch.comparison import EVEN_BP
 from rollouts.core.watch.lifecycle import AGAIN_WITHIN_S
 from rollouts.core.watch.sequential_test import PAGE
 from rollouts.core.watch.watched import Standing
 from rollouts.models import Alarm, DecisionRecord, Rollout, WatchRecord
 from rollouts.queries import alarms as queries
 from rollouts.queries.alarms import alarms_for, every_watched_route, objectives_now
+from rollouts.watch import stable_watch
 from rollouts.watch.stable_watch import StableWatch
+from serving.actions import routes
 from serving.actions.routes import set_route
 from serving.models import Gateway, Route, Server
 from tests.support.fakes.gateway import Behaviour, FakeGateway
@@ -86,13 +90,14 @@ class World:
 
     @property
     def route(self) -> Route:
-        return every_watched_route().get()
+        return every_watched_route().get(model=self.model)
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     found = World()
     monkeypatch.setattr(queries.clock, "now", lambda: found.at)
+    monkeypatch.setattr(routes, "timezone", SimpleNamespace(now=lambda: found.at))
     return found
 
 
@@ -174,7 +179,7 @@ def test_a_model_without_a_route_has_no_live_alarm(world: World) -> None:
 def test_a_gateway_that_cannot_be_read_makes_unknown_seconds_and_no_evidence(world: World) -> None:
     world.turns(12)
     world.gateway.fail("timeout")
-    world.turns(20, BROKEN)
+    world.turns(80, BROKEN)
     (now,) = objectives_now(world.route)
     assert now.unknown_s >= 180 and not Alarm.objects.exists()
     world.gateway.restart()
@@ -315,3 +320,80 @@ def test_an_alarm_is_all_where(case: str, world: World) -> None:
     world.turns(25, BROKEN)
     rollout.refresh_from_db()
     assert rollout.state == "promoted" and Alarm.objects.filter(tier="page", state="open").exists()
+
+
+def in_a_look(world: World) -> tuple[Rollout, Release]:
+    rollout, first = promote(world)
+    for _ in range(40):
+        world.turns(1, BROKEN)
+        if world.route.candidate_bp == EVEN_BP:
+            return rollout, first
+    raise AssertionError("no look began")
+
+
+@pytest.mark.parametrize("trouble", ["the control dies", "the gateway is not read", "another rollout waits"])
+def test_a_look_ends_in_three_minutes_whatever_happens(world: World, trouble: str) -> None:
+    rollout, first = in_a_look(world)
+    if trouble == "the control dies":
+        Server.objects.filter(deployment__release=first).update(ended_at=timezone.now(), is_serving=False)
+    elif trouble == "the gateway is not read":
+        world.gateway.fail("timeout")
+    else:
+        Rollout.objects.create(
+            model=rollout.model, environment=rollout.environment, candidate=make_release(rollout.model), stable=rollout.candidate,
+            policy=rollout.policy, policy_digest=rollout.policy_digest, state="awaiting_approval",
+        )  # fmt: skip
+    world.turns(20, BROKEN)
+    rollout.refresh_from_db()
+    assert (rollout.state, world.route.candidate_bp) == ("promoted", 500)
+
+
+def test_the_watch_leaves_another_rollouts_route_alone(world: World) -> None:
+    """An ordinary rollout of the release before has the same arms as the control."""
+    rollout, first = promote(world)
+    Rollout.objects.create(
+        model=rollout.model, environment=rollout.environment, candidate=first, stable=rollout.candidate, policy=rollout.policy,
+        policy_digest=rollout.policy_digest, state="shifting", weight_bp=500,
+    )  # fmt: skip
+    world.turns(40, BROKEN)
+    assert (world.route.candidate, world.route.candidate_bp) == (first, 500)
+    assert Alarm.objects.filter(tier="page", state="open").exists()
+
+
+def test_a_model_whose_policy_cannot_be_judged_costs_no_other_its_alarm(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_model("other", objectives={"errors_max_frac": 0.01})
+    set_route(
+        actor=Actor.system("test"), environment=world.environment, model=other, stable=make_release(other), reason="So."
+    )
+    judged = stable_watch.readable_objectives
+
+    def fails(model: Any) -> Any:
+        if model.slug == "other":
+            raise ZeroDivisionError
+        return judged(model)
+
+    monkeypatch.setattr(stable_watch, "readable_objectives", fails)
+    world.turns(5)
+    world.turns(15, BROKEN)
+    assert Alarm.objects.get(tier="page").model == world.model
+    assert WatchRecord.objects.filter(model=world.model).exists()
+
+
+def test_a_dead_gateway_beside_a_living_one_hides_no_alarm(world: World) -> None:
+    Gateway.objects.create(environment=world.environment, name="dead", admin_url="http://127.0.0.1:2")
+    world.gateway.silent.add("dead")
+    world.turns(5)
+    world.turns(15, BROKEN)
+    assert Alarm.objects.filter(tier="page", state="open").exists()
+    assert objectives_now(world.route)[0].unknown_s > 0
+
+
+def test_an_alarm_whose_policy_cannot_be_read_today_stays(world: World) -> None:
+    world.turns(5)
+    world.turns(15, BROKEN)
+    type(world.model).objects.filter(pk=world.model.pk).update(rollout_policy={"preset": "no such preset"})
+    world.watch = world.another_engine()
+    world.turns(3, BROKEN)
+    assert Alarm.objects.get(tier="page").state == "open"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from ledger.core.errors import Invalid
 from rollouts.core.counter_deltas import Counts
 from rollouts.core.evidence import Tolerance
 from rollouts.core.policy_schema import parse_policy
-from rollouts.core.watch.comparison import BETWEEN, BINS_TO_CONVICT, EVEN_BP, LOOK, SETTLING, Comparison, bar_of
+from rollouts.core.watch.comparison import BETWEEN, BINS_TO_CONVICT, EVEN_BP, SETTLING, Comparison, bar_of
 from rollouts.core.watch.objective import LEAST_FRAC, objectives_of
 from rollouts.core.watch.sequential_test import CLOSES_AT, EVEN, NONE, PAGE, TICKET, TIERS, Tier, closing, is_closed
 from rollouts.core.watch.undo import ObjectiveResult, UndoVerdict, undo_verdict
@@ -126,7 +127,7 @@ def test_an_objective_is_met_by_the_counts_since_the_release_is_stable() -> None
 
 def test_seconds_without_a_reading_are_unknown_and_no_evidence() -> None:
     before = run(5, 3, 1000)
-    after = before.unread(30.0)
+    after = before.unread(before.at, 30.0)
     assert (after.unknown_s, after.attempts, after.page) == (30.0, before.attempts, before.page)
 
 
@@ -202,14 +203,14 @@ def compared(
     control: tuple[int, int],
     found: Comparison = Comparison(500),  # noqa: B008 - frozen
 ) -> Comparison:
-    bar = bar_of(PLAN, 1)
+    bar = bar_of(PLAN, 1, 0)
     for _ in range(bins):
         found = found.after(stable, control, OVER, bar)
     return found
 
 
 def test_a_release_that_is_worse_than_its_control_is_convicted_in_a_minute_and_not_sooner() -> None:
-    bar = bar_of(PLAN, 1)
+    bar = bar_of(PLAN, 1, 0)
     assert compared(BINS_TO_CONVICT - 1, (950, 950), (0, 50)).log_e < bar
     assert compared(BINS_TO_CONVICT + 2, (950, 950), (0, 50)).log_e >= bar
     assert compared(12, (190, 950), (1, 50)).log_e >= bar
@@ -221,12 +222,12 @@ def test_a_release_that_is_worse_than_its_control_is_convicted_in_a_minute_and_n
 def test_two_bad_releases_two_good_ones_and_one_alone_convict_nobody(
     stable: tuple[int, int], control: tuple[int, int]
 ) -> None:
-    assert compared(3000, stable, control).log_e < bar_of(PLAN, 1)
+    assert compared(3000, stable, control).log_e < bar_of(PLAN, 1, 0)
 
 
 def test_a_release_that_is_no_worse_is_rolled_back_no_more_often_than_the_policy_allows() -> None:
     """300 windows of an hour; `alpha_roll_back` is 1 %."""
-    rng, bar, convicted = np.random.default_rng(7), bar_of(PLAN, 1), 0
+    rng, bar, convicted = np.random.default_rng(7), bar_of(PLAN, 1, 0), 0
     for _ in range(300):
         found = Comparison(500)
         share = rng.uniform(0.001, 0.2)
@@ -260,15 +261,52 @@ def test_a_rollback_after_a_promotion_needs_a_control() -> None:
 
 
 def test_a_look_leaves_out_the_queues_from_before_and_ends_in_three_minutes() -> None:
-    bar = bar_of(PLAN, 1)
+    bar = bar_of(PLAN, 1, 0)
     small = compared(20, (475, 950), (0, 50))
     assert small.log_e >= bar and small.may_look
-    look = small.at(EVEN_BP)
+    look, bar = small.at(EVEN_BP), bar_of(PLAN, 1, 1)
     assert (look.is_look, look.looks, look.attempts, look.may_look) == (True, 1, 0, False)
     settling = compared(SETTLING, (500, 500), (0, 500), look)
     assert settling.log_e <= 0 and settling.attempts == 0
     assert compared(BINS_TO_CONVICT + 2, (250, 500), (0, 500), settling).log_e >= bar
-    alike = compared(LOOK, (250, 500), (250, 500), look)
-    assert alike.is_over and alike.log_e < bar
+    alike = compared(18, (250, 500), (250, 500), look)
+    assert alike.log_e < bar
     again = alike.at(500)
     assert not again.may_look and compared(BETWEEN, (475, 950), (0, 50), again).may_look
+
+
+def test_all_looks_together_have_the_policys_chance_to_roll_back() -> None:
+    shares = [math.exp(-bar_of(PLAN, 1, look)) for look in range(1, 60)]
+    assert sum(shares) == pytest.approx(PLAN.alpha_roll_back, rel=1e-6)
+
+
+@pytest.mark.parametrize(("bad", "attempts"), [(0, 100), (100, 100), (0, 0), (3, 100)])
+def test_no_sum_grows_for_ever(bad: int, attempts: int) -> None:
+    """Three days of the same bins: what is stored can be read as JSON."""
+    watched = run(3 * 8640, bad, attempts)
+    text = json.dumps(watched.to_json(), allow_nan=False)
+    assert Watched.read(json.loads(text)) is not None
+    assert watched.has_ended("page") == (bad == 0 and attempts > 0)
+    assert watched.is_over("page") == (bad == 100)
+
+
+def test_a_stored_value_of_another_version_is_left_out() -> None:
+    told = run(3, 1, 100).to_json()
+    del told["page_ends"]
+    assert Watched.read(told) is None and Watched.read({}) is None and Watched.read(None) is None
+
+
+def test_silence_beside_a_gateway_that_was_not_read_is_no_statement_about_requests() -> None:
+    watched = run(3, 0, 100)
+    later = watched.at + NO_DATA_S + 1
+    assert watched.standing(LIMIT, is_burning=False, now=later) is Standing.NO_DATA
+    assert watched.unread(later, 10.0).standing(LIMIT, is_burning=False, now=later) is Standing.NOT_JUDGED
+
+
+@pytest.mark.parametrize("limit", [0.0, 1e-12, 0.5, 0.9999999999999999])
+def test_every_objective_that_may_be_stored_can_be_judged(limit: float) -> None:
+    (objective,) = objectives_of(parse_policy({}, {"errors_max_frac": limit}))
+    watched = Watched("sha256:a", 0.0)
+    for _ in range(20):
+        watched = watched.after(watched.at + PAGE.bin_s, 5, 10, objective.max_frac)
+    assert all(math.isfinite(one) for one in (*watched.page, *watched.page_ends))

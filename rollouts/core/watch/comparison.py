@@ -18,15 +18,20 @@ from rollouts.core.policy import FULL_BP, Policy
 BINS_TO_CONVICT = 6
 #: The control's share in a look, in basis points.
 EVEN_BP = FULL_BP // 2
-#: In bins of 10 s: the beginning of a look, in which queues from before it empty; its longest time; the shortest time between a look
-#: without a conviction and the next.
-SETTLING, LOOK, BETWEEN = 3, 18, 180
+#: In bins of 10 s: the beginning of a look, in which queues from before it empty; the shortest time between a look without a conviction
+#: and the next.
+SETTLING, BETWEEN = 3, 180
+#: A look lasts no longer than this, in seconds, however little was counted in it.
+LOOK_S = 180.0
 
 
-def bar_of(policy: Policy, objectives: int) -> float:
-    """The evidence that convicts, as a logarithm. The chance to roll back a release that is no worse is `alpha_roll_back` for all
-    objectives together, for however long the window stays open. Source: Ville's inequality, union bound."""
-    return math.log(objectives / policy.alpha_roll_back)
+def bar_of(policy: Policy, objectives: int, looks: int) -> float:
+    """The evidence that convicts in the look of this number, as a logarithm; that begins a first look for 0.
+
+    Look k has the share 2^-k of `alpha_roll_back`. So the chance to roll back a release that is no worse is at most `alpha_roll_back`,
+    for all objectives and looks together. Source: Ville's inequality, union bound.
+    """
+    return math.log(objectives / policy.alpha_roll_back) + looks * math.log(2)
 
 
 @dataclass(frozen=True)
@@ -69,11 +74,6 @@ class Comparison:
     @property
     def is_look(self) -> bool:
         return self.share_bp == EVEN_BP
-
-    @property
-    def is_over(self) -> bool:
-        """Whether a look has lasted its time."""
-        return self.is_look and self.ticks >= LOOK
 
     @property
     def may_look(self) -> bool:

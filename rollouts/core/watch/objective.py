@@ -9,7 +9,7 @@ from rollouts.core.indicators import Source
 from rollouts.core.policy import Guard, Policy
 
 #: An objective of no failure at all is judged as this share: no test can prove that a share is 0.
-LEAST_FRAC = 1e-5
+LEAST_FRAC, MOST_FRAC = 1e-5, 0.99
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Objective:
 
     @property
     def max_frac(self) -> float:
-        return max(LEAST_FRAC, self.guard.max_frac)
+        return min(MOST_FRAC, max(LEAST_FRAC, self.guard.max_frac))
 
     def counted(self, counts: Counts) -> tuple[int, int]:
         """(bad attempts, attempts) of this objective among the counts of a release."""

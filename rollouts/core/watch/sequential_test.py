@@ -63,7 +63,8 @@ class Tier:
         """M of each alternative after one more bin."""
         p0 = self.null(max_frac)
         logs = (_log_ratio(bad, attempts, min(times * p0, (1 + p0) / 2), p0) for times in TIMES)
-        return tuple((1 + m) * math.exp(min(self.log_cap, log)) for m, log in zip(sums, logs, strict=True))
+        most = len(TIMES) * self.bar  # one alternative alone is over the bar then, and no sum grows for ever
+        return tuple(min(most, (1 + m) * math.exp(min(self.log_cap, log))) for m, log in zip(sums, logs, strict=True))
 
     def is_over(self, sums: Sequence[float]) -> bool:
         return sum(sums) / len(sums) >= self.bar
@@ -95,7 +96,8 @@ def closing(sums: Sequence[float], bad: int, attempts: int, max_frac: float) -> 
     """
     cap = math.log(CLOSES_AT) / BINS_TO_CLOSE
     logs = (_log_ratio(bad, attempts, max_frac / times, max_frac) for times in TIMES)
-    return tuple(max(1.0, one * math.exp(min(cap, log))) for one, log in zip(sums, logs, strict=True))
+    most = CLOSES_AT * len(TIMES)
+    return tuple(min(most, max(1.0, one * math.exp(min(cap, log)))) for one, log in zip(sums, logs, strict=True))
 
 
 def is_closed(sums: Sequence[float]) -> bool:

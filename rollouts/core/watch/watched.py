@@ -45,6 +45,7 @@ class Watched:
     bad, attempts: counted since then.
     unknown_s: seconds since then in which a gateway could not be read, or no engine led.
     at: end of the last bin.
+    unread_at: end of the last time without the counts of each gateway; None: there was none.
     asked_at: end of the last bin with an attempt; None: there was none.
     page, ticket: the sums of both tests. `page_ends`, `ticket_ends`: the closing test of an alarm, while it is open.
     part: bad attempts, attempts and seconds of the ticket's bin that is not full yet.
@@ -56,6 +57,7 @@ class Watched:
     attempts: int = 0
     unknown_s: float = 0.0
     at: float = 0.0
+    unread_at: float | None = None
     asked_at: float | None = None
     page: Sums = NONE
     ticket: Sums = NONE
@@ -88,9 +90,13 @@ class Watched:
             part=(0, 0, 0.0),
         )
 
-    def unread(self, seconds: float) -> Watched:
-        """After a time (s) without counts, which is no evidence."""
-        return replace(self, unknown_s=self.unknown_s + seconds)
+    def unread(self, at: float, seconds: float) -> Watched:
+        """After a time (s) up to `at` without the counts of each gateway, which is no evidence."""
+        return replace(self, unknown_s=self.unknown_s + seconds, unread_at=at)
+
+    def is_silent(self, now: float) -> bool:
+        """Whether no attempt was counted for `NO_DATA_S`."""
+        return self.asked_at is None or now - self.asked_at > NO_DATA_S
 
     def _minutes_after(self, minute: int, bad: int, attempts: int) -> tuple[WatchedMinute, ...]:
         if self.minutes and self.minutes[-1].at == minute:
@@ -138,26 +144,36 @@ class Watched:
     def standing(self, max_frac: float, *, is_burning: bool, now: float) -> Standing:
         if is_burning:
             return Standing.BURNING
-        if self.asked_at is None or now - self.asked_at > NO_DATA_S:
-            return Standing.NO_DATA
+        if self.is_silent(now):
+            is_unread = self.unread_at is not None and now - self.unread_at <= NO_DATA_S
+            return Standing.NOT_JUDGED if is_unread else Standing.NO_DATA
         return Standing.MET if self.log_e_met(max_frac) >= MET_LOG_E else Standing.NOT_JUDGED
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "release": self.release, "since": self.since, "bad": self.bad, "attempts": self.attempts, "unknown_s": self.unknown_s,
-            "at": self.at, "asked_at": self.asked_at, "part": list(self.part), "minutes": [list(one) for one in self.minutes],
+            **{name: getattr(self, name) for name in _PLAIN},
+            "part": list(self.part), "minutes": [list(one) for one in self.minutes],
             **{name: [float(f"{one:.6g}") for one in getattr(self, name)] for name in _SUMS},
             "control": self.control.to_json() if self.control else None,
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Watched:
-        plain = {name: value[name] for name in ("release", "since", "bad", "attempts", "unknown_s", "at", "asked_at")}
+        plain = {name: value.get(name) if name == "unread_at" else value[name] for name in _PLAIN}
         sums: dict[str, Any] = {name: tuple(value[name]) for name in _SUMS}
         minutes = tuple(WatchedMinute(*one) for one in value["minutes"])
         bad, attempts, seconds = value["part"]
         control = Comparison.from_json(value["control"]) if value.get("control") else None
         return cls(**plain, **sums, minutes=minutes, part=(bad, attempts, seconds), control=control)
 
+    @classmethod
+    def read(cls, value: Any) -> Watched | None:
+        """`from_json` of a stored value; None if this version cannot read it."""
+        try:
+            return cls.from_json(value)
+        except (KeyError, TypeError, ValueError):
+            return None
 
+
+_PLAIN = ("release", "since", "bad", "attempts", "unknown_s", "at", "unread_at", "asked_at")
 _SUMS = ("page", "ticket", "page_ends", "ticket_ends")
