@@ -249,9 +249,11 @@ class StableWatch:
         if is_look and worse and _is_done(lambda: roll_back_by_watch(rollout, actor=WATCH, reason=why)):
             return True
         if is_look and (now - one.route.changed_at).total_seconds() >= LOOK_S:
-            share_bp, reason = plan.control.share_bp, "Under equal load neither release is proven to be worse."
+            share_bp = plan.control.share_bp
+            reason = "Under equal load neither release is proven to be worse."
         elif not is_look and any(found[name].may_look for name in worse) and not _another_waits(rollout):
-            share_bp, reason = EVEN_BP, f"{why} Both get half, to compare them."
+            share_bp = EVEN_BP
+            reason = f"{why} Both get half, to compare them."
         else:
             return False
         return _is_done(lambda: share_control(rollout, share_bp, actor=WATCH, reason=reason))

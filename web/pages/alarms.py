@@ -44,7 +44,9 @@ def _listed(request: HttpRequest) -> dict[str, Any]:
     )
     chosen = {f"{one.name}__slug": one.value for one in filters if one.value}
     since = timezone.now() - SHOWN_FOR
-    alarms = alarms_for(actor).filter(**chosen).exclude(closed_at__lt=since).order_by("-closed_at", "-state", "tier", "-pk")
+    alarms = (
+        alarms_for(actor).filter(**chosen).exclude(closed_at__lt=since).order_by("-closed_at", "-state", "tier", "-pk")
+    )
     page = Paginator(alarms, PER_PAGE).get_page(request.GET.get("page"))
     return {"page": page, "filters": filters, "is_filtered": bool(chosen), "days": SHOWN_FOR.days}
 

@@ -159,7 +159,7 @@ class Watched:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Watched:
-        plain = {name: value.get(name) if name == "unread_at" else value[name] for name in _PLAIN}
+        plain: dict[str, Any] = {name: value.get(name) if name == "unread_at" else value[name] for name in _PLAIN}
         sums: dict[str, Any] = {name: tuple(value[name]) for name in _SUMS}
         minutes = tuple(WatchedMinute(*one) for one in value["minutes"])
         bad, attempts, seconds = value["part"]
