@@ -105,7 +105,8 @@ class Rollout(models.Model):
 
     @property
     def is_undo_prolonged(self) -> bool:
-        return self.undo_until is not None and self.undo_until > self.undo_ends_at + timedelta(seconds=1)
+        """Two machines wrote both instants: their clocks may differ by 45 s, and a window is prolonged by more."""
+        return self.undo_until is not None and self.undo_until > self.undo_ends_at + timedelta(seconds=45)
 
     @property
     def began_with_stable(self) -> bool:

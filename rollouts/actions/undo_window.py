@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
+from django.db.models import F
 
 from accounts.core.access import Actor, Verb
 from ledger.actions import append_event, enqueue
@@ -31,8 +32,6 @@ from serving.targets import platform_of
 HOLD_S = 600.0
 DRAIN_PREVIOUS = "rollouts.drain_previous"
 _RETRY_S = 30.0
-#: The clocks of two machines may differ by this, in seconds; a window is prolonged by more.
-_CLOCKS_S = 45.0
 
 
 @transaction.atomic
@@ -87,10 +86,11 @@ def close_undo_window(*, actor: Actor, rollout: Rollout, expected_version: int, 
 def _hold(rollout: Rollout, verdict: UndoVerdict, judged: list[ObjectiveResult]) -> None:
     """Prolongs the window. The first time an event states why."""
     assert rollout.undo_until is not None and rollout.stable is not None
-    Rollout.objects.filter(pk=rollout.pk).update(
-        undo_until=max(rollout.undo_until, clock.now()) + timedelta(seconds=HOLD_S)
-    )
-    if rollout.is_undo_prolonged:
+    is_first = not rollout.is_undo_prolonged
+    until = max(rollout.undo_until, clock.now()) + timedelta(seconds=HOLD_S)
+    told = {"version": F("version") + 1} if is_first else {}  # the version counts the rollout's events
+    Rollout.objects.filter(pk=rollout.pk).update(undo_until=until, **told)
+    if not is_first:
         return
     because = "an objective burns" if verdict is UndoVerdict.BURNING else "not every objective is proven to be met yet"
     append_event(
@@ -121,8 +121,8 @@ def _listed(judged: list[ObjectiveResult]) -> str:
 
 def _close(rollout: Rollout, actor: Actor, reason: str, facts: dict[str, Any]) -> None:
     end_control(rollout, actor=actor)  # before the window is closed: it is the control while it is open
-    Rollout.objects.filter(pk=rollout.pk).update(undo_until=None)
-    rollout.undo_until = None
+    Rollout.objects.filter(pk=rollout.pk).update(undo_until=None, version=F("version") + 1)
+    rollout.refresh_from_db(fields=["undo_until", "version"])
     append_event(
         verb="rollout.undo_closed", subject_type="rollout", subject_id=rollout.pk, actor=actor, reason=reason,
         facts=named(rollout) | facts,

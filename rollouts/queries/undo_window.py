@@ -43,7 +43,7 @@ def aborted_take_overs() -> QuerySet[Rollout]:
 
 
 #: A window that is to stay open is prolonged so long before it would end, in seconds.
-AHEAD_S = 30.0
+AHEAD_S = 10.0
 
 
 def ending_undo_windows(now: datetime) -> QuerySet[Rollout]:

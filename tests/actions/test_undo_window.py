@@ -93,7 +93,11 @@ def test_it_stays_open_while_an_objective_burns_however_long() -> None:
     assert is_open(rollout) and is_warm(rollout)
     event = Event.objects.get(verb="rollout.undo_held")
     assert event.reason.startswith("r1 stays warm, because an objective burns: 0 of 5000 errors")
-    put(rollout, "promoted", undo_until=timezone.now())
+    later = {
+        "undo_until": timezone.now(),
+        "ended_at": rollout.ended_at - timedelta(hours=1),
+    }  # an hour after the policy's own end
+    put(rollout, "promoted", **later)
     settled(rollout)
     assert Event.objects.filter(verb="rollout.undo_held").count() == 1, "it is told once"
     Alarm.objects.update(state="closed")
@@ -163,8 +167,9 @@ def test_a_person_closes_it_with_a_reason() -> None:
     assert not is_warm(rollout)
     event = Event.objects.get(verb="rollout.undo_closed")
     assert event.reason == f"{actor.name} closed the undo window: The alarm is known."
+    rollout.refresh_from_db()
     with pytest.raises(StateChanged, match="no open undo window"):
-        actions.close_undo_window(actor=actor, **asked)
+        actions.close_undo_window(actor=actor, **{**asked, "expected_version": rollout.version})
 
 
 def test_a_control_loses_its_share_first_and_is_drained_once_every_gateway_follows() -> None:

@@ -120,7 +120,7 @@ def test_the_way_back_stays_open_for_its_window_and_takes_the_traffic_in_one_wri
 
 
 def test_after_the_window_the_release_before_is_let_go() -> None:
-    story = Story(timings=replace(AT_ONCE, sweep_every_s=0.0), instant_window_s=600)
+    story = Story(timings=replace(AT_ONCE, sweep_every_s=0.0), instant_window_s=600, undo_max_s=0)
     promoted = story.until("promoted")
     Rollout.objects.filter(pk=promoted.pk).update(undo_until=timezone.now() - timedelta(seconds=1))
     story.engine.step()

@@ -317,6 +317,7 @@ def test_the_old_release_is_let_go_when_nobody_can_go_back_to_it_any_more() -> N
         steps=[{"weight_pct": 25, **stage}],
         bake=stage,
         instant_window_s=600,
+        undo_max_s=0,
     )
     (rollout,) = world.rollouts
     for _ in range(40):

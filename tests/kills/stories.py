@@ -216,6 +216,6 @@ STORIES = [
     Story("shadowed", "promoted", policy=policy(shadow=SHADOW), meanwhile=compare_answers),
     Story("approved", "promoted", policy=policy(approvals={"bake": 1}), meanwhile=approve_the_bake),
     Story("promoted by hand", "promoted", rate=QUIET, meanwhile=promote_at_once),
-    Story("let go", "promoted", policy=policy(instant_window_s=0.2), is_over=_old_release_is_gone),
+    Story("let go", "promoted", policy=policy(instant_window_s=0.2, undo_max_s=0), is_over=_old_release_is_gone),
     Story("never ready", "cancelled", policy=policy(prepare_deadline_s=0.5), is_ready=False, has_agent=False),
 ]
