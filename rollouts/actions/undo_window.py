@@ -29,7 +29,7 @@ from serving.actions.routes import lock_routes
 from serving.targets import platform_of
 
 #: A window that is held open is prolonged by this, in seconds, again and again: all that is warm only for it reads one instant.
-HOLD_S = 600.0
+HOLD_S = 60.0
 DRAIN_PREVIOUS = "rollouts.drain_previous"
 _RETRY_S = 30.0
 
