@@ -75,7 +75,9 @@ def _watch(found: dict[str, Any]) -> list[str]:
     """Delays of the watch after the promotion; empty if the rate of requests is unknown."""
 
     def cell(seconds: float | None) -> str:
-        return "never" if seconds is None else duration_text(seconds)
+        if seconds is None:
+            return "never"
+        return duration_text(seconds if seconds < 120 else 60 * round(seconds / 60))
 
     names = ("page_all_s", "page_ten_s", "ticket_two_s", "met_s")
     rows = [[one["words"], *(cell(one[name]) for name in names)] for one in found["watch"]]

@@ -373,6 +373,7 @@ def test_a_preview_is_told_in_columns_and_its_warnings_with_their_codes() -> Non
             {"fail_frac": 0.01, "stage": "start", "weight_bp": 500, "seconds": None, "bad_requests": None, "convicted_s": None},
             {"fail_frac": 0.2, "stage": "start", "weight_bp": 500, "seconds": 14.0, "bad_requests": 1.8, "convicted_s": 14.0},
         ],
+        "watch": [{"words": "errors", "page_all_s": 125.0, "page_ten_s": 240.0, "ticket_two_s": None, "met_s": 900.0}],
         "total_s": None, "can_start": False,
         "warnings": [{"code": "frozen_now", "level": "refused", "message": "Changes are frozen."}],
     }  # fmt: skip
@@ -387,6 +388,9 @@ def test_a_preview_is_told_in_columns_and_its_warnings_with_their_codes() -> Non
         "found within  start at 5 %",
         "1 % fail      never",
         "20 % fail     14 s, 2 bad",
+        "",
+        "after the promotion  page: all fail  page: ten times  ticket: twice  proven to be met",
+        "errors               2 min           4 min            never          15 min",
         "",
         "✗ refused frozen_now: Changes are frozen.",
         "Nothing was created, and a start would be refused.",
