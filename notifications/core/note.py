@@ -28,7 +28,7 @@ _PHRASES: Final[dict[str, str]] = {
     "rollout.undo_closed": "can no longer be undone in one step",
     "alarm.opened": "misses an objective",
     "alarm.acknowledged": "misses an objective, and a person looks after it",
-    "alarm.closed": "has an alarm less",
+    "alarm.closed": "had an alarm that is closed now",
     "gate_run.finished": "its gates have ended",
     "webhook.gave_up": "a notification was given up",
     "webhook.test": "a test, and nothing else",
