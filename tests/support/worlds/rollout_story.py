@@ -14,7 +14,7 @@ from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
 from serving.actions.routes import set_route
-from serving.models import Gateway, Route
+from serving.models import Deployment, Gateway, Route
 from tests.support.fakes.gateway import FakeGateway
 from tests.support.rigs.engine_rig import ROOM, hear_everyone
 from tests.support.worlds.factories import (
@@ -74,7 +74,9 @@ class Story:
 
     def serve(self, release: Release) -> Release:
         deployment = make_deployment(release, self.environment, state="ready")
-        port = 9000 + 3 * deployment.pk
+        port = (
+            9000 + 3 * Deployment.objects.filter(environment=self.environment).count()
+        )  # tests put their own at 9900 and up
         make_server(deployment, http_port=port, grpc_port=port + 1, metrics_port=port + 2)
         return release
 
