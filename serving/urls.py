@@ -6,6 +6,7 @@ from django.urls import path
 
 from serving.api import capabilities, gateways, node_fit, nodes, release_check, replicas, sleep, static_servers
 from serving.api import environments as api
+from serving.traffic.api import SeriesView
 
 urlpatterns = [
     path("models/<slug:slug>/releases:check", release_check.ReleaseCheckView.as_view(), name="release-check"),
@@ -16,6 +17,7 @@ urlpatterns = [
         replicas.ReplaceView.as_view(),
         name="release-replace-replica",
     ),
+    path("models/<slug:slug>/series", SeriesView.as_view(), name="model-series"),
     path("models/<slug:slug>/sleep", sleep.SleepsView.as_view(), name="model-sleep"),
     path("models/<slug:slug>/sleep/begin", sleep.SleepBeginView.as_view(), name="model-sleep-begin"),
     path("models/<slug:slug>/sleep/end", sleep.SleepEndView.as_view(), name="model-sleep-end"),

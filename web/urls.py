@@ -41,6 +41,7 @@ from web.pages import (
     people,
     policies,
     post_mortems,
+    production,
     release_files,
     release_tabs,
     releases,
@@ -92,6 +93,7 @@ urlpatterns = [
     # the model's tabs
     path("models/<slug:slug>/compare/", require_GET(models.compare), name="model_compare"),
     path("models/<slug:slug>/serving/", require_GET(model_tabs.serving), name="model_serving"),
+    path("models/<slug:slug>/production/", require_GET(production.production), name="model_production"),
     path("models/<slug:slug>/sleep/", require_GET(sleep.sleep), name="model_sleep"),
     *_forms(
         "model_sleep",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from django.db import close_old_connections, connection
+from django.db import DatabaseError, close_old_connections, connection
 
 from ledger.actions.leadership import Leadership, LeadershipLost
 from ledger.core.errors import DomainError
@@ -34,6 +33,7 @@ from serving.models import Gateway, Route
 from serving.ports import GatewayCounters, GatewayError, TrafficCounters
 from serving.queries import gateways_in
 from serving.queries.routes import all_routes
+from serving.traffic.actions.recorder import Recorder
 
 log = structlog.get_logger(__name__)
 READ_TIMEOUT_S = 2.0
@@ -120,19 +120,23 @@ class _Model:
 class StableWatch:
     """Runs in a thread of its own, so that it never delays a tick.
 
-    It writes under the engine's `lead`. `now` is the database's clock.
+    It writes under the engine's `lead`. `now` is the database's clock. `recorder` keeps what the watch reads.
     """
 
-    def __init__(self, counters: TrafficCounters, lead: Leadership, now: Callable[[], datetime]) -> None:
-        self.counters, self.lead, self.now = counters, lead, now
+    def __init__(
+        self,
+        counters: TrafficCounters,
+        lead: Leadership,
+        now: Callable[[], datetime],
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.counters, self.lead, self.now, self.recorder = counters, lead, now, recorder
         self._models: dict[Key, _Model] = {}
         self._is_loaded, self._written_at, self._last_at = False, 0.0, 0.0
 
     def run(self, stopping: threading.Event) -> None:
         """Until `stopping` is set."""
-        due = time.monotonic()
-        while not stopping.wait(max(0.05, due - time.monotonic())):
-            due = max(due + PAGE.bin_s, time.monotonic())
+        while not stopping.wait(self._wait_s()):
             try:
                 if self.lead.holds():
                     self.turn()
@@ -146,8 +150,15 @@ class StableWatch:
                 close_old_connections()
         connection.close()
 
+    def _wait_s(self) -> float:
+        """To the next full 10 s of the clock, so that each minute begins with a reading; never less than half of that."""
+        left_s = PAGE.bin_s - self.now().timestamp() % PAGE.bin_s
+        return left_s if left_s > PAGE.bin_s / 2 else left_s + PAGE.bin_s
+
     def _forget(self) -> None:
         self._models, self._is_loaded = {}, False
+        if self.recorder is not None:
+            self.recorder.forget()
 
     def turn(self) -> None:
         """One bin of every routed model. Raises LeadershipLost before a write if another engine leads."""
@@ -165,6 +176,17 @@ class StableWatch:
         if changed or at - self._written_at >= WRITE_EVERY_S:
             self._written_at = at
             self._write(now)
+        if self.recorder is not None:
+            self._record(self.recorder, gateways, pages, at)
+
+    def _record(self, recorder: Recorder, gateways: dict[int, list[Gateway]], pages: Pages, at: float) -> None:
+        routed: dict[int, dict[str, int]] = {}
+        for (environment, model), one in self._models.items():
+            routed.setdefault(environment, {})[one.route.model.slug] = model
+        try:
+            recorder.take(routed, gateways, pages, at)
+        except DatabaseError:  # the watch goes on; the minutes wait
+            log.warning("series_not_kept", traceback=traceback.format_exc())
 
     def _take_routes(self, at: float) -> None:
         stored = {} if self._is_loaded else _stored(at)

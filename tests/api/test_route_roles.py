@@ -154,6 +154,7 @@ ASKS: dict[str, Ask] = {
         lambda w: {"deployment": 1},
         also=frozenset({404}),  # nor there
     ),
+    "GET /models/{slug}/series": Ask(V.READ, query="environment=production"),
     "GET /models/{slug}/sleep": Ask(V.READ),
     "POST /models/{slug}/sleep": Ask(
         V.SCALE_RELEASE, sleeps_there, lambda w: {"If-Match": "*"}, also=frozenset({409})

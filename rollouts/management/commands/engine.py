@@ -22,6 +22,7 @@ from rollouts.watch.stable_watch import StableWatch
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.adapters.envoy_hosts import EnvoyHosts
 from serving.control_plane import change_listener
+from serving.traffic.actions.recorder import Recorder
 from serving.wiring import external_metrics
 
 
@@ -46,7 +47,9 @@ class Command(BaseCommand):
         stopping = threading.Event()
 
         traffic = StableTraffic(EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), engine.lead)
-        watch = StableWatch(EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), engine.lead, now=clock.now)
+        watch = StableWatch(
+            EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), engine.lead, clock.now, Recorder(engine.lead)
+        )
         for name, run in (("stable-traffic", traffic.run), ("stable-watch", watch.run)):
             threading.Thread(target=run, args=(stopping,), name=name, daemon=True).start()
 

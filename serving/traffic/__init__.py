@@ -1,0 +1,1 @@
+"""Traffic through gateways: the series that are kept of it."""
