@@ -74,8 +74,8 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
         failed = random.binomial(requests, 0.002)
         none = np.zeros_like(requests)
         columns = np.stack([requests, requests, failed, none, none, none, none, none, none, requests], axis=1)
-        rows = ["{%s}" % ",".join(map(str, row)) for row in np.hstack([columns, classes]).tolist()]
-        users = ["{%d,0,0,0,0}" % count for count in requests[: len(whole)]]
+        rows = [f"{{{','.join(map(str, row))}}}" for row in np.hstack([columns, classes]).tolist()]
+        users = [f"{{{count},0,0,0,0}}" for count in requests[: len(whole)]]
 
         def write() -> None:
             with connection.cursor() as cursor:
