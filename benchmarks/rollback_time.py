@@ -232,6 +232,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the rows as JSON")
     asked = parser.parse_args()
     names = asked.faults.split(",")
+    if unknown := set(names) - set(FAULTS):
+        parser.error(f"unknown faults: {', '.join(sorted(unknown))}; known are {', '.join(FAULTS)}")
     with tempfile.TemporaryDirectory(prefix="sluicegate-rollback-") as name, running(Path(name) / "state") as stack:
 
         def keep(found: dict[str, Any]) -> None:

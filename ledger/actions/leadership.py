@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import structlog
+from django.db import connection, transaction
 
-from ledger.actions.leases import acquire_after, release, renew
+from ledger.actions.leases import acquire_after, holder, lock_lease, release, renew
 
 log = structlog.get_logger(__name__)
+_END_IF_FROZEN = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
 
 
 class LeadershipLost(Exception):
@@ -50,6 +54,24 @@ class Leadership:
             log.warning(f"{self.name}_lost_lead", owner=self.owner, token=self.token)
             self.token = None
             raise LeadershipLost
+
+    def holds(self) -> bool:
+        """Whether this process leads, by the database. For its other threads."""
+        return holder(self.name) == self.owner
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """A transaction in which no other process can take the lease. Raises LeadershipLost.
+
+        For writes without a token. Keep it short: it also delays this process's own renewal. If the process freezes in
+        it, the database ends it after a third of the lease.
+        """
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute(_END_IF_FROZEN, [f"{self.lease_s / 3 * 1000:.0f}"])
+            if not lock_lease(self.name, self.owner):
+                raise LeadershipLost
+            yield
 
     def lose(self) -> None:
         """A write was refused: somebody else has led since."""

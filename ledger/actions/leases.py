@@ -24,6 +24,8 @@ WHERE lease.expires_at IS NULL OR lease.expires_at <= clock_timestamp() OR lease
 RETURNING token
 """
 
+_HOLD = "SELECT 1 FROM ledger_lease WHERE name = %s AND owner = %s AND expires_at > clock_timestamp() FOR SHARE"
+
 
 def acquire(name: str, owner: str, ttl_s: float, *, dead: str | None = None) -> int | None:
     """The fencing token of a new term of `ttl_s` seconds, or None while an owner (the same too) holds the lease.
@@ -59,10 +61,13 @@ def release(name: str, owner: str, token: int) -> None:
     Lease.objects.filter(name=name, owner=owner, token=token).update(expires_at=None, owner="")
 
 
-def holder(name: str, *, for_s: float = 0.0) -> str | None:
-    """Who holds the lease now, and for `for_s` seconds more even without renewing it."""
-    return (
-        Lease.objects.filter(name=name, expires_at__gt=Now() + timedelta(seconds=for_s))
-        .values_list("owner", flat=True)
-        .first()
-    )
+def holder(name: str) -> str | None:
+    """Who holds the lease now."""
+    return Lease.objects.filter(name=name, expires_at__gt=Now()).values_list("owner", flat=True).first()
+
+
+def lock_lease(name: str, owner: str) -> bool:
+    """Whether the owner holds the lease; no other can take it until the end of the transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute(_HOLD, [name, owner])
+        return cursor.fetchone() is not None

@@ -66,6 +66,11 @@ class TenantTraffic:
                     summed[name] = summed.get(name, TenantMinute(first)).and_more(row)
         return summed
 
+    def minutes(self, now_s: float, minutes: int) -> set[int]:
+        """Minutes since the epoch in which anybody sent a request, among the whole ones before that of `now_s`."""
+        present = int(now_s // 60)
+        return {row.at for rows in self.tenants.values() for row in rows if present - minutes <= row.at < present}
+
     def to_json(self) -> dict[str, Any]:
         return {name: [list(one) for one in rows] for name, rows in self.tenants.items()}
 

@@ -9,15 +9,14 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from django.conf import settings
-from django.db import close_old_connections, connection, transaction
+from django.db import close_old_connections, connection
 from django.utils import timezone
 
+from ledger.actions.leadership import Leadership, LeadershipLost
 from rollouts.core.counter_deltas import ERRORS, Counts, Reading, difference
 from rollouts.core.latency import NOTHING, Classes, added, classes_of, since
 from rollouts.core.recent_traffic import RATE_MEMORY_S, RecentTraffic
@@ -38,7 +37,6 @@ ROUTES_EVERY_S, WRITE_EVERY_S = 10.0, 5.0
 #: The traffic of a model whose requests fail, or whose gateways cannot be read, is written this often: pages show it at once.
 WRITE_TROUBLE_EVERY_S = 3.0
 READ_TIMEOUT_S = 1.0
-_LET_GO = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
 
 _ByName = dict[str, TenantCounters]
 
@@ -150,11 +148,10 @@ def _more(before: TenantCounters, now: TenantCounters) -> TenantMinute:
 
 
 class StableTraffic:
-    """Runs in a thread of its own, so that it never delays a tick. `leads` says whether this engine leads, and for so many
-    seconds more."""
+    """Runs in a thread of its own, so that it never delays a tick. It writes under the engine's `lead`."""
 
-    def __init__(self, counters: TrafficCounters, leads: Callable[[float], bool], *, tick_s: float = 1.0) -> None:
-        self.counters, self.leads, self.tick_s = counters, leads, tick_s
+    def __init__(self, counters: TrafficCounters, lead: Leadership, *, tick_s: float = 1.0) -> None:
+        self.counters, self.lead, self.tick_s = counters, lead, tick_s
         self._watched: dict[tuple[int, int], _WatchedModel] = {}
         self._gateways: dict[int, list[Gateway]] = {}
         self._looked_at = self._written_at = self._read_at = 0.0
@@ -163,10 +160,12 @@ class StableTraffic:
         """Until `stopping` is set."""
         while not stopping.wait(self.tick_s):
             try:
-                if self.leads(0.0):
+                if self.lead.holds():
                     self.turn(time.monotonic())
                 else:
                     self._watched.clear()
+            except LeadershipLost:
+                self._watched.clear()
             except Exception:  # nothing of this may end the engine
                 log.warning("stable_traffic_failed", traceback=traceback.format_exc())
                 self._watched.clear()
@@ -233,21 +232,16 @@ class StableTraffic:
                 one.counted(at, news[one.key], latency[one.key], elapsed_s, shed[one.key])
                 one.counted_at = self._read_at
 
-    @transaction.atomic
     def _write(self, one: _WatchedModel) -> None:
-        # Should this process be frozen in here, the database ends the transaction before another engine can lead.
-        with connection.cursor() as cursor:
-            cursor.execute(_LET_GO, [f"{settings.ENGINE_LEASE_S / 3 * 1000:.0f}"])
-        if not self.leads(settings.ENGINE_LEASE_S / 2):
-            return
-        Row.objects.update_or_create(
-            environment_id=one.environment_id,
-            model_id=one.model_id,
-            defaults={
-                "state": one.to_json(),
-                "traffic": one.traffic.to_json(),
-                "tenants": one.tenants.to_json(),
-                "classes": one.classes.to_json(),
-                "at": timezone.now(),
-            },
-        )
+        with self.lead.locked():
+            Row.objects.update_or_create(
+                environment_id=one.environment_id,
+                model_id=one.model_id,
+                defaults={
+                    "state": one.to_json(),
+                    "traffic": one.traffic.to_json(),
+                    "tenants": one.tenants.to_json(),
+                    "classes": one.classes.to_json(),
+                    "at": timezone.now(),
+                },
+            )

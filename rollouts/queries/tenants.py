@@ -17,7 +17,7 @@ from serving.queries.endpoints import ReleaseStanding, standing_of
 from serving.queries.routes import route_of
 from validators.queries.capacity import proven_per_s
 
-#: Rates are averages over so many whole minutes.
+#: Rates are averages over the minutes with requests among so many whole ones.
 MINUTES = 5
 
 
@@ -64,7 +64,7 @@ class QuotaWarning:
 
 @dataclass(frozen=True)
 class TenantsSeen:
-    """`minutes`: over how many the rates are averages; `counted_at`: when gateways were last read, None while nobody was."""
+    """`minutes`: the rates are averages over so many, 0 without requests. `counted_at`: the last reading of the gateways; None before."""
 
     environment: str
     minutes: int
@@ -82,34 +82,36 @@ def tenants_view(model: ServedModel, environment: Environment) -> TenantsSeen:
         quotas[OTHERS] = float(stated["others"]["requests_per_s"])
     record = TrafficRecord.objects.filter(model=model, environment=environment).first()
     now = timezone.now().timestamp()
-    found = TenantTraffic.from_json(record.tenants).since(now, MINUTES) if record else {}
+    tenants = TenantTraffic.from_json(record.tenants if record else {})
+    of_classes = TenantTraffic.from_json(record.classes if record else {})
+    minutes = len(tenants.minutes(now, MINUTES) | of_classes.minutes(now, MINUTES))
+    found = tenants.since(now, MINUTES)
     rows = [
-        _row(name, quotas.get(name), found.get(name))
+        _row(name, quotas.get(name), found.get(name), minutes)
         for name in (*quotas, *(one for one in sorted(found) if one not in quotas))
     ]
-    by_class = TenantTraffic.from_json(record.classes).since(now, MINUTES) if record else {}
     counted_at = record.at if record else None
-    classes, warnings = _classes(model, by_class), _warnings(model, environment)
-    return TenantsSeen(environment.slug, MINUTES, counted_at, rows, classes, warnings)
+    classes = _classes(model, of_classes.since(now, MINUTES), minutes)
+    return TenantsSeen(environment.slug, minutes, counted_at, rows, classes, _warnings(model, environment))
 
 
-def _classes(model: ServedModel, counted: dict[str, TenantMinute]) -> list[ClassRow]:
+def _classes(model: ServedModel, counted: dict[str, TenantMinute], minutes: int) -> list[ClassRow]:
     stated = model.traffic_policy.get("classes") or {}
     shares = {name: int(one["share_pct"]) for name, one in stated.get("named", {}).items()}
     names = sorted(shares, key=lambda name: (-shares[name], name))
     rows = []
     for name in (*names, *(one for one in sorted(counted) if one not in shares)):
-        one = _row(name, None, counted.get(name))
+        one = _row(name, None, counted.get(name), minutes)
         rates = one.requests_per_s, one.shed_per_s, one.errors_per_s
         rows.append(ClassRow(name, name == stated.get("default"), shares.get(name), *rates, one.p50_ms, one.p99_ms))
     return rows
 
 
-def _row(name: str, quota: float | None, counted: TenantMinute | None) -> TenantRow:
+def _row(name: str, quota: float | None, counted: TenantMinute | None, minutes: int) -> TenantRow:
     _, *counts, took = counted or TenantMinute(0)
     edges = (quantile(took, 0.5), quantile(took, 0.99))
     p50_ms, p99_ms = (None if edge is None else edge / 1000 for edge in edges)
-    requests, over_quota, shed, errors = (round(one / (60 * MINUTES), 3) for one in counts)
+    requests, over_quota, shed, errors = (round(one / (60 * max(1, minutes)), 3) for one in counts)
     return TenantRow(name, quota, requests, over_quota, shed, errors, p50_ms, p99_ms)
 
 

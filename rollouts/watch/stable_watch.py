@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from django.conf import settings
-from django.db import close_old_connections, connection, transaction
+from django.db import close_old_connections, connection
 
+from ledger.actions.leadership import Leadership, LeadershipLost
 from ledger.core.errors import DomainError
 from registry.queries.releases import LARGE
 from rollouts.actions.alarms import WATCH, end_alarm, open_alarm, update_alarm
@@ -41,7 +41,6 @@ READ_TIMEOUT_S = 2.0
 WRITE_EVERY_S = 60.0
 #: Minutes whose counts an alarm shows when it opens and when it closes.
 TOLD = {PAGE.name: (5, 5), TICKET.name: (60, 30)}
-_END_IF_FROZEN = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
 
 Key = tuple[int, int]  # environment, model
 Pages = dict[str, dict[str, GatewayCounters]]  # by gateway and model
@@ -121,11 +120,11 @@ class _Model:
 class StableWatch:
     """Runs in a thread of its own, so that it never delays a tick.
 
-    `leads` states whether this engine leads, and will for a number of seconds. `now` is the database's clock.
+    It writes under the engine's `lead`. `now` is the database's clock.
     """
 
-    def __init__(self, counters: TrafficCounters, leads: Callable[[float], bool], now: Callable[[], datetime]) -> None:
-        self.counters, self.leads, self.now = counters, leads, now
+    def __init__(self, counters: TrafficCounters, lead: Leadership, now: Callable[[], datetime]) -> None:
+        self.counters, self.lead, self.now = counters, lead, now
         self._models: dict[Key, _Model] = {}
         self._is_loaded, self._written_at, self._last_at = False, 0.0, 0.0
 
@@ -135,10 +134,12 @@ class StableWatch:
         while not stopping.wait(max(0.05, due - time.monotonic())):
             due = max(due + PAGE.bin_s, time.monotonic())
             try:
-                if self.leads(0.0):
+                if self.lead.holds():
                     self.turn()
                 else:
                     self._forget()
+            except LeadershipLost:
+                self._forget()
             except Exception:  # nothing of this may end the engine
                 log.warning("stable_watch_failed", traceback=traceback.format_exc())
                 self._forget()
@@ -149,7 +150,7 @@ class StableWatch:
         self._models, self._is_loaded = {}, False
 
     def turn(self) -> None:
-        """One bin of every routed model."""
+        """One bin of every routed model. Raises LeadershipLost before a write if another engine leads."""
         now = self.now()
         at = now.timestamp()
         took_s = at - self._last_at if self._is_loaded else PAGE.bin_s
@@ -160,8 +161,6 @@ class StableWatch:
         for one in self._models.values():
             with self._apart(one):
                 self._count(one, pages, gateways.get(one.route.environment_id, []), at, took_s)
-        if not self.leads(settings.ENGINE_LEASE_S / 2):
-            return
         changed = self._judge(now)
         if changed or at - self._written_at >= WRITE_EVERY_S:
             self._written_at = at
@@ -217,7 +216,7 @@ class StableWatch:
         live = {(one.environment_id, one.model_id, one.objective, one.tier): one for one in live_alarms()}
         changed = False
         for one in self._models.values():
-            if one.promoted is not None and self.leads(settings.ENGINE_LEASE_S / 2):
+            if one.promoted is not None:
                 with self._apart(one):
                     changed |= self._compare(one, live, now)
         for alarm in live.values():
@@ -246,7 +245,7 @@ class StableWatch:
         ]
         why = _why_worse(rollout, one, worse[0]) if worse else ""
         is_look = one.route.candidate_bp == EVEN_BP
-        if is_look and worse and _is_done(lambda: roll_back_by_watch(rollout, actor=WATCH, reason=why)):
+        if is_look and worse and self._is_done(lambda: roll_back_by_watch(rollout, actor=WATCH, reason=why)):
             return True
         if is_look and (now - one.route.changed_at).total_seconds() >= LOOK_S:
             share_bp = plan.control.share_bp
@@ -256,26 +255,29 @@ class StableWatch:
             reason = f"{why} Both get half, to compare them."
         else:
             return False
-        return _is_done(lambda: share_control(rollout, share_bp, actor=WATCH, reason=reason))
+        return self._is_done(lambda: share_control(rollout, share_bp, actor=WATCH, reason=reason))
 
     def _close(self, alarm: Alarm, one: _Model | None, now: datetime) -> bool:
         """Closes an alarm whose objective is met again or is none any more; else its counts are brought up to date."""
         if one is not None and not one.is_readable:
             return False
         if one is None or alarm.objective not in one.objectives:
-            end_alarm(alarm, at=now, reason=_no_objective(alarm))
+            with self.lead.locked():
+                end_alarm(alarm, at=now, reason=_no_objective(alarm))
             return True
         if alarm.objective not in one.watched:
             return False
         watched, objective = one.watched[alarm.objective], one.objectives[alarm.objective]
         if not watched.has_ended(alarm.tier):
             if watched.at - self._written_at >= WRITE_EVERY_S:
-                update_alarm(alarm, _facts(watched, objective, TOLD[alarm.tier][0]))
+                with self.lead.locked():
+                    update_alarm(alarm, _facts(watched, objective, TOLD[alarm.tier][0]))
             return False
         minutes = TOLD[alarm.tier][1]
         bad, attempts = watched.last(minutes)
         words = f"{bad} of {attempts} {objective.words} in the last {minutes} min"
-        end_alarm(alarm, at=now, reason=f"{one.route.stable.name} is within the objective again: {words}.")
+        with self.lead.locked():
+            end_alarm(alarm, at=now, reason=f"{one.route.stable.name} is within the objective again: {words}.")
         one.watched[alarm.objective] = watched.begun_anew(alarm.tier)
         return True
 
@@ -288,14 +290,21 @@ class StableWatch:
             f"objective allows {objective.max_frac:.2%}; this is {facts['burn']:.1f} times that, "
             f"since {datetime.fromisoformat(facts['since']):%H:%M} UTC."
         )
-        open_alarm(one.route, objective=name, tier=tier, at=now, reason=reason, facts=facts)
+        with self.lead.locked():
+            open_alarm(one.route, objective=name, tier=tier, at=now, reason=reason, facts=facts)
         one.watched[name] = watched.begun_anew(tier)
 
-    @transaction.atomic
+    def _is_done(self, act: Callable[[], Any]) -> bool:
+        """Whether the route was written. If not, the alarm stays, and a person decides."""
+        try:
+            with self.lead.locked():
+                act()
+        except DomainError as error:
+            log.warning("control_not_compared", code=error.code, error=error.message)
+            return False
+        return True
+
     def _write(self, now: datetime) -> None:
-        # Should this process be frozen in here, the database ends the transaction before another engine can lead.
-        with connection.cursor() as cursor:
-            cursor.execute(_END_IF_FROZEN, [f"{settings.ENGINE_LEASE_S / 3 * 1000:.0f}"])
         rows = [
             WatchRecord(
                 environment_id=environment,
@@ -305,20 +314,11 @@ class StableWatch:
             )
             for (environment, model), one in self._models.items()
         ]
-        WatchRecord.objects.bulk_create(
-            rows, update_conflicts=True, unique_fields=["environment", "model"], update_fields=["objectives", "at"],
-            batch_size=200,
-        )  # fmt: skip
-
-
-def _is_done(act: Callable[[], Any]) -> bool:
-    """Whether the route was written. If not, the alarm stays, and a person decides."""
-    try:
-        act()
-    except DomainError as error:
-        log.warning("control_not_compared", code=error.code, error=error.message)
-        return False
-    return True
+        with self.lead.locked():
+            WatchRecord.objects.bulk_create(
+                rows, update_conflicts=True, unique_fields=["environment", "model"], update_fields=["objectives", "at"],
+                batch_size=200,
+            )  # fmt: skip
 
 
 def _another_waits(rollout: Rollout) -> bool:

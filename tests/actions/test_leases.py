@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
+from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 import notifications.tasks  # noqa: F401 - registers the handler, as Celery does
 from ledger.actions import leases
+from ledger.actions.leadership import Leadership, LeadershipLost
+from ledger.models import Lease
+from tests.support.rigs.gateway_rig import wait_until
+from tests.support.worlds.lock_races import waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -18,8 +25,7 @@ class TestLeases:
         first = leases.acquire("engine", "a", 30)
         assert first is not None
         assert leases.acquire("engine", "b", 30) is None
-        assert leases.holder("engine") == leases.holder("engine", for_s=25) == "a"
-        assert leases.holder("engine", for_s=31) is None
+        assert leases.holder("engine") == "a"
         leases.release("engine", "a", first)
         second = leases.acquire("engine", "b", 30)
         assert second is not None and second > first
@@ -63,3 +69,27 @@ def test_of_many_who_ask_for_a_lease_at_once_one_gets_it() -> None:
     for thread in threads:
         thread.join()
     assert sorted(tokens, key=str) == [1, None, None, None, None, None]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_write_under_a_lease_is_done_before_another_can_lead_however_soon_the_term_ends() -> None:
+    lead = Leadership("engine", "a", 60)
+    assert lead.take()
+    told: list[str] = []
+
+    def take_over() -> None:
+        while leases.acquire("engine", "b", 30) is None:
+            time.sleep(0.02)
+        told.append("b leads")
+        connection.close()
+
+    other = threading.Thread(target=take_over)
+    with lead.locked():
+        other.start()
+        wait_until(waiting, "the other, waiting for the lease's row", timeout_s=60)
+        Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+        told.append("written")
+    other.join()
+    assert told == ["written", "b leads"]
+    with pytest.raises(LeadershipLost), lead.locked():
+        raise AssertionError("another leads")

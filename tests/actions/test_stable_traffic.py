@@ -8,11 +8,15 @@ from itertools import count
 from typing import Any
 
 import pytest
+from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor
+from ledger.actions.leadership import LeadershipLost
+from ledger.models import Lease
 from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.engine import stable_traffic
+from rollouts.engine.loop import LEASE
 from rollouts.engine.stable_traffic import StableTraffic
 from rollouts.models import TrafficRecord as Row
 from rollouts.queries.gateway_reads import is_read
@@ -21,6 +25,7 @@ from serving.actions.routes import set_route
 from serving.models import Gateway, Route
 from serving.ports import GatewayError
 from tests.support.fakes.gateway import FakeGateway
+from tests.support.rigs.engine_rig import leading
 from tests.support.worlds.factories import make_environment, make_model, make_release
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,7 +45,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> tuple[StableTraffic, FakeGateway]:
     gateway = FakeGateway("gateway-1", seed=3, now=lambda: BEGIN + timedelta(seconds=next(seconds)))
     gateway.set_route(model.slug, stable=str(stable.digest))
     monkeypatch.setattr(stable_traffic, "WRITE_EVERY_S", 1.0)
-    return StableTraffic(gateway, lambda _: True), gateway
+    return StableTraffic(gateway, leading()), gateway
 
 
 def turns(tests: StableTraffic, gateway: FakeGateway, count: int, *, begin: float = 100.0) -> None:
@@ -84,10 +89,11 @@ def test_gateways_that_are_off_do_not_make_those_of_another_environment_unread(
     assert counted_s and is_read(datetime.fromtimestamp(counted_s, UTC), row.at, row.at)
 
 
-def test_nothing_is_written_where_another_engine_may_lead_soon(world: tuple[StableTraffic, FakeGateway]) -> None:
+def test_nothing_is_written_once_another_engine_leads(world: tuple[StableTraffic, FakeGateway]) -> None:
     tests, gateway = world
-    tests.leads = lambda for_s: for_s == 0.0
-    turns(tests, gateway, 30)
+    Lease.objects.filter(name=LEASE).update(owner="another", token=F("token") + 1)
+    with pytest.raises(LeadershipLost):
+        turns(tests, gateway, 30)
     assert not Row.objects.exists()
 
 
@@ -95,7 +101,7 @@ def test_another_engine_goes_on_from_what_was_kept(world: tuple[StableTraffic, F
     tests, gateway = world
     turns(tests, gateway, 30)
     kept = Row.objects.get().state
-    other = StableTraffic(gateway, lambda _: True)
+    other = StableTraffic(gateway, leading())
     turns(other, gateway, 1, begin=500.0)
     (one,) = other._watched.values()
     assert one.to_json() == kept and one.rate_per_s
@@ -142,7 +148,7 @@ def test_the_last_hour_is_kept_minute_by_minute(world: tuple[StableTraffic, Fake
     kept = RecentTraffic.from_json(row.traffic).minutes
     assert len(kept) >= 2 and sum(one.requests for one in kept) == pytest.approx(129 * 20, rel=0.1)
     assert all(one.p99_us for one in kept[:-1])
-    turns(StableTraffic(gateway, lambda _: True), gateway, 10, begin=900.0)  # another engine goes on from it
+    turns(StableTraffic(gateway, leading()), gateway, 10, begin=900.0)  # another engine goes on from it
     after = RecentTraffic.from_json(Row.objects.get().traffic).minutes
     assert {one.at for one in kept} <= {one.at for one in after}
 

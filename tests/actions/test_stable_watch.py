@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor, Role
+from ledger.actions.leadership import LeadershipLost
 from ledger.core.errors import Invalid, Refused, Stale, StateChanged
-from ledger.models import Event
+from ledger.models import Event, Lease
 from registry.models import Release
 from rollouts.actions.alarms import acknowledge, close
 from rollouts.actions.control import begin_control
@@ -21,6 +23,7 @@ from rollouts.core.watch.comparison import EVEN_BP
 from rollouts.core.watch.lifecycle import AGAIN_WITHIN_S
 from rollouts.core.watch.sequential_test import PAGE
 from rollouts.core.watch.watched import Standing
+from rollouts.engine.loop import LEASE
 from rollouts.models import Alarm, DecisionRecord, Rollout, WatchRecord
 from rollouts.queries import alarms as queries
 from rollouts.queries.alarms import alarms_for, every_watched_route, objectives_now
@@ -30,6 +33,7 @@ from serving.actions import routes
 from serving.actions.routes import set_route
 from serving.models import Gateway, Route, Server
 from tests.support.fakes.gateway import Behaviour, FakeGateway
+from tests.support.rigs.engine_rig import leading
 from tests.support.worlds.factories import (
     make_actor,
     make_admin,
@@ -49,7 +53,7 @@ class World:
     """One routed model with one gateway, and a clock that goes by bins."""
 
     def __init__(self) -> None:
-        self.at, self.does_lead = BEGIN, True
+        self.at, self.lead = BEGIN, leading()
         self.environment = make_environment("production")
         self.model = make_model(objectives={"errors_max_frac": 0.01})
         Gateway.objects.create(environment=self.environment, name="gateway-1", admin_url="http://127.0.0.1:1")
@@ -59,7 +63,7 @@ class World:
         self.watch = self.another_engine()
 
     def another_engine(self) -> StableWatch:
-        return StableWatch(self.gateway, lambda _: self.does_lead, lambda: self.at)
+        return StableWatch(self.gateway, self.lead, lambda: self.at)
 
     def serve(self, release: Any, behaviour: Behaviour = WELL) -> None:
         actor = Actor.system("test")
@@ -212,11 +216,12 @@ def test_another_engine_goes_on_from_what_was_written(world: World) -> None:
     assert 30 <= after["unknown_s"] - before["unknown_s"] <= 120
 
 
-def test_an_engine_that_may_not_lead_for_long_opens_and_writes_nothing(world: World) -> None:
+def test_an_engine_that_leads_no_longer_opens_and_writes_nothing(world: World) -> None:
     world.turns(5)
     WatchRecord.objects.all().delete()
-    world.does_lead = False
-    world.turns(30, BROKEN)
+    Lease.objects.filter(name=LEASE).update(owner="another", token=F("token") + 1)
+    with pytest.raises(LeadershipLost):
+        world.turns(30, BROKEN)
     assert not Alarm.objects.exists() and not WatchRecord.objects.exists()
 
 

@@ -53,10 +53,11 @@ def test_what_each_tenant_sent_is_told_with_what_was_refused(dev: Any) -> None:
     )
     found = dev.get(at).json()
     acme, others, gone = found["tenants"]
-    assert (acme["quota_per_s"], acme["requests_per_s"], acme["over_quota_per_s"]) == (20.0, 3.0, 1.0)
+    assert (acme["quota_per_s"], acme["requests_per_s"], acme["over_quota_per_s"]) == (20.0, 15.0, 5.0)
+    assert found["minutes"] == 1  # the minutes before had no requests
     assert (acme["p50_ms"], acme["p99_ms"], gone["p50_ms"]) == (20.0, 100.0, None)
     assert (others["quota_per_s"], others["requests_per_s"]) == (5.0, 0.0)
-    assert (gone["tenant"], gone["quota_per_s"], gone["requests_per_s"]) == ("gone", None, 0.01)
+    assert (gone["tenant"], gone["quota_per_s"], gone["requests_per_s"]) == ("gone", None, 0.05)
 
 
 def test_what_each_class_sent_is_told_with_what_was_shed(dev: Any) -> None:
@@ -84,7 +85,7 @@ def test_what_each_class_sent_is_told_with_what_was_shed(dev: Any) -> None:
     assert [one["name"] for one in found["classes"]] == ["interactive", "batch"] and found["tenants"] == []
     interactive, batch = found["classes"]
     assert (interactive["share_pct"], interactive["is_default"], interactive["requests_per_s"]) == (90, True, 0.0)
-    assert (batch["share_pct"], batch["requests_per_s"], batch["shed_per_s"]) == (25, 2.0, 1.0)
+    assert (batch["share_pct"], batch["requests_per_s"], batch["shed_per_s"]) == (25, 10.0, 5.0)
     assert (batch["p50_ms"], batch["p99_ms"], interactive["p50_ms"]) == (20.0, 100.0, None)
     assert [one["code"] for one in found["warnings"]] == ["classes_exceed_bound"]
 

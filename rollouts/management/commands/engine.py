@@ -12,10 +12,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.db import connection
 
-from ledger.actions.leases import holder
 from ledger.queries.clock import DatabaseClock
 from rollouts.engine.lag_metrics import PACE_FILE
-from rollouts.engine.loop import LEASE, Engine
+from rollouts.engine.loop import Engine
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.stable_traffic import StableTraffic
 from rollouts.engine.timings import EngineTimings
@@ -46,12 +45,8 @@ class Command(BaseCommand):
 
         stopping = threading.Event()
 
-        def leads(for_s: float) -> bool:
-            """The lease itself is asked: one that slept believes to lead until its next turn."""
-            return holder(LEASE, for_s=for_s) == engine.owner
-
-        traffic = StableTraffic(EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), leads=leads)
-        watch = StableWatch(EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), leads=leads, now=clock.now)
+        traffic = StableTraffic(EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), engine.lead)
+        watch = StableWatch(EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), engine.lead, now=clock.now)
         for name, run in (("stable-traffic", traffic.run), ("stable-watch", watch.run)):
             threading.Thread(target=run, args=(stopping,), name=name, daemon=True).start()
 

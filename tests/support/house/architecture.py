@@ -45,7 +45,7 @@ ROOMS = [
 #: Rooms that are Django apps with floors of their own; `web` has pages alone, `sluicegate` no models.
 APPS = [room for room in ROOMS if room not in {"sluicegate", "web"}]
 #: Those that write the log; the others only show it, or name verbs in their help.
-_WRITERS = ["notifications", "audit", "rollouts", "validators", "serving", "registry", "accounts", "ledger"]
+_WRITERS = ["notifications", "audit", "insights", "rollouts", "validators", "serving", "registry", "accounts", "ledger"]
 #: Every table of moves, by the word that `takes` of a test names it with, and the app whose actions take them.
 LIFECYCLES: dict[str, tuple[Mapping[StrEnum, frozenset[StrEnum]], str]] = {
     "rollout": (rollouts.MOVES, "rollouts"),  # type: ignore[dict-item]

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from ledger.actions.leadership import Leadership
 from rollouts.core.rules import all_failing, mostly_failing
-from rollouts.engine.loop import Engine
+from rollouts.engine.loop import LEASE, Engine
 from serving.adapters.counter_readers import CounterReaders, StatsPage
 
 #: Ticks in which there is room for all effects of a turn: however long they take, none is deferred to the next.
@@ -36,3 +37,10 @@ def hear_everyone(engine: Engine) -> Engine:
     for name in ("_readers", "_early_readers"):
         setattr(engine, name, PatientReaders(engine.counters, wait_s=60.0))
     return engine
+
+
+def leading() -> Leadership:
+    """The leadership of an engine that leads for longer than any test lasts."""
+    lead = Leadership(LEASE, "test-engine", 6000.0)
+    assert lead.take() or lead.holds()
+    return lead
