@@ -40,7 +40,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     from django.db import connection
 
     from serving.core.buckets import EDGES_US
-    from serving.models import Environment, Series
+    from serving.models import Environment, TrafficSeries
     from serving.traffic.actions.keeping import pack_hour
     from serving.traffic.actions.partitions import make_partitions
     from serving.traffic.actions.recorder import _RELEASE, _WRITE
@@ -51,15 +51,15 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     environment: Environment = make_environment("production")
     models = [make_model(f"model-{index}") for index in range(asked.models)]
     whole = [
-        Series(environment=environment, model=model, names=["requests", "errors", "shed", "forced", "asleep"])
+        TrafficSeries(environment=environment, model=model, names=["requests", "errors", "shed", "forced", "asleep"])
         for model in models
     ]
     arms = [
-        Series(environment=environment, model=model, release=f"sha256:{number:064x}", names=names)
+        TrafficSeries(environment=environment, model=model, release=f"sha256:{number:064x}", names=names)
         for model in models
         for number in range(asked.series)
     ]
-    ids = [one.pk for one in Series.objects.bulk_create([*arms, *whole])]
+    ids = [one.pk for one in TrafficSeries.objects.bulk_create([*arms, *whole])]
     begin = datetime(2026, 1, 5, tzinfo=UTC)
     make_partitions(begin, begin + timedelta(days=asked.days + 1))
     random = np.random.default_rng(7)

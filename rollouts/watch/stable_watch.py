@@ -120,7 +120,7 @@ class _Model:
 class StableWatch:
     """Runs in a thread of its own, so that it never delays a tick.
 
-    It writes under the engine's `lead`. `now` is the database's clock. `recorder` keeps what the watch reads.
+    It writes under the engine's `lead`. `now` is the database's clock. `recorder` keeps the readings.
     """
 
     def __init__(

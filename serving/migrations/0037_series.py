@@ -26,7 +26,7 @@ def _partitioned(name, *keys, **columns):
     key = models.CompositePrimaryKey(*keys, blank=True, editable=False, primary_key=True, serialize=False)
     fields = [
         ("pk", key),
-        ("series", models.ForeignKey(to="serving.series", **of)),
+        ("series", models.ForeignKey(to="serving.trafficseries", **of)),
         ("at", models.DateTimeField()),
         *columns.items(),
     ]
@@ -38,7 +38,7 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name="Series",
+            name="TrafficSeries",
             fields=[
                 ("id", models.AutoField(primary_key=True, serialize=False)),
                 ("release", models.CharField(blank=True, max_length=71)),

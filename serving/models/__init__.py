@@ -363,7 +363,7 @@ class RequestExample(models.Model):
 
 
 from serving.models.endpoint import Endpoint as Endpoint  # noqa: E402  # its rows refer to the models above
-from serving.models.series import Series as Series  # noqa: E402
 from serving.models.series import SeriesBlock as SeriesBlock  # noqa: E402
 from serving.models.series import SeriesHour as SeriesHour  # noqa: E402
 from serving.models.series import SeriesMinute as SeriesMinute  # noqa: E402
+from serving.models.series import TrafficSeries as TrafficSeries  # noqa: E402

@@ -8,10 +8,10 @@ from django.db import models
 from registry.models import ServedModel
 
 
-class Series(models.Model):
-    """What is counted together, and the names of its counters. A new counter makes a new series, so tables never change.
+class TrafficSeries(models.Model):
+    """Counters of one subject, by name. A new counter makes a new series, so tables never change.
 
-    Without a release, replica and tenant: what users of the model saw.
+    Without a release, replica and tenant: requests as the users of the model saw them.
     """
 
     id = models.AutoField(primary_key=True)
@@ -34,7 +34,7 @@ class SeriesMinute(models.Model):
     """Counts of one minute by one writer. `fence`: the writer's term of leadership; `known_s`: seconds that were read."""
 
     pk = models.CompositePrimaryKey("series", "at", "fence")
-    series = models.ForeignKey(Series, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False)
+    series = models.ForeignKey(TrafficSeries, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False)
     at = models.DateTimeField()
     fence = models.BigIntegerField()
     known_s = models.FloatField()
@@ -45,7 +45,7 @@ class SeriesBlock(models.Model):
     """The minutes of one hour, packed by `serving.traffic.core.packing`."""
 
     pk = models.CompositePrimaryKey("series", "at")
-    series = models.ForeignKey(Series, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False)
+    series = models.ForeignKey(TrafficSeries, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False)
     at = models.DateTimeField()
     packed = models.BinaryField()
 
@@ -54,7 +54,7 @@ class SeriesHour(models.Model):
     """Sums of one hour, of a series without replica and tenant."""
 
     pk = models.CompositePrimaryKey("series", "at")
-    series = models.ForeignKey(Series, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False)
+    series = models.ForeignKey(TrafficSeries, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False)
     at = models.DateTimeField()
     known_s = models.FloatField()
     counts = ArrayField(models.BigIntegerField())

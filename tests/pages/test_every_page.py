@@ -17,6 +17,7 @@ from registry.core.lifecycle import ReleaseState
 from tests.support.worlds.alarm_setup import burning, counted, paged
 from tests.support.worlds.factories import make_node, make_release, make_server, make_user
 from tests.support.worlds.rollout_setup import promoted, report_for, slow_request, with_stable
+from tests.support.worlds.series_setup import kept
 from tests.support.worlds.webhook_setup import subscribe
 from web.urls import urlpatterns
 
@@ -87,6 +88,7 @@ def made() -> World:
     for one in (rollout, ended):
         slow_request(one)
     counted(ended.model, bad=48, attempts=1200)
+    kept(rollout.environment, [rollout.stable, rollout.candidate])
     alarm = burning(ended.model)
     ann = make_user("ann", team="search")
     return World(rollout, ended, rollout.candidate, report.gate_run, hook, issuer, ann, alarm, paged())

@@ -1,4 +1,4 @@
-"""The model's Production tab: rate, errors and latency of each release over time, with what happened."""
+"""The model's Production tab: rate, errors and latency of each release over time, with promotions, rollbacks and alarms."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ _MARKED: Final = {
     EventVerb.ALARM_OPENED: ("alarm", "bad"),
     EventVerb.ALARM_CLOSED: ("alarm closed", "ok"),
 }
-_BEGINS: Final = "The engine counts by minute what gateways of a served model answer. The first point appears two minutes after that begins."
+_BEGINS: Final = (
+    "The engine counts the requests of each served model by minute. The first point appears two minutes later."
+)
 _UTC: Final = Axis("UTC", Unit.CLOCK)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from django.db import connection, transaction
 
-from serving.models import Series, SeriesBlock, SeriesMinute
+from serving.models import SeriesBlock, SeriesMinute, TrafficSeries
 from serving.traffic.actions.partitions import DAY, MINUTES, drop_partitions, make_partitions, partitions
 from serving.traffic.core.packing import Block, packed, summed
 
@@ -68,7 +68,7 @@ def _due(now: datetime) -> Iterator[datetime]:
 
 def pack_hour(hour: datetime) -> None:
     """Writes the blocks and the sums of one hour from its minutes."""
-    bounds = Series.objects.order_by("pk").values_list("pk", flat=True)
+    bounds = TrafficSeries.objects.order_by("pk").values_list("pk", flat=True)
     first, last = bounds.first(), bounds.last()
     for low in range(first or 0, (last or -1) + 1, AT_ONCE):
         with transaction.atomic(), connection.cursor() as cursor:
@@ -77,7 +77,9 @@ def pack_hour(hour: datetime) -> None:
                 series: _block(hour, list(rows)) for series, rows in groupby(cursor.fetchall(), lambda row: row[0])
             }
             cursor.execute(_BLOCKS, [hour, list(blocks), [packed(one) for one in blocks.values()]])
-            whole = Series.objects.filter(pk__in=list(blocks), replica="", tenant="").values_list("pk", flat=True)
+            whole = TrafficSeries.objects.filter(pk__in=list(blocks), replica="", tenant="").values_list(
+                "pk", flat=True
+            )
             sums = {series: blocks[series].sum(axis=1) for series in whole}
             counts = [f"{{{','.join(map(str, one[1:]))}}}" for one in sums.values()]
             cursor.execute(_HOURS, [hour, list(sums), [float(one[0]) / 1000 for one in sums.values()], counts])

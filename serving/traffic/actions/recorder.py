@@ -1,4 +1,4 @@
-"""Keeps by minute what gateways counted, from readings that another reader makes."""
+"""Keeps the gateways' counts by minute. Another part reads the gateways."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db import connection
 from ledger.actions import enqueue
 from ledger.actions.leadership import Leadership
 from serving.core.buckets import EDGES_US, TENANT_EDGES_US
-from serving.models import Gateway, Series
+from serving.models import Gateway, TrafficSeries
 from serving.ports import ArmCounters, GatewayCounters, TenantCounters
 from serving.traffic.actions.keeping import KEEP
 from serving.traffic.actions.partitions import make_partitions
@@ -85,7 +85,7 @@ class Recorder:
     ) -> None:
         """One reading of all gateways at `at` (seconds since the epoch). `routed`: keys of models by slug, by environment.
 
-        Raises LeadershipLost, and what the database raises; the minutes then wait for the next call.
+        Raises LeadershipLost and errors of the database. The minutes then wait for the next call.
         """
         minute = int((at - HALF_S) // 60)
         if minute != self._minute and self._minute:
@@ -156,14 +156,14 @@ class Recorder:
         missing = asked - self._ids.keys()
         if missing:
             rows = [
-                Series(
+                TrafficSeries(
                     environment_id=key.environment, model_id=key.model, release=key.release, tenant=key.tenant,
                     names=list(names),
                 )
                 for key, names in missing
             ]  # fmt: skip
-            Series.objects.bulk_create(rows, ignore_conflicts=True)
-            known = Series.objects.filter(model__in={key.model for key, _ in missing}, replica="")
+            TrafficSeries.objects.bulk_create(rows, ignore_conflicts=True)
+            known = TrafficSeries.objects.filter(model__in={key.model for key, _ in missing}, replica="")
             for one in known:
                 self._ids[Key(one.environment_id, one.model_id, one.release, one.tenant), tuple(one.names)] = one.pk
         return self._ids

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ledger.core.errors import Invalid
 from registry.models import ServedModel
 from registry.queries import names_by_digest
-from serving.models import Environment, Series, SeriesBlock, SeriesHour, SeriesMinute
+from serving.models import Environment, SeriesBlock, SeriesHour, SeriesMinute, TrafficSeries
 from serving.traffic.core.packing import MINUTES, unpacked
 from serving.traffic.core.quantiles import quantiles
 
@@ -114,7 +114,7 @@ def series_of(
             "bad_range",
             f"The range has {max(0, steps.count)} steps; it must have between 1 and {MOST_POINTS}. Change from, to or step.",
         )
-    rows = list(Series.objects.filter(model=model, environment=environment, replica=""))
+    rows = list(TrafficSeries.objects.filter(model=model, environment=environment, replica=""))
     asked = [one for one in rows if getattr(one, by) or not (one.release or one.tenant)]
     sums = _hours(asked, steps) if is_hourly else _minutes(asked, steps)
     by_key: dict[str, dict[str, NDArray[np.int64]]] = {"": {}}
@@ -133,7 +133,7 @@ def series_of(
     return KeptSeries(environment.slug, steps.since, steps.until, step_s, whole, [one for one in lines if one.key])
 
 
-def _minutes(asked: Sequence[Series], steps: _Steps) -> dict[int, _Sums]:
+def _minutes(asked: Sequence[TrafficSeries], steps: _Steps) -> dict[int, _Sums]:
     """By series, from blocks, and from minutes for hours that are not packed yet."""
     sums = {one.pk: np.zeros((steps.count + 1, 1 + len(one.names)), np.int64) for one in asked}
     first = steps.since.replace(minute=0)
@@ -155,7 +155,7 @@ def _minutes(asked: Sequence[Series], steps: _Steps) -> dict[int, _Sums]:
     return {series: total[:-1] for series, total in sums.items()}
 
 
-def _hours(asked: Sequence[Series], steps: _Steps) -> dict[int, _Sums]:
+def _hours(asked: Sequence[TrafficSeries], steps: _Steps) -> dict[int, _Sums]:
     sums = {one.pk: np.zeros((steps.count, 1 + len(one.names)), np.int64) for one in asked}
     rows = SeriesHour.objects.filter(series__in=list(sums), at__gte=steps.since, at__lt=steps.until)
     for series, at, known_s, counts in rows.values_list("series_id", "at", "known_s", "counts"):

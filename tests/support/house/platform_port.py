@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 #: Modules of `serving` about routes, gateways, environments and inference clients, and pure values. Nothing here runs a release.
 _BESIDE = (
-    "serving.core", "serving.ports", "serving.servers", "serving.adapters", "serving.control_plane", "serving.wiring",
+    "serving.core", "serving.ports", "serving.servers", "serving.traffic", "serving.adapters", "serving.control_plane", "serving.wiring",
     "serving.actions.routes", "serving.actions.gateways", "serving.api.environments", "serving.api.plans",
     "serving.queries.admission", "serving.queries.endpoints", "serving.queries.request_examples",
     "serving.queries.route_splits", "serving.queries.routes", "serving.queries.time_limits",
