@@ -11,8 +11,9 @@ from insights.models import Incident
 from insights.queries.evidence import evidence
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
-from ledger.core.errors import Invalid, StateChanged
+from ledger.core.errors import StateChanged
 from registry.models import Release, ServedModel
+from rollouts.actions.preconditions import require_reason
 from rollouts.core.watch.sequential_test import PAGE
 from rollouts.queries.alarms import live_alarms
 from serving.models import Environment
@@ -33,13 +34,11 @@ def open_for_alarms() -> None:
 
 
 def open_incident(*, actor: Actor, model: ServedModel, environment: Environment, title: str) -> Incident:
-    """Raises Refused, Invalid("title_missing"), StateChanged("incident_open")."""
+    """Raises Refused, Invalid("reason_missing"), StateChanged("incident_open")."""
     require(actor, Verb.HANDLE_ALARM, model.team.slug, model.slug)
     title = " ".join(title.split())
-    if not title:
-        raise Invalid("title_missing", "State in one sentence what users see.", field="title")
     route = route_of(model, environment)
-    found = _open(actor, model, environment, route.stable if route else None, title)
+    found = _open(actor, model, environment, route.stable if route else None, require_reason(title))
     if found is None:
         other = Incident.objects.get(model=model, environment=environment, state=IncidentState.OPEN)
         raise StateChanged(
@@ -54,7 +53,7 @@ def add_note(*, actor: Actor, incident: Incident, expected_version: int, reason:
     """Adds what a person saw or did to the timeline, also after the end."""
     with transaction.atomic():
         incident = _lock(actor, incident, expected_version)
-        note = _text(reason, "note")
+        note = require_reason(reason)
         incident.version += 1
         incident.save(update_fields=["version"])
         _append(incident, actor, note, verb="incident.noted")
@@ -65,7 +64,7 @@ def close(*, actor: Actor, incident: Incident, expected_version: int, reason: st
     """Ends it with its result: the cause, and what was done."""
     with transaction.atomic():
         incident = _lock(actor, incident, expected_version)
-        result = _text(reason, "result")
+        result = require_reason(reason)
         changes = {"closed_at": timezone.now(), "closed_by": actor.name, "result": result}
         transition(incident, IncidentState.CLOSED, moves=MOVES, **changes)
         _append(incident, actor, result, verb="incident.closed", from_state=IncidentState.OPEN)
@@ -96,12 +95,6 @@ def _lock(actor: Actor, incident: Incident, expected_version: int) -> Incident:
     found = related.select_for_update(no_key=True, of=("self",)).get(pk=incident.pk)
     require_version(found.version, expected_version, f"Incident {found.pk}", state=found.state)
     return found
-
-
-def _text(given: str, what: str) -> str:
-    if not given.strip():
-        raise Invalid("text_missing", f"Write the {what}.", field="reason")
-    return given.strip()
 
 
 def _append(incident: Incident, actor: Actor, reason: str, *, verb: str, from_state: str = "") -> None:

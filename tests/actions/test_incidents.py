@@ -73,7 +73,7 @@ def test_a_person_opens_notes_and_closes(rollout: Rollout) -> None:
     where = {"model": rollout.model, "environment": rollout.environment}
     with pytest.raises(Refused):
         open_incident(actor=make_actor(Role.VIEWER), title="It is slow.", **where)
-    with pytest.raises(Invalid, match="one sentence"):
+    with pytest.raises(Invalid):
         open_incident(actor=manager(), title=" \n ", **where)
     incident = open_incident(actor=manager(), title="It is\n slow.", **where)
     assert incident.title == "It is slow."
