@@ -45,7 +45,7 @@ from tests.contracts import serving_models as made
 from tests.support.rigs.engine_rig import leading
 from tests.support.rigs.gateway_rig import Rig, rig, wait_until
 from tests.support.rigs.triton_rig import local_launcher
-from tests.support.worlds.factories import make_actor, make_deployment, make_environment, make_model, make_server
+from tests.support.worlds.factories import make_actor, make_environment, make_model, make_replica, make_server
 from tests.support.worlds.rollout_setup import report_for
 from validators.actions import add_golden_set
 from validators.core.policy import parse_policy
@@ -203,8 +203,8 @@ class World:
 
     def _arm(self, release: Release, name: str) -> Arm:
         at = self.tritons[name]
-        deployment = make_deployment(release, self.environment, state="ready")
-        make_server(deployment, http_port=at.http_port, grpc_port=at.grpc_port)
+        replica = make_replica(release, self.environment, state="ready")
+        make_server(replica, http_port=at.http_port, grpc_port=at.grpc_port)
         return Arm(release.name, str(release.digest), (ServerAddress("127.0.0.1", at.http_port, at.grpc_port),))
 
     def mirror(self, mirror_bp: int, *, candidate_bp: int = 0) -> None:
@@ -371,7 +371,7 @@ def test_stable_without_traffic_that_turns_wrong_pages_within_90_s(make_world: C
         if not broken_at and told is not None and told.candidate_attempts >= 2:
             assert (told.candidate_bad, told.stable_bad) == (0, 0) and told.stable_attempts == told.candidate_attempts
             at = world.tritons["wrong"]
-            Server.objects.filter(deployment__release=world.candidate).update(
+            Server.objects.filter(replica__release=world.candidate).update(
                 http_port=at.http_port, grpc_port=at.grpc_port
             )
             broken_at = time.monotonic()

@@ -30,7 +30,7 @@ from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord
 from rollouts.models import Alarm, Observation, Rollout
 from serving.models import Gateway, Route
 from tests.support.worlds.alarm_setup import burning, counted
-from tests.support.worlds.factories import make_deployment, make_model, make_release, make_server, make_user
+from tests.support.worlds.factories import make_model, make_release, make_replica, make_server, make_user
 from tests.support.worlds.rollout_setup import (
     OBJECTIVES,
     awaiting,
@@ -86,7 +86,7 @@ def page_world(rows: int) -> PageWorld:
         gate_run=report.gate_run, gate="contract", position=0, verdict="passed", reason="It fits."
     )
     serves(stable)
-    make_server(make_deployment(stable, environment, state="ready"))
+    make_server(make_replica(stable, environment, state="ready"))
     golden_set, _ = add_golden_set(actor=SYSTEM, model=model, data=_LINES)
     set_alias(actor=SYSTEM, model=model, name="champion", release=stable, expected_version=None)
     webhook, _ = create_webhook(
