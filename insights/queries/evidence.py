@@ -40,7 +40,7 @@ def evidence(model: ServedModel, environment: Environment, release: Release | No
 
 def _replicas(release: Release | None, environment: Environment) -> list[dict[str, Any]]:
     rows = replicas_of(release).filter(environment=environment)[:20] if release else []
-    return [{"node": one.node_id, "ordinal": one.slot, "state": one.state, "reason": one.reason} for one in rows]
+    return [{"node": one.node_id, "ordinal": one.ordinal, "state": one.state, "reason": one.reason} for one in rows]
 
 
 def _log(release: Release | None, environment: Environment, now: datetime) -> dict[str, Any] | None:
