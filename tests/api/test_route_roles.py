@@ -54,6 +54,16 @@ def reason(world: World) -> Any:
     return {"reason": "tried"}
 
 
+def counters(world: World) -> Any:
+    return {"candidate": {"points": [[1, 0, 10], [2, 0, 20]]}, "max_frac": 0.01}
+
+
+def flagger(world: World) -> Any:
+    """As Flagger posts it."""
+    metadata = {"candidate_bad_query": "sum(a)", "candidate_total_query": "sum(b)", "max_frac": "0.01"}
+    return {"name": "podinfo", "namespace": "test", "phase": "Progressing", "checksum": "85d5", "metadata": metadata}
+
+
 def sleeps_there(world: World) -> Any:
     return {"environment": world.environment.slug}
 
@@ -102,6 +112,8 @@ ASKS: dict[str, Ask] = {
     "GET /gate-runs/{id}/wait": Ask(V.READ),
     "GET /gate-runs/{id}/log": Ask(V.READ),
     "POST /gate-runs/{id}/cancel": Ask(V.RUN_GATES, reason, if_match("gate_run")),
+    "POST /judgements": Ask(V.JUDGE, counters),
+    "POST /judgements/flagger": Ask(V.JUDGE, flagger, also=frozenset({409})),  # nothing passes without counters
     "GET /keys": Ask(SIGNED_IN),
     "POST /keys": Ask(V.ADMINISTER, lambda w: {"use": "releases"}),
     "GET /me": Ask(SIGNED_IN),
