@@ -1,4 +1,5 @@
-"""The scheduler: every few seconds it hands to Celery the jobs that are due, and wakes the dispatcher of notifications.
+"""The scheduler: every few seconds it hands to Celery the jobs that are due, wakes the dispatcher of
+notifications, and opens incidents for alarms.
 
 Any number may run: one leads, by a lease. What it does is safe to do twice (a job runs by its own lease), so no write carries
 the token; the lease only spares the broker copies. It is a process of its own, so that neither a worker that hangs nor
@@ -14,6 +15,7 @@ from collections.abc import Callable
 import structlog
 from django.db import close_old_connections
 
+from insights.actions.incidents import open_for_alarms
 from ledger.actions import dispatch_due
 from ledger.actions.leadership import Leadership
 from ledger.adapters.process_names import process_name
@@ -24,7 +26,7 @@ LEASE = "scheduler"
 EVERY_S = 2.0
 #: Another one takes over so long after the leader died or froze.
 LEASE_S = 10.0
-DUTIES: tuple[Callable[[], object], ...] = (wake_dispatcher, dispatch_due)
+DUTIES: tuple[Callable[[], object], ...] = (wake_dispatcher, dispatch_due, open_for_alarms)
 
 
 class Scheduler:

@@ -28,6 +28,7 @@ from web.pages import (
     gateways,
     golden_sets,
     history,
+    incidents,
     issuer_sign_in,
     issuers,
     model_list,
@@ -201,6 +202,18 @@ urlpatterns = [
         "alarms/<int:pk>/",
         ("acknowledge", alarms.acknowledge, "alarm_acknowledge"),
         ("close", alarms.close, "alarm_close"),
+    ),
+    # incidents
+    path("incidents/", require_GET(incidents.incidents), name="incidents"),
+    path("incidents/_live/", require_GET(incidents.incidents_live), name="incidents_live"),
+    path("incidents/open/", posted(incidents.open_one, "incidents"), name="incident_open"),
+    path("incidents/<int:pk>/", require_GET(incidents.incident), name="incident"),
+    path("incidents/<int:pk>/_live/", require_GET(incidents.incident_live), name="incident_live"),
+    *_forms(
+        "incident",
+        "incidents/<int:pk>/",
+        ("note", incidents.note, "incident_note"),
+        ("close", incidents.close, "incident_close"),
     ),
     # fleet
     path("fleet/", require_GET(fleet.fleet), name="fleet"),

@@ -33,6 +33,7 @@ _BY_SUBJECT: Final[dict[str, tuple[str, ...]]] = {
     "model": ("models",),
     "alias": ("models",),
     "alarm": ("alarms", "models"),
+    "incident": ("incidents",),
     "route": ("models", "deployments"),
     "deployment": ("deployments", "nodes"),
     "server": ("deployments", "nodes"),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import structlog
 from django.db import connection, transaction
 
-from ledger.actions.leases import acquire_after, holder, is_held, release, renew
+from ledger.actions.leases import acquire_after, holder, lock_lease, release, renew
 
 log = structlog.get_logger(__name__)
 _END_IF_FROZEN = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
@@ -60,7 +60,7 @@ class Leadership:
         return holder(self.name) == self.owner
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """A transaction in which no other process can take the lease. Raises LeadershipLost.
 
         For writes without a token. Keep it short: it also delays this process's own renewal. If the process freezes in
@@ -69,7 +69,7 @@ class Leadership:
         with transaction.atomic():
             with connection.cursor() as cursor:
                 cursor.execute(_END_IF_FROZEN, [f"{self.lease_s / 3 * 1000:.0f}"])
-            if not is_held(self.name, self.owner):
+            if not lock_lease(self.name, self.owner):
                 raise LeadershipLost
             yield
 

@@ -66,8 +66,8 @@ def holder(name: str) -> str | None:
     return Lease.objects.filter(name=name, expires_at__gt=Now()).values_list("owner", flat=True).first()
 
 
-def is_held(name: str, owner: str) -> bool:
-    """Whether the owner holds the lease. It stays so until the end of the transaction: the row is locked."""
+def lock_lease(name: str, owner: str) -> bool:
+    """Whether the owner holds the lease; no other can take it until the end of the transaction."""
     with connection.cursor() as cursor:
         cursor.execute(_HOLD, [name, owner])
         return cursor.fetchone() is not None

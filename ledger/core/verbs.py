@@ -126,6 +126,9 @@ class EventVerb(StrEnum):
     ALARM_OPENED = "alarm.opened"
     ALARM_ACKNOWLEDGED = "alarm.acknowledged"
     ALARM_CLOSED = "alarm.closed"
+    INCIDENT_OPENED = "incident.opened"
+    INCIDENT_NOTED = "incident.noted"
+    INCIDENT_CLOSED = "incident.closed"
     # the ledger itself
     JOB_FAILED = "job.failed"
     LOG_CHECKED = "log.checked"

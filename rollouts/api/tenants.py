@@ -47,7 +47,9 @@ class TenantWarningOut(serializers.Serializer[Any]):
 
 class TenantsOut(serializers.Serializer[Any]):
     environment = serializers.CharField()
-    minutes = serializers.IntegerField(help_text="the rates are averages over so many whole minutes, those with requests among the last five")
+    minutes = serializers.IntegerField(
+        help_text="the rates are averages over so many whole minutes, those with requests among the last five"
+    )
     counted_at = serializers.DateTimeField(allow_null=True, help_text="when what gateways count was last written")
     tenants = TenantOut(many=True)
     classes = ClassOut(many=True)

@@ -233,7 +233,7 @@ class StableTraffic:
                 one.counted_at = self._read_at
 
     def _write(self, one: _WatchedModel) -> None:
-        with self.lead.held():
+        with self.lead.locked():
             Row.objects.update_or_create(
                 environment_id=one.environment_id,
                 model_id=one.model_id,

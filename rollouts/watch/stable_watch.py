@@ -262,7 +262,7 @@ class StableWatch:
         if one is not None and not one.is_readable:
             return False
         if one is None or alarm.objective not in one.objectives:
-            with self.lead.held():
+            with self.lead.locked():
                 end_alarm(alarm, at=now, reason=_no_objective(alarm))
             return True
         if alarm.objective not in one.watched:
@@ -270,13 +270,13 @@ class StableWatch:
         watched, objective = one.watched[alarm.objective], one.objectives[alarm.objective]
         if not watched.has_ended(alarm.tier):
             if watched.at - self._written_at >= WRITE_EVERY_S:
-                with self.lead.held():
+                with self.lead.locked():
                     update_alarm(alarm, _facts(watched, objective, TOLD[alarm.tier][0]))
             return False
         minutes = TOLD[alarm.tier][1]
         bad, attempts = watched.last(minutes)
         words = f"{bad} of {attempts} {objective.words} in the last {minutes} min"
-        with self.lead.held():
+        with self.lead.locked():
             end_alarm(alarm, at=now, reason=f"{one.route.stable.name} is within the objective again: {words}.")
         one.watched[alarm.objective] = watched.begun_anew(alarm.tier)
         return True
@@ -290,14 +290,14 @@ class StableWatch:
             f"objective allows {objective.max_frac:.2%}; this is {facts['burn']:.1f} times that, "
             f"since {datetime.fromisoformat(facts['since']):%H:%M} UTC."
         )
-        with self.lead.held():
+        with self.lead.locked():
             open_alarm(one.route, objective=name, tier=tier, at=now, reason=reason, facts=facts)
         one.watched[name] = watched.begun_anew(tier)
 
     def _is_done(self, act: Callable[[], Any]) -> bool:
         """Whether the route was written. If not, the alarm stays, and a person decides."""
         try:
-            with self.lead.held():
+            with self.lead.locked():
                 act()
         except DomainError as error:
             log.warning("control_not_compared", code=error.code, error=error.message)
@@ -314,7 +314,7 @@ class StableWatch:
             )
             for (environment, model), one in self._models.items()
         ]
-        with self.lead.held():
+        with self.lead.locked():
             WatchRecord.objects.bulk_create(
                 rows, update_conflicts=True, unique_fields=["environment", "model"], update_fields=["objectives", "at"],
                 batch_size=200,

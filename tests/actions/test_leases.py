@@ -84,12 +84,12 @@ def test_a_write_under_a_lease_is_done_before_another_can_lead_however_soon_the_
         connection.close()
 
     other = threading.Thread(target=take_over)
-    with lead.held():
+    with lead.locked():
         other.start()
         wait_until(waiting, "the other, waiting for the lease's row", timeout_s=60)
         Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
         told.append("written")
     other.join()
     assert told == ["written", "b leads"]
-    with pytest.raises(LeadershipLost), lead.held():
+    with pytest.raises(LeadershipLost), lead.locked():
         raise AssertionError("another leads")

@@ -15,6 +15,7 @@ from accounts.core.access import EVERY_TEAM, Actor, Role, scope_from
 from accounts.core.scope import WHOLE, Scope
 from accounts.models import Issuer as IssuerRow
 from accounts.models import Token, TokenRule, User
+from insights.models import Incident
 from ledger.actions import append_event
 from notifications import actions as notifications
 from notifications.actions.deliveries import collect
@@ -23,7 +24,7 @@ from registry.models import Release
 from rollouts.models import Alarm, Rollout
 from serving.models import Environment, Gateway
 from tests.support.servers.issuer import Issuer
-from tests.support.worlds.alarm_setup import burning
+from tests.support.worlds.alarm_setup import burning, paged
 from tests.support.worlds.factories import make_environment, make_model, make_node, make_release, make_team, make_user
 from tests.support.worlds.issuer_setup import configured, rule_for
 from tests.support.worlds.registry_samples import CONTRACT, release_yaml
@@ -66,6 +67,7 @@ class World:
     issuer_row: IssuerRow
     token_rule: TokenRule
     alarm: Alarm
+    incident: Incident
 
 
 def callers() -> list[Caller]:
@@ -183,6 +185,7 @@ def world(root: Client, issuer: Issuer) -> World:
         token_id=Token.objects.filter(user=target).order_by("pk")[0].pk,
         environment=rollout.environment,
         alarm=burning(model),
+        incident=paged(),
     )
 
 

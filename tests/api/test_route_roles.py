@@ -76,6 +76,10 @@ def start(world: World) -> Any:
     return {"model": MODEL, "candidate": world.release.name, "environment": world.environment.slug}
 
 
+def opened(world: World) -> Any:
+    return {"model": MODEL, "environment": world.environment.slug, "title": "It is slow."}
+
+
 RELEASE = "/models/{slug}/releases/{name}"
 ROLLOUT = "/rollouts/{rollout_id}"
 HOOK = "/webhooks/{webhook_id}"
@@ -86,6 +90,11 @@ ASKS: dict[str, Ask] = {
     "GET /alarms/{alarm_id}": Ask(V.READ),
     "POST /alarms/{alarm_id}/acknowledge": Ask(V.HANDLE_ALARM, reason, if_match("alarm")),
     "POST /alarms/{alarm_id}/close": Ask(V.HANDLE_ALARM, reason, if_match("alarm")),
+    "GET /incidents": Ask(SIGNED_IN),
+    "POST /incidents": Ask(V.HANDLE_ALARM, opened),
+    "GET /incidents/{incident_id}": Ask(V.READ),
+    "POST /incidents/{incident_id}/note": Ask(V.HANDLE_ALARM, reason, if_match("incident")),
+    "POST /incidents/{incident_id}/close": Ask(V.HANDLE_ALARM, reason, if_match("incident")),
     "GET /approvals": Ask(SIGNED_IN),
     "GET /audit": Ask(V.ADMINISTER),
     "GET /drafts": Ask(SIGNED_IN),
@@ -389,7 +398,7 @@ def _filled(path: str, made: World) -> str:
         "release_id": made.draft.pk, "webhook_id": made.webhook.pk, "delivery_id": made.delivery.pk,
         "rollout_id": made.rollout.pk, "issuer_id": made.issuer_row.pk, "rule_id": made.token_rule.pk, "identity_id": 1,
         "id": made.gate_run.pk, "digest": made.report.digest, "model": MODEL,
-        "token_id": made.token_id, "session_id": 1, "alarm_id": made.alarm.pk,
+        "token_id": made.token_id, "session_id": 1, "alarm_id": made.alarm.pk, "incident_id": made.incident.pk,
         "name": next((name for part, name in _NAMED.items() if part in path), made.release.name),
         "path": "artifact/model.onnx", "comment_id": 999,
         "slug": made.environment.slug if path.startswith("/environments") else OURS if "/teams" in path else MODEL,
@@ -412,7 +421,17 @@ def model_of(operation: str) -> str | None:
     if operation in OF_NO_MODEL:
         return None
     noun = operation.split(" ")[1].split("/")[1].split(":")[0]
-    of_models = {"models", "releases", "reports", "rollouts", "gate-runs", "uploads", "environments", "alarms"}
+    of_models = {
+        "models",
+        "releases",
+        "reports",
+        "rollouts",
+        "gate-runs",
+        "uploads",
+        "environments",
+        "alarms",
+        "incidents",
+    }
     return MODEL if noun in of_models else None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -16,22 +17,30 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import httpx
 import psycopg
 import pytest
 
+from accounts.core.addresses import API
 from sluicegate.client import Client
 from sluicegate.stack import Stack, running
 from tests.flows.tiny import ENVIRONMENT, FAILS_ON_LARGE, Shop, Users, model_document
+from tests.support.house.dashboards import NEEDS_GPU, RULES, expressions
+from tests.support.rigs.gateway_rig import wait_until
 from tests.support.rigs.other_user import trespasses
+from tests.support.rigs.parts import prometheus
+from tests.support.rigs.prometheus_rig import PrometheusProcess
 
-pytestmark = [pytest.mark.real("envoy", "triton", "curl", "jq"), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.real("envoy", "triton", "curl", "jq", "prometheus"), pytest.mark.timeout(1200)]
 #: Everything that is ours and may die at any moment. The gateway and the servers are what users reach: see tests/real.
 MORTALS = ("engine", "worker", "scheduler", "agent", "control_plane", "prober", "web")
 #: Seconds of a step at the least; who must find a rollout in a state does not rest on it.
 STEP_S = 2
 #: A rollout that stays in each state until everybody was killed in it, however long that takes.
 HELD = {**model_document(STEP_S)["rollout_policy"], "approvals": {"bake": 1, "promote": 1}}
+SCRAPE_S = 2.0
 #: Workers that died are missed sooner than in production, so that the test need not wait.
 ENV = {"SLUICEGATE_JOB_LEASE_S": "3"}
 
@@ -53,7 +62,27 @@ def stack() -> Iterator[Stack]:
         yield up
 
 
-def test_promoted_and_rolled_back_though_every_process_is_killed_in_every_phase(stack: Stack, tmp_path: Path) -> None:
+@pytest.fixture
+def metrics(stack: Stack, tmp_path: Path) -> Iterator[PrometheusProcess]:
+    """A stock Prometheus that finds what to scrape by itself, with the alert rules."""
+    folder = tmp_path / "prometheus"
+    folder.mkdir()
+    (folder / "token").write_text(stack.admin_token)
+    discovery = {
+        "url": f"{stack.base_url}{API}/prometheus-targets",
+        "refresh_interval": "1s",
+        "authorization": {"type": "Bearer", "credentials_file": str(folder / "token")},
+    }
+    found = PrometheusProcess(folder, {"http_sd_configs": [discovery]}, every_s=SCRAPE_S, rules=[RULES])
+    found.start()
+    yield found
+    found.stop()
+
+
+def test_promoted_and_rolled_back_though_every_process_is_killed_in_every_phase(
+    stack: Stack, metrics: PrometheusProcess, tmp_path: Path
+) -> None:
+    began_at = time.time()
     with Shop(stack, tmp_path, step_s=STEP_S) as shop, Rows(stack) as rows:
         with Users(stack, begins=False) as users:
             with shop.shipping("one") as first:  # curl and jq alone, as `sluicegate ci-template` writes them
@@ -90,6 +119,38 @@ def test_promoted_and_rolled_back_though_every_process_is_killed_in_every_phase(
         assert max(asked for name, asked in users.answers if name == "r3") <= zero_at + 0.2
         assert {name for name, asked in users.answers if asked > zero_at + 0.2} == {"r2"}
         assert shop.author.get(f"/environments/{ENVIRONMENT}")["routes"][0]["stable"] == "r2"
+    assert_prometheus_saw_it(metrics, began_at)
+
+
+def assert_prometheus_saw_it(metrics: PrometheusProcess, began_at: float) -> None:
+    """Each target is up, each page is well formed, each rule can be evaluated, and each panel of the dashboards has data."""
+    wait_until(
+        lambda: [one["labels"] for one in metrics.read("targets")["activeTargets"] if one["health"] != "up"] == [],
+        "each target is up",
+        60,
+    )
+    targets = metrics.read("targets")["activeTargets"]
+    assert {one["labels"]["job"] for one in targets} == {"sluicegate", "inference"}
+    for target in targets:
+        if target["labels"]["job"] == "sluicegate":
+            page = httpx.get(target["scrapeUrl"], timeout=60, trust_env=False).text
+            checked = subprocess.run(
+                [str(prometheus("promtool")), "check", "metrics"],
+                input=page,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert checked.returncode == 0, f"{target['labels']}: {checked.stderr}"
+    rules = [rule for group in metrics.read("rules")["groups"] for rule in group["rules"]]
+    assert {rule["name"]: (rule["health"], rule.get("lastError")) for rule in rules if rule["health"] != "ok"} == {}
+    window = f"start={began_at:.0f}&end={time.time():.0f}&step=5"
+    empty = [
+        name
+        for name, query in expressions("30s").items()
+        if not metrics.read(f"query_range?query={quote(query)}&{window}")["result"]
+    ]
+    assert [name for name in empty if NEEDS_GPU not in expressions("30s")[name]] == []
 
 
 class Rows:

@@ -29,7 +29,7 @@ OPEN = {"sign_in", "errors", "error"}
 #: Not asked: what leaves for another site, or only changes this browser or which mails oneself gets.
 UNASKED = {"sign_out", "looks", "issuer_sign_in", "issuer_return", "account_mails"}
 #: Whose first part names something of one team.
-_OF_A_TEAM = re.compile(r"(models/<|rollouts/<|gate-runs/<|alarms/<|webhooks/<int)")
+_OF_A_TEAM = re.compile(r"(models/<|rollouts/<|gate-runs/<|alarms/<|incidents/<|webhooks/<int)")
 #: Enough for a form to come as far as its permission.
 FORM = {
     "reason": "tried", "confirmed": "yes", "version": "1", "name": "tried", "username": "tried", "slug": "tried", "team": OURS,
@@ -80,7 +80,7 @@ def address_of(page: URLPattern, made: World) -> str:
     pattern = str(page.pattern)
     numbers = {
         "rollouts": made.rollout.pk, "gate-runs": made.gate_run.pk, "webhooks": made.webhook.pk,
-        "settings": made.issuer_row.pk, "alarms": made.alarm.pk,
+        "settings": made.issuer_row.pk, "alarms": made.alarm.pk, "incidents": made.incident.pk,
     }  # fmt: skip
     values: dict[str, Any] = {
         "slug": MODEL, "number": made.release.number, "pk": numbers.get(pattern.split("/")[0], 1), "username": "target",

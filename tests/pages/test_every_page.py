@@ -14,7 +14,7 @@ from playwright.sync_api import Page
 from accounts.models import Issuer
 from ledger.models import Event
 from registry.core.lifecycle import ReleaseState
-from tests.support.worlds.alarm_setup import burning, counted
+from tests.support.worlds.alarm_setup import burning, counted, paged
 from tests.support.worlds.factories import make_node, make_release, make_server, make_user
 from tests.support.worlds.rollout_setup import promoted, report_for, slow_request, with_stable
 from tests.support.worlds.webhook_setup import subscribe
@@ -32,7 +32,7 @@ TAGS = ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]
 NO_PAGES = {
     "overview_live", "model_live", "gates_live", "rollout_live", "rollout_plots", "approvals_live",  # parts of pages
     "alarms_live", "alarm_live", "gate_run_live", "gate_run_evidence", "search_fragment", "main_links", "fleet_shown", "model_releases",
-    "release_gates_live",
+    "release_gates_live", "incidents_live", "incident_live",
     "sign_out", "looks", "audit_jsonl", "audit_csv", "history_csv", "release_disagreements",  # answers without a page
     "issuer_sign_in", "issuer_return",  # ways to elsewhere
 }  # fmt: skip
@@ -52,6 +52,7 @@ class World:
     issuer: Any
     person: Any
     alarm: Any
+    incident: Any
 
     def arguments(self) -> dict[str, dict[str, Any]]:
         """By page: what its address says."""
@@ -69,6 +70,7 @@ class World:
             "model": {"slug": release["slug"]},
             "rollout": {"pk": self.rollout.pk},
             "alarm": {"pk": self.alarm.pk},
+            "incident": {"pk": self.incident.pk},
             "post_mortem": {"pk": self.ended.pk},
         }
 
@@ -87,7 +89,7 @@ def made() -> World:
     counted(ended.model, bad=48, attempts=1200)
     alarm = burning(ended.model)
     ann = make_user("ann", team="search")
-    return World(rollout, ended, rollout.candidate, report.gate_run, hook, issuer, ann, alarm)
+    return World(rollout, ended, rollout.candidate, report.gate_run, hook, issuer, ann, alarm, paged())
 
 
 ISSUER: dict[str, Any] = {

@@ -29,10 +29,10 @@ def _envoy() -> Path:
     return Path(os.environ.get("SLUICEGATE_ENVOY_BINARY", ROOT / ".venv-gateway" / "envoy" / "_bin" / "envoy"))
 
 
-def prometheus() -> str | None:
-    """The program: the machine's own, or the file that `make setup-tests` unpacked."""
-    own = ROOT / ".build" / "prometheus" / "usr" / "bin" / "prometheus"
-    return shutil.which("prometheus") or (str(own) if own.is_file() else None)
+def prometheus(name: str = "prometheus") -> str | None:
+    """A program of Prometheus, such as `promtool`: the machine's own, or the file that `make setup-tests` unpacked."""
+    own = ROOT / ".build" / "prometheus" / "usr" / "bin" / name
+    return shutil.which(name) or (str(own) if own.is_file() else None)
 
 
 def system_program(name: str) -> str | None:

@@ -9,7 +9,7 @@ import json
 import math
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -59,13 +59,20 @@ class Exporter:
 
 
 class PrometheusProcess:
-    """Prometheus with its data in `folder`; it may be stopped and started again on the same port and data. `job` is what it scrapes."""
+    """Prometheus with its data in `folder`; it may be stopped and started again on the same port and data.
 
-    def __init__(self, folder: Path, job: Mapping[str, Any], every_s: float = SCRAPE_S) -> None:
+    `job` is what it scrapes, `rules` are files of rules, evaluated after each scrape.
+    """
+
+    def __init__(
+        self, folder: Path, job: Mapping[str, Any], every_s: float = SCRAPE_S, rules: Sequence[Path] = ()
+    ) -> None:
         self.folder, self.port = folder, free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        interval = f"{every_s * 1000:.0f}ms"
         told = {
-            "global": {"scrape_interval": f"{every_s * 1000:.0f}ms"},
+            "global": {"scrape_interval": interval, "evaluation_interval": interval},
+            "rule_files": [str(file) for file in rules],
             "scrape_configs": [{"job_name": "signals", **job}],
         }
         (folder / "prometheus.yml").write_text(json.dumps(told))
@@ -101,10 +108,15 @@ class PrometheusProcess:
 
     def ask(self, query: str) -> list[dict[str, Any]]:
         """The series that a query gives: {metric: labels, value: [time, text]}. Raises KeyError for a query that is refused."""
+        found: list[dict[str, Any]] = self.read(f"query?query={quote(query)}")["result"]
+        return found
+
+    def read(self, path: str) -> dict[str, Any]:
+        """`data` of an answer of /api/v1/. Raises KeyError for what is refused."""
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         with contextlib.closing(line):
-            line.request("GET", f"/api/v1/query?query={quote(query)}")
-            found: list[dict[str, Any]] = json.load(line.getresponse())["data"]["result"]
+            line.request("GET", f"/api/v1/{path}")
+            found: dict[str, Any] = json.load(line.getresponse())["data"]
             return found
 
     def _get(self, path: str) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from insights.actions.incidents import open_for_alarms
+from insights.models import Incident
 from ledger.queries import clock
 from registry.models import ServedModel
 from rollouts.actions.alarms import open_alarm
@@ -40,3 +42,9 @@ def counted(model: ServedModel, *, bad: int, attempts: int) -> WatchRecord:
         environment=route.environment, model=model, defaults={"objectives": told, "at": now}
     )
     return row
+
+
+def paged() -> Incident:
+    """The incident of the only alarm that pages."""
+    open_for_alarms()
+    return Incident.objects.get()

@@ -1,0 +1,108 @@
+"""Incidents: opened by an alarm that pages or by a person, told about, and closed by a person with a result."""
+
+from __future__ import annotations
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, require, require_version
+from insights.core.incident import MOVES, IncidentState
+from insights.models import Incident
+from insights.queries.evidence import evidence
+from ledger.actions import append_event
+from ledger.actions.transitions import transition
+from ledger.core.errors import StateChanged
+from registry.models import Release, ServedModel
+from rollouts.actions.preconditions import require_reason
+from rollouts.core.watch.sequential_test import PAGE
+from rollouts.queries.alarms import live_alarms
+from serving.models import Environment
+from serving.queries.routes import route_of
+
+ALARMS = Actor.system("alarms")
+
+
+def open_for_alarms() -> None:
+    """Opens an incident for each live alarm that pages, of a model that has none open there. Safe to do twice."""
+    is_open = set(Incident.objects.filter(state=IncidentState.OPEN).values_list("environment_id", "model_id"))
+    for alarm in live_alarms().filter(tier=PAGE.name):
+        # What a person closed stays closed, although its alarm goes on.
+        had = Incident.objects.filter(environment=alarm.environment, model=alarm.model, opened_at__gte=alarm.opened_at)
+        if (alarm.environment_id, alarm.model_id) not in is_open and not had.exists():
+            is_open.add((alarm.environment_id, alarm.model_id))
+            _open(ALARMS, alarm.model, alarm.environment, alarm.release, alarm.reason)
+
+
+def open_incident(*, actor: Actor, model: ServedModel, environment: Environment, title: str) -> Incident:
+    """Raises Refused, Invalid("reason_missing"), StateChanged("incident_open")."""
+    require(actor, Verb.HANDLE_ALARM, model.team.slug, model.slug)
+    title = " ".join(title.split())
+    route = route_of(model, environment)
+    found = _open(actor, model, environment, route.stable if route else None, require_reason(title))
+    if found is None:
+        other = Incident.objects.get(model=model, environment=environment, state=IncidentState.OPEN)
+        raise StateChanged(
+            "incident_open",
+            f"Incident {other.pk} of {model.slug} is open in {environment.slug}. Add a note to it, or close it first.",
+            incident=other.pk,
+        )
+    return found
+
+
+def add_note(*, actor: Actor, incident: Incident, expected_version: int, reason: str) -> Incident:
+    """Adds what a person saw or did to the timeline, also after the end."""
+    with transaction.atomic():
+        incident = _lock(actor, incident, expected_version)
+        note = require_reason(reason)
+        incident.version += 1
+        incident.save(update_fields=["version"])
+        _append(incident, actor, note, verb="incident.noted")
+    return incident
+
+
+def close(*, actor: Actor, incident: Incident, expected_version: int, reason: str) -> Incident:
+    """Ends it with its result: the cause, and what was done."""
+    with transaction.atomic():
+        incident = _lock(actor, incident, expected_version)
+        result = require_reason(reason)
+        changes = {"closed_at": timezone.now(), "closed_by": actor.name, "result": result}
+        transition(incident, IncidentState.CLOSED, moves=MOVES, **changes)
+        _append(incident, actor, result, verb="incident.closed", from_state=IncidentState.OPEN)
+    return incident
+
+
+def _open(
+    actor: Actor, model: ServedModel, environment: Environment, release: Release | None, title: str
+) -> Incident | None:
+    """None if one is open already."""
+    now = timezone.now()
+    kept = evidence(model, environment, release, now)
+    try:
+        with transaction.atomic():
+            found = Incident.objects.create(
+                environment=environment, model=model, release=release, title=title[:200], kept=kept, opened_at=now,
+                opened_by=actor.name,
+            )  # fmt: skip
+            _append(found, actor, title, verb="incident.opened")
+    except IntegrityError:
+        return None
+    return found
+
+
+def _lock(actor: Actor, incident: Incident, expected_version: int) -> Incident:
+    require(actor, Verb.HANDLE_ALARM, incident.model.team.slug, incident.model.slug)
+    related = Incident.objects.select_related("environment", "model__team", "release")
+    found = related.select_for_update(no_key=True, of=("self",)).get(pk=incident.pk)
+    require_version(found.version, expected_version, f"Incident {found.pk}", state=found.state)
+    return found
+
+
+def _append(incident: Incident, actor: Actor, reason: str, *, verb: str, from_state: str = "") -> None:
+    append_event(
+        verb=verb, subject_type="incident", subject_id=incident.pk, actor=actor, from_state=from_state,
+        to_state=incident.state, reason=reason,
+        facts={
+            "model": incident.model.slug, "environment": incident.environment.slug, "title": incident.title,
+            "release": incident.release.name if incident.release else None,
+        },
+    )  # fmt: skip
