@@ -24,9 +24,9 @@ from rollouts.actions.judgement_windows import require_judge, window_start
 from rollouts.core.evidence import Tolerance
 from rollouts.core.judgement import (
     MOST_POINTS,
-    Judgement,
+    CounterJudgement,
     JudgementVerdict,
-    Question,
+    JudgeQuestion,
     judge,
     readings_of,
     series_problem,
@@ -38,7 +38,7 @@ from serving.core.promql import MOST_CHARACTERS
 from serving.ports import CounterQuery
 from serving.wiring import counter_history
 
-_DEFAULT = Question(has_stable=True)
+_DEFAULT = JudgeQuestion(has_stable=True)
 _LONGEST_KEY = 200
 
 
@@ -262,11 +262,11 @@ def _from_metadata(metadata: dict[str, str]) -> dict[str, Any]:
     return body
 
 
-def _judged(actor: Actor, given: dict[str, Any]) -> Judgement:
+def _judged(actor: Actor, given: dict[str, Any]) -> CounterJudgement:
     names = ("max_frac", "alpha_fail", "alpha_pass", "min_requests", "words", "fail_over", "pass_within")
     stated: dict[str, Any] = {name: given[name] for name in names if name in given}
     stated |= {name: Tolerance(**stated[name]) for name in names[-2:] if name in stated}
-    question = Question(has_stable="stable" in given, **stated)
+    question = JudgeQuestion(has_stable="stable" in given, **stated)
     arms = {name: given[name] for name in ("candidate", "stable") if name in given}
     if "points" in arms["candidate"]:
         series = [arm["points"] for arm in arms.values()]
@@ -291,7 +291,7 @@ def _asked(given: dict[str, Any]) -> dict[str, Any]:
     return {name: dict(value) if isinstance(value, dict) else value for name, value in given.items() if name != "key"}
 
 
-def _shown(made: Judgement) -> dict[str, Any]:
+def _shown(made: CounterJudgement) -> dict[str, Any]:
     judged, question = made.judged, made.question
 
     def arm(bad: int, total: int) -> dict[str, Any]:

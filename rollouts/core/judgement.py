@@ -42,7 +42,7 @@ V = JudgementVerdict
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class JudgeQuestion:
     """What to judge. The defaults are those of an external guard in the preset `standard`.
 
     `max_frac`: the objective, a share in [0, 1]; None: the candidate is only compared. `alpha_fail`, `alpha_pass`: the chance that a
@@ -74,14 +74,14 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class CounterJudgement:
     """`until`: of the last reading that the verdict rests on. `requests_to_go`: of the candidate, like those so far; None: unknown."""
 
     verdict: JudgementVerdict
     code: str
     sentence: str
     judged: Judged
-    question: Question
+    question: JudgeQuestion
     since: float | None = None
     until: float | None = None
     requests_to_go: int | None = None
@@ -119,7 +119,7 @@ def series_problem(points: Sequence[Point], now: float) -> str:
     return ""
 
 
-def judge(readings: Sequence[Reading], question: Question) -> Judgement:
+def judge(readings: Sequence[Reading], question: JudgeQuestion) -> CounterJudgement:
     """The verdict on everything since the first reading. The first crossing convicts for good, as in a rollout."""
     policy, guard, tracker = stored_policy({"preset": "standard"}), question.guard, GuardTracker()
     since = readings[0].at if readings else None
@@ -142,13 +142,13 @@ def judge(readings: Sequence[Reading], question: Question) -> Judgement:
     return replace(made, since=since, until=until, requests_to_go=0 if made.verdict is V.PASSED else to_go)
 
 
-def unread(sentence: str, question: Question) -> Judgement:
+def unread(sentence: str, question: JudgeQuestion) -> CounterJudgement:
     """The judgement if the counters cannot be read."""
     judged = judge_guard(question.guard, GuardTracker(), has_stable=question.has_stable, bar_fine=question.bar_pass)
-    return Judgement(V.INCONCLUSIVE, "no_data", f"{capital(sentence)}.", judged, question)
+    return CounterJudgement(V.INCONCLUSIVE, "no_data", f"{capital(sentence)}.", judged, question)
 
 
-def _failed(judged: Judged, question: Question) -> Judgement | None:
+def _failed(judged: Judged, question: JudgeQuestion) -> CounterJudgement | None:
     words = capital(question.words)
     if question.has_stable and judged.log_e_worse >= question.bar_fail:
         _, (bad, attempts, bad_stable, stable) = judged.convinced or ("", judged.window)
@@ -156,17 +156,17 @@ def _failed(judged: Judged, question: Question) -> Judgement | None:
             f"{words} of the candidate are at {_share(bad, attempts)} against {_share(bad_stable, stable)} of stable "
             "at the same time: worse beyond doubt."
         )
-        return Judgement(V.FAILED, "worse_than_stable", said, judged, question)
+        return CounterJudgement(V.FAILED, "worse_than_stable", said, judged, question)
     if judged.log_e_over < question.bar_fail or question.max_frac is None or not _is_blamed(judged, question):
         return None
     said = (
         f"{words} of the candidate are at {_share(judged.bad_candidate, judged.candidate)}, "
         f"proven over {share_text(judged.limit)}."
     )
-    return Judgement(V.FAILED, "objective_breached", said, judged, question)
+    return CounterJudgement(V.FAILED, "objective_breached", said, judged, question)
 
 
-def _is_blamed(judged: Judged, question: Question) -> bool:
+def _is_blamed(judged: Judged, question: JudgeQuestion) -> bool:
     """As `rollouts.core.rules.over_objective`: a stable that burns too excuses the candidate."""
     if not question.has_stable:
         return True
@@ -174,11 +174,11 @@ def _is_blamed(judged: Judged, question: Question) -> bool:
     return is_known and judged.log_e_worse >= BLAME_LOG_E
 
 
-def _open(judged: Judged, question: Question) -> Judgement:
+def _open(judged: Judged, question: JudgeQuestion) -> CounterJudgement:
     """The judgement while nothing convicts."""
 
-    def inconclusive(code: str, said: str) -> Judgement:
-        return Judgement(V.INCONCLUSIVE, code, said, judged, question)
+    def inconclusive(code: str, said: str) -> CounterJudgement:
+        return CounterJudgement(V.INCONCLUSIVE, code, said, judged, question)
 
     counted = f"{question.words} of the candidate are at {_share(judged.bad_candidate, judged.candidate)}"
     if not judged.candidate or (question.has_stable and not judged.stable):
@@ -198,7 +198,7 @@ def _open(judged: Judged, question: Question) -> Judgement:
     within = question.pass_within
     of = "stable's share" if question.has_stable else share_text(question.guard.max_frac)
     said = f"{capital(counted)}{beside}: proven within {within.ratio:g} × {of} plus {share_text(within.plus_frac)}."
-    return Judgement(V.PASSED, "proven", said, judged, question)
+    return CounterJudgement(V.PASSED, "proven", said, judged, question)
 
 
 def _share(bad: float, attempts: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollouts.core.counter_deltas import Reading
-from rollouts.core.judgement import Question
+from rollouts.core.judgement import JudgeQuestion
 from rollouts.engine.prometheus_reader import Followed, taken
 from serving.ports import CounterHistory, CounterQuery, MetricsError
 
@@ -14,7 +14,7 @@ READ_TIMEOUT_S = 8.0
 
 
 def readings_since(
-    metrics: CounterHistory, queries: Sequence[CounterQuery], question: Question, *, since: int, step_s: int
+    metrics: CounterHistory, queries: Sequence[CounterQuery], question: JudgeQuestion, *, since: int, step_s: int
 ) -> list[Reading] | str:
     """The readings, or the sentence (without its full stop) why the newest one cannot be read.
 

@@ -204,7 +204,9 @@ def test_a_token_that_may_only_judge_judges_and_a_viewer_does_not(client: Any, a
 
     def status(name: str) -> int:
         headers = {"HTTP_AUTHORIZATION": f"Bearer {secrets[name]}"}
-        answer = client.post("/api/v1/judgements", json.dumps(both(0.2, 0.01)), content_type="application/json", **headers)
+        answer = client.post(
+            "/api/v1/judgements", json.dumps(both(0.2, 0.01)), content_type="application/json", **headers
+        )
         return int(answer.status_code)
 
     assert (status("argo"), status("eve")) == (200, 403)

@@ -10,10 +10,10 @@ import pytest
 from rollouts.core.evidence import Tolerance
 from rollouts.core.judgement import (
     MOST_POINTS,
-    Judgement,
+    CounterJudgement,
     JudgementVerdict,
+    JudgeQuestion,
     Point,
-    Question,
     judge,
     readings_of,
     series_problem,
@@ -22,17 +22,19 @@ from rollouts.core.judgement import (
 V = JudgementVerdict
 LOOKS, STREAMS = 60, 300
 #: A sound candidate is as bad as stable. At this tolerance every false alarm that the statistics allow can show.
-STRICT = Question(has_stable=True, fail_over=Tolerance(1.0, 0.0))
+STRICT = JudgeQuestion(has_stable=True, fail_over=Tolerance(1.0, 0.0))
 
 
-def series(rng: np.random.Generator, share: float, mean: float, looks: int = LOOKS, step_s: float = 15.0) -> list[Point]:
+def series(
+    rng: np.random.Generator, share: float, mean: float, looks: int = LOOKS, step_s: float = 15.0
+) -> list[Point]:
     totals = rng.poisson(mean, looks)
     bad = np.cumsum(rng.binomial(totals, share))
     stamps = step_s * np.arange(1, looks + 1)
     return [(0.0, 0, 0), *zip(stamps.tolist(), bad.tolist(), np.cumsum(totals).tolist(), strict=True)]
 
 
-def ask(question: Question, candidate: list[Point], stable: list[Point] | None = None) -> Judgement:
+def ask(question: JudgeQuestion, candidate: list[Point], stable: list[Point] | None = None) -> CounterJudgement:
     return judge(readings_of(candidate, stable, question.guard.name), question)
 
 
@@ -46,14 +48,14 @@ def test_a_sound_candidate_that_is_asked_about_60_times_fails_as_rarely_as_state
     assert failed <= STRICT.alpha_fail * STREAMS
     if share != 0.01:
         return
-    by_default = [ask(Question(has_stable=True, max_frac=0.12), *pair).verdict for pair in pairs]
+    by_default = [ask(JudgeQuestion(has_stable=True, max_frac=0.12), *pair).verdict for pair in pairs]
     assert by_default.count(V.FAILED) <= 1
 
 
 @pytest.mark.slow
 def test_a_sound_arm_alone_fails_as_rarely_as_stated() -> None:
     rng = np.random.default_rng(7)
-    question = Question(has_stable=False, max_frac=0.01, fail_over=Tolerance(1.0, 0.0))
+    question = JudgeQuestion(has_stable=False, max_frac=0.01, fail_over=Tolerance(1.0, 0.0))
     failed = sum(ask(question, series(rng, 0.01, 50)).verdict is V.FAILED for _ in range(STREAMS))
     assert failed <= question.alpha_fail * STREAMS
 
@@ -62,10 +64,10 @@ def test_a_sound_arm_alone_fails_as_rarely_as_stated() -> None:
 def test_a_fault_of_5_points_fails_and_soundness_passes() -> None:
     rng = np.random.default_rng(11)
     pairs = [(series(rng, 0.06, 20), series(rng, 0.01, 80)) for _ in range(100)]
-    assert sum(ask(Question(has_stable=True), *pair).verdict is V.FAILED for pair in pairs) == 100
-    sound = [ask(Question(has_stable=True), series(rng, 0.01, 100), series(rng, 0.01, 100)) for _ in range(50)]
+    assert sum(ask(JudgeQuestion(has_stable=True), *pair).verdict is V.FAILED for pair in pairs) == 100
+    sound = [ask(JudgeQuestion(has_stable=True), series(rng, 0.01, 100), series(rng, 0.01, 100)) for _ in range(50)]
     assert sum(one.verdict is V.PASSED for one in sound) >= 45
-    alone = [ask(Question(has_stable=False, max_frac=0.01), series(rng, 0.06, 40)) for _ in range(50)]
+    alone = [ask(JudgeQuestion(has_stable=False, max_frac=0.01), series(rng, 0.06, 40)) for _ in range(50)]
     assert sum(one.verdict is V.FAILED for one in alone) == 50
 
 
@@ -82,13 +84,13 @@ def test_a_failure_stays_one_at_every_later_look() -> None:
 
 def test_what_is_missing_is_told_in_requests() -> None:
     candidate, stable = [(0.0, 0, 0), (15.0, 0, 100)], [(0.0, 0, 0), (15.0, 1, 100)]
-    found = ask(Question(has_stable=True), candidate, stable)
+    found = ask(JudgeQuestion(has_stable=True), candidate, stable)
     assert (found.verdict, found.code) == (V.INCONCLUSIVE, "not_proven")
     assert found.requests_to_go and f"about {found.requests_to_go} more" in found.sentence
-    whole = ask(Question(has_stable=True, min_requests=9000), candidate, stable)
+    whole = ask(JudgeQuestion(has_stable=True, min_requests=9000), candidate, stable)
     assert whole.requests_to_go == 8900
     even: list[Point] = [(15.0 * n, 2 * n, 900 * n) for n in range(11)]
-    passed = ask(Question(has_stable=True), even, even)
+    passed = ask(JudgeQuestion(has_stable=True), even, even)
     assert (passed.verdict, passed.requests_to_go) == (V.PASSED, 0)
 
 
@@ -96,13 +98,13 @@ def test_what_is_missing_is_told_in_requests() -> None:
 def test_an_arm_without_requests_is_inconclusive(empty: str) -> None:
     none, some = [(0.0, 0, 0), (15.0, 0, 0)], [(0.0, 0, 0), (15.0, 5, 100)]
     pair = (none, some) if empty == "the candidate" else (some, none)
-    found = ask(Question(has_stable=True), *pair)
+    found = ask(JudgeQuestion(has_stable=True), *pair)
     assert found.code == "no_data" and f"No request of {empty}" in found.sentence
 
 
 def test_an_incident_of_both_blames_nobody() -> None:
     both = [(15.0 * n, 30 * n, 100 * n) for n in range(20)]
-    found = ask(Question(has_stable=True, max_frac=0.01), both, both)
+    found = ask(JudgeQuestion(has_stable=True, max_frac=0.01), both, both)
     assert (found.verdict, found.code) == (V.INCONCLUSIVE, "both_arms_bad")
 
 

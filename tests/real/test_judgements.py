@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from rollouts.core.judgement import Question, judge
+from rollouts.core.judgement import JudgeQuestion, judge
 from rollouts.engine.judged_history import readings_since
 from serving.adapters.prometheus import Prometheus
 from serving.ports import CounterQuery
 from tests.support.rigs.prometheus_rig import ScrapedExporter, prometheus_process
 
 pytestmark = pytest.mark.real("prometheus")
-QUESTION = Question(has_stable=True)
+QUESTION = JudgeQuestion(has_stable=True)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,11 @@ def test_what_prometheus_refuses_or_lacks_is_told(process: ScrapedExporter) -> N
     assert isinstance(said, str) and "refused" in said and "parse error" in said
     away = readings_since(Prometheus("http://127.0.0.1:9"), bad, QUESTION, since=since, step_s=1)
     assert isinstance(away, str) and "unreachable" in away
+    for code in ("200", "500"):
+        process.exporter.values["requests_total", (("code", code), ("job_name", "many"))] = 1.0
     process.scraped()
-    several = [CounterQuery(one.name, 'requests_total{job_name="worse"}') for one in bad]
+    time.sleep(1)
+    several = [CounterQuery(one.name, 'requests_total{job_name="many"}') for one in bad]
     told = readings_since(Prometheus(process.url), several, QUESTION, since=since, step_s=1)
     assert isinstance(told, str) and "put sum" in told
     future = datetime.now(UTC).timestamp() + 60
