@@ -18,9 +18,8 @@ MOST_WINDOWS = 1000
 
 
 def require_judge(actor: Actor) -> None:
-    """Raises Refused unless the actor may have counters judged, in whichever team."""
-    if teams_where(actor, Verb.JUDGE) == frozenset():
-        require(actor, Verb.JUDGE, EVERY_TEAM)
+    """Raises Refused unless the actor may have counters judged, by a role in any team. They are of no model, so no scope of models does."""
+    require(actor, Verb.JUDGE, min(teams_where(actor, Verb.JUDGE) or {EVERY_TEAM}))
 
 
 @transaction.atomic
