@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from django.db import models
 from django.db.models import Q
+from django.utils import timezone
 
 from accounts.models import User
 from registry.models import Release, ServedModel
@@ -280,6 +281,10 @@ class Alarm(models.Model):
     muted_until = models.DateTimeField(null=True)  # until then nothing but its end is sent
     muted_by = models.CharField(max_length=150, blank=True, db_default="")  # the actor
     version = models.PositiveIntegerField(default=1)  # If-Match
+
+    @property
+    def is_muted(self) -> bool:
+        return self.muted_until is not None and self.muted_until > timezone.now()
 
     class Meta:
         ordering = ["-id"]

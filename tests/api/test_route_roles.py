@@ -8,12 +8,14 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import transaction
 from django.test import Client
 from django.urls import resolve
+from django.utils import timezone
 
 from accounts.core.access import MAY, Role, Verb
 from tests.api.route_world import DATA, MODEL, OURS, Caller, World, callers, upload_body, world
@@ -54,6 +56,10 @@ def reason(world: World) -> Any:
     return {"reason": "tried"}
 
 
+def until_later(world: World) -> Any:
+    return {"reason": "tried", "until": (timezone.now() + timedelta(hours=1)).isoformat()}
+
+
 def counters(world: World) -> Any:
     return {"candidate": {"points": [[1, 0, 10], [2, 0, 20]]}, "max_frac": 0.01}
 
@@ -89,6 +95,8 @@ ASKS: dict[str, Ask] = {
     "GET /alarms": Ask(SIGNED_IN),
     "GET /alarms/{alarm_id}": Ask(V.READ),
     "POST /alarms/{alarm_id}/acknowledge": Ask(V.HANDLE_ALARM, reason, if_match("alarm")),
+    "POST /alarms/{alarm_id}/mute": Ask(V.HANDLE_ALARM, until_later, if_match("alarm")),
+    "POST /alarms/{alarm_id}/unmute": Ask(V.HANDLE_ALARM, reason, if_match("alarm"), also=frozenset({409})),
     "POST /alarms/{alarm_id}/close": Ask(V.HANDLE_ALARM, reason, if_match("alarm")),
     "GET /incidents": Ask(SIGNED_IN),
     "POST /incidents": Ask(V.HANDLE_ALARM, opened),
