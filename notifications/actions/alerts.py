@@ -16,7 +16,7 @@ ALERTS_JOB = {"kind": "notifications.alerts", "key": "all"}
 def wake_alerts() -> None:
     """Begins to send alerts while an alarm is open and an Alertmanager is on."""
     if alertmanagers() and loud_alarms().exists():
-        enqueue(**ALERTS_JOB, args={})
+        enqueue(kind=ALERTS_JOB["kind"], key=ALERTS_JOB["key"], args={})
 
 
 def alertmanagers() -> list[Webhook]:

@@ -30,8 +30,10 @@ def window_start(actor: Actor, key: str, question: dict[str, Any]) -> datetime:
     own = JudgementWindow.objects.filter(user=actor.user_id)
     own.filter(began_at__lt=now - KEPT_FOR).delete()
     if not own.filter(key=key).exists() and own.count() >= MOST_WINDOWS:
-        said = f"There are {MOST_WINDOWS} windows of yours. Send `start` in place of a key, or wait: a window is kept for 7 days."
-        raise Invalid("too_many_windows", said)
+        raise Invalid(
+            "too_many_windows",
+            f"There are {MOST_WINDOWS} windows of yours. Send `start` in place of a key, or wait: a window is kept for 7 days.",
+        )
     first = {"question": digest, "began_at": now}
     window, _ = JudgementWindow.objects.get_or_create(user_id=actor.user_id, key=key, defaults=first)
     if window.question != digest:
