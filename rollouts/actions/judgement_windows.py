@@ -37,8 +37,8 @@ def window_start(actor: Actor, key: str, question: dict[str, Any]) -> datetime:
     first = {"question": digest, "began_at": now}
     window, _ = JudgementWindow.objects.get_or_create(user_id=actor.user_id, key=key, defaults=first)
     if window.question != digest:
-        said = (
-            f"The key {key} was first used with other queries or limits. Use another key, which begins another window."
+        raise StateChanged(
+            "other_question",
+            f"The key {key} was first used with other queries or limits. Use another key, which begins another window.",
         )
-        raise StateChanged("other_question", said)
     return window.began_at
