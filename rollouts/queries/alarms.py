@@ -9,7 +9,7 @@ from typing import Any
 
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import JSONObject
+from django.db.models.functions import JSONObject, Now
 
 from accounts.core.access import Actor
 from ledger.core.errors import Invalid, NotFound
@@ -36,6 +36,11 @@ LIVE_ALARMS = Q(state__in=sorted(state.value for state in LIVE))
 
 def live_alarms() -> QuerySet[Alarm]:
     return Alarm.objects.filter(LIVE_ALARMS).select_related("environment", "model__team", "release", "acknowledged_by")
+
+
+def loud_alarms() -> QuerySet[Alarm]:
+    """Live alarms that are not muted now."""
+    return live_alarms().exclude(muted_until__gt=Now())
 
 
 def alarms_for(actor: Actor, *, is_live: bool | None = None) -> QuerySet[Alarm]:
