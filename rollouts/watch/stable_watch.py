@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from django.db import DatabaseError, close_old_connections, connection
+from django.db import close_old_connections, connection
 
 from ledger.actions.leadership import Leadership, LeadershipLost
 from ledger.core.errors import DomainError
@@ -25,6 +25,7 @@ from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import Policy
 from rollouts.core.watch.comparison import EVEN_BP, LOOK_S, Comparison, bar_of
 from rollouts.core.watch.objective import Objective
+from rollouts.core.watch.pace import left_s
 from rollouts.core.watch.sequential_test import PAGE, TICKET, TIERS
 from rollouts.core.watch.watched import Watched
 from rollouts.engine.gateway_counters import counts_of
@@ -149,7 +150,7 @@ class StableWatch:
 
     def run(self, stopping: threading.Event) -> None:
         """Until `stopping` is set."""
-        while not stopping.wait(self._wait_s()):
+        while not stopping.wait(left_s(self.now().timestamp(), PAGE.bin_s)):
             try:
                 if self.lead.holds():
                     self.turn()
@@ -162,11 +163,6 @@ class StableWatch:
                 self._forget()
                 close_old_connections()
         connection.close()
-
-    def _wait_s(self) -> float:
-        """To the next full 10 s of the clock, so that each minute begins with a reading; never less than half of that."""
-        left_s = PAGE.bin_s - self.now().timestamp() % PAGE.bin_s
-        return left_s if left_s > PAGE.bin_s / 2 else left_s + PAGE.bin_s
 
     def _forget(self) -> None:
         self._models, self._is_loaded = {}, False
@@ -195,16 +191,8 @@ class StableWatch:
             self._written_at = at
             self._write(now)
         if self.recorder is not None:
-            self._record(self.recorder, gateways, pages, at)
-
-    def _record(self, recorder: Recorder, gateways: dict[int, list[Gateway]], pages: Pages, at: float) -> None:
-        routed: dict[int, dict[str, int]] = {}
-        for (environment, model), one in self._models.items():
-            routed.setdefault(environment, {})[one.route.model.slug] = model
-        try:
-            recorder.take(routed, gateways, pages, at)
-        except DatabaseError:  # the watch goes on; the minutes wait
-            log.warning("series_not_kept", traceback=traceback.format_exc())
+            routed = ((*key, one.route.model.slug) for key, one in self._models.items())
+            self.recorder.keep(routed, gateways, pages, at)
 
     def _take_routes(self, at: float) -> None:
         stored = {} if self._is_loaded else _stored(at)

@@ -235,10 +235,3 @@ def test_the_watch_hands_its_readings_to_the_recorder(world: World) -> None:
         world.gateway.traffic(10)
         world.at += timedelta(seconds=10)
     assert world.users.points[0].counts["requests"] == 60
-
-
-def test_readings_begin_with_full_ten_seconds(world: World) -> None:
-    watch = StableWatch(world.gateway, world.lead, lambda: world.at)
-    for second, waits in ((0, 10), (0.2, 9.8), (4, 6), (6, 14), (9.99, 10.01)):
-        world.at = BEGIN + timedelta(seconds=second)
-        assert watch._wait_s() == pytest.approx(waits)

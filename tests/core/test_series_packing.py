@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollouts.core.watch.pace import left_s
 from serving.core.buckets import EDGES_US
 from serving.traffic.core.packing import MINUTES, packed, summed, unpacked
 from serving.traffic.core.quantiles import quantiles
@@ -62,3 +63,8 @@ def test_nothing_counted_and_above_the_last_edge_are_unknown() -> None:
     found = quantiles(np.array([[0, 0, 0], [0, 0, 5], [4, 0, 0]]), (1000, 2000), 0.5)
     assert np.isnan(found[:2]).all()
     assert found[2].tolist() == [500.0, 0.0, 1000.0]
+
+
+@pytest.mark.parametrize(("second", "waits"), [(0, 10), (0.2, 9.8), (4, 6), (6, 14), (9.99, 10.01)])
+def test_readings_begin_with_full_ten_seconds(second: float, waits: float) -> None:
+    assert left_s(1_800_000_000 + second, 10.0) == pytest.approx(waits)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from django.db import connection
+import structlog
+from django.db import DatabaseError, connection
 
 from ledger.actions import enqueue
 from ledger.actions.leadership import Leadership
@@ -17,6 +19,7 @@ from serving.ports import ArmCounters, GatewayCounters, TenantCounters
 from serving.traffic.actions.keeping import KEEP
 from serving.traffic.actions.partitions import make_partitions
 
+log = structlog.get_logger(__name__)
 Counts = dict[str, int]
 #: Half of the usual time (s) between two readings: the counts between them belong to the minute of their middle.
 HALF_S: Final = 5.0
@@ -75,6 +78,22 @@ class Recorder:
         self._waiting: dict[int, dict[Key, _Sum]] = {}
         self._ids: dict[tuple[Key, tuple[str, ...]], int] = {}
         self._minute = self._parted = 0
+
+    def keep(
+        self,
+        routes: Iterable[tuple[int, int, str]],
+        gateways: Mapping[int, Sequence[Gateway]],
+        pages: Mapping[str, Mapping[str, GatewayCounters]],
+        at: float,
+    ) -> None:
+        """As `take`, of routes as (environment, model, slug). If the database fails, it logs that, and the minutes wait."""
+        routed: dict[int, dict[str, int]] = {}
+        for environment, model, slug in routes:
+            routed.setdefault(environment, {})[slug] = model
+        try:
+            self.take(routed, gateways, pages, at)
+        except DatabaseError:
+            log.warning("series_not_kept", traceback=traceback.format_exc())
 
     def take(
         self,
